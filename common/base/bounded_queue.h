@@ -1,0 +1,93 @@
+// BoundedQueue passes values from many threads to one, and never grows past its capacity.
+//
+// Thread safety: Push, Pop, Close and size may be called from any thread.
+// Cost:          one short critical section per call; Pop wakes when something arrives.
+#ifndef QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_
+#define QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace quire {
+
+template <typename T>
+class BoundedQueue {
+ public:
+  // REQUIRES: capacity > 0.
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+
+  BoundedQueue(const BoundedQueue&) = delete;
+  BoundedQueue& operator=(const BoundedQueue&) = delete;
+
+  // Appends value. Returns false, and leaves the queue unchanged, when it is full or closed.
+  [[nodiscard]] bool Push(T value) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_ || items_.size() >= capacity_) {
+      return false;
+    }
+    items_.push_back(std::move(value));
+    return true;
+  }
+
+  // Appends value whatever the size. For the few events that must not be lost and are bounded by
+  // something else (one abort per live request, one reply per worker). False only when closed.
+  bool PushAlways(T value) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(value));
+    return true;
+  }
+
+  // Takes everything there is, oldest first; waits at most timeout for the first item. Empty means
+  // that the time passed or that the queue is closed and drained.
+  std::deque<T> PopAll(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::HasItemsOrClosed), timeout);
+    return std::exchange(items_, {});
+  }
+
+  // Takes the oldest item; waits for one. Empty only when the queue is closed and drained.
+  std::optional<T> Pop() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &BoundedQueue::HasItemsOrClosed));
+    if (items_.empty()) {
+      return std::nullopt;
+    }
+    T value = std::move(items_.front());
+    items_.pop_front();
+    return value;
+  }
+
+  // No Push succeeds afterwards; what is queued can still be taken.
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+
+  size_t size() const {
+    absl::MutexLock lock(&mutex_);
+    return items_.size();
+  }
+
+ private:
+  bool HasItemsOrClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !items_.empty() || closed_;
+  }
+
+  const size_t capacity_;
+  mutable absl::Mutex mutex_;
+  std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_

@@ -1,0 +1,29 @@
+// Time as a plain number. The scheduler core never asks for the time: it is told, so that the
+// server, the simulator and the tests can each bring their own.
+#ifndef QUIRE_COMMON_BASE_CLOCK_H_
+#define QUIRE_COMMON_BASE_CLOCK_H_
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+namespace quire {
+
+// Nanoseconds since an arbitrary start, monotonic. Wall-clock jumps do not touch it.
+using Instant = int64_t;
+
+inline constexpr Instant kInfiniteFuture = std::numeric_limits<Instant>::max();
+inline constexpr int64_t kNanosPerMicro = 1'000;
+inline constexpr int64_t kNanosPerMilli = 1'000'000;
+inline constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
+// The monotonic clock of this process. Thread-safe.
+inline Instant SteadyNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_CLOCK_H_

@@ -1,0 +1,30 @@
+// Error makes the absl::Status of a failure that a client or an operator will read: a status code,
+// a stable machine-readable reason (QUEUE_FULL, TOKEN_ID_RANGE, ...) and one ASCII line
+// "field: rule (got X, limit Y)". The reason travels as a status payload; the rpc folders turn it
+// into google.rpc.ErrorInfo.
+//
+// Messages never contain text of the user, addresses, paths of the host or tensor contents
+// (loader errors name the file, because the operator gave it).
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_COMMON_BASE_ERROR_H_
+#define QUIRE_COMMON_BASE_ERROR_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+absl::Status Error(absl::StatusCode code, std::string_view reason, std::string_view message);
+
+// Shorthand for the commonest case: the request is wrong for ever.
+absl::Status InvalidArgument(std::string_view reason, std::string_view message);
+
+// The reason given to Error, or "" when the status has none.
+std::string ReasonOf(const absl::Status& status);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_ERROR_H_

@@ -1,0 +1,58 @@
+#include "common/base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+// Relaxed: a line more or less around a change of level does not matter.
+std::atomic<LogLevel> log_level{LogLevel::kInfo};
+
+constexpr const char* kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
+
+// Quotes a value that would not read as one word, and keeps the line a line.
+void AppendValue(std::string& line, std::string_view value) {
+  if (!value.empty() && value.find_first_of(" \"=\n\r\t") == std::string_view::npos) {
+    line.append(value);
+    return;
+  }
+  line.push_back('"');
+  for (char c : value) {
+    if (c == '"' || c == '\\') {
+      line.push_back('\\');
+    }
+    line.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+  }
+  line.push_back('"');
+}
+
+}  // namespace
+
+void SetLogLevel(LogLevel level) { log_level.store(level, std::memory_order_relaxed); }
+
+void Log(LogLevel level, std::string_view sentence, LogFields fields) {
+  if (level < log_level.load(std::memory_order_relaxed)) {
+    return;
+  }
+  std::string line =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  absl::StrAppend(&line, " ", kLevelNames[static_cast<int>(level)], " ", ToAbsl(sentence));
+  for (const auto& [key, value] : fields) {
+    absl::StrAppend(&line, " ", ToAbsl(key), "=");
+    AppendValue(line, value);
+  }
+  line.push_back('\n');
+  // A full or closed standard error must not stop the service: the result is ignored on purpose.
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace quire

@@ -1,0 +1,43 @@
+// Integer arithmetic that is easy to get wrong.
+#ifndef QUIRE_COMMON_BASE_MATH_H_
+#define QUIRE_COMMON_BASE_MATH_H_
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace quire {
+
+// ceil(a / b). REQUIRES: a >= 0, b > 0.
+template <typename T>
+constexpr T DivCeil(T a, std::type_identity_t<T> b) {
+  return (a + b - 1) / b;
+}
+
+// The least multiple of b that is at least a. REQUIRES: a >= 0, b > 0.
+template <typename T>
+constexpr T RoundUp(T a, std::type_identity_t<T> b) {
+  return DivCeil(a, b) * b;
+}
+
+// a * b, or nullopt when the product does not fit. For sizes read from files and messages.
+inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) {
+    return std::nullopt;
+  }
+  return product;
+}
+
+// a + b, or nullopt when the sum does not fit.
+inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) {
+    return std::nullopt;
+  }
+  return sum;
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_MATH_H_

@@ -1,0 +1,40 @@
+// StrongId<Tag, Rep> is an identity: comparable, ordered and hashable, without arithmetic, and not
+// convertible to the identity of another kind.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_COMMON_BASE_STRONG_ID_H_
+#define QUIRE_COMMON_BASE_STRONG_ID_H_
+
+#include <compare>
+#include <functional>
+#include <utility>
+
+namespace quire {
+
+template <typename Tag, typename Rep>
+class StrongId {
+ public:
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+
+  constexpr Rep value() const { return value_; }
+
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+
+  template <typename H>
+  friend H AbslHashValue(H state, StrongId id) {
+    return H::combine(std::move(state), id.value_);
+  }
+
+ private:
+  Rep value_{};
+};
+
+}  // namespace quire
+
+template <typename Tag, typename Rep>
+struct std::hash<quire::StrongId<Tag, Rep>> {
+  size_t operator()(quire::StrongId<Tag, Rep> id) const { return std::hash<Rep>()(id.value()); }
+};
+
+#endif  // QUIRE_COMMON_BASE_STRONG_ID_H_

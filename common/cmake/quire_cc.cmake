@@ -1,0 +1,94 @@
+# quire_cc_library, quire_cc_binary, quire_cc_test and quire_cc_benchmark: one list of sources and
+# one list of dependencies per target. A library may use only what it lists in DEPS, and the lists
+# follow the layer table in ARCHITECTURE.md.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+# The same bits from the same source: the compiler may not fuse a multiply and an add on its own.
+# Kernels ask for fused operations by intrinsics where they want them.
+add_compile_options(-ffp-contract=off)
+add_compile_options(-fstack-protector-strong)
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZER)
+  add_compile_definitions(_FORTIFY_SOURCE=2 _GLIBCXX_ASSERTIONS)
+endif()
+add_link_options(-Wl,-z,relro,-z,now)
+
+find_program(QUIRE_CCACHE ccache)
+if(QUIRE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${QUIRE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${QUIRE_CCACHE})
+endif()
+find_program(QUIRE_MOLD mold)
+if(QUIRE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+function(quire_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion)
+  if(QUIRE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${target} PRIVATE -Wthread-safety)
+  endif()
+endfunction()
+
+# quire_cc_library(NAME common_base HDRS a.h SRCS a.cc DEPS absl::status)
+function(quire_cc_library)
+  cmake_parse_arguments(ARG "" "NAME" "HDRS;SRCS;DEPS" ${ARGN})
+  set(target quire_${ARG_NAME})
+  if(ARG_SRCS)
+    add_library(${target} STATIC ${ARG_SRCS} ${ARG_HDRS})
+    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${target} PUBLIC ${ARG_DEPS})
+    quire_warnings(${target})
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${target} INTERFACE ${ARG_DEPS})
+  endif()
+  add_library(quire::${ARG_NAME} ALIAS ${target})
+endfunction()
+
+# quire_cc_binary(NAME quire_worker SRCS main.cc DEPS ...): an executable in <build>/bin.
+function(quire_cc_binary)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  quire_warnings(${ARG_NAME})
+endfunction()
+
+# quire_cc_test(NAME block_pool_test SRCS ... DEPS ... LABELS unit): one executable, one CTest.
+# LABELS defaults to unit. The working directory is the source tree, for golden files.
+function(quire_cc_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  quire_warnings(${ARG_NAME})
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): built, not run by the test suite.
+function(quire_cc_benchmark)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} benchmark::benchmark)
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  quire_warnings(${ARG_NAME})
+endfunction()
