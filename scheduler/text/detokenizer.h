@@ -1,0 +1,44 @@
+// Detokenizer turns the tokens of one sequence into text as they come. It never gives out half a
+// character: bytes that may still become one are held back, at most three of them.
+//
+// Thread safety: not thread-safe; one per sequence. Copyable, for forks.
+// Invariants:    for every split of the tokens,
+//                  text(prompt) + Push(...) + ... + Push(...) + Flush() == Decode(prompt + output)
+//                where text(prompt) is Decode(prompt) without a character that the prompt left
+//                unfinished. So a continuation keeps its leading space, and the first word after an
+//                empty prompt does not have one. All text given out is valid UTF-8.
+// Cost:          O(bytes of the token), independent of what came before.
+#ifndef QUIRE_SCHEDULER_TEXT_DETOKENIZER_H_
+#define QUIRE_SCHEDULER_TEXT_DETOKENIZER_H_
+
+#include <span>
+#include <string>
+
+#include "common/base/ids.h"
+#include "scheduler/text/token_decoder.h"
+#include "scheduler/text/tokenizer.h"
+
+namespace quire {
+
+class Detokenizer {
+ public:
+  // prompt: the tokens in front of the output, as the model sees them (with the beginning-of-sequence token).
+  // Only its first and last few tokens are looked at. REQUIRES: tokenizer outlives this object.
+  Detokenizer(const Tokenizer* tokenizer, std::span<const TokenId> prompt, bool skip_special_tokens);
+
+  // Takes the next token and returns the text that is final now; often "" for a token that ends inside a
+  // character. An id without a token adds nothing.
+  std::string Push(TokenId id);
+
+  // Call once, after the last token: the bytes held back, as U+FFFD.
+  std::string Flush();
+
+ private:
+  const TokenDecoder* decoder_;
+  bool skip_special_tokens_;
+  DecodeState state_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_DETOKENIZER_H_

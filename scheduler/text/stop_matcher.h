@@ -1,0 +1,68 @@
+// StopMatcher finds the first stop string in streamed text and holds back what may be the beginning of
+// one, so that a client never sees part of a stop string. The result does not depend on how
+// the text is cut into pieces.
+//
+// Which match counts: the one that is complete first; of several that end at the same byte, the
+// longest. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
+//
+// Thread safety: not thread-safe; one per sequence. Copyable, for forks (copies share the immutable
+//                automaton, the only reason for a shared_ptr here).
+// Invariants:    text returned so far + text held back + stop string (when matched) = text pushed.
+//                Text returned ends at a character boundary when the text pushed does.
+// Cost:          O(bytes pushed), whatever the number of stop strings; memory at most
+//                kMaxStopStringBytes held back.
+// Source:        Aho and Corasick 1975.
+#ifndef QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
+#define QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quire {
+
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopStringBytes = 256;
+
+class StopAutomaton;
+
+class StopMatcher {
+ public:
+  // No stop strings is fine: such a matcher passes everything through.
+  // Errors: kInvalidArgument, STOP_LIMIT (too many, empty, too long) or INVALID_UTF8.
+  static absl::StatusOr<StopMatcher> Create(const std::vector<std::string>& stop_strings,
+                                            bool include_stop_in_output);
+
+  struct Output {
+    std::string text;      // to send now
+    bool matched = false;  // the sequence ends here; later text is dropped
+  };
+
+  // Takes the next text. After a match it returns {"", true} for ever.
+  Output Push(std::string_view text);
+
+  // The end came without a match: returns what was held back. "" after a match.
+  std::string Flush();
+
+  bool matched() const { return matched_index_ >= 0; }
+  // Index into stop_strings of the match, -1 without one.
+  int32_t matched_index() const { return matched_index_; }
+
+ private:
+  StopMatcher(std::shared_ptr<const StopAutomaton> automaton, bool include_stop_in_output);
+
+  std::shared_ptr<const StopAutomaton> automaton_;
+  bool include_stop_in_output_;
+  int32_t state_ = 0;
+  int32_t matched_index_ = -1;
+  std::string held_;  // always the `depth of state_` last bytes of the text
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_

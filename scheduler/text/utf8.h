@@ -1,0 +1,57 @@
+// Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing above
+// U+10FFFF, no cut tail. Everything behind Tokenizer::Encode relies on it.
+//
+// Thread safety: free functions, safe from any thread.
+// Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.
+// Source:        The Unicode Standard 15.0, section 3.9.
+#ifndef QUIRE_SCHEDULER_TEXT_UTF8_H_
+#define QUIRE_SCHEDULER_TEXT_UTF8_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+// U+FFFD, what a byte that is no text decodes to.
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+// What the bytes at one position are.
+enum class Utf8Unit {
+  kCharacter,   // a complete character of `length` bytes
+  kIncomplete,  // the text ends inside a character that is well formed so far
+  kInvalid,     // `length` bytes that no continuation can make valid
+};
+
+// `length` counts the bytes that one U+FFFD stands for when kInvalid (the "maximal subpart").
+struct Utf8Step {
+  Utf8Unit unit;
+  size_t length;
+  char32_t code_point;  // meaningful for kCharacter only
+};
+
+// Reads the unit at text[0]. REQUIRES: !text.empty().
+Utf8Step NextUtf8(std::string_view text);
+
+// The offset of the first byte that is not part of a complete character, or npos.
+size_t FindInvalidUtf8(std::string_view text);
+
+inline bool IsValidUtf8(std::string_view text) {
+  return FindInvalidUtf8(text) == std::string_view::npos;
+}
+
+// OK, or kInvalidArgument with reason INVALID_UTF8 that names the field and the first bad byte.
+absl::Status CheckUtf8(std::string_view field, std::string_view text);
+
+// The character at `position` of text that is known to be valid; advances past it.
+char32_t DecodeValidUtf8(std::string_view text, size_t* position);
+
+// Appends one character. REQUIRES: a Unicode scalar value.
+void AppendUtf8(char32_t code_point, std::string* out);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_UTF8_H_
