@@ -1,0 +1,100 @@
+// ModelConfig is config.json of a Hugging Face model directory, reduced to the numbers that decide
+// what is computed: parsed once, range-checked once, trusted afterwards.
+//
+// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT. They are not told apart after parsing: the
+// flags below are.
+//
+// Thread safety: a value type.
+// Units:         sizes in elements, positions in tokens.
+#ifndef QUIRE_COMMON_MODEL_MODEL_CONFIG_H_
+#define QUIRE_COMMON_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "common/model/dtype.h"
+
+namespace quire {
+
+enum class NormKind : uint8_t { kRmsNorm, kLayerNorm };
+enum class ActivationKind : uint8_t { kSilu, kRelu, kGelu, kGeluTanh };
+enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
+
+struct RopeConfig {
+  double theta = 10000.0;
+  RopeScalingKind scaling = RopeScalingKind::kNone;
+  double factor = 1.0;             // kLinear, kLlama3
+  double low_freq_factor = 1.0;    // kLlama3
+  double high_freq_factor = 4.0;   // kLlama3
+  int32_t original_max_position_embeddings = 8192;  // kLlama3
+
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+struct ModelConfig {
+  std::string architecture;  // "LlamaForCausalLM", ...
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t max_position_embeddings = 0;
+  NormKind norm = NormKind::kRmsNorm;
+  double norm_eps = 1e-5;
+  ActivationKind activation = ActivationKind::kSilu;
+  bool gated_mlp = true;         // down(act(gate) * up); otherwise fc2(act(fc1))
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;          // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
+  bool tie_word_embeddings = false;
+  std::optional<RopeConfig> rope;  // none: learned positions (OPT)
+  // Learned positions start at this row of the table (OPT: 2).
+  int32_t learned_position_offset = 0;
+  // OPT: embedding width, projected to hidden_size and back when it differs (word_embed_proj_dim).
+  int32_t embedding_dim = 0;
+  bool norm_before = true;  // OPT-350m normalises after the block (do_layer_norm_before = false)
+  // A query of a windowed layer attends to itself and to the sliding_window - 1 positions before.
+  std::optional<int32_t> sliding_window;
+  std::vector<bool> layer_uses_sliding_window;  // [num_layers] when sliding_window is set
+  DType dtype = DType::kF32;  // torch_dtype: the stored type, a default for the KV cache
+  std::optional<TokenId> bos_token_id;
+  std::vector<TokenId> eos_token_ids;  // of config.json; generation_config.json may add some
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+// Defaults of generation_config.json. Unset fields were absent.
+struct GenerationDefaults {
+  std::optional<bool> do_sample;
+  std::optional<float> temperature;
+  std::optional<int32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::vector<TokenId> eos_token_ids;
+  std::optional<TokenId> bos_token_id;
+};
+
+// Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
+
+// Reads <model_dir>/config.json. Errors: as above, or kNotFound.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// Reads <model_dir>/generation_config.json; all unset when the file is absent.
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
+
+// A digest of everything that decides the computed numbers; equal on scheduler and workers.
+uint64_t HashOf(const ModelConfig& config);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_MODEL_CONFIG_H_

@@ -1,0 +1,53 @@
+// SamplingParams is what a worker needs to turn a row of logits into a token, the same for every
+// token of a request. Order of application, as in vLLM and Hugging Face transformers:
+// logit bias and minimum-length ban, penalties, temperature, min-p, top-k, top-p, draw.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_COMMON_MODEL_SAMPLING_PARAMS_H_
+#define QUIRE_COMMON_MODEL_SAMPLING_PARAMS_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+struct SamplingParams {
+  float temperature = 1.0F;         // 0 means greedy; below 1e-5 is taken as 0
+  int32_t top_k = 0;                // 0 means off
+  float top_p = 1.0F;               // (0, 1]; 1 means off
+  float min_p = 0.0F;               // [0, 1]; 0 means off
+  float repetition_penalty = 1.0F;  // over prompt and output; 1 means off
+  float presence_penalty = 0.0F;    // over output; [-2, 2]
+  float frequency_penalty = 0.0F;   // over output; [-2, 2]
+  std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
+  int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
+
+  // Tokens that may not be sampled while fewer than min_tokens output tokens exist (the ids that
+  // would end the sequence).
+  int32_t min_tokens = 0;
+  std::vector<TokenId> banned_before_min_tokens;
+
+  uint64_t seed = 0;  // key of the counter-based generator
+
+  bool is_greedy() const { return temperature < 1e-5F; }
+
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+inline constexpr int32_t kMaxLogprobs = 20;
+inline constexpr int32_t kMaxLogitBias = 300;
+inline constexpr float kMaxTemperature = 100.0F;
+
+// Errors: kInvalidArgument with the reason of the catalogue (TEMPERATURE_RANGE, TOP_P_RANGE,
+// TOP_K_RANGE, MIN_P_RANGE, PENALTY_RANGE, LOGPROBS_RANGE, LOGIT_BIAS, NO_TOKEN_ALLOWED,
+// TOKEN_ID_RANGE). Used at the public service and again by the worker.
+absl::Status Validate(const SamplingParams& params, int32_t vocab_size);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_SAMPLING_PARAMS_H_

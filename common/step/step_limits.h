@@ -1,0 +1,25 @@
+// StepLimits are agreed when a worker group's epoch begins. The scheduler never plans past them and
+// the worker refuses a step that is past them, before it touches memory.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_COMMON_STEP_STEP_LIMITS_H_
+#define QUIRE_COMMON_STEP_STEP_LIMITS_H_
+
+#include <cstdint>
+
+namespace quire {
+
+struct StepLimits {
+  int32_t num_blocks = 0;             // ids 1 .. num_blocks - 1 are usable; 0 is the null block
+  int32_t block_size_tokens = 16;
+  int32_t max_sequences = 256;        // handles are below this; also slices in a step
+  int32_t max_tokens_per_step = 2048;
+  int32_t max_model_len = 0;          // tokens of one sequence, prompt and output
+  int32_t vocab_size = 0;
+
+  friend bool operator==(const StepLimits&, const StepLimits&) = default;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_STEP_STEP_LIMITS_H_

@@ -1,0 +1,87 @@
+// StepPlan is what the scheduler orders a worker to do in one step, as one value. The worker
+// executes it in the order of the fields: copies, introductions, slices, releases.
+//
+// A sequence is introduced once, with everything that decides its tokens. Later steps name it by
+// its handle and carry only what is new. What follows from the worker's own state is not sent: the
+// position of a slice is where the previous one ended, and the input of a decode slice is the
+// token that the worker sampled last.
+//
+// Thread safety: value types; a plan is immutable once it is planned.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.6 (one message per step, physical
+//                block ids for all workers); the shape follows raft's Ready.
+#ifndef QUIRE_COMMON_STEP_STEP_PLAN_H_
+#define QUIRE_COMMON_STEP_STEP_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/model/sampling_params.h"
+
+namespace quire {
+
+// Names one step of one membership of one scheduler. Block ids and handles mean something only
+// inside one (scheduler_incarnation, group_epoch).
+struct StepHeader {
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  uint64_t step_id = 0;  // 1, 2, 3, ... without gaps inside an epoch
+
+  friend bool operator==(const StepHeader&, const StepHeader&) = default;
+};
+
+// Copy a whole block, all layers. Executed before any slice writes or reads dst.
+struct BlockCopy {
+  BlockId src = kNullBlockId;
+  BlockId dst = kNullBlockId;
+
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
+// Makes a sequence known under a handle that is free. Executed before the slices, which may name
+// the handle in the same step. After a preemption by recompute the same sequence is introduced
+// again, with all its tokens and num_computed_tokens = 0.
+struct SequenceIntroduction {
+  SequenceHandle handle = 0;
+  std::vector<TokenId> token_ids;     // prompt, then committed output
+  int32_t num_prompt_tokens = 0;      // the first of token_ids; penalties tell them apart
+  int32_t num_computed_tokens = 0;    // already in the KV cache; < token_ids.size()
+  std::vector<BlockId> block_ids;     // the blocks of the computed tokens; slices append
+  int32_t sequence_index = 0;         // in its request: part of the random counter
+  SamplingParams sampling;
+
+  friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;
+};
+
+// Compute the next num_tokens tokens of a sequence. When that reaches the last known token, its
+// logits are sampled and the sampled token becomes known. The order of slices is the order of
+// results.
+struct SequenceSlice {
+  SequenceHandle handle = 0;
+  int32_t num_tokens = 0;               // > 0
+  std::vector<BlockId> new_block_ids;   // appended to the block table before computing
+
+  friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
+};
+
+struct StepPlan {
+  StepHeader header;
+  std::vector<BlockCopy> copies;
+  std::vector<SequenceIntroduction> introductions;
+  std::vector<SequenceSlice> slices;
+  std::vector<SequenceHandle> releases;  // forget; after the slices
+
+  bool empty() const {
+    return copies.empty() && introductions.empty() && slices.empty() && releases.empty();
+  }
+
+  friend bool operator==(const StepPlan&, const StepPlan&) = default;
+};
+
+// A 64-bit digest of everything in the plan, header included. Two plans under one step_id with
+// different digests are a protocol violation.
+uint64_t DigestOf(const StepPlan& plan);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_STEP_STEP_PLAN_H_

@@ -1,0 +1,52 @@
+// StepResult is what rank 0 of a worker group answers to a StepPlan.
+//
+// Thread safety: value types.
+#ifndef QUIRE_COMMON_STEP_STEP_RESULT_H_
+#define QUIRE_COMMON_STEP_STEP_RESULT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/step/step_plan.h"
+
+namespace quire {
+
+struct TokenLogprob {
+  TokenId token_id = 0;
+  float logprob = 0.0F;  // natural logarithm, of the distribution before temperature and truncation
+
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+// One for each slice that reached its sequence's last known token, in the order of the slices.
+struct SampledToken {
+  SequenceHandle handle = 0;
+  TokenId token_id = 0;
+  float logprob = 0.0F;
+  bool finite = true;                      // false: the row of logits held a NaN or an infinity
+  std::vector<TokenLogprob> top_logprobs;  // likeliest first; num_logprobs of them
+
+  friend bool operator==(const SampledToken&, const SampledToken&) = default;
+};
+
+struct StepTimings {
+  int64_t build_us = 0;    // batch building and checks
+  int64_t forward_us = 0;  // model
+  int64_t sample_us = 0;   // logits to tokens
+
+  friend bool operator==(const StepTimings&, const StepTimings&) = default;
+};
+
+struct StepResult {
+  StepHeader header;
+  uint64_t plan_digest = 0;
+  std::vector<SampledToken> sampled;
+  StepTimings timings;
+
+  friend bool operator==(const StepResult&, const StepResult&) = default;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_STEP_STEP_RESULT_H_

@@ -1,0 +1,86 @@
+// KvCacheLayout is the one place that knows where a key or a value lies in the KV pool.
+//
+// The pool is block-major: [block][layer][kv_head][K or V][block_size_tokens x head_dim]. One block
+// holds all layers, K and V, of block_size_tokens tokens for this rank's heads, contiguous, so that
+// copying or swapping a block is one copy. Inside the last bracket a backend chooses the order:
+//   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
+//   keys   are dim-major,      K[dim][slot]: a query times 16 slots is one vector operation a dim.
+// Kernels see base pointer and strides only.
+//
+// Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
+//                overflows 32 bits).
+// Thread safety: a value type.
+// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); the key order is that
+//                of its kernels' K cache taken to its end.
+#ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
+#define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
+
+#include <cstdint>
+
+#include "common/base/ids.h"
+#include "common/model/kv_cache_spec.h"
+
+namespace quire {
+
+struct KvCacheLayout {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t block_size_tokens = 0;
+  DType dtype = DType::kF32;
+
+  int64_t block_stride = 0;
+  int64_t layer_stride = 0;
+  int64_t head_stride = 0;
+  int64_t value_offset = 0;      // from the keys of a head to its values
+  int64_t key_slot_stride = 0;
+  int64_t key_dim_stride = 0;
+  int64_t value_slot_stride = 0;  // dims of a value are always contiguous
+
+  // First key element of (block, layer, kv_head).
+  int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
+    return block * block_stride + layer * layer_stride + kv_head * head_stride;
+  }
+  // First value element of (block, layer, kv_head).
+  int64_t ValueOffset(BlockId block, int32_t layer, int32_t kv_head) const {
+    return KeyOffset(block, layer, kv_head) + value_offset;
+  }
+  int64_t block_bytes() const { return block_stride * SizeOf(dtype); }
+};
+
+// Keys dim-major, values token-major: the order of the CPU backend.
+inline KvCacheLayout DimMajorKeys(const KvCacheSpec& spec) {
+  KvCacheLayout layout;
+  layout.num_layers = spec.num_layers;
+  layout.num_kv_heads = spec.num_kv_heads;
+  layout.head_dim = spec.head_dim;
+  layout.block_size_tokens = spec.block_size_tokens;
+  layout.dtype = spec.dtype;
+  layout.value_offset = int64_t{spec.head_dim} * spec.block_size_tokens;
+  layout.head_stride = 2 * layout.value_offset;
+  layout.layer_stride = layout.head_stride * spec.num_kv_heads;
+  layout.block_stride = layout.layer_stride * spec.num_layers;
+  layout.key_slot_stride = 1;
+  layout.key_dim_stride = spec.block_size_tokens;
+  layout.value_slot_stride = spec.head_dim;
+  return layout;
+}
+
+// Keys and values token-major: the order of the GPU backend and of the simplest reference.
+inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
+  KvCacheLayout layout = DimMajorKeys(spec);
+  layout.key_slot_stride = spec.head_dim;
+  layout.key_dim_stride = 1;
+  return layout;
+}
+
+// The pool as kernels see it. Owns nothing.
+struct KvCacheView {
+  void* base = nullptr;  // [num_blocks] blocks of layout.block_bytes(), 64-byte aligned
+  int64_t num_blocks = 0;
+  KvCacheLayout layout;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_

@@ -1,0 +1,57 @@
+// Parameters of sampling: a row of logits becomes a token.
+//
+// Order: logit bias and banned tokens; repetition, then frequency and presence penalties;
+// (log-probabilities are reported from here on the row as it was given by the model, before bias,
+// penalties and temperature, as vLLM's raw_logprobs); greedy arg max, or temperature, min-p, top-k,
+// top-p and one draw. Ties go to the lowest token id everywhere. top-p keeps the smallest set of
+// likeliest tokens whose probability reaches top_p, at least one.
+//
+// The draw: Philox4x32-10, key = seed, counter = (sequence_index, token_index, draw number, 0); the
+// token is the first, in ascending id order over the kept tokens, at which the running sum of
+// probabilities exceeds u * total, u uniform in [0, 1).
+//
+// A row's result depends on that row and its SamplingRow alone, bit for bit.
+// Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Holtzman et al.
+//         2020 (top-p); Nguyen et al. 2024 (min-p); Keskar et al. 2019 (repetition penalty).
+#ifndef QUIRE_KERNELS_API_SAMPLING_H_
+#define QUIRE_KERNELS_API_SAMPLING_H_
+
+#include <cstdint>
+#include <span>
+
+#include "common/base/ids.h"
+#include "common/model/sampling_params.h"
+
+namespace quire {
+
+struct SamplingRow {
+  const SamplingParams* params = nullptr;
+  std::span<const TokenId> prompt_token_ids;
+  std::span<const TokenId> output_token_ids;  // sampled before this one
+  int32_t sequence_index = 0;
+  // The token's index in the output is output_token_ids.size().
+};
+
+struct SampledLogprob {
+  TokenId token_id = 0;
+  float logprob = 0.0F;
+};
+
+struct SampleParams {
+  int32_t num_rows = 0;
+  int32_t vocab_size = 0;
+  int64_t row_stride = 0;          // elements between rows of logits
+  float* logits = nullptr;         // [num_rows, vocab_size]; overwritten
+  const SamplingRow* rows = nullptr;  // [num_rows]
+  TokenId* token_ids = nullptr;    // [num_rows] out
+  float* logprobs = nullptr;       // [num_rows] out, of the sampled token
+  bool* finite = nullptr;          // [num_rows] out; false: NaN or infinity in the row, token is 0
+  // Out: the likeliest tokens, best first. Row i has room for max(0, rows[i].params->num_logprobs)
+  // at top_logprobs + i * top_logprobs_stride.
+  SampledLogprob* top_logprobs = nullptr;
+  int64_t top_logprobs_stride = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_SAMPLING_H_

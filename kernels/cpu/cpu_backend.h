@@ -1,0 +1,28 @@
+// CreateCpuBackend makes the CPU implementation of KernelBackend.
+//
+// Three instruction-set paths are compiled in and one is chosen at run time: AVX-512, AVX2 with
+// FMA, and portable C++. Within one path a result is the same bits whatever the batch, the chunking
+// and the number of threads; across paths it agrees to rounding.
+#ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
+#define QUIRE_KERNELS_CPU_CPU_BACKEND_H_
+
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/kernel_backend.h"
+
+namespace quire {
+
+struct CpuBackendOptions {
+  int num_threads = 0;        // 0: as many as this process may run on
+  std::string_view isa = "";  // "": the best there is; or "avx512", "avx2", "portable"
+};
+
+// Errors: kInvalidArgument for an unknown isa; kFailedPrecondition when this machine lacks it.
+absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackendOptions& options);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_CPU_BACKEND_H_

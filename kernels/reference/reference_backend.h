@@ -1,0 +1,17 @@
+// CreateReferenceBackend makes the naive fp32 implementation of KernelBackend: one plain loop nest
+// per operation, the readable specification that every other backend is compared with. Tests link
+// it; servers do not.
+#ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+#define QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
+
+#include <memory>
+
+#include "kernels/api/kernel_backend.h"
+
+namespace quire {
+
+std::unique_ptr<KernelBackend> CreateReferenceBackend();
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_

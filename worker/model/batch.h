@@ -1,0 +1,33 @@
+// Batch is one step's work in the form kernels want: flat arrays over tokens and sequences. Built
+// from a StepPlan by runtime/batch_builder.
+//
+// Thread safety: a value type; vectors are reused from step to step.
+// Invariants:    query_start.front() == 0, query_start.back() == token_ids.size();
+//                every slot and block id is inside the pool; positions[i] < max_model_len.
+#ifndef QUIRE_WORKER_MODEL_BATCH_H_
+#define QUIRE_WORKER_MODEL_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+struct Batch {
+  std::vector<TokenId> token_ids;     // [num_tokens]
+  std::vector<int32_t> positions;     // [num_tokens]
+  std::vector<int64_t> slot_mapping;  // [num_tokens], block_id * block_size_tokens + offset
+  std::vector<int32_t> query_start;   // [num_seqs + 1]
+  std::vector<int32_t> seq_lens;      // [num_seqs], context with this step's tokens
+  std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
+  int32_t max_blocks_per_seq = 0;
+  std::vector<int32_t> logits_rows;   // [num_logits], token indexes whose logits are wanted
+
+  int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t num_seqs() const { return static_cast<int32_t>(seq_lens.size()); }
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_BATCH_H_

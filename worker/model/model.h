@@ -1,0 +1,63 @@
+// Model is a loaded decoder-only transformer on one rank: tokens and a KV cache in, logits out.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
+//                model and valid until the next Forward.
+// Cost:          Forward allocates nothing once it has seen its largest batch.
+// Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3 and OPT; ModelConfig
+//                says which parts are present.
+#ifndef QUIRE_WORKER_MODEL_MODEL_H_
+#define QUIRE_WORKER_MODEL_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "common/model/model_config.h"
+#include "kernels/api/kernel_backend.h"
+#include "worker/model/batch.h"
+
+namespace quire {
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ModelConfig& config() const = 0;
+
+  // Runs the batch: writes the K and V of its tokens into cache, then attends through its block
+  // tables. REQUIRES: batch invariants; cache geometry equal to the model's.
+  virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
+
+  // Bytes of packed weights.
+  virtual int64_t weight_bytes() const = 0;
+};
+
+// Called while weights load: tensors done, tensors in all, bytes done, bytes in all.
+struct LoadProgress {
+  int64_t tensors_done = 0;
+  int64_t tensors_total = 0;
+  int64_t bytes_done = 0;
+  int64_t bytes_total = 0;
+};
+using LoadProgressFn = std::function<void(const LoadProgress&)>;
+
+// Loads a Hugging Face directory: config.json, model.safetensors or model.safetensors.index.json.
+// Everything is validated before the first allocation larger than the file. The backend must
+// outlive the model.
+// Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
+                                                 KernelBackend& backend,
+                                                 const LoadProgressFn& progress);
+
+// Identity of the weights: a digest of the config and of the sorted list of (tensor name,
+// dtype, shape, file size and a sample of its bytes); equal on workers that loaded
+// the same files.
+absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_MODEL_H_
