@@ -1,0 +1,49 @@
+// OutputEvent is what the core tells the world about a sequence: a token was committed, or the
+// sequence ended. Tokens of a sequence come in order of token_index, 0, 1, 2, ...; exactly one
+// SequenceFinished comes for each sequence of each accepted request, after its last token.
+//
+// Thread safety: value types.
+#ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
+#define QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/step/step_result.h"
+
+namespace quire {
+
+enum class FinishReason : uint8_t {
+  kStop,           // a stop token was sampled, or the caller found a stop string
+  kLength,         // max_tokens, or the model's context is full
+  kAborted,        // cancelled by the client or the operator
+  kExpiredQueued,  // its deadline passed before any token was computed
+  kExpiredRunning, // its deadline passed while it ran
+  kNonFinite,      // logits were NaN or infinite, twice
+  kNoCapacity,     // workers came back with a pool that can never hold it
+};
+
+struct TokenCommitted {
+  RequestId request_id;
+  int32_t sequence_index = 0;
+  int32_t token_index = 0;  // position in the output, from 0
+  TokenId token_id = 0;
+  float logprob = 0.0F;     // meaningful when the request asked for logprobs
+  std::vector<TokenLogprob> top_logprobs;
+};
+
+struct SequenceFinished {
+  RequestId request_id;
+  int32_t sequence_index = 0;
+  FinishReason reason = FinishReason::kStop;
+  int32_t num_output_tokens = 0;
+  bool is_last_of_request = false;  // no sequence of the request lives on
+};
+
+using OutputEvent = std::variant<TokenCommitted, SequenceFinished>;
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_

@@ -1,0 +1,117 @@
+// SchedulerCore decides what every step computes. It is a state machine: events in, one StepPlan
+// out, its StepResult back in. No thread, clock, socket, random device or protocol type inside; the
+// server, the simulator, the tests and the fuzzers drive this same object.
+//
+// The caller's duties, in this order:
+//   1. BeginEpoch once workers are ready. Until then, and after OnWorkersLost, requests queue and
+//      PlanStep returns nothing.
+//   2. Plan: PlanStep(now). Nothing means that there is nothing to do. At most one plan may be
+//      unanswered.
+//   3. Send the plan to every rank; hand rank 0's answer to ApplyStepResult. An error there means
+//      that the answer does not fit the plan: nothing was changed; fence the group, OnWorkersLost.
+//   4. TakeEvents after any call, and publish them in order.
+// AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs:
+// blocks of a sequence that ends while its step runs stay pending until the step is answered.
+//
+// Thread safety: not thread-safe; owned by the scheduler loop.
+// Invariants:    CheckInvariants lists and checks them.
+// Cost:          PlanStep and ApplyStepResult are O(sequences in the step) and allocate nothing
+//                per sequence in a steady decode.
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.2, 4.3, 4.5; the gap-closing
+//                formulation (no prefill or decode phase) is vLLM v1's; the shape is etcd raft's.
+#ifndef QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
+#define QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/core_stats.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/request.h"
+
+namespace quire {
+
+struct CoreConfig {
+  int32_t max_queued_requests = 1024;
+  int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
+  // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
+  // before somebody must be preempted. A fraction of the pool.
+  double watermark = 0.01;
+};
+
+enum class AddOutcome : uint8_t {
+  kQueued,
+  kQueueFull,        // max_queued_requests
+  kQueueTokensFull,  // max_queued_tokens
+  kTooLong,          // prompt leaves no room for a token within max_model_len
+  kNeverFits,        // prompt + max_tokens of all its sequences exceed the whole pool
+};
+
+class SchedulerCore {
+ public:
+  explicit SchedulerCore(const CoreConfig& config);
+  ~SchedulerCore();
+  SchedulerCore(const SchedulerCore&) = delete;
+  SchedulerCore& operator=(const SchedulerCore&) = delete;
+
+  // A worker group is ready under a new epoch, with an empty pool. Requests that can no longer fit
+  // finish with kNoCapacity. REQUIRES: no epoch is active; limits are positive.
+  void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+
+  // The group is gone: every running sequence goes back to waiting, ahead of newer requests, with
+  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten.
+  void OnWorkersLost();
+
+  // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
+  // num_sequences >= 1. A request whose prompt + max_tokens is longer than max_model_len is cut
+  // short by kLength when the context is full. Before the first epoch the limits are not known and
+  // only the queue bounds are checked.
+  AddOutcome AddRequest(Request request);
+
+  // Ends every sequence of the request with kAborted. False when it is unknown or finished.
+  bool AbortRequest(RequestId id);
+
+  // Ends one sequence with kStop: a stop string was found in its text. Tokens that it commits in a
+  // running step are dropped. False when it is unknown or finished.
+  bool FinishSequence(RequestId id, int32_t sequence_index);
+
+  // Ends what expired, then gives out the step's token budget: running sequences first, oldest
+  // first, then waiting ones. Preempts the newest when blocks run out, and admits nothing in a step
+  // that preempted. REQUIRES: no plan is unanswered.
+  std::optional<StepPlan> PlanStep(Instant now);
+
+  // Commits the sampled tokens of the unanswered plan. Errors: kInvalidArgument when the result is
+  // not one of this plan (header, digest, handles, token range); nothing is changed then.
+  absl::Status ApplyStepResult(const StepResult& result);
+
+  // What happened since the last call, in order.
+  std::vector<OutputEvent> TakeEvents();
+
+  bool has_unanswered_plan() const;
+  // True when PlanStep could return a plan.
+  bool has_work() const;
+  // The earliest deadline of any live request; kInfiniteFuture when none has one.
+  Instant next_deadline() const;
+  CoreStats stats() const;
+
+  // Checks every invariant against the state, aborts with the broken one. O(state): for tests,
+  // simulation and debug builds.
+  void CheckInvariants() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
