@@ -1,0 +1,20 @@
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace quire::reference {
+
+void Embed(const EmbeddingParams& p) {
+  int64_t width = p.table.cols;
+  for (int64_t t = 0; t < p.num_tokens; ++t) {
+    for (int64_t d = 0; d < width; ++d) {
+      float value = LoadElement(p.table.data, p.table.dtype, p.token_ids[t] * width + d);
+      if (p.position_table.data != nullptr) {
+        int64_t row = int64_t{p.positions[t]} + p.position_offset;
+        value += LoadElement(p.position_table.data, p.position_table.dtype, row * width + d);
+      }
+      p.out[t * width + d] = value;
+    }
+  }
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,90 @@
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/error.h"
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace quire::reference {
+namespace {
+
+// The weights as fp32 rows. The order of a sum (Reduction) does not concern a sum in double.
+class ReferenceLinear : public PackedLinear {
+ public:
+  ReferenceLinear(int64_t in_features, std::vector<float> weight, std::vector<float> bias)
+      : in_features_(in_features), weight_(std::move(weight)), bias_(std::move(bias)) {}
+
+  int64_t in_features() const override { return in_features_; }
+  int64_t out_features() const override {
+    return in_features_ == 0 ? 0 : static_cast<int64_t>(weight_.size()) / in_features_;
+  }
+  int64_t bytes() const override {
+    return static_cast<int64_t>((weight_.size() + bias_.size()) * sizeof(float));
+  }
+
+  const float* row(int64_t n) const { return weight_.data() + n * in_features_; }
+  double bias(int64_t n) const { return bias_.empty() ? 0.0 : bias_[static_cast<size_t>(n)]; }
+
+ private:
+  int64_t in_features_;
+  std::vector<float> weight_;  // [out_features, in_features]
+  std::vector<float> bias_;    // [out_features], or empty
+};
+
+absl::Status CheckSource(const LinearSource& source) {
+  if (source.parts.empty()) {
+    return InvalidArgument("LINEAR_SHAPE", "linear.parts: must not be empty");
+  }
+  int64_t rows = 0;
+  for (const MatrixView& part : source.parts) {
+    if (part.cols != source.parts[0].cols) {
+      return InvalidArgument("LINEAR_SHAPE", "linear.parts: must have the same number of columns");
+    }
+    rows += part.rows;
+  }
+  if (source.reduction == Reduction::kTree8 && source.parts[0].cols % 8 != 0) {
+    return InvalidArgument("LINEAR_SHAPE", "linear.parts: columns must be a multiple of 8");
+  }
+  if (!source.bias.empty() && static_cast<int64_t>(source.bias.size()) != rows) {
+    return InvalidArgument("LINEAR_SHAPE", "linear.bias: must have one value per row");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) {
+  if (absl::Status status = CheckSource(source); !status.ok()) {
+    return status;
+  }
+  std::vector<float> weight;
+  for (const MatrixView& part : source.parts) {
+    for (int64_t i = 0; i < part.rows * part.cols; ++i) {
+      weight.push_back(LoadElement(part.data, part.dtype, i));
+    }
+  }
+  std::vector<float> bias(source.bias.begin(), source.bias.end());
+  return std::make_unique<ReferenceLinear>(
+      source.parts[0].cols, std::move(weight), std::move(bias));
+}
+
+void Linear(const LinearParams& p) {
+  const auto& linear = static_cast<const ReferenceLinear&>(*p.weight);
+  int64_t cols = linear.in_features();
+  int64_t rows = linear.out_features();
+  for (int64_t t = 0; t < p.num_tokens; ++t) {
+    for (int64_t n = 0; n < rows; ++n) {
+      double sum = 0.0;
+      for (int64_t k = 0; k < cols; ++k) {
+        sum += double{p.x[t * cols + k]} * linear.row(n)[k];
+      }
+      p.y[t * rows + n] = static_cast<float>(sum + linear.bias(n));
+    }
+  }
+}
+
+}  // namespace quire::reference

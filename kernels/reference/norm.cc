@@ -1,0 +1,41 @@
+// RMSNorm: Zhang and Sennrich 2019, eq. 4, with eps inside the root as in Hugging Face. LayerNorm:
+// Ba, Kiros and Hinton 2016, with the biased variance.
+#include <cmath>
+
+#include "kernels/reference/reference_ops.h"
+
+namespace quire::reference {
+namespace {
+
+// out = (x - mean) / sqrt(mean of squares about mean + eps) * weight + bias.
+void NormaliseRow(const NormParams& p, const float* x, double mean, float* out) {
+  double sum_of_squares = 0.0;
+  for (int64_t d = 0; d < p.width; ++d) {
+    sum_of_squares += (x[d] - mean) * (x[d] - mean);
+  }
+  double inverse = 1.0 / std::sqrt(sum_of_squares / static_cast<double>(p.width) + p.eps);
+  for (int64_t d = 0; d < p.width; ++d) {
+    double bias = p.bias != nullptr ? p.bias[d] : 0.0;
+    out[d] = static_cast<float>((x[d] - mean) * inverse * p.weight[d] + bias);
+  }
+}
+
+}  // namespace
+
+void Norm(const NormParams& p) {
+  for (int64_t t = 0; t < p.num_tokens; ++t) {
+    float* row = p.residual + t * p.width;
+    double sum = 0.0;
+    for (int64_t d = 0; d < p.width; ++d) {
+      if (p.delta != nullptr) {
+        row[d] += p.delta[t * p.width + d];
+      }
+      sum += row[d];
+    }
+    bool centred = p.kind == NormKind::kLayerNorm;
+    double mean = centred ? sum / static_cast<double>(p.width) : 0.0;
+    NormaliseRow(p, row, mean, p.out + t * p.width);
+  }
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,92 @@
+// PagedAttention, Kwon et al. 2023, section 4.1: softmax over the whole context at once, in double.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace quire::reference {
+namespace {
+
+// One query of one head, and where its context lies.
+struct Query {
+  const float* q = nullptr;  // [head_dim]
+  float* out = nullptr;      // [head_dim]
+  const BlockId* block_table = nullptr;
+  int32_t kv_head = 0;
+  int32_t first = 0;  // positions [first, last] are attended to
+  int32_t last = 0;
+};
+
+double Score(const PagedAttentionParams& p, const Query& query, int32_t position) {
+  const KvCacheLayout& layout = p.cache.layout;
+  BlockId block = query.block_table[position / layout.block_size_tokens];
+  int64_t key = layout.KeyOffset(block, p.layer, query.kv_head) +
+                position % layout.block_size_tokens * layout.key_slot_stride;
+  double sum = 0.0;
+  for (int32_t d = 0; d < layout.head_dim; ++d) {
+    sum += double{query.q[d]} *
+           LoadElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride);
+  }
+  return sum * p.scale;
+}
+
+void AddWeightedValue(const PagedAttentionParams& p,
+                      const Query& query,
+                      int32_t position,
+                      double weight,
+                      std::vector<double>& out) {
+  const KvCacheLayout& layout = p.cache.layout;
+  BlockId block = query.block_table[position / layout.block_size_tokens];
+  int64_t value = layout.ValueOffset(block, p.layer, query.kv_head) +
+                  position % layout.block_size_tokens * layout.value_slot_stride;
+  for (size_t d = 0; d < out.size(); ++d) {
+    out[d] += weight * LoadElement(p.cache.base, layout.dtype, value + static_cast<int64_t>(d));
+  }
+}
+
+void Attend(const PagedAttentionParams& p, const Query& query) {
+  std::vector<double> scores;
+  for (int32_t j = query.first; j <= query.last; ++j) {
+    scores.push_back(Score(p, query, j));
+  }
+  double max_score = *std::max_element(scores.begin(), scores.end());
+
+  double sum = 0.0;
+  std::vector<double> out(static_cast<size_t>(p.cache.layout.head_dim), 0.0);
+  for (int32_t j = query.first; j <= query.last; ++j) {
+    double weight = std::exp(scores[static_cast<size_t>(j - query.first)] - max_score);
+    sum += weight;
+    AddWeightedValue(p, query, j, weight, out);
+  }
+  for (size_t d = 0; d < out.size(); ++d) {
+    query.out[d] = static_cast<float>(out[d] / sum);
+  }
+}
+
+}  // namespace
+
+void PagedAttention(const PagedAttentionParams& p) {
+  int64_t head_dim = p.cache.layout.head_dim;
+  int32_t heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
+  for (int32_t s = 0; s < p.num_seqs; ++s) {
+    int32_t query_len = p.query_start[s + 1] - p.query_start[s];
+    for (int32_t i = 0; i < query_len; ++i) {
+      int64_t token = p.query_start[s] + i;
+      int32_t position = p.seq_lens[s] - query_len + i;
+      for (int32_t h = 0; h < p.num_heads; ++h) {
+        Query query;
+        query.q = p.q + token * p.q_row_stride + h * head_dim;
+        query.out = p.out + (token * p.num_heads + h) * head_dim;
+        query.block_table = p.block_tables + int64_t{s} * p.max_blocks_per_seq;
+        query.kv_head = h / heads_per_kv_head;
+        query.first = p.sliding_window > 0 ? std::max(0, position - p.sliding_window + 1) : 0;
+        query.last = position;
+        Attend(p, query);
+      }
+    }
+  }
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,175 @@
+// The order of the steps is the contract in kernels/api/sampling.h.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "kernels/reference/philox.h"
+#include "kernels/reference/reference_ops.h"
+
+namespace quire::reference {
+namespace {
+
+constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+
+std::vector<double> LogSoftmax(const std::vector<double>& logits) {
+  double max_logit = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (double logit : logits) {
+    sum += std::exp(logit - max_logit);
+  }
+  std::vector<double> result;
+  for (double logit : logits) {
+    result.push_back(logit - max_logit - std::log(sum));
+  }
+  return result;
+}
+
+// Token ids, likeliest first, lowest id first among equals.
+std::vector<TokenId> RankedTokens(const std::vector<double>& values) {
+  std::vector<TokenId> order(values.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = static_cast<TokenId>(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&values](TokenId a, TokenId b) {
+    return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+void ApplyBiasAndBans(const SamplingRow& row, std::vector<double>& logits) {
+  for (const auto& [token, bias] : row.params->logit_bias) {
+    logits[static_cast<size_t>(token)] += bias;
+  }
+  if (static_cast<int64_t>(row.output_token_ids.size()) < row.params->min_tokens) {
+    for (TokenId token : row.params->banned_before_min_tokens) {
+      logits[static_cast<size_t>(token)] = kExcluded;
+    }
+  }
+}
+
+void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
+  std::map<TokenId, int> output_counts;
+  std::map<TokenId, int> all_counts;
+  for (TokenId token : row.prompt_token_ids) {
+    ++all_counts[token];
+  }
+  for (TokenId token : row.output_token_ids) {
+    ++all_counts[token];
+    ++output_counts[token];
+  }
+  for (const auto& [token, count] : all_counts) {
+    double& logit = logits[static_cast<size_t>(token)];
+    double penalty = row.params->repetition_penalty;
+    logit = logit > 0.0 ? logit / penalty : logit * penalty;
+  }
+  for (const auto& [token, count] : output_counts) {
+    logits[static_cast<size_t>(token)] -=
+        double{row.params->frequency_penalty} * count + row.params->presence_penalty;
+  }
+}
+
+// Probabilities with everything excluded that min-p, top-k and top-p exclude, each over what the
+// one before left.
+std::vector<double> KeptProbabilities(const SamplingParams& params, std::vector<double> logits) {
+  for (double& logit : logits) {
+    logit /= params.temperature;
+  }
+  std::vector<TokenId> order = RankedTokens(logits);
+  double max_logit = logits[static_cast<size_t>(order[0])];
+
+  std::vector<double> kept;  // exp(logit - max), in the order of likelihood
+  for (TokenId token : order) {
+    double relative = std::exp(logits[static_cast<size_t>(token)] - max_logit);
+    bool below_min_p = relative < params.min_p;
+    bool beyond_top_k = params.top_k > 0 && std::cmp_greater_equal(kept.size(), params.top_k);
+    if (below_min_p || beyond_top_k) {
+      break;
+    }
+    kept.push_back(relative);
+  }
+
+  double total = 0.0;
+  for (double relative : kept) {
+    total += relative;
+  }
+  double running = 0.0;
+  size_t num_kept = 0;
+  while (num_kept < kept.size() && (num_kept == 0 || running < params.top_p * total)) {
+    running += kept[num_kept++];
+  }
+
+  std::vector<double> probabilities(logits.size(), 0.0);
+  for (size_t i = 0; i < num_kept; ++i) {
+    probabilities[static_cast<size_t>(order[i])] = kept[i];
+  }
+  return probabilities;
+}
+
+double Uniform(const SamplingRow& row) {
+  auto words = Philox4x32(row.params->seed,
+                          {static_cast<uint32_t>(row.sequence_index),
+                           static_cast<uint32_t>(row.output_token_ids.size()),
+                           0,
+                           0});
+  return std::ldexp(static_cast<double>(words[0]), -32);
+}
+
+TokenId Draw(const std::vector<double>& probabilities, double u) {
+  double total = 0.0;
+  for (double probability : probabilities) {
+    total += probability;
+  }
+  double running = 0.0;
+  TokenId last_kept = 0;
+  for (size_t i = 0; i < probabilities.size(); ++i) {
+    if (probabilities[i] > 0.0) {
+      running += probabilities[i];
+      last_kept = static_cast<TokenId>(i);
+      if (running > u * total) {
+        break;
+      }
+    }
+  }
+  return last_kept;
+}
+
+TokenId SampleToken(const SamplingRow& row, std::vector<double> logits) {
+  ApplyBiasAndBans(row, logits);
+  ApplyPenalties(row, logits);
+  if (row.params->is_greedy()) {
+    return RankedTokens(logits)[0];
+  }
+  return Draw(KeptProbabilities(*row.params, std::move(logits)), Uniform(row));
+}
+
+void ReportLogprobs(const SampleParams& p, int32_t i, const std::vector<double>& logits) {
+  std::vector<double> logprobs = LogSoftmax(logits);
+  p.logprobs[i] = static_cast<float>(logprobs[static_cast<size_t>(p.token_ids[i])]);
+  std::vector<TokenId> order = RankedTokens(logits);
+  int32_t wanted = std::min(p.rows[i].params->num_logprobs, p.vocab_size);
+  for (int32_t k = 0; k < wanted; ++k) {
+    TokenId token = order[static_cast<size_t>(k)];
+    p.top_logprobs[i * p.top_logprobs_stride + k] = {
+        token, static_cast<float>(logprobs[static_cast<size_t>(token)])};
+  }
+}
+
+}  // namespace
+
+void Sample(const SampleParams& p) {
+  for (int32_t i = 0; i < p.num_rows; ++i) {
+    const float* row = p.logits + i * p.row_stride;
+    std::vector<double> logits(row, row + p.vocab_size);
+    p.finite[i] = std::all_of(
+        logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); });
+    p.token_ids[i] = 0;
+    if (p.finite[i]) {
+      p.token_ids[i] = SampleToken(p.rows[i], logits);
+      ReportLogprobs(p, i, logits);
+    }
+  }
+}
+
+}  // namespace quire::reference
