@@ -1,0 +1,36 @@
+// KernelTable is the set of kernels compiled for one instruction set. CpuBackend picks one table
+// when it is made and calls through it; everything else about a backend is the same for all.
+//
+// Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
+// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, which are compiled with that path's flags.
+#ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
+#define QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
+
+#include "kernels/api/attention.h"
+#include "kernels/api/dense.h"
+#include "kernels/api/kernel_backend.h"
+#include "kernels/api/sampling.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+struct KernelTable {
+  const char* isa = "";  // "avx512": the name that CpuBackendOptions takes
+  void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
+  void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
+  void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
+  void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
+  void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
+  void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;
+  void (*copy_blocks)(const CopyBlocksParams& params, ThreadTeam& team) = nullptr;
+  void (*sample)(const SampleParams& params, ThreadTeam& team) = nullptr;
+};
+
+// The tables compiled in. The x86 tables exist on x86-64 only.
+const KernelTable& Avx512KernelTable();
+const KernelTable& Avx2KernelTable();
+const KernelTable& PortableKernelTable();
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_KERNEL_TABLE_H_

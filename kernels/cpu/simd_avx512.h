@@ -1,0 +1,132 @@
+// SimdAvx512 is the vector interface of the kernels on AVX-512 (F, BW, DQ, VL): 16 lanes.
+//
+// SimdAvx512, SimdAvx2 and SimdPortable offer the same static functions; a kernel is a template
+// over one of them (`template <typename S>`), written once. Include this header only from sources
+// that are compiled for AVX-512, and keep other code out of those sources: an inline function
+// compiled there could be the copy that the linker keeps for machines that lack the instructions.
+//
+// Conventions: `N` variants touch the first n lanes only (0 <= n <= kLanes); loads zero the others.
+//              Stores to 16-bit types round to nearest, ties to even. Masks have bit i for lane i.
+// Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
+// Thread safety: pure functions.
+#ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
+#define QUIRE_KERNELS_CPU_SIMD_AVX512_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/storage_types.h"
+
+namespace quire {
+
+struct SimdAvx512 {
+  static constexpr int kLanes = 16;
+  using Vec = __m512;
+
+  static Vec Zero() { return _mm512_setzero_ps(); }
+  static Vec Broadcast(float value) { return _mm512_set1_ps(value); }
+
+  static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
+  static Vec Load(const BFloat16* p) { return Widen(p, LoadBits(p)); }
+  static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
+  static Vec LoadN(const float* p, int n) { return _mm512_maskz_loadu_ps(MaskOf(n), p); }
+  static Vec LoadN(const BFloat16* p, int n) { return Widen(p, LoadBitsN(p, n)); }
+  static Vec LoadN(const Float16* p, int n) { return Widen(p, LoadBitsN(p, n)); }
+
+  static void Store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  static void Store(BFloat16* p, Vec v) { StoreBits(p, Narrow(p, v)); }
+  static void Store(Float16* p, Vec v) { StoreBits(p, Narrow(p, v)); }
+  static void StoreN(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, MaskOf(n), v); }
+  static void StoreN(BFloat16* p, Vec v, int n) { StoreBitsN(p, Narrow(p, v), n); }
+  static void StoreN(Float16* p, Vec v, int n) { StoreBitsN(p, Narrow(p, v), n); }
+
+  static Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec Sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec Div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
+  // The second operand where either is NaN.
+  static Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+
+  static uint32_t EqualMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static uint32_t GreaterMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static uint32_t GreaterEqualMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  // Lane i is a where bit i of the mask is set, else b.
+  static Vec Select(uint32_t mask, Vec a, Vec b) {
+    return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), b, a);
+  }
+
+  static float ReduceMax(Vec v) {
+    const __m256 half = _mm256_max_ps(LowHalf(v), HighHalf(v));
+    const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+  }
+  static float ReduceSum(Vec v) {
+    const __m256 half = _mm256_add_ps(LowHalf(v), HighHalf(v));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+  }
+
+  // exp(x) to about 1.5 ulp. 0 below -87.33 (no denormals); the input is held at 88.37 from above.
+  static Vec Exp(Vec x) {
+    const __mmask16 alive = _mm512_cmp_ps_mask(x, Broadcast(-87.33F), _CMP_NLT_UQ);
+    const Vec held = _mm512_min_ps(Broadcast(88.37F), x);
+    const Vec n = _mm512_roundscale_ps(_mm512_mul_ps(held, Broadcast(1.44269504F)),
+                                       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    Vec r = _mm512_fnmadd_ps(n, Broadcast(0.693359375F), held);
+    r = _mm512_fnmadd_ps(n, Broadcast(-2.12194440e-4F), r);
+    Vec p = Broadcast(1.39505e-3F);
+    p = Fma(p, r, Broadcast(8.36892e-3F));
+    p = Fma(p, r, Broadcast(4.166621e-2F));
+    p = Fma(p, r, Broadcast(1.6666519e-1F));
+    p = Fma(p, r, Broadcast(5.0e-1F));
+    p = Add(Fma(p, Mul(r, r), r), Broadcast(1.0F));
+    return _mm512_maskz_scalef_ps(alive, p, n);
+  }
+
+ private:
+  static __mmask16 MaskOf(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
+
+  static __m256 LowHalf(Vec v) { return _mm512_castps512_ps256(v); }
+  static __m256 HighHalf(Vec v) { return _mm512_extractf32x8_ps(v, 1); }
+
+  static __m256i LoadBits(const void* p) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
+  static __m256i LoadBitsN(const void* p, int n) { return _mm256_maskz_loadu_epi16(MaskOf(n), p); }
+  static void StoreBits(void* p, __m256i bits) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), bits);
+  }
+  static void StoreBitsN(void* p, __m256i bits, int n) {
+    _mm256_mask_storeu_epi16(p, MaskOf(n), bits);
+  }
+
+  // The unused pointer says which type the bits are of.
+  static Vec Widen(const BFloat16*, __m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
+
+  static __m256i Narrow(const BFloat16*, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    // A NaN keeps its sign and becomes quiet: rounding could carry it over to infinity.
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
+    const __m512i out = _mm512_mask_blend_epi32(nan, rounded, quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(out, 16));
+  }
+  static __m256i Narrow(const Float16*, Vec v) {
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_SIMD_AVX512_H_

@@ -1,0 +1,89 @@
+// ThreadTeam is a set of persistent threads that share out the tasks of one kernel at a time.
+//
+// Tasks are handed out in order to whichever thread asks next, and the caller works too: a thread
+// that the operating system has taken off its core delays only the task in its hands, and a thread
+// that has not woken up yet is not waited for. Which thread runs a task is not fixed, so a task may
+// write only what is its own; results must not depend on the thread.
+//
+// Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
+// tasks. A server shares its cores with others, and longer spinning takes time from them.
+//
+// Thread safety: one caller at a time. ParallelFor returns when every task is finished, and what
+//                tasks wrote is visible to the caller. No barriers or ParallelFor inside a task.
+// Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
+//                they sleep. A single task runs on the caller without waking anyone.
+#ifndef QUIRE_KERNELS_CPU_THREAD_TEAM_H_
+#define QUIRE_KERNELS_CPU_THREAD_TEAM_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace quire {
+
+class ThreadTeam {
+ public:
+  static constexpr int kSpinMicros = 50;
+  static constexpr int kMaxThreads = 1024;
+
+  // REQUIRES: 1 <= num_threads <= kMaxThreads, the caller included.
+  explicit ThreadTeam(int num_threads);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Calls fn(task, thread) for each task in [0, num_tasks), where thread in [0, num_threads) names
+  // the thread it runs on (0: the caller), for scratch memory.
+  template <typename Fn>
+  void ParallelFor(int64_t num_tasks, const Fn& fn) {
+    if (num_tasks <= 1 || num_threads_ == 1) {
+      for (int64_t task = 0; task < num_tasks; ++task) {
+        fn(task, 0);
+      }
+      return;
+    }
+    RunTasks(num_tasks, &Invoke<Fn>, &fn);
+  }
+
+  // At least `bytes` of memory of this thread's own, 64-byte aligned, kept until the next call for
+  // the same thread. Grows as needed and stays: steady use allocates nothing.
+  void* Scratch(int thread, size_t bytes);
+
+ private:
+  using TaskFunction = void (*)(const void* context, int64_t task, int thread);
+  struct ScratchBuffer;
+
+  template <typename Fn>
+  static void Invoke(const void* context, int64_t task, int thread) {
+    (*static_cast<const Fn*>(context))(task, thread);
+  }
+
+  void RunTasks(int64_t num_tasks, TaskFunction function, const void* context);
+  void WorkerLoop(int thread);
+  void WorkOnTasks(int thread);
+  void WaitForTasks();
+
+  const int num_threads_;
+
+  // The job of now. Its fields may be read by a thread that has taken one of its tasks (by
+  // compare-and-swap on ticket_) and not finished it: only then can the job not be replaced.
+  TaskFunction function_ = nullptr;
+  const void* context_ = nullptr;
+  uint32_t num_tasks_ = 0;
+  alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
+  alignas(64) std::atomic<uint32_t> unfinished_{0};
+  alignas(64) std::atomic<uint32_t> job_{0};  // job number: what idle threads watch
+  std::atomic<bool> stopping_{false};
+
+  std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads]
+  std::vector<std::thread> threads_;          // threads 1 to num_threads - 1
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_THREAD_TEAM_H_
