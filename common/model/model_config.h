@@ -28,9 +28,9 @@ enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
 struct RopeConfig {
   double theta = 10000.0;
   RopeScalingKind scaling = RopeScalingKind::kNone;
-  double factor = 1.0;             // kLinear, kLlama3
-  double low_freq_factor = 1.0;    // kLlama3
-  double high_freq_factor = 4.0;   // kLlama3
+  double factor = 1.0;                              // kLinear, kLlama3
+  double low_freq_factor = 1.0;                     // kLlama3
+  double high_freq_factor = 4.0;                    // kLlama3
   int32_t original_max_position_embeddings = 8192;  // kLlama3
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
@@ -49,11 +49,11 @@ struct ModelConfig {
   NormKind norm = NormKind::kRmsNorm;
   double norm_eps = 1e-5;
   ActivationKind activation = ActivationKind::kSilu;
-  bool gated_mlp = true;         // down(act(gate) * up); otherwise fc2(act(fc1))
+  bool gated_mlp = true;  // down(act(gate) * up); otherwise fc2(act(fc1))
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;          // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
+  bool qk_norm = false;  // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
   std::optional<RopeConfig> rope;  // none: learned positions (OPT)
   // Learned positions start at this row of the table (OPT: 2).
@@ -61,6 +61,8 @@ struct ModelConfig {
   // OPT: embedding width, projected to hidden_size and back when it differs (word_embed_proj_dim).
   int32_t embedding_dim = 0;
   bool norm_before = true;  // OPT-350m normalises after the block (do_layer_norm_before = false)
+  bool final_norm = true;   // a norm between the last layer and the logits
+  bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
   // A query of a windowed layer attends to itself and to the sliding_window - 1 positions before.
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers] when sliding_window is set
@@ -83,6 +85,11 @@ struct GenerationDefaults {
   std::optional<TokenId> bos_token_id;
 };
 
+// The sizes that decide the shape of the weights (vocab_size, hidden_size, intermediate_size or
+// ffn_dim, num_hidden_layers, num_attention_heads) must be there; any other missing field takes the
+// default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling with
+// rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map is
+// ignored: no code of a model directory is ever run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
@@ -92,7 +99,8 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 // Reads <model_dir>/generation_config.json; all unset when the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
-// A digest of everything that decides the computed numbers; equal on scheduler and workers.
+// A digest of every field but the bos and eos ids, which decide no number; equal on scheduler and
+// workers, and on any machine.
 uint64_t HashOf(const ModelConfig& config);
 
 }  // namespace quire

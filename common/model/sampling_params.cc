@@ -31,7 +31,7 @@ absl::Status CheckRange(const Range& r) {
   return InvalidArgument(
       r.reason, absl::StrCat("sampling.", ToAbsl(r.field), ": must be in ",
                                    r.low_open ? "(" : "[", r.low, ", ", r.high, "] (got ", r.value,
-                                   ")")));
+                                   ")"));
 }
 
 absl::Status CheckLogitBias(const SamplingParams& params, int32_t vocab_size) {

@@ -1,0 +1,515 @@
+#include "common/model/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/json/json.h"
+#include "common/model/config_reader.h"
+#include "common/model/digest.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kFile = "config.json";
+constexpr std::string_view kGenerationFile = "generation_config.json";
+constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;  // real files are below 64 KiB
+
+// Generous next to any published model (a 405B Llama has 16384, 53248, 126, 128 and 128256) and
+// small enough that no product of three of them overflows 64 bits.
+constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
+constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
+constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
+constexpr IntRange kLayersRange = {.min = 1, .max = 1024};
+constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
+constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
+constexpr IntRange kPositionsRange = {.min = 1, .max = 1 << 30};
+
+// What the transformers class of a family takes for fields that are missing, and which parts its
+// modules have.
+struct Family {
+  std::string_view architecture;
+  int32_t max_position_embeddings;
+  std::optional<int32_t> num_kv_heads;  // none: num_attention_heads
+  std::optional<int32_t> head_dim;      // none: hidden_size / num_attention_heads
+  std::optional<TokenId> bos_token_id;
+  std::optional<TokenId> eos_token_id;
+  bool reads_attention_bias;
+  bool reads_mlp_bias;
+  bool always_qkv_bias;
+  bool qk_norm;
+};
+
+constexpr std::array<Family, 4> kFamilies = {{
+    {.architecture = "LlamaForCausalLM",
+     .max_position_embeddings = 2048,
+     .num_kv_heads = std::nullopt,
+     .head_dim = std::nullopt,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true,
+     .always_qkv_bias = false,
+     .qk_norm = false},
+    {.architecture = "MistralForCausalLM",
+     .max_position_embeddings = 131072,
+     .num_kv_heads = 8,
+     .head_dim = std::nullopt,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .reads_attention_bias = false,
+     .reads_mlp_bias = false,
+     .always_qkv_bias = false,
+     .qk_norm = false},
+    {.architecture = "Qwen2ForCausalLM",
+     .max_position_embeddings = 32768,
+     .num_kv_heads = 32,
+     .head_dim = std::nullopt,
+     .bos_token_id = std::nullopt,
+     .eos_token_id = std::nullopt,
+     .reads_attention_bias = false,
+     .reads_mlp_bias = false,
+     .always_qkv_bias = true,
+     .qk_norm = false},
+    {.architecture = "Qwen3ForCausalLM",
+     .max_position_embeddings = 32768,
+     .num_kv_heads = 32,
+     .head_dim = 128,
+     .bos_token_id = std::nullopt,
+     .eos_token_id = std::nullopt,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = false,
+     .always_qkv_bias = false,
+     .qk_norm = true},
+}};
+constexpr std::string_view kOpt = "OPTForCausalLM";
+
+std::string ParseArchitecture(ConfigReader& reader) {
+  const Json* value = reader.Find("architectures");
+  if (value == nullptr) {
+    reader.Fail("architectures", "is required");
+    return "";
+  }
+  if (!value->is_array() || value->size() != 1 || !value->front().is_string()) {
+    reader.Fail("architectures", "must be a list of one string");
+    return "";
+  }
+  return value->front().get<std::string>();
+}
+
+ActivationKind ParseActivation(ConfigReader& reader,
+                               std::string_view field,
+                               std::string_view fallback) {
+  const std::string name = reader.OptionalString(field).value_or(std::string(fallback));
+  if (name == "silu" || name == "swish") {
+    return ActivationKind::kSilu;
+  }
+  if (name == "relu") {
+    return ActivationKind::kRelu;
+  }
+  if (name == "gelu") {
+    return ActivationKind::kGelu;
+  }
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") {
+    return ActivationKind::kGeluTanh;
+  }
+  reader.Fail(field, "must be one of silu, relu, gelu, gelu_pytorch_tanh");
+  return ActivationKind::kSilu;
+}
+
+DType ParseDType(ConfigReader& reader) {
+  std::string_view field = reader.Find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  std::optional<std::string> name = reader.OptionalString(field);
+  if (!name.has_value()) {
+    return DType::kF32;
+  }
+  std::optional<DType> dtype = DTypeFromName(*name);
+  if (!dtype.has_value()) {
+    reader.Fail(field, "must be one of float32, float16, bfloat16");
+  }
+  return dtype.value_or(DType::kF32);
+}
+
+RopeScalingKind ParseRopeType(ConfigReader& reader) {
+  std::optional<std::string> name = reader.OptionalString("rope_type");
+  if (!name.has_value()) {
+    name = reader.OptionalString("type");
+  }
+  if (!name.has_value() || *name == "default") {
+    return RopeScalingKind::kNone;
+  }
+  if (*name == "linear") {
+    return RopeScalingKind::kLinear;
+  }
+  if (*name == "llama3") {
+    return RopeScalingKind::kLlama3;
+  }
+  reader.Fail("rope_type", "must be one of default, linear, llama3");
+  return RopeScalingKind::kNone;
+}
+
+double RequiredNumber(ConfigReader& reader, std::string_view field, double min, double max) {
+  std::optional<double> value = reader.OptionalNumber(field, min, max);
+  if (!value.has_value()) {
+    reader.Fail(field, "is required");
+  }
+  return value.value_or(min);
+}
+
+// The contents of rope_scaling or rope_parameters.
+absl::Status ParseRopeObject(const Json& object,
+                             const std::string& prefix,
+                             int32_t max_position_embeddings,
+                             RopeConfig& rope) {
+  ConfigReader reader(object, std::string(kFile), prefix);
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      reader.Fail(key, "rope parameters by layer type are not supported");
+    }
+  }
+  rope.theta = reader.Number("rope_theta", 1.0, 1e12, rope.theta);
+  rope.scaling = ParseRopeType(reader);
+  if (reader.Number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
+    reader.Fail("partial_rotary_factor", "must be 1");
+  }
+  if (rope.scaling != RopeScalingKind::kNone) {
+    rope.factor = RequiredNumber(reader, "factor", 1.0, 1e6);
+  }
+  if (rope.scaling == RopeScalingKind::kLlama3) {
+    rope.low_freq_factor = RequiredNumber(reader, "low_freq_factor", 1e-6, 1e6);
+    rope.high_freq_factor = RequiredNumber(reader, "high_freq_factor", 1e-6, 1e6);
+    rope.original_max_position_embeddings =
+        reader.Int("original_max_position_embeddings", kPositionsRange, max_position_embeddings);
+    if (rope.high_freq_factor <= rope.low_freq_factor) {
+      reader.Fail("high_freq_factor", "must be greater than low_freq_factor");
+    }
+  }
+  return reader.status();
+}
+
+absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_embeddings) {
+  RopeConfig rope;
+  rope.theta = reader.Number("rope_theta", 1.0, 1e12, rope.theta);
+  if (reader.Number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
+    reader.Fail("partial_rotary_factor", "must be 1");
+  }
+  QUIRE_RETURN_IF_ERROR(reader.status());
+  // transformers 5 writes rope_parameters; before it, rope_scaling beside rope_theta.
+  for (std::string_view field : {"rope_scaling", "rope_parameters"}) {
+    const Json* object = reader.Find(field);
+    if (object == nullptr || object->empty()) {
+      continue;
+    }
+    if (!object->is_object()) {
+      reader.Fail(field, "must be an object or null");
+      return reader.status();
+    }
+    QUIRE_RETURN_IF_ERROR(
+        ParseRopeObject(*object, absl::StrCat(ToAbsl(field), "."), max_position_embeddings, rope));
+    break;
+  }
+  return rope;
+}
+
+// Qwen2 and Qwen3: layers are full or sliding by name, or sliding from max_window_layers on.
+void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
+  const auto num_layers = static_cast<size_t>(config.num_layers);
+  std::optional<int32_t> window;
+  if (reader.Bool("use_sliding_window", false) && !reader.IsNull("sliding_window")) {
+    window = reader.Int("sliding_window", kPositionsRange, 4096);
+  }
+  const int32_t full_layers = reader.Int("max_window_layers", {0, kLayersRange.max}, 28);
+  std::vector<bool> sliding(num_layers);
+  for (size_t i = 0; i < num_layers; ++i) {
+    sliding[i] = window.has_value() && static_cast<int32_t>(i) >= full_layers;
+  }
+  if (const Json* types = reader.Find("layer_types"); types != nullptr) {
+    if (!types->is_array() || types->size() != num_layers) {
+      reader.Fail("layer_types", "must be a list with one entry per layer");
+      return;
+    }
+    for (size_t i = 0; i < num_layers; ++i) {
+      const Json& type = (*types)[i];
+      sliding[i] = type == "sliding_attention";
+      if (!sliding[i] && type != "full_attention") {
+        reader.Fail("layer_types", "entries must be full_attention or sliding_attention");
+      }
+    }
+  }
+  if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) {
+    return;
+  }
+  if (!window.has_value()) {
+    reader.Fail("layer_types", "names sliding_attention but no sliding window is in use");
+  }
+  config.sliding_window = window;
+  config.layer_uses_sliding_window = std::move(sliding);
+}
+
+void ParseSlidingWindow(ConfigReader& reader, ModelConfig& config) {
+  if (config.architecture == "MistralForCausalLM") {
+    if (!reader.IsNull("sliding_window")) {
+      config.sliding_window = reader.Int("sliding_window", kPositionsRange, 4096);
+      config.layer_uses_sliding_window.assign(static_cast<size_t>(config.num_layers), true);
+    }
+  } else if (config.architecture != "LlamaForCausalLM") {
+    ParseQwenSlidingWindow(reader, config);
+  }
+}
+
+// A head is hidden_size / num_heads wide unless the family or the file says otherwise.
+int32_t HeadDim(ConfigReader& reader, const ModelConfig& config, std::optional<int32_t> fallback) {
+  if (fallback.has_value()) {
+    return *fallback;
+  }
+  if (config.hidden_size % config.num_heads != 0) {
+    reader.Fail("num_attention_heads",
+                absl::StrCat("must divide hidden_size (got ",
+                             config.num_heads,
+                             ", hidden_size ",
+                             config.hidden_size,
+                             ")"));
+  }
+  return std::max(1, config.hidden_size / config.num_heads);
+}
+
+void ParseTokenIds(ConfigReader& reader,
+                   std::optional<TokenId> bos,
+                   std::optional<TokenId> eos,
+                   ModelConfig& config) {
+  config.bos_token_id = reader.Has("bos_token_id")
+                            ? reader.OptionalInt("bos_token_id", {0, config.vocab_size - 1})
+                            : bos;
+  if (reader.Has("eos_token_id")) {
+    config.eos_token_ids = reader.TokenIds("eos_token_id", config.vocab_size);
+  } else if (eos.has_value()) {
+    config.eos_token_ids = {*eos};
+  }
+}
+
+// Sizes that every family names alike.
+void ParseCommon(ConfigReader& reader, ModelConfig& config) {
+  config.vocab_size = reader.RequiredInt("vocab_size", kVocabRange);
+  config.hidden_size = reader.RequiredInt("hidden_size", kHiddenRange);
+  config.num_layers = reader.RequiredInt("num_hidden_layers", kLayersRange);
+  config.num_heads = reader.RequiredInt("num_attention_heads", kHeadsRange);
+  config.dtype = ParseDType(reader);
+  if (reader.Find("quantization_config") != nullptr) {
+    reader.Fail("quantization_config", "quantized weights are not supported");
+  }
+}
+
+absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelConfig& config) {
+  ParseCommon(reader, config);
+  config.intermediate_size = reader.RequiredInt("intermediate_size", kIntermediateRange);
+  config.max_position_embeddings =
+      reader.Int("max_position_embeddings", kPositionsRange, family.max_position_embeddings);
+  config.norm = NormKind::kRmsNorm;
+  config.norm_eps = reader.Number("rms_norm_eps", 0.0, 1.0, 1e-6);
+  config.activation = ParseActivation(reader, "hidden_act", "silu");
+  config.gated_mlp = true;
+  config.tie_word_embeddings = reader.Bool("tie_word_embeddings", false);
+  config.embedding_dim = config.hidden_size;
+  config.qk_norm = family.qk_norm;
+  const bool attention_bias = family.reads_attention_bias && reader.Bool("attention_bias", false);
+  config.qkv_bias = family.always_qkv_bias || attention_bias;
+  config.attention_out_bias = attention_bias;
+  config.mlp_bias = family.reads_mlp_bias && reader.Bool("mlp_bias", false);
+  QUIRE_RETURN_IF_ERROR(reader.status());
+
+  // Missing takes the family's number, null means one KV head per query head.
+  const int32_t kv_heads = reader.Has("num_key_value_heads")
+                               ? config.num_heads
+                               : family.num_kv_heads.value_or(config.num_heads);
+  config.num_kv_heads = reader.Int("num_key_value_heads", kHeadsRange, kv_heads);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    reader.Fail("num_key_value_heads",
+                absl::StrCat("must divide num_attention_heads (got ",
+                             config.num_kv_heads,
+                             ", num_attention_heads ",
+                             config.num_heads,
+                             ")"));
+  }
+  std::optional<int32_t> head_dim = reader.OptionalInt("head_dim", kHeadDimRange);
+  config.head_dim = head_dim.has_value() ? *head_dim : HeadDim(reader, config, family.head_dim);
+  if (config.head_dim % 2 != 0 || config.head_dim > kHeadDimRange.max) {
+    reader.Fail(
+        "head_dim",
+        absl::StrCat(
+            "must be even and at most ", kHeadDimRange.max, " (got ", config.head_dim, ")"));
+  }
+  QUIRE_ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
+  ParseSlidingWindow(reader, config);
+  ParseTokenIds(reader, family.bos_token_id, family.eos_token_id, config);
+  return reader.status();
+}
+
+absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
+  ParseCommon(reader, config);
+  config.intermediate_size = reader.RequiredInt("ffn_dim", kIntermediateRange);
+  config.max_position_embeddings = reader.Int("max_position_embeddings", kPositionsRange, 2048);
+  config.norm = NormKind::kLayerNorm;
+  config.norm_eps = 1e-5;  // torch.nn.LayerNorm's default; OPT has no field for it
+  config.activation = ParseActivation(reader, "activation_function", "relu");
+  config.gated_mlp = false;
+  const bool bias = reader.Bool("enable_bias", true);
+  config.qkv_bias = bias;
+  config.attention_out_bias = bias;
+  config.mlp_bias = bias;
+  config.tie_word_embeddings = reader.Bool("tie_word_embeddings", true);
+  config.learned_position_offset = 2;
+  QUIRE_RETURN_IF_ERROR(reader.status());
+
+  config.num_kv_heads = config.num_heads;
+  config.head_dim = HeadDim(reader, config, std::nullopt);
+  if (config.head_dim > kHeadDimRange.max) {
+    reader.Fail("num_attention_heads",
+                absl::StrCat("gives heads wider than the limit (got ",
+                             config.head_dim,
+                             ", limit ",
+                             kHeadDimRange.max,
+                             ")"));
+  }
+  config.embedding_dim = reader.Int("word_embed_proj_dim", kHiddenRange, config.hidden_size);
+  config.norm_before = reader.Bool("do_layer_norm_before", true);
+  config.final_norm = config.norm_before && !reader.Bool("_remove_final_layer_norm", false);
+  config.norm_affine = reader.Bool("layer_norm_elementwise_affine", true);
+  ParseTokenIds(reader, 2, 2, config);
+  return reader.status();
+}
+
+std::string SupportedArchitectures() {
+  std::string names;
+  for (const Family& family : kFamilies) {
+    absl::StrAppend(&names, ToAbsl(family.architecture), ", ");
+  }
+  return absl::StrCat(names, ToAbsl(kOpt));
+}
+
+absl::StatusOr<std::string> ReadModelFile(const std::string& model_dir, std::string_view name) {
+  return ReadFile(absl::StrCat(model_dir, "/", ToAbsl(name)), kMaxConfigBytes);
+}
+
+absl::StatusOr<Json> ParseObject(const std::string& text, std::string_view file) {
+  absl::StatusOr<Json> json = ParseJson(text);
+  if (!json.ok()) {
+    return InvalidArgument("CONFIG", absl::StrCat(ToAbsl(file), ": ", json.status().message()));
+  }
+  return json;
+}
+
+std::optional<float> OptionalFloat(ConfigReader& reader,
+                                   std::string_view field,
+                                   double min,
+                                   double max) {
+  std::optional<double> value = reader.OptionalNumber(field, min, max);
+  return value.has_value() ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
+  QUIRE_ASSIGN_OR_RETURN(Json json, ParseObject(config_json, kFile));
+  ConfigReader reader(json, std::string(kFile));
+  ModelConfig config;
+  config.architecture = ParseArchitecture(reader);
+  QUIRE_RETURN_IF_ERROR(reader.status());
+  if (config.architecture == kOpt) {
+    QUIRE_RETURN_IF_ERROR(ParseOpt(reader, config));
+    return config;
+  }
+  for (const Family& family : kFamilies) {
+    if (config.architecture == family.architecture) {
+      QUIRE_RETURN_IF_ERROR(ParseRopeFamily(reader, family, config));
+      return config;
+    }
+  }
+  reader.Fail("architectures",
+              absl::StrCat("is not supported (must be one of ", SupportedArchitectures(), ")"));
+  return reader.status();
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+  QUIRE_ASSIGN_OR_RETURN(std::string text, ReadModelFile(model_dir, kFile));
+  return ParseModelConfig(text);
+}
+
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir) {
+  absl::StatusOr<std::string> text = ReadModelFile(model_dir, kGenerationFile);
+  if (absl::IsNotFound(text.status())) {
+    return GenerationDefaults();
+  }
+  QUIRE_RETURN_IF_ERROR(text.status());
+  QUIRE_ASSIGN_OR_RETURN(Json json, ParseObject(*text, kGenerationFile));
+  ConfigReader reader(json, std::string(kGenerationFile));
+  constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+  GenerationDefaults defaults;
+  defaults.do_sample = reader.OptionalBool("do_sample");
+  defaults.temperature = OptionalFloat(reader, "temperature", 0.0, 100.0);
+  defaults.top_k = reader.OptionalInt("top_k", {0, kMaxInt});
+  defaults.top_p = OptionalFloat(reader, "top_p", 0.0, 1.0);
+  defaults.min_p = OptionalFloat(reader, "min_p", 0.0, 1.0);
+  defaults.repetition_penalty = OptionalFloat(reader, "repetition_penalty", 1e-6, 1e6);
+  defaults.eos_token_ids = reader.TokenIds("eos_token_id", int64_t{kMaxInt} + 1);
+  defaults.bos_token_id = reader.OptionalInt("bos_token_id", {0, kMaxInt});
+  QUIRE_RETURN_IF_ERROR(reader.status());
+  return defaults;
+}
+
+uint64_t HashOf(const ModelConfig& config) {
+  Digest digest;
+  digest.AddBytes(config.architecture);
+  for (int32_t number : {config.vocab_size,
+                         config.hidden_size,
+                         config.intermediate_size,
+                         config.num_layers,
+                         config.num_heads,
+                         config.num_kv_heads,
+                         config.head_dim,
+                         config.max_position_embeddings,
+                         config.learned_position_offset,
+                         config.embedding_dim,
+                         config.sliding_window.value_or(0)}) {
+    digest.AddInt(int64_t{number});
+  }
+  for (auto kind : {static_cast<int64_t>(config.norm),
+                    static_cast<int64_t>(config.activation),
+                    static_cast<int64_t>(config.dtype)}) {
+    digest.AddInt(kind);
+  }
+  for (bool flag : {config.gated_mlp,
+                    config.qkv_bias,
+                    config.attention_out_bias,
+                    config.mlp_bias,
+                    config.qk_norm,
+                    config.tie_word_embeddings,
+                    config.norm_before,
+                    config.final_norm,
+                    config.norm_affine,
+                    config.rope.has_value()}) {
+    digest.AddInt(int64_t{flag});
+  }
+  for (bool sliding : config.layer_uses_sliding_window) {
+    digest.AddInt(int64_t{sliding});
+  }
+  digest.AddDouble(config.norm_eps);
+  if (config.rope.has_value()) {
+    digest.AddDouble(config.rope->theta);
+    digest.AddInt(static_cast<int64_t>(config.rope->scaling));
+    digest.AddDouble(config.rope->factor);
+    digest.AddDouble(config.rope->low_freq_factor);
+    digest.AddDouble(config.rope->high_freq_factor);
+    digest.AddInt(int64_t{config.rope->original_max_position_embeddings});
+  }
+  return digest.value();
+}
+
+}  // namespace quire
