@@ -1,0 +1,34 @@
+// Paged attention on the CPU, for prefill, chunked prefill and decode alike
+// (kernels/api/attention.h is the contract).
+//
+// How a query's result comes about, in this order and no other, whatever runs beside it:
+//   score     of (query, position): one fp32 accumulator, dims ascending, then times scale;
+//   chunk     of 256 absolute positions: maximum, exp by the polynomial of the Simd struct, sum
+//   over
+//             positions 256k + lane, + lanes, ... and then across the lanes, weighted values one
+//             position after the other;
+//   result    chunks merged in ascending order, divided by the sum at the end.
+// A position outside a query's range (causal, sliding window) takes part in none of it, and memory
+// of positions that no query of the task may see is not read as a value.
+//
+// Parallel over (sequence, KV head, tile of queries); where that leaves threads idle also over
+// chunks, whose partial results are then merged by the thread that finishes last, in order.
+//
+// Thread safety: one caller per team at a time.
+// Cost:          2 * 2 * head_dim flops per (query head, position); K and V are read once per task
+//                of up to kMaxTaskRows (query, head) pairs. Allocates nothing in steady use.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_H_
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+void PagedAttentionAvx512(const PagedAttentionParams& params, ThreadTeam& team);
+void PagedAttentionAvx2(const PagedAttentionParams& params, ThreadTeam& team);
+void PagedAttentionPortable(const PagedAttentionParams& params, ThreadTeam& team);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_H_

@@ -1,0 +1,21 @@
+// The pass between the qkv product and attention (kernels/api/attention.h): norm of q and k per
+// head, rotation, write of k and v into the cache. Parallel over tokens; every token is computed
+// alone, so its bits do not depend on the others.
+//
+// Thread safety: one caller per team at a time.
+// Cost:          one pass over qkv; keys are scattered, one element per cache line.
+#ifndef QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
+#define QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+void PrepareAttentionAvx512(const PrepareAttentionParams& params, ThreadTeam& team);
+void PrepareAttentionAvx2(const PrepareAttentionParams& params, ThreadTeam& team);
+void PrepareAttentionPortable(const PrepareAttentionParams& params, ThreadTeam& team);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
