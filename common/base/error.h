@@ -12,6 +12,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -24,6 +26,16 @@ absl::Status InvalidArgument(std::string_view reason, std::string_view message);
 
 // The reason given to Error, or "" when the status has none.
 std::string ReasonOf(const absl::Status& status);
+
+// `status` with one more fact for programs: key -> value ("last_done" -> "41"). Nothing is added to
+// an OK status.
+absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
+
+// The value given to WithMetadata, or "".
+std::string MetadataOf(const absl::Status& status, std::string_view key);
+
+// All keys and values given to WithMetadata, ascending by key.
+std::vector<std::pair<std::string, std::string>> AllMetadataOf(const absl::Status& status);
 
 }  // namespace quire
 

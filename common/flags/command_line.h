@@ -1,0 +1,55 @@
+// ParseCommandLineOrExit gives every program of Quire the same command line, over flags defined
+// with ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
+// values as --flag value or --flag=value, booleans as --flag, --no-flag or --flag=true. "--" ends
+// the flags; what is no flag is positional.
+//
+// abseil's own parser is not used: it knows no dashes, lists its own flags among ours and leaves
+// the exit code of a mistake no choice.
+//
+// Thread safety: call from main, before other threads start.
+#ifndef QUIRE_COMMON_FLAGS_COMMAND_LINE_H_
+#define QUIRE_COMMON_FLAGS_COMMAND_LINE_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quire {
+
+// The version of this build, "0.1.0".
+std::string_view Version();
+
+// Exit codes of all programs.
+inline constexpr int kExitUsage = 2;  // a mistake on the command line
+inline constexpr int kExitModel = 3;  // model files that cannot be served
+
+struct ProgramInfo {
+  std::string name;     // "quire_worker"
+  std::string usage;    // after the name: "--model DIR [flags]"
+  std::string summary;  // one sentence
+};
+
+struct CommandLine {
+  std::vector<std::string> positional;
+  bool help = false;     // --help was given
+  bool version = false;  // --version was given
+};
+
+// Sets the flags named in arguments (the program's own name not among them). Flags before the
+// faulty one keep their new values.
+// Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
+absl::StatusOr<CommandLine> ParseArguments(std::span<const char* const> arguments);
+
+// The text of --help: usage, summary, then every flag with its default.
+std::string HelpText(const ProgramInfo& program);
+
+// For main: positional arguments, or the end of the process: --help and --version print on standard
+// output and exit with 0, a mistake prints one line on standard error and exits with kExitUsage.
+std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const ProgramInfo& program);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_FLAGS_COMMAND_LINE_H_

@@ -1,0 +1,87 @@
+#include "common/wire/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+namespace quire {
+namespace {
+
+// Measured: a peer that is stopped without closing its connection is noticed after about 1 s.
+constexpr int kWorkerKeepaliveMs = 500;
+constexpr int kWorkerMinPingIntervalMs = 100;
+constexpr int kWorkerMaxStreams = 16;
+
+constexpr int kPublicKeepaliveMs = 20'000;
+constexpr int kPublicMinPingIntervalMs = 10'000;
+constexpr int kPublicMaxPingStrikes = 2;
+constexpr int kPublicMaxStreams = 128;
+constexpr int kPublicMaxMetadataBytes = 16 << 10;
+constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
+constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
+constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
+constexpr int kPublicHandshakeTimeoutMs = 10'000;
+
+}  // namespace
+
+grpc::ChannelArguments WorkerChannelArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
+  return arguments;
+}
+
+std::shared_ptr<grpc::Channel> DialWorker(const Address& address) {
+  return grpc::CreateCustomChannel(
+      address.ToString(), grpc::InsecureChannelCredentials(), WorkerChannelArguments());
+}
+
+void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kWorkerMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kWorkerMaxStreams);
+  // Two processes may not share one port by accident.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+void ConfigurePublicServer(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
+  builder.SetMaxSendMessageSize(kPublicMaxSendBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kPublicMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kPublicMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPublicKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPublicKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kPublicMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPublicMaxPingStrikes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kPublicMaxIdleMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kPublicMaxAgeMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kPublicAgeGraceMs);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kPublicHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
+  return grpc::CreateCustomChannel(
+      address.ToString(), grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace quire

@@ -1,0 +1,41 @@
+// Settings of the two kinds of connection. Worker: a scheduler and its workers, one long stream of
+// steps, where a silent peer must be noticed within a second. Public: many clients of unknown kind.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_COMMON_WIRE_CHANNEL_H_
+#define QUIRE_COMMON_WIRE_CHANNEL_H_
+
+#include <memory>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "common/wire/address.h"
+
+namespace quire {
+
+inline constexpr int kWorkerMaxMessageBytes = 64 << 20;
+inline constexpr int kPublicMaxReceiveBytes = 4 << 20;
+inline constexpr int kPublicMaxSendBytes = 1 << 20;
+
+// Pings every 500 ms, also without calls; 64 MiB messages; no retries by the library, which would
+// repeat a step behind the scheduler's back; a connection of its own, shared with no other channel.
+grpc::ChannelArguments WorkerChannelArguments();
+
+// A channel to a worker. Connects when first used.
+std::shared_ptr<grpc::Channel> DialWorker(const Address& address);
+
+// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams.
+void ConfigureWorkerServer(grpc::ServerBuilder& builder);
+
+// The clients' port: 128 streams a connection, 4 MiB in, 1 MiB out, 16 KiB of metadata, pings every
+// 20 s, idle connections closed after 5 min and old ones after 30 min plus the longest generation.
+void ConfigurePublicServer(grpc::ServerBuilder& builder);
+
+// A channel to the public port, for clients.
+std::shared_ptr<grpc::Channel> DialPublic(const Address& address);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_CHANNEL_H_

@@ -1,0 +1,38 @@
+// absl::Status and grpc::Status, with google.rpc.Status details, so that any client library in any
+// language can read why a call failed.
+//
+// Towards the wire: the message is printable ASCII of at most 256 bytes; the details hold
+// ErrorInfo{reason, domain "quire", metadata} when the status has a reason (common/base/error.h),
+// BadRequest.FieldViolation for kInvalidArgument (field: the message before its first ": "), and
+// RetryInfo where a delay is given and the code is kUnavailable or kResourceExhausted. Details
+// larger than 2 KiB lose their metadata: too much trailing metadata would replace the status.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_COMMON_WIRE_GRPC_STATUS_H_
+#define QUIRE_COMMON_WIRE_GRPC_STATUS_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include <grpcpp/support/status.h>
+
+namespace quire {
+
+inline constexpr char kErrorDomain[] = "quire";
+inline constexpr size_t kMaxStatusMessageBytes = 256;
+inline constexpr size_t kMaxStatusDetailsBytes = 2048;
+
+grpc::Status ToGrpcStatus(const absl::Status& status,
+                          std::optional<absl::Duration> retry_delay = std::nullopt);
+
+// Reason and metadata of the ErrorInfo come back as ReasonOf and MetadataOf. Details that cannot be
+// read, or are of another domain, are left out.
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+// The delay of the RetryInfo, if there is one.
+std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_GRPC_STATUS_H_

@@ -1,0 +1,268 @@
+#include "common/wire/step_codec.h"
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+using Column = google::protobuf::RepeatedField<uint32_t>;
+
+absl::Status Malformed(std::string_view field, std::string_view rule, int64_t got, int64_t want) {
+  return InvalidArgument(
+      "MALFORMED_PROTO",
+      absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", got, ", expected ", want, ")"));
+}
+
+absl::Status CheckLength(std::string_view field, int got, int want) {
+  return got == want ? absl::OkStatus() : Malformed(field, "column length", got, want);
+}
+
+// A column of counts must add up to the length of the column that it divides.
+absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
+  uint64_t sum = 0;  // at most 2^31 entries of 2^32: no overflow
+  for (uint32_t count : counts) {
+    sum += count;
+  }
+  return sum == static_cast<uint64_t>(want)
+             ? absl::OkStatus()
+             : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
+}
+
+// Negative numbers travel as their two's complement.
+template <typename T>
+void Append(const std::vector<T>& values, Column* column) {
+  static_assert(sizeof(T) == sizeof(uint32_t));
+  if (values.empty()) {
+    return;
+  }
+  int old_size = column->size();
+  column->Resize(old_size + static_cast<int>(values.size()), 0);
+  std::memcpy(column->mutable_data() + old_size, values.data(), values.size() * sizeof(T));
+}
+
+template <typename T>
+std::vector<T> Extract(const Column& column, int first, int count) {
+  static_assert(sizeof(T) == sizeof(uint32_t));
+  std::vector<T> values(static_cast<size_t>(count));
+  if (count > 0) {
+    std::memcpy(values.data(), column.data() + first, values.size() * sizeof(T));
+  }
+  return values;
+}
+
+template <typename T>
+std::vector<T> Extract(const Column& column) {
+  return Extract<T>(column, 0, column.size());
+}
+
+void EncodeSampling(const SamplingParams& params, v1::WorkerSampling* message) {
+  message->set_temperature(params.temperature);
+  message->set_top_k(params.top_k);
+  message->set_top_p(params.top_p);
+  message->set_min_p(params.min_p);
+  message->set_repetition_penalty(params.repetition_penalty);
+  message->set_presence_penalty(params.presence_penalty);
+  message->set_frequency_penalty(params.frequency_penalty);
+  for (const auto& [token_id, bias] : params.logit_bias) {
+    message->add_bias_token_ids(static_cast<uint32_t>(token_id));
+    message->add_bias_values(bias);
+  }
+  message->set_num_logprobs(params.num_logprobs);
+  message->set_min_tokens(params.min_tokens);
+  Append(params.banned_before_min_tokens, message->mutable_banned_before_min_tokens());
+  message->set_seed(params.seed);
+}
+
+absl::StatusOr<SamplingParams> DecodeSampling(const v1::WorkerSampling& message) {
+  QUIRE_RETURN_IF_ERROR(CheckLength("introductions.sampling.bias_values",
+                                    message.bias_values_size(),
+                                    message.bias_token_ids_size()));
+  SamplingParams params;
+  params.temperature = message.temperature();
+  params.top_k = message.top_k();
+  params.top_p = message.top_p();
+  params.min_p = message.min_p();
+  params.repetition_penalty = message.repetition_penalty();
+  params.presence_penalty = message.presence_penalty();
+  params.frequency_penalty = message.frequency_penalty();
+  params.logit_bias.reserve(static_cast<size_t>(message.bias_values_size()));
+  for (int i = 0; i < message.bias_values_size(); ++i) {
+    params.logit_bias.emplace_back(static_cast<TokenId>(message.bias_token_ids(i)),
+                                   message.bias_values(i));
+  }
+  params.num_logprobs = message.num_logprobs();
+  params.min_tokens = message.min_tokens();
+  params.banned_before_min_tokens = Extract<TokenId>(message.banned_before_min_tokens());
+  params.seed = message.seed();
+  return params;
+}
+
+void EncodeIntroduction(const SequenceIntroduction& introduction,
+                        v1::SequenceIntroduction* message) {
+  message->set_handle(introduction.handle);
+  Append(introduction.token_ids, message->mutable_token_ids());
+  message->set_num_prompt_tokens(introduction.num_prompt_tokens);
+  message->set_num_computed_tokens(introduction.num_computed_tokens);
+  Append(introduction.block_ids, message->mutable_block_ids());
+  message->set_sequence_index(introduction.sequence_index);
+  EncodeSampling(introduction.sampling, message->mutable_sampling());
+}
+
+absl::StatusOr<SequenceIntroduction> DecodeIntroduction(const v1::SequenceIntroduction& message) {
+  SequenceIntroduction introduction;
+  introduction.handle = message.handle();
+  introduction.token_ids = Extract<TokenId>(message.token_ids());
+  introduction.num_prompt_tokens = message.num_prompt_tokens();
+  introduction.num_computed_tokens = message.num_computed_tokens();
+  introduction.block_ids = Extract<BlockId>(message.block_ids());
+  introduction.sequence_index = message.sequence_index();
+  QUIRE_ASSIGN_OR_RETURN(introduction.sampling, DecodeSampling(message.sampling()));
+  return introduction;
+}
+
+absl::Status CheckColumns(const v1::StepRequest& request) {
+  QUIRE_RETURN_IF_ERROR(CheckLength("copy_dst", request.copy_dst_size(), request.copy_src_size()));
+  int slices = request.slice_handle_size();
+  QUIRE_RETURN_IF_ERROR(CheckLength("slice_num_tokens", request.slice_num_tokens_size(), slices));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("slice_num_new_blocks", request.slice_num_new_blocks_size(), slices));
+  return CheckSum(
+      "slice_num_new_blocks", request.slice_num_new_blocks(), request.new_block_ids_size());
+}
+
+absl::Status CheckColumns(const v1::StepResponse& response) {
+  int rows = response.handle_size();
+  QUIRE_RETURN_IF_ERROR(CheckLength("token_id", response.token_id_size(), rows));
+  QUIRE_RETURN_IF_ERROR(CheckLength("logprob", response.logprob_size(), rows));
+  QUIRE_RETURN_IF_ERROR(CheckLength("finite", response.finite_size(), rows));
+  QUIRE_RETURN_IF_ERROR(CheckLength("num_top", response.num_top_size(), rows));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("top_logprob", response.top_logprob_size(), response.top_token_id_size()));
+  return CheckSum("num_top", response.num_top(), response.top_token_id_size());
+}
+
+template <typename Message>
+StepHeader HeaderOf(const Message& message) {
+  return {.scheduler_incarnation = message.scheduler_incarnation(),
+          .group_epoch = message.group_epoch(),
+          .step_id = message.step_id()};
+}
+
+template <typename Message>
+void SetHeader(const StepHeader& header, uint64_t digest, Message* message) {
+  message->set_scheduler_incarnation(header.scheduler_incarnation);
+  message->set_group_epoch(header.group_epoch);
+  message->set_step_id(header.step_id);
+  message->set_plan_digest(digest);
+}
+
+void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* request) {
+  int count = static_cast<int>(slices.size());
+  request->mutable_slice_handle()->Reserve(count);
+  request->mutable_slice_num_tokens()->Reserve(count);
+  request->mutable_slice_num_new_blocks()->Reserve(count);
+  for (const SequenceSlice& slice : slices) {
+    request->add_slice_handle(slice.handle);
+    request->add_slice_num_tokens(static_cast<uint32_t>(slice.num_tokens));
+    request->add_slice_num_new_blocks(static_cast<uint32_t>(slice.new_block_ids.size()));
+    Append(slice.new_block_ids, request->mutable_new_block_ids());
+  }
+}
+
+}  // namespace
+
+void EncodePlan(const StepPlan& plan, uint64_t digest, v1::StepRequest* request) {
+  request->Clear();
+  SetHeader(plan.header, digest, request);
+  for (const BlockCopy& copy : plan.copies) {
+    request->add_copy_src(static_cast<uint32_t>(copy.src));
+    request->add_copy_dst(static_cast<uint32_t>(copy.dst));
+  }
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    EncodeIntroduction(introduction, request->add_introductions());
+  }
+  EncodeSlices(plan.slices, request);
+  Append(plan.releases, request->mutable_releases());
+}
+
+absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
+  QUIRE_RETURN_IF_ERROR(CheckColumns(request));
+  StepPlan plan;
+  plan.header = HeaderOf(request);
+  plan.copies.reserve(static_cast<size_t>(request.copy_src_size()));
+  for (int i = 0; i < request.copy_src_size(); ++i) {
+    plan.copies.push_back({.src = static_cast<BlockId>(request.copy_src(i)),
+                           .dst = static_cast<BlockId>(request.copy_dst(i))});
+  }
+  plan.introductions.reserve(static_cast<size_t>(request.introductions_size()));
+  for (const v1::SequenceIntroduction& message : request.introductions()) {
+    QUIRE_ASSIGN_OR_RETURN(SequenceIntroduction introduction, DecodeIntroduction(message));
+    plan.introductions.push_back(std::move(introduction));
+  }
+  plan.slices.reserve(static_cast<size_t>(request.slice_handle_size()));
+  int next_block = 0;
+  for (int i = 0; i < request.slice_handle_size(); ++i) {
+    int num_blocks = static_cast<int>(request.slice_num_new_blocks(i));
+    plan.slices.push_back(
+        {.handle = request.slice_handle(i),
+         .num_tokens = static_cast<int32_t>(request.slice_num_tokens(i)),
+         .new_block_ids = Extract<BlockId>(request.new_block_ids(), next_block, num_blocks)});
+    next_block += num_blocks;
+  }
+  plan.releases = Extract<SequenceHandle>(request.releases());
+  return plan;
+}
+
+void EncodeResult(const StepResult& result, v1::StepResponse* response) {
+  response->Clear();
+  SetHeader(result.header, result.plan_digest, response);
+  for (const SampledToken& sampled : result.sampled) {
+    response->add_handle(sampled.handle);
+    response->add_token_id(static_cast<uint32_t>(sampled.token_id));
+    response->add_logprob(sampled.logprob);
+    response->add_finite(sampled.finite ? 1 : 0);
+    response->add_num_top(static_cast<uint32_t>(sampled.top_logprobs.size()));
+    for (const TokenLogprob& top : sampled.top_logprobs) {
+      response->add_top_token_id(static_cast<uint32_t>(top.token_id));
+      response->add_top_logprob(top.logprob);
+    }
+  }
+  response->set_build_us(result.timings.build_us);
+  response->set_forward_us(result.timings.forward_us);
+  response->set_sample_us(result.timings.sample_us);
+}
+
+absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
+  QUIRE_RETURN_IF_ERROR(CheckColumns(response));
+  StepResult result;
+  result.header = HeaderOf(response);
+  result.plan_digest = response.plan_digest();
+  result.sampled.resize(static_cast<size_t>(response.handle_size()));
+  int next_top = 0;
+  for (int i = 0; i < response.handle_size(); ++i) {
+    SampledToken& sampled = result.sampled[static_cast<size_t>(i)];
+    sampled.handle = response.handle(i);
+    sampled.token_id = static_cast<TokenId>(response.token_id(i));
+    sampled.logprob = response.logprob(i);
+    sampled.finite = response.finite(i) != 0;
+    for (uint32_t k = 0; k < response.num_top(i); ++k, ++next_top) {
+      sampled.top_logprobs.push_back(
+          {.token_id = static_cast<TokenId>(response.top_token_id(next_top)),
+           .logprob = response.top_logprob(next_top)});
+    }
+  }
+  result.timings = {.build_us = response.build_us(),
+                    .forward_us = response.forward_us(),
+                    .sample_us = response.sample_us()};
+  return result;
+}
+
+}  // namespace quire
