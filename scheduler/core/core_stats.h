@@ -12,12 +12,13 @@ struct CoreStats {
   // Now.
   int32_t num_waiting_requests = 0;
   int32_t num_running_requests = 0;
-  int64_t num_queued_tokens = 0;      // prompt tokens of waiting requests
-  int32_t num_blocks = 0;             // usable blocks (without the null block)
+  int32_t num_running_sequences = 0;
+  int64_t num_queued_tokens = 0;  // prompt tokens of waiting requests
+  int32_t num_blocks = 0;         // usable blocks (without the null block)
   int32_t num_free_blocks = 0;
-  int32_t num_used_blocks = 0;        // referenced by a block table
-  int32_t num_pending_blocks = 0;     // released, fenced until the running step is answered
-  int64_t num_stored_tokens = 0;      // tokens whose K and V lie in used blocks
+  int32_t num_used_blocks = 0;     // referenced by a block table
+  int32_t num_pending_blocks = 0;  // released, fenced until the running step is answered
+  int64_t num_stored_tokens = 0;   // tokens whose K and V lie in used blocks
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included
@@ -25,6 +26,7 @@ struct CoreStats {
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;
   int64_t num_requests_finished = 0;
+  int64_t num_non_finite = 0;  // rows of logits with a NaN or an infinity
 };
 
 }  // namespace quire

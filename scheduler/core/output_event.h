@@ -16,13 +16,13 @@
 namespace quire {
 
 enum class FinishReason : uint8_t {
-  kStop,           // a stop token was sampled, or the caller found a stop string
-  kLength,         // max_tokens, or the model's context is full
-  kAborted,        // cancelled by the client or the operator
-  kExpiredQueued,  // its deadline passed before any token was computed
-  kExpiredRunning, // its deadline passed while it ran
-  kNonFinite,      // logits were NaN or infinite, twice
-  kNoCapacity,     // workers came back with a pool that can never hold it
+  kStop,            // a stop token was sampled, or the caller found a stop string
+  kLength,          // max_tokens, or the model's context is full
+  kAborted,         // cancelled by the client or the operator
+  kExpiredQueued,   // its deadline passed before any token was computed
+  kExpiredRunning,  // its deadline passed while it ran
+  kNonFinite,       // logits were NaN or infinite, twice
+  kNoCapacity,      // workers came back with a pool that can never hold it
 };
 
 struct TokenCommitted {
@@ -30,7 +30,7 @@ struct TokenCommitted {
   int32_t sequence_index = 0;
   int32_t token_index = 0;  // position in the output, from 0
   TokenId token_id = 0;
-  float logprob = 0.0F;     // meaningful when the request asked for logprobs
+  float logprob = 0.0F;  // meaningful when the request asked for logprobs
   std::vector<TokenLogprob> top_logprobs;
 };
 

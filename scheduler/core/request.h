@@ -14,12 +14,12 @@
 namespace quire {
 
 struct Request {
-  RequestId id;                            // strictly increasing in order of arrival
-  std::vector<TokenId> prompt_token_ids;   // at least one
-  SamplingParams sampling;                 // min_tokens and bans included
-  int32_t num_sequences = 1;               // n: independent outputs of one prompt
-  int32_t max_tokens = 16;                 // output tokens of each sequence, >= 1
-  std::vector<TokenId> stop_token_ids;     // end a sequence once min_tokens exist; few, any order
+  RequestId id;                           // strictly increasing in order of arrival
+  std::vector<TokenId> prompt_token_ids;  // at least one
+  SamplingParams sampling;                // min_tokens and bans included
+  int32_t num_sequences = 1;              // n: independent outputs of one prompt
+  int32_t max_tokens = 16;                // output tokens of each sequence, >= 1
+  std::vector<TokenId> stop_token_ids;    // end a sequence once min_tokens exist; few, any order
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 };

@@ -34,19 +34,14 @@
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
+#include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/request.h"
 
 namespace quire {
 
-struct CoreConfig {
-  int32_t max_queued_requests = 1024;
-  int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
-  // before somebody must be preempted. A fraction of the pool.
-  double watermark = 0.01;
-};
+struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
@@ -87,7 +82,13 @@ class SchedulerCore {
   // Ends what expired, then gives out the step's token budget: running sequences first, oldest
   // first, then waiting ones. Preempts the newest when blocks run out, and admits nothing in a step
   // that preempted. REQUIRES: no plan is unanswered.
+  // Handles of sequences that ended ride along; a plan of releases alone comes only when a waiting
+  // request needs those handles.
   std::optional<StepPlan> PlanStep(Instant now);
+
+  // Ends what expired (deadline <= now). PlanStep begins with it; at any other time it is for a
+  // step that takes long and for times without workers.
+  void ExpireRequests(Instant now);
 
   // Commits the sampled tokens of the unanswered plan. Errors: kInvalidArgument when the result is
   // not one of this plan (header, digest, handles, token range); nothing is changed then.
@@ -108,8 +109,7 @@ class SchedulerCore {
   void CheckInvariants() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<CoreState> state_;
 };
 
 }  // namespace quire

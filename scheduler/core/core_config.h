@@ -1,0 +1,21 @@
+// CoreConfig is what an operator decides about the core; StepLimits is what the workers can do.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_
+#define QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_
+
+#include <cstdint>
+
+namespace quire {
+
+struct CoreConfig {
+  int32_t max_queued_requests = 1024;
+  int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
+  // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
+  // before somebody must be preempted. A fraction of the pool, in [0, 1).
+  double watermark = 0.01;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_

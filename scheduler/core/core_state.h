@@ -1,0 +1,112 @@
+// CoreState is everything that the core remembers, and the transitions that touch more than one
+// part of it. The planner and the output processor work on it; nobody outside this folder sees it.
+//
+// Thread safety: not thread-safe; owned by SchedulerCore.
+// Invariants:    see invariants.h.
+#ifndef QUIRE_SCHEDULER_CORE_CORE_STATE_H_
+#define QUIRE_SCHEDULER_CORE_CORE_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "scheduler/core/core_config.h"
+#include "scheduler/core/core_stats.h"
+#include "scheduler/core/deadlines.h"
+#include "scheduler/core/handle_pool.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/sequence_group.h"
+#include "scheduler/core/waiting_queue.h"
+#include "scheduler/kv_cache/kv_cache_manager.h"
+
+namespace quire {
+
+// One membership of a worker group, and all that means something only inside it. It is made empty
+// and dropped as a whole.
+struct Epoch {
+  Epoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+
+  uint64_t scheduler_incarnation;
+  uint64_t group_epoch;
+  uint64_t last_step_id = 0;
+  StepLimits limits;
+  KvCacheManager kv_cache;
+  HandlePool handles;
+};
+
+// The plan that was handed out and not answered yet, as far as the answer needs it.
+struct UnansweredStep {
+  struct Slice {
+    SequenceGroup* group;
+    Sequence* sequence;
+    SequenceHandle handle;
+    bool samples;  // reaches the last known token, so the answer has a row for it
+  };
+
+  bool is_active = false;
+  StepHeader header;
+  uint64_t plan_digest = 0;
+  std::vector<Slice> slices;
+  size_t num_sampled = 0;
+  // Groups that ended meanwhile; the slices still point at them.
+  std::vector<std::unique_ptr<SequenceGroup>> departed;
+
+  // Keeps the memory for the next step.
+  void Clear();
+};
+
+struct CoreState {
+  explicit CoreState(const CoreConfig& core_config) : config(core_config) {}
+  CoreState(const CoreState&) = delete;
+  CoreState& operator=(const CoreState&) = delete;
+
+  CoreConfig config;
+  std::optional<StepLimits> last_limits;  // of the present or the last epoch
+  std::optional<Epoch> epoch;
+  std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // live
+  std::vector<SequenceGroup*> running;                         // by RequestId: oldest first
+  WaitingQueue waiting;
+  Deadlines deadlines;
+  UnansweredStep step;
+  std::vector<OutputEvent> events;
+  CoreStats counters;  // the fields "since the start"
+  std::optional<RequestId> last_request_id;
+
+  // nullptr when unknown or finished.
+  SequenceGroup* Find(RequestId id);
+
+  // A new group at the end of the waiting queue.
+  void Add(Request request);
+
+  // The group at the head of the waiting queue runs from now on, each sequence under a handle.
+  // REQUIRES: an epoch, and handles for all its live sequences.
+  SequenceGroup& StartFirstWaiting();
+
+  // A running group gives back blocks and handles and waits for recomputation, in the place of its
+  // arrival.
+  void ReturnToWaiting(SequenceGroup& group);
+
+  // Ends one sequence: its blocks and its handle are given back, the event is out. The group leaves
+  // with its last sequence, and dies then unless a step is unanswered. REQUIRES: not finished.
+  void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
+
+  // Ends every live sequence of the group.
+  void FinishGroup(SequenceGroup& group, FinishReason reason);
+
+  // Drops the epoch and the unanswered step; every running group waits again.
+  void LoseWorkers();
+
+ private:
+  void GiveBack(Sequence& sequence);
+  void RemoveFromRunning(const SequenceGroup& group);
+  void Depart(SequenceGroup& group, bool was_running);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_CORE_STATE_H_

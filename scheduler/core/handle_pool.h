@@ -1,0 +1,42 @@
+// HandlePool numbers the sequences that the worker knows. A handle that is given back is released
+// at the worker by the next plan, and can name another sequence only in a plan after that one:
+// within a plan, introductions come before releases.
+//
+// Thread safety: not thread-safe; owned by CoreState.
+// Invariants:    every handle below max_handles is free, in use or to be released, in one of them.
+#ifndef QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
+#define QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+class HandlePool {
+ public:
+  // All handles free. REQUIRES: max_handles >= 0.
+  explicit HandlePool(int32_t max_handles);
+
+  SequenceHandle Take();                 // REQUIRES: num_free() > 0
+  void GiveBack(SequenceHandle handle);  // REQUIRES: in use
+
+  // The releases of the plan that is complete but for them; their handles are free from now on.
+  std::vector<SequenceHandle> TakeReleases();
+
+  int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
+  int32_t num_to_release() const { return static_cast<int32_t>(to_release_.size()); }
+  int32_t num_in_use() const { return max_handles() - num_free() - num_to_release(); }
+  bool is_in_use(SequenceHandle handle) const;
+  int32_t max_handles() const { return static_cast<int32_t>(is_in_use_.size()); }
+
+ private:
+  std::vector<SequenceHandle> free_;  // taken from the back; at first the lowest handle
+  std::vector<SequenceHandle> to_release_;
+  std::vector<bool> is_in_use_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_

@@ -1,0 +1,155 @@
+#include "scheduler/core/invariants.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/check.h"
+#include "scheduler/core/admission.h"
+
+namespace quire {
+namespace {
+
+void CheckSequence(const Sequence& sequence) {
+  // Counts add up, and what is computed or scheduled has exactly its places. (I5)
+  QUIRE_CHECK(sequence.num_computed_tokens() >= 0 && sequence.num_scheduled_tokens() >= 0);
+  QUIRE_CHECK(sequence.num_computed_tokens() + sequence.num_scheduled_tokens() <=
+              sequence.num_tokens());
+  QUIRE_CHECK_EQ(sequence.table.num_tokens(),
+                 sequence.num_computed_tokens() + sequence.num_scheduled_tokens());
+
+  // Who is not running holds nothing of a worker.
+  QUIRE_CHECK(sequence.is_running() || sequence.table.empty());
+}
+
+void CheckGroup(const CoreState& state, const SequenceGroup& group) {
+  // A live group has a live sequence, and its live sequences are all in one state. (gang)
+  QUIRE_CHECK(!group.is_finished());
+  for (const Sequence& sequence : group.sequences()) {
+    CheckSequence(sequence);
+    if (sequence.is_finished()) {
+      continue;
+    }
+    QUIRE_CHECK_EQ(sequence.is_running(), group.is_running());
+
+    // Who has reached its end has been told so. (I17)
+    QUIRE_CHECK(sequence.num_output_tokens() < group.request().max_tokens);
+    QUIRE_CHECK(!state.epoch.has_value() ||
+                FitsContext(sequence.num_tokens(), state.epoch->limits));
+  }
+
+  // Who was admitted fits the pool, or nobody could promise that it ends. (I14)
+  QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.epoch->limits));
+}
+
+void CheckQueues(const CoreState& state) {
+  // Each live group is in exactly one of the two queues, each in order of arrival. (I12, I13)
+  state.waiting.CheckInvariants();
+  QUIRE_CHECK_EQ(state.groups.size(), state.running.size() + state.waiting.groups().size());
+  auto is_known = [&state](const SequenceGroup* group) {
+    auto it = state.groups.find(group->id());
+    return it != state.groups.end() && it->second.get() == group;
+  };
+  for (const SequenceGroup* group : state.waiting.groups()) {
+    QUIRE_CHECK(is_known(group) && !group->is_running());
+  }
+  for (size_t i = 0; i < state.running.size(); ++i) {
+    QUIRE_CHECK(is_known(state.running[i]) && state.running[i]->is_running());
+    QUIRE_CHECK(i == 0 || state.running[i - 1]->id() < state.running[i]->id());
+  }
+
+  // Nobody overtakes: who has never started is newer than everybody who runs. (I14)
+  for (const SequenceGroup* group : state.waiting.groups()) {
+    QUIRE_CHECK(group->has_started() || state.running.empty() ||
+                state.running.back()->id() < group->id());
+  }
+
+  // Timers belong to live requests. (I12)
+  auto has_deadline = [](const auto& entry) {
+    return entry.second->request().deadline != kInfiniteFuture;
+  };
+  QUIRE_CHECK_EQ(
+      state.deadlines.size(),
+      static_cast<size_t>(std::count_if(state.groups.begin(), state.groups.end(), has_deadline)));
+}
+
+void CheckEpoch(const CoreState& state) {
+  if (!state.epoch.has_value()) {
+    // Without workers nothing runs and nothing is unanswered.
+    QUIRE_CHECK(state.running.empty() && !state.step.is_active);
+    return;
+  }
+  const Epoch& epoch = *state.epoch;
+
+  // Blocks are held by running sequences and by nobody else. (I1, I2, I5, I12)
+  std::vector<const BlockTable*> tables;
+  std::vector<bool> has_handle(static_cast<size_t>(epoch.handles.max_handles()), false);
+  for (const SequenceGroup* group : state.running) {
+    for (const Sequence& sequence : group->sequences()) {
+      if (!sequence.is_running()) {
+        continue;
+      }
+      tables.push_back(&sequence.table);
+
+      // Each running sequence has a handle of its own. (I15)
+      QUIRE_CHECK(epoch.handles.is_in_use(sequence.handle()));
+      QUIRE_CHECK(!has_handle[sequence.handle()]);
+      has_handle[sequence.handle()] = true;
+    }
+  }
+  epoch.kv_cache.CheckInvariants(tables);
+  QUIRE_CHECK_EQ(static_cast<size_t>(epoch.handles.num_in_use()), tables.size());
+
+  // Freed blocks wait exactly while a step is unanswered. (I6)
+  QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
+}
+
+void CheckStep(const CoreState& state) {
+  const UnansweredStep& step = state.step;
+  if (!step.is_active) {
+    // Slices and groups that ended are kept for an answer only.
+    QUIRE_CHECK(step.slices.empty() && step.departed.empty());
+    return;
+  }
+  const Epoch& epoch = *state.epoch;
+
+  // The step is the last one of this epoch. (I7, I11)
+  QUIRE_CHECK_EQ(step.header.scheduler_incarnation, epoch.scheduler_incarnation);
+  QUIRE_CHECK_EQ(step.header.group_epoch, epoch.group_epoch);
+  QUIRE_CHECK_EQ(step.header.step_id, epoch.last_step_id);
+
+  // It is within the limits. (I15)
+  QUIRE_CHECK(step.slices.size() <= static_cast<size_t>(epoch.limits.max_sequences));
+  int64_t num_tokens = 0;
+  for (const UnansweredStep::Slice& slice : step.slices) {
+    const Sequence& sequence = *slice.sequence;
+    num_tokens += sequence.num_scheduled_tokens();
+    if (sequence.is_finished()) {
+      continue;
+    }
+    QUIRE_CHECK(sequence.num_scheduled_tokens() > 0);
+    QUIRE_CHECK_EQ(sequence.handle(), slice.handle);
+    QUIRE_CHECK_EQ(slice.samples, sequence.num_scheduled_tokens() == sequence.gap());
+
+    // No block that it writes has a second holder, so no two sequences write one block. (I3, I4)
+    int32_t block_size = epoch.kv_cache.block_size_tokens();
+    for (int32_t i = sequence.num_computed_tokens() / block_size; i < sequence.table.num_blocks();
+         ++i) {
+      QUIRE_CHECK_EQ(epoch.kv_cache.pool().ref_count(sequence.table[i]), 1);
+    }
+  }
+  QUIRE_CHECK(num_tokens <= epoch.limits.max_tokens_per_step);
+}
+
+}  // namespace
+
+void CheckInvariants(const CoreState& state) {
+  for (const auto& [id, group] : state.groups) {
+    QUIRE_CHECK(id == group->id() && id <= *state.last_request_id);
+    CheckGroup(state, *group);
+  }
+  CheckQueues(state);
+  CheckEpoch(state);
+  CheckStep(state);
+}
+
+}  // namespace quire

@@ -1,0 +1,181 @@
+#include "scheduler/core/output_processor.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "scheduler/core/admission.h"
+
+namespace quire {
+namespace {
+
+// A row may fail this often in a row before its sequence ends.
+constexpr int32_t kMaxNonFinite = 2;
+
+absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
+
+bool IsToken(TokenId token_id, const StepLimits& limits) {
+  return token_id >= 0 && token_id < limits.vocab_size;
+}
+
+absl::Status CheckSampled(const SampledToken& sampled,
+                          SequenceHandle expected_handle,
+                          const StepLimits& limits) {
+  if (sampled.handle != expected_handle) {
+    return Refuse(absl::StrCat("sampled.handle: must follow the plan's slices (got ",
+                               sampled.handle,
+                               ", expected ",
+                               expected_handle,
+                               ")"));
+  }
+  if (sampled.finite && !IsToken(sampled.token_id, limits)) {
+    return Refuse(absl::StrCat("sampled.token_id: out of range (got ",
+                               sampled.token_id,
+                               ", limit ",
+                               limits.vocab_size - 1,
+                               ")"));
+  }
+  if (sampled.top_logprobs.size() > static_cast<size_t>(kMaxLogprobs)) {
+    return Refuse(absl::StrCat("sampled.top_logprobs: too many entries (got ",
+                               sampled.top_logprobs.size(),
+                               ", limit ",
+                               kMaxLogprobs,
+                               ")"));
+  }
+  for (const TokenLogprob& entry : sampled.top_logprobs) {
+    if (!IsToken(entry.token_id, limits)) {
+      return Refuse(absl::StrCat("sampled.top_logprobs: token id out of range (got ",
+                                 entry.token_id,
+                                 ", limit ",
+                                 limits.vocab_size - 1,
+                                 ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::optional<FinishReason> ReasonToFinish(const Request& request,
+                                           const Sequence& sequence,
+                                           TokenId last_token_id,
+                                           const StepLimits& limits) {
+  // The last token is not among the min_tokens that have to be there before it.
+  bool may_stop = sequence.num_output_tokens() > request.sampling.min_tokens;
+  bool is_stop =
+      std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(), last_token_id) !=
+      request.stop_token_ids.end();
+  if (may_stop && is_stop) {
+    return FinishReason::kStop;
+  }
+  if (sequence.num_output_tokens() >= request.max_tokens ||
+      !FitsContext(sequence.num_tokens(), limits)) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+void CommitToken(CoreState& state,
+                 SequenceGroup& group,
+                 Sequence& sequence,
+                 const SampledToken& sampled) {
+  state.events.push_back(TokenCommitted{.request_id = group.id(),
+                                        .sequence_index = sequence.sequence_index(),
+                                        .token_index = sequence.num_output_tokens(),
+                                        .token_id = sampled.token_id,
+                                        .logprob = sampled.logprob,
+                                        .top_logprobs = sampled.top_logprobs});
+  sequence.Commit(sampled.token_id);
+  ++state.counters.num_tokens_committed;
+  auto reason = ReasonToFinish(group.request(), sequence, sampled.token_id, state.epoch->limits);
+  if (reason.has_value()) {
+    state.FinishSequence(group, sequence, *reason);
+  }
+}
+
+void CountComputed(CoreStats& counters, const Sequence& sequence) {
+  int32_t begin = sequence.num_computed_tokens();
+  int32_t end = begin + sequence.num_scheduled_tokens();
+  auto num_below = [begin, end](int32_t limit) {
+    return std::max(0, std::min(end, limit) - begin);
+  };
+  counters.num_prompt_tokens_computed += num_below(sequence.num_prompt_tokens());
+  counters.num_recomputed_tokens += num_below(sequence.num_tokens_computed_ever());
+}
+
+}  // namespace
+
+absl::Status CheckResult(const CoreState& state, const StepResult& result) {
+  const UnansweredStep& step = state.step;
+  if (!step.is_active) {
+    return Refuse("header: no step is unanswered");
+  }
+  if (result.header != step.header) {
+    return Refuse(absl::StrCat("header: another step was asked for (got step_id ",
+                               result.header.step_id,
+                               ", expected ",
+                               step.header.step_id,
+                               ")"));
+  }
+  if (result.plan_digest != step.plan_digest) {
+    return Refuse("plan_digest: the worker executed another plan");
+  }
+  if (result.sampled.size() != step.num_sampled) {
+    return Refuse(absl::StrCat("sampled: one for each slice that samples (got ",
+                               result.sampled.size(),
+                               ", expected ",
+                               step.num_sampled,
+                               ")"));
+  }
+  size_t next = 0;
+  for (const UnansweredStep::Slice& slice : step.slices) {
+    if (slice.samples) {
+      absl::Status status = CheckSampled(result.sampled[next++], slice.handle, state.epoch->limits);
+      if (!status.ok()) {
+        return status;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ProcessResult(CoreState& state, const StepResult& result) {
+  state.epoch->kv_cache.OnStepAnswered();
+  std::vector<SequenceGroup*> to_recompute;
+  size_t next = 0;
+  for (const UnansweredStep::Slice& slice : state.step.slices) {
+    const SampledToken* sampled = slice.samples ? &result.sampled[next++] : nullptr;
+    Sequence& sequence = *slice.sequence;
+    if (sequence.is_finished()) {
+      continue;  // it ended while the step ran: its token was never born
+    }
+    CountComputed(state.counters, sequence);
+    sequence.EndSlice();
+    if (sampled == nullptr) {
+      continue;
+    }
+    if (sampled->finite) {
+      CommitToken(state, *slice.group, sequence, *sampled);
+      continue;
+    }
+    ++state.counters.num_non_finite;
+    if (sequence.CountNonFinite() < kMaxNonFinite) {
+      to_recompute.push_back(slice.group);
+    } else {
+      state.FinishSequence(*slice.group, sequence, FinishReason::kNonFinite);
+    }
+  }
+  // Only now: until here every slice of a group is needed. A group may be named more than once.
+  for (SequenceGroup* group : to_recompute) {
+    if (group->is_running()) {
+      state.ReturnToWaiting(*group);
+    }
+  }
+  ++state.counters.num_steps;
+  state.step.Clear();
+}
+
+}  // namespace quire

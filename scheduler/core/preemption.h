@@ -1,0 +1,32 @@
+// Preemption takes the blocks of running groups when an older one needs them. Victims are whole
+// groups, newest first; they are recomputed later: their prompt and what they have generated
+// become one new prompt.
+//
+// Nobody is preempted for a newer group. So the oldest running group always gets what it needs
+// (admission has seen that it fits the pool), and every group becomes the oldest in time: there is
+// no livelock. A group that finds no room and nobody newer keeps its blocks and sits the step out;
+// it is the next victim when an older one needs room.
+//
+// Thread safety: free functions; the state is not thread-safe.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5.
+#ifndef QUIRE_SCHEDULER_CORE_PREEMPTION_H_
+#define QUIRE_SCHEDULER_CORE_PREEMPTION_H_
+
+#include <cstdint>
+
+#include "scheduler/core/core_state.h"
+
+namespace quire {
+
+enum class RoomOutcome : uint8_t {
+  kHadRoom,
+  kPreempted,  // there is room now
+  kNoRoom,     // even with nobody newer left
+};
+
+// Sees to it that num_blocks blocks are free for group. REQUIRES: group is running.
+RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_blocks);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_PREEMPTION_H_

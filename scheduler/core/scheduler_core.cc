@@ -1,0 +1,143 @@
+#include "scheduler/core/scheduler_core.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "scheduler/core/admission.h"
+#include "scheduler/core/core_state.h"
+#include "scheduler/core/invariants.h"
+#include "scheduler/core/output_processor.h"
+#include "scheduler/core/step_planner.h"
+
+namespace quire {
+
+SchedulerCore::SchedulerCore(const CoreConfig& config)
+    : state_(std::make_unique<CoreState>(config)) {}
+
+SchedulerCore::~SchedulerCore() = default;
+
+void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
+                               uint64_t group_epoch,
+                               const StepLimits& limits) {
+  QUIRE_CHECK(!state_->epoch.has_value());
+  QUIRE_CHECK(limits.num_blocks > 0 && limits.block_size_tokens > 0 && limits.max_sequences > 0);
+  QUIRE_CHECK(limits.max_tokens_per_step > 0 && limits.max_model_len > 0 && limits.vocab_size > 0);
+  state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
+  state_->last_limits = limits;
+  for (auto it = state_->groups.begin(); it != state_->groups.end();) {
+    SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
+    if (!FitsEver(group, limits)) {
+      state_->FinishGroup(group, FinishReason::kNoCapacity);
+    }
+  }
+}
+
+void SchedulerCore::OnWorkersLost() { state_->LoseWorkers(); }
+
+AddOutcome SchedulerCore::AddRequest(Request request) {
+  QUIRE_CHECK(!state_->last_request_id.has_value() || *state_->last_request_id < request.id);
+  QUIRE_CHECK(!request.prompt_token_ids.empty());
+  QUIRE_CHECK(request.max_tokens >= 1 && request.num_sequences >= 1);
+  if (state_->last_limits.has_value()) {
+    const StepLimits& limits = *state_->last_limits;
+    if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
+      return AddOutcome::kTooLong;
+    }
+    if (!FitsPool(request, request.num_sequences, limits)) {
+      return AddOutcome::kNeverFits;
+    }
+  }
+  switch (state_->waiting.RefusalOf(request, state_->config)) {
+    case WaitingQueue::Refusal::kFull:
+      return AddOutcome::kQueueFull;
+    case WaitingQueue::Refusal::kTokensFull:
+      return AddOutcome::kQueueTokensFull;
+    case WaitingQueue::Refusal::kNone:
+      break;
+  }
+  state_->Add(std::move(request));
+  return AddOutcome::kQueued;
+}
+
+bool SchedulerCore::AbortRequest(RequestId id) {
+  SequenceGroup* group = state_->Find(id);
+  if (group == nullptr) {
+    return false;
+  }
+  state_->FinishGroup(*group, FinishReason::kAborted);
+  return true;
+}
+
+bool SchedulerCore::FinishSequence(RequestId id, int32_t sequence_index) {
+  SequenceGroup* group = state_->Find(id);
+  if (group == nullptr || sequence_index < 0 || sequence_index >= group->request().num_sequences) {
+    return false;
+  }
+  Sequence& sequence = group->sequences()[static_cast<size_t>(sequence_index)];
+  if (sequence.is_finished()) {
+    return false;
+  }
+  state_->FinishSequence(*group, sequence, FinishReason::kStop);
+  return true;
+}
+
+std::optional<StepPlan> SchedulerCore::PlanStep(Instant now) {
+  ExpireRequests(now);
+  if (!state_->epoch.has_value()) {
+    return std::nullopt;
+  }
+  return StepPlanner(*state_).Plan();
+}
+
+void SchedulerCore::ExpireRequests(Instant now) {
+  while (auto id = state_->deadlines.FirstExpired(now)) {
+    SequenceGroup& group = *state_->Find(*id);
+    bool has_run = group.is_running() || group.has_started();
+    state_->FinishGroup(group,
+                        has_run ? FinishReason::kExpiredRunning : FinishReason::kExpiredQueued);
+  }
+}
+
+absl::Status SchedulerCore::ApplyStepResult(const StepResult& result) {
+  absl::Status status = CheckResult(*state_, result);
+  if (status.ok()) {
+    ProcessResult(*state_, result);
+  }
+  return status;
+}
+
+std::vector<OutputEvent> SchedulerCore::TakeEvents() {
+  size_t num_events = state_->events.size();
+  std::vector<OutputEvent> events = std::exchange(state_->events, {});
+  state_->events.reserve(num_events);  // the next step is likely to have as many
+  return events;
+}
+
+bool SchedulerCore::has_unanswered_plan() const { return state_->step.is_active; }
+
+bool SchedulerCore::has_work() const {
+  return state_->epoch.has_value() && !state_->groups.empty();
+}
+
+Instant SchedulerCore::next_deadline() const { return state_->deadlines.next(); }
+
+CoreStats SchedulerCore::stats() const {
+  CoreStats stats = state_->counters;
+  stats.num_waiting_requests = state_->waiting.size();
+  stats.num_running_requests = static_cast<int32_t>(state_->running.size());
+  stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
+  if (state_->epoch.has_value()) {
+    const KvCacheManager& kv_cache = state_->epoch->kv_cache;
+    stats.num_running_sequences = state_->epoch->handles.num_in_use();
+    stats.num_blocks = kv_cache.pool().num_usable_blocks();
+    stats.num_free_blocks = kv_cache.pool().num_free_blocks();
+    stats.num_used_blocks = kv_cache.pool().num_used_blocks();
+    stats.num_pending_blocks = kv_cache.pool().num_pending_blocks();
+    stats.num_stored_tokens = kv_cache.num_stored_tokens();
+  }
+  return stats;
+}
+
+void SchedulerCore::CheckInvariants() const { quire::CheckInvariants(*state_); }
+
+}  // namespace quire

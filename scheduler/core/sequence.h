@@ -1,0 +1,94 @@
+// Sequence is one token stream of a request and what the worker holds of it. Its state changes only
+// through the named transitions, each of which resets all that must be reset.
+//
+// Planning closes a gap: num_tokens() - num_computed_tokens() tokens are known but not yet in the
+// KV cache. Prefill, chunked prefill, recompute and decode differ only in how wide the gap is.
+// A slice that closes it yields one more token, so a decoding sequence has a gap of 1.
+//
+// Thread safety: not thread-safe; owned by its SequenceGroup.
+// Invariants:    num_computed_tokens() + num_scheduled_tokens() <= num_tokens().
+//                table.num_tokens() == num_computed_tokens() + num_scheduled_tokens().
+//                Waiting and finished sequences have no blocks, nothing computed or scheduled.
+// Units:         tokens.
+#ifndef QUIRE_SCHEDULER_CORE_SEQUENCE_H_
+#define QUIRE_SCHEDULER_CORE_SEQUENCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "scheduler/kv_cache/block_table.h"
+
+namespace quire {
+
+enum class SequenceState : uint8_t {
+  kWaiting,   // Not known to the worker, holds no block: new, preempted, or its workers were lost.
+  kRunning,   // Known to the worker under a handle. Has a slice in a step whenever budget and
+              // blocks allow; between slices its blocks stay.
+  kFinished,  // Said its last word; only its counts are still asked for.
+};
+
+class Sequence {
+ public:
+  // A waiting sequence without output. REQUIRES: num_prompt_tokens >= 1.
+  Sequence(int32_t sequence_index, int32_t num_prompt_tokens);
+
+  // The worker is about to learn of it. REQUIRES: waiting.
+  void BecomeRunning(SequenceHandle handle);
+
+  // The worker no longer has it, and it starts over from its known tokens.
+  // REQUIRES: running, with an empty table.
+  void BecomeWaiting();
+
+  // REQUIRES: not finished, with an empty table.
+  void BecomeFinished();
+
+  // A slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
+  // 0 < num_tokens <= gap().
+  void BeginSlice(int32_t num_tokens);
+
+  // That slice was answered: its tokens are computed. REQUIRES: a slice is unanswered.
+  void EndSlice();
+
+  // A sampled token becomes known. REQUIRES: running, gap() == 0.
+  void Commit(TokenId token_id);
+
+  // The row of logits of the last slice was not finite. Returns how many times in a row this
+  // happened for the token that comes next.
+  int32_t CountNonFinite() { return ++num_non_finite_; }
+
+  int32_t sequence_index() const { return sequence_index_; }
+  SequenceState state() const { return state_; }
+  bool is_finished() const { return state_ == SequenceState::kFinished; }
+  bool is_running() const { return state_ == SequenceState::kRunning; }
+  SequenceHandle handle() const { return handle_; }  // meaningful while running
+
+  int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  int32_t num_output_tokens() const { return static_cast<int32_t>(output_token_ids_.size()); }
+  int32_t num_tokens() const { return num_prompt_tokens_ + num_output_tokens(); }
+  int32_t num_computed_tokens() const { return num_computed_tokens_; }
+  int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
+  // The most that were ever computed, before a recompute included.
+  int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
+  int32_t gap() const { return num_tokens() - num_computed_tokens_; }
+  const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
+
+  BlockTable table;  // changed through KvCacheManager only
+
+ private:
+  void ForgetWorkersState();
+
+  int32_t sequence_index_;
+  int32_t num_prompt_tokens_;
+  SequenceState state_ = SequenceState::kWaiting;
+  SequenceHandle handle_ = 0;
+  int32_t num_computed_tokens_ = 0;
+  int32_t num_scheduled_tokens_ = 0;
+  int32_t num_tokens_computed_ever_ = 0;
+  int32_t num_non_finite_ = 0;
+  std::vector<TokenId> output_token_ids_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_SEQUENCE_H_

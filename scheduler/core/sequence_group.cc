@@ -1,0 +1,47 @@
+#include "scheduler/core/sequence_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace quire {
+
+SequenceGroup::SequenceGroup(Request request) : request_(std::move(request)) {
+  QUIRE_CHECK(request_.num_sequences >= 1);
+  sequences_.reserve(static_cast<size_t>(request_.num_sequences));
+  for (int32_t index = 0; index < request_.num_sequences; ++index) {
+    sequences_.emplace_back(index, static_cast<int32_t>(request_.prompt_token_ids.size()));
+  }
+}
+
+int32_t SequenceGroup::num_live_sequences() const {
+  return static_cast<int32_t>(
+      std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+        return !sequence.is_finished();
+      }));
+}
+
+bool SequenceGroup::is_running() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+    return sequence.is_running();
+  });
+}
+
+bool SequenceGroup::has_started() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+    return sequence.num_tokens_computed_ever() > 0;
+  });
+}
+
+std::vector<TokenId> SequenceGroup::TokenIdsOf(const Sequence& sequence) const {
+  std::vector<TokenId> token_ids;
+  token_ids.reserve(static_cast<size_t>(sequence.num_tokens()));
+  token_ids.insert(
+      token_ids.end(), request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
+  token_ids.insert(
+      token_ids.end(), sequence.output_token_ids().begin(), sequence.output_token_ids().end());
+  return token_ids;
+}
+
+}  // namespace quire

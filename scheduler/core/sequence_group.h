@@ -1,0 +1,47 @@
+// SequenceGroup is the sequences of one request. They are admitted, preempted and recovered
+// together: a request never holds blocks for half of its answer while the other half waits.
+// Sequences that have finished stay in the group and take no further part.
+//
+// Thread safety: not thread-safe; owned by CoreState.
+// Invariants:    all sequences that are not finished are in the same state.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5 (gang-scheduled sequence groups).
+#ifndef QUIRE_SCHEDULER_CORE_SEQUENCE_GROUP_H_
+#define QUIRE_SCHEDULER_CORE_SEQUENCE_GROUP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/core/request.h"
+#include "scheduler/core/sequence.h"
+
+namespace quire {
+
+class SequenceGroup {
+ public:
+  // All sequences waiting. REQUIRES: num_sequences >= 1 and a prompt.
+  explicit SequenceGroup(Request request);
+  SequenceGroup(const SequenceGroup&) = delete;
+  SequenceGroup& operator=(const SequenceGroup&) = delete;
+
+  const Request& request() const { return request_; }
+  RequestId id() const { return request_.id; }
+  std::vector<Sequence>& sequences() { return sequences_; }
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+
+  int32_t num_live_sequences() const;  // not finished
+  bool is_finished() const { return num_live_sequences() == 0; }
+  bool is_running() const;
+  // Whether any token of it was ever computed.
+  bool has_started() const;
+
+  // Prompt, then committed output.
+  std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
+
+ private:
+  Request request_;
+  std::vector<Sequence> sequences_;  // by sequence_index
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_SEQUENCE_GROUP_H_

@@ -1,0 +1,135 @@
+#include "scheduler/core/step_planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "common/base/check.h"
+#include "scheduler/core/preemption.h"
+
+namespace quire {
+
+StepPlanner::StepPlanner(CoreState& state)
+    : state_(state), epoch_(*state.epoch), budget_(state.epoch->limits.max_tokens_per_step) {
+  QUIRE_CHECK(!state.step.is_active);
+  plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
+}
+
+std::optional<StepPlan> StepPlanner::Plan() {
+  PlanRunning();
+  PlanWaiting();
+  return Finish();
+}
+
+void StepPlanner::PlanRunning() {
+  // By index: MakeRoom shortens the list, behind the group that it makes room for.
+  for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
+    SequenceGroup& group = *state_.running[i];
+    RoomOutcome outcome = MakeRoom(state_, group, NumBlocksNeeded(group));
+    may_admit_ = may_admit_ && outcome == RoomOutcome::kHadRoom;
+    if (outcome != RoomOutcome::kNoRoom) {
+      PlanSlices(group);
+    }
+  }
+}
+
+void StepPlanner::PlanWaiting() {
+  while (may_admit_ && !budget_.is_spent() && !state_.waiting.empty()) {
+    SequenceGroup& first = state_.waiting.front();
+    AllocStatus status = Admit(first, epoch_.limits, RoomNow());
+    if (status == AllocStatus::kLater) {
+      return;
+    }
+    if (status == AllocStatus::kNever) {
+      state_.FinishGroup(first, FinishReason::kNoCapacity);
+      continue;
+    }
+    SequenceGroup& group = state_.StartFirstWaiting();
+    Introduce(group);
+    PlanSlices(group);
+  }
+}
+
+void StepPlanner::Introduce(const SequenceGroup& group) {
+  for (const Sequence& sequence : group.sequences()) {
+    if (sequence.is_running()) {
+      plan_.introductions.push_back({.handle = sequence.handle(),
+                                     .token_ids = group.TokenIdsOf(sequence),
+                                     .num_prompt_tokens = sequence.num_prompt_tokens(),
+                                     .num_computed_tokens = 0,
+                                     .block_ids = {},
+                                     .sequence_index = sequence.sequence_index(),
+                                     .sampling = group.request().sampling});
+    }
+  }
+}
+
+void StepPlanner::PlanSlices(SequenceGroup& group) {
+  for (Sequence& sequence : group.sequences()) {
+    if (!sequence.is_running()) {
+      continue;
+    }
+    int32_t gap = sequence.gap();
+    int32_t num_tokens = budget_.Take(gap);
+    if (num_tokens > 0) {
+      auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
+      QUIRE_CHECK(new_block_ids.has_value());
+      sequence.BeginSlice(num_tokens);
+      SequenceSlice& slice = plan_.slices.emplace_back();
+      slice.handle = sequence.handle();
+      slice.num_tokens = num_tokens;
+      slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
+      state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
+    }
+    if (num_tokens < gap) {
+      num_promised_blocks_ +=
+          epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - sequence.table.num_blocks();
+    }
+  }
+}
+
+std::optional<StepPlan> StepPlanner::Finish() {
+  // Releases ride along with slices. They are sent alone only when somebody waits, who then waits
+  // for a handle: with nothing running, blocks are never short. An idle worker may keep handles
+  // that nobody will name again.
+  if (plan_.slices.empty() && (state_.waiting.empty() || epoch_.handles.num_to_release() == 0)) {
+    return std::nullopt;
+  }
+  plan_.releases = epoch_.handles.TakeReleases();
+  plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
+                  .group_epoch = epoch_.group_epoch,
+                  .step_id = ++epoch_.last_step_id};
+  epoch_.kv_cache.OnStepPlanned();
+  UnansweredStep& step = state_.step;
+  step.is_active = true;
+  step.header = plan_.header;
+  step.plan_digest = DigestOf(plan_);
+  step.num_sampled = static_cast<size_t>(
+      std::count_if(step.slices.begin(), step.slices.end(), [](const UnansweredStep::Slice& slice) {
+        return slice.samples;
+      }));
+  return std::move(plan_);
+}
+
+int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
+  TokenBudget budget = budget_;
+  int32_t num_blocks = 0;
+  for (const Sequence& sequence : group.sequences()) {
+    if (sequence.is_running()) {
+      num_blocks += epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap()));
+    }
+  }
+  return num_blocks;
+}
+
+Room StepPlanner::RoomNow() const {
+  double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
+  return {.num_free_handles = epoch_.handles.num_free(),
+          .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
+          .num_promised_blocks = num_promised_blocks_,
+          .num_watermark_blocks =
+              state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark))};
+}
+
+}  // namespace quire

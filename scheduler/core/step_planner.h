@@ -1,0 +1,55 @@
+// StepPlanner chooses what one step computes. It closes gaps: running groups first, oldest first,
+// then waiting ones, under one token budget. Nothing is admitted in a step in which blocks were
+// short.
+//
+// A slice takes as many tokens of its sequence's gap as the budget has left. So long prompts are
+// computed in chunks beside decoding sequences, and a budget smaller than the number of running
+// sequences serves the oldest first.
+//
+// Thread safety: lives for one call, on the state's thread.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
+//                Agrawal et al. 2023.
+#ifndef QUIRE_SCHEDULER_CORE_STEP_PLANNER_H_
+#define QUIRE_SCHEDULER_CORE_STEP_PLANNER_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "common/step/step_plan.h"
+#include "scheduler/core/admission.h"
+#include "scheduler/core/core_state.h"
+#include "scheduler/core/token_budget.h"
+
+namespace quire {
+
+class StepPlanner {
+ public:
+  // REQUIRES: an epoch, and no unanswered step.
+  explicit StepPlanner(CoreState& state);
+
+  // Nothing when no slice is possible. A plan without slices is made only to release handles that
+  // a waiting group needs. Makes the step unanswered. Call once.
+  std::optional<StepPlan> Plan();
+
+ private:
+  void PlanRunning();
+  void PlanWaiting();
+  void Introduce(const SequenceGroup& group);
+  void PlanSlices(SequenceGroup& group);
+  std::optional<StepPlan> Finish();
+
+  // Blocks that PlanSlices would take now.
+  int32_t NumBlocksNeeded(const SequenceGroup& group) const;
+  Room RoomNow() const;
+
+  CoreState& state_;
+  Epoch& epoch_;
+  TokenBudget budget_;
+  StepPlan plan_;
+  bool may_admit_ = true;
+  int32_t num_promised_blocks_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_STEP_PLANNER_H_

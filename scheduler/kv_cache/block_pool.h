@@ -1,0 +1,104 @@
+// BlockPool hands out and takes back device blocks by number. It holds no KV data.
+//
+// A block is in one of three places: free, used (ref_count > 0), or pending: given back while a
+// step that may touch it is unanswered, and not handed out before that step is answered.
+//
+// The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
+// front and come back at its end, so what was given back last survives longest. A block leaves the
+// middle in O(1) when it is touched. The null block is the list's head, which removes the branches
+// for an empty list and is why it can never be handed out.
+//
+// Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
+// Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
+//                A block is used if and only if its ref_count is positive.
+//                Nothing is pending while the fence is down.
+// Cost:          every call is O(1) per block it names; LowerFence is O(pending).
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
+//                intrusive free list and a null block is vLLM v1's block_pool.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
+#define QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+class BlockPool {
+ public:
+  // Blocks 1 .. num_blocks - 1, all free, the lowest number first. REQUIRES: num_blocks >= 1.
+  explicit BlockPool(int32_t num_blocks);
+
+  // The same with a given free list. REQUIRES: a permutation of 1 .. num_blocks - 1.
+  BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
+
+  // Appends n blocks from the front of the free list to out, each with one reference. Takes nothing
+  // and returns false when fewer are free. REQUIRES: n >= 0.
+  [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
+
+  // One more reference. A free or pending block is used again, with its contents.
+  // REQUIRES: a usable block.
+  void Touch(BlockId block_id);
+
+  // One reference less. Without any, the block goes to the end of the free list, or is pending
+  // while the fence is up. REQUIRES: ref_count(block_id) > 0.
+  void Free(BlockId block_id);
+
+  // A step has been planned that may touch any used block.
+  // REQUIRES: the fence is down.
+  void RaiseFence();
+
+  // That step has been answered: pending blocks become free, in the order they were given back.
+  // REQUIRES: the fence is up.
+  void LowerFence();
+
+  int32_t num_blocks() const { return num_blocks_; }  // the null block included
+  int32_t num_usable_blocks() const { return num_blocks_ - 1; }
+  int32_t num_free_blocks() const { return free_.size; }
+  int32_t num_pending_blocks() const { return pending_.size; }
+  int32_t num_used_blocks() const { return num_usable_blocks() - free_.size - pending_.size; }
+  bool is_fenced() const { return is_fenced_; }
+  int32_t ref_count(BlockId block_id) const;
+
+  // Front first. O(free blocks): for tests.
+  std::vector<BlockId> FreeListForTest() const;
+
+  // Aborts with the broken invariant. O(num_blocks()).
+  void CheckInvariants() const;
+
+ private:
+  enum class Place : uint8_t { kFree, kUsed, kPending, kListHead };
+
+  struct Record {
+    int32_t ref_count = 0;
+    Place place = Place::kUsed;
+    BlockId previous = kNullBlockId;  // neighbours in the list of its place; unused in kUsed
+    BlockId next = kNullBlockId;
+  };
+
+  // A circular list through the records; head is the record that stands for the list itself.
+  struct List {
+    BlockId head = kNullBlockId;
+    int32_t size = 0;
+  };
+
+  void InitialiseHeads();
+  void PushBack(List& list, Place place, BlockId block_id);
+  void Unlink(List& list, BlockId block_id);
+  Record& At(BlockId block_id) { return records_[static_cast<size_t>(block_id)]; }
+  const Record& At(BlockId block_id) const { return records_[static_cast<size_t>(block_id)]; }
+  bool IsUsable(BlockId block_id) const { return block_id > 0 && block_id < num_blocks_; }
+  void CheckList(const List& list, Place place) const;
+
+  int32_t num_blocks_;
+  std::vector<Record> records_;  // [num_blocks + 1]: the blocks, then the pending list's head
+  List free_;
+  List pending_;
+  bool is_fenced_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_

@@ -1,0 +1,57 @@
+// BlockTable maps the logical blocks of one sequence to physical ones: token i of the sequence has
+// its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
+//
+// It is append-only: an entry never changes while the table is in use, so a worker that knows a
+// prefix of it stays right. Only KvCacheManager changes a table; no reference count moves in a
+// destructor, so that the order of release stays visible.
+//
+// Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
+// Units:         positions and lengths in tokens.
+// Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens): at most one block is
+//                partly filled, the last.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.3 (an entry is a physical block and
+//                the number of filled positions).
+#ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
+#define QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+class BlockTable {
+ public:
+  BlockTable() = default;
+  BlockTable(BlockTable&&) = default;
+  BlockTable& operator=(BlockTable&&) = default;
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+
+  // Tokens that have a place, those of an unanswered step included.
+  int32_t num_tokens() const { return num_tokens_; }
+  int32_t num_blocks() const { return static_cast<int32_t>(block_ids_.size()); }
+  bool empty() const { return block_ids_.empty(); }
+  std::span<const BlockId> block_ids() const { return block_ids_; }
+
+  // REQUIRES: logical_block_index < num_blocks().
+  BlockId operator[](int32_t logical_block_index) const;
+
+  // Filled positions of a logical block. REQUIRES: as above.
+  int32_t NumFilled(int32_t logical_block_index, int32_t block_size_tokens) const;
+
+  // Forgets everything without giving back any reference: the pool is gone as a whole.
+  void Abandon();
+
+ private:
+  friend class KvCacheManager;
+
+  std::vector<BlockId> block_ids_;
+  int32_t num_tokens_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_

@@ -1,0 +1,75 @@
+// KvCacheManager gives sequences places for the K and V of their tokens: it grows, shares and
+// frees block tables out of one BlockPool. Fork, Append and Free carry every decoding algorithm.
+//
+// It knows tables, not requests: whoever owns a sequence owns its table and brings it along.
+// One manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
+// as a whole and the tables are abandoned, so that nothing can be given back twice across a crash.
+//
+// Thread safety: not thread-safe; owned by the scheduler loop.
+// Invariants:    ref_count(b) == entries that name b, over all tables.
+//                Every table has exactly the blocks that its tokens need.
+// Units:         lengths in tokens, room in blocks.
+// Cost:          O(blocks that change hands).
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
+#define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/base/ids.h"
+#include "scheduler/kv_cache/block_pool.h"
+#include "scheduler/kv_cache/block_table.h"
+
+namespace quire {
+
+class KvCacheManager {
+ public:
+  // REQUIRES: block_size_tokens >= 1.
+  KvCacheManager(BlockPool pool, int32_t block_size_tokens);
+
+  // Blocks that a sequence of this many tokens fills.
+  int32_t NumBlocksFor(int64_t num_tokens) const;
+
+  // Blocks that Append would take. REQUIRES: num_tokens >= 0.
+  int32_t NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const;
+
+  // Makes room for num_tokens more tokens at the end of the table: first the rest of the last
+  // block, then new ones. Returns the new blocks (none when the last one had room), valid until the
+  // table changes; nothing when too few are free, and then nothing has changed.
+  // REQUIRES: num_tokens > 0; the last block is full or not shared (its positions are written by
+  // this sequence alone).
+  [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
+                                                               int32_t num_tokens);
+
+  // Makes child an equal of parent: every block is shared. REQUIRES: child is empty.
+  void Fork(const BlockTable& parent, BlockTable& child);
+
+  // Gives back every block, the last one first, so that tails are reused before what other
+  // requests are likelier to share. The table is empty afterwards.
+  void Free(BlockTable& table);
+
+  // Between a plan and its answer, freed blocks stay pending: see BlockPool.
+  void OnStepPlanned() { pool_.RaiseFence(); }
+  void OnStepAnswered() { pool_.LowerFence(); }
+
+  const BlockPool& pool() const { return pool_; }
+  int32_t num_free_blocks() const { return pool_.num_free_blocks(); }
+  int32_t block_size_tokens() const { return block_size_tokens_; }
+  // Summed over the tables: a shared block counts for each of them.
+  int64_t num_stored_tokens() const { return num_stored_tokens_; }
+
+  // Aborts with the broken invariant; tables are all the tables in use, in any order.
+  // O(blocks + table entries).
+  void CheckInvariants(std::span<const BlockTable* const> tables) const;
+
+ private:
+  BlockPool pool_;
+  int32_t block_size_tokens_;
+  int64_t num_stored_tokens_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
