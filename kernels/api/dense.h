@@ -2,6 +2,8 @@
 //
 // All activations are fp32 rows, contiguous unless a stride is given. Every output row depends on
 // its own input row alone, bit for bit, whatever num_tokens is.
+//
+// Thread safety: value types; they own nothing.
 #ifndef QUIRE_KERNELS_API_DENSE_H_
 #define QUIRE_KERNELS_API_DENSE_H_
 
@@ -61,9 +63,9 @@ struct LinearParams {
 struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;   // [num_tokens], each < table.rows
-  MatrixView table;                     // [vocab, width]
+  MatrixView table = {};                // [vocab, width]
   // Learned positions (OPT): row positions[i] + position_offset is added. Null data: none.
-  MatrixView position_table;
+  MatrixView position_table = {};
   const int32_t* positions = nullptr;   // [num_tokens]
   int32_t position_offset = 0;
   float* out = nullptr;                 // [num_tokens, width]

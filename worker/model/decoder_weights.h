@@ -1,0 +1,60 @@
+// DecoderWeights holds the weights of a decoder in the form kernels read: linear layers packed by
+// the backend, tables in the type of the file, norms in fp32.
+//
+// Thread safety: immutable after loading.
+#ifndef QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
+#define QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/model/dtype.h"
+#include "kernels/api/dense.h"
+#include "worker/model/host_buffer.h"
+
+namespace quire {
+
+struct NormWeights {
+  std::vector<float> weight;  // [width]; ones when the model has none
+  std::vector<float> bias;    // [width], or empty
+};
+
+// A matrix that is looked up by rows.
+struct TableWeights {
+  HostBuffer data;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t width = 0;
+
+  MatrixView view() const {
+    return {.data = data.data(), .dtype = dtype, .rows = rows, .cols = width};
+  }
+};
+
+struct LayerWeights {
+  NormWeights attention_norm;
+  std::unique_ptr<PackedLinear> qkv;
+  std::vector<float> q_norm;  // [head_dim], or empty
+  std::vector<float> k_norm;
+  std::unique_ptr<PackedLinear> attention_out;
+  NormWeights mlp_norm;
+  std::unique_ptr<PackedLinear> mlp_in;
+  std::unique_ptr<PackedLinear> mlp_out;
+};
+
+struct DecoderWeights {
+  TableWeights token_table;
+  TableWeights position_table;               // no rows: the model has none
+  std::unique_ptr<PackedLinear> project_in;  // or null
+  std::vector<LayerWeights> layers;
+  NormWeights final_norm;
+  std::unique_ptr<PackedLinear> project_out;  // or null
+  std::unique_ptr<PackedLinear> lm_head;
+  int64_t bytes = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_

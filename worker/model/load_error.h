@@ -1,0 +1,24 @@
+// Errors of loading a model directory: one line "load: <file>: <rule>" or
+// "load: <file>: <tensor>: <rule>", reason MODEL_FILE. Names come from the file, so they are shown
+// printable and short.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_WORKER_MODEL_LOAD_ERROR_H_
+#define QUIRE_WORKER_MODEL_LOAD_ERROR_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+// The name with every byte outside printable ASCII as '?', at most 120 bytes.
+std::string Printable(std::string_view name);
+
+absl::Status LoadError(std::string_view file, std::string_view rule);
+absl::Status TensorError(std::string_view file, std::string_view tensor, std::string_view rule);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_LOAD_ERROR_H_

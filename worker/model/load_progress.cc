@@ -1,0 +1,95 @@
+#include "worker/model/load_progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace quire {
+namespace {
+
+constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
+constexpr double kBytesPerMb = 1e6;
+
+std::string MinutesAndSeconds(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(std::clamp(seconds, 0.0, 359999.0)));
+  return absl::StrFormat("%02d:%02d", whole / 60, whole % 60);
+}
+
+double FractionDone(const LoadProgress& progress) {
+  if (progress.bytes_total <= 0) {
+    return 1.0;
+  }
+  return static_cast<double>(progress.bytes_done) / static_cast<double>(progress.bytes_total);
+}
+
+}  // namespace
+
+std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seconds) {
+  const double done = FractionDone(progress);
+  const double megabytes = static_cast<double>(progress.bytes_done) / kBytesPerMb;
+  const double speed = elapsed_seconds > 0.0 ? megabytes / elapsed_seconds : 0.0;
+  const double left = done > 0.0 ? elapsed_seconds * (1.0 - done) / done : 0.0;
+  return absl::StrFormat(
+      "Loading safetensors: %3d%% Completed | %d/%d tensors, %.0f/%.0f MB [%s<%s, %.0f MB/s]",
+      static_cast<int>(done * 100.0),
+      progress.tensors_done,
+      progress.tensors_total,
+      megabytes,
+      static_cast<double>(progress.bytes_total) / kBytesPerMb,
+      MinutesAndSeconds(elapsed_seconds),
+      MinutesAndSeconds(left),
+      speed);
+}
+
+LoadProgressBar::LoadProgressBar(int fd)
+    : fd_(fd), is_terminal_(::isatty(fd) == 1), start_(std::chrono::steady_clock::now()) {}
+
+LoadProgressBar::~LoadProgressBar() {
+  if (line_is_open_) {
+    Write("\n");
+  }
+}
+
+void LoadProgressBar::Update(const LoadProgress& progress) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const bool is_finished = progress.tensors_done >= progress.tensors_total;
+  const auto quarter = static_cast<int64_t>(FractionDone(progress) * 4.0);
+  if (is_terminal_ ? !is_finished && now - last_drawn_ < kRedrawInterval
+                   : !is_finished && quarter == last_quarter_) {
+    return;
+  }
+  if (is_finished && last_quarter_ > 4) {
+    return;  // said already
+  }
+  last_drawn_ = now;
+  last_quarter_ = is_finished ? 5 : quarter;
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  const std::string line = FormatLoadProgress(progress, elapsed);
+  if (!is_terminal_) {
+    Write(absl::StrCat(line, "\n"));
+    return;
+  }
+  Write(absl::StrCat("\r", line, "\x1b[K", is_finished ? "\n" : ""));
+  line_is_open_ = !is_finished;
+}
+
+void LoadProgressBar::Write(const std::string& text) const {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n <= 0) {
+      return;  // nobody is reading: progress is not worth an error
+    }
+    done += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,48 @@
+// LoadProgressBar shows on a terminal how far loading weights has come: one line, redrawn. Where
+// the output is no terminal it writes a plain line at every quarter instead.
+//
+//   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_WORKER_MODEL_LOAD_PROGRESS_H_
+#define QUIRE_WORKER_MODEL_LOAD_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "worker/model/model.h"
+
+namespace quire {
+
+// The line for a state reached after `elapsed_seconds`.
+std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seconds);
+
+class LoadProgressBar {
+ public:
+  // Writes to the file descriptor; standard error is 2.
+  explicit LoadProgressBar(int fd);
+  // Ends the line of a bar that was not finished.
+  ~LoadProgressBar();
+  LoadProgressBar(const LoadProgressBar&) = delete;
+  LoadProgressBar& operator=(const LoadProgressBar&) = delete;
+
+  // Ready to be given to LoadModel: [&bar](const LoadProgress& p) { bar.Update(p); }.
+  void Update(const LoadProgress& progress);
+
+ private:
+  using SteadyTime = std::chrono::steady_clock::time_point;
+
+  void Write(const std::string& text) const;
+
+  const int fd_;
+  const bool is_terminal_;
+  const SteadyTime start_;
+  SteadyTime last_drawn_;
+  int64_t last_quarter_ = 0;
+  bool line_is_open_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_LOAD_PROGRESS_H_

@@ -1,0 +1,55 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "common/base/status_macros.h"
+#include "common/model/digest.h"
+#include "worker/model/model.h"
+#include "worker/model/weight_files.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kSampleBytes = 64;
+constexpr int64_t kSamplesPerTensor = 16;
+
+// The first and the last bytes of the tensor and some between, evenly spread.
+absl::Status AddSample(const WeightRef& weight, Digest& digest) {
+  const int64_t bytes = weight.tensor->bytes;
+  const int64_t size = std::min(bytes, kSampleBytes);
+  std::array<std::byte, kSampleBytes> buffer = {};
+  const auto sample = std::span(buffer).first(static_cast<size_t>(size));
+  for (int64_t i = 0; i < kSamplesPerTensor; ++i) {
+    // Divided before it is multiplied: the size of a tensor may be any 63-bit number.
+    const int64_t begin =
+        i + 1 == kSamplesPerTensor ? bytes - size : (bytes - size) / (kSamplesPerTensor - 1) * i;
+    QUIRE_RETURN_IF_ERROR(weight.file->Read(*weight.tensor, begin, sample));
+    digest.AddBytes(std::string_view(reinterpret_cast<const char*>(sample.data()), sample.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir) {
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
+  Digest digest;
+  digest.AddInt(HashOf(config));
+  for (const SafetensorsFile& file : files.files()) {
+    digest.AddInt(file.file_bytes());
+  }
+  for (const auto& [name, weight] : files.tensors()) {  // sorted by name
+    digest.AddBytes(name);
+    digest.AddBytes(weight.tensor->dtype_name);
+    for (int64_t size : weight.tensor->shape) {
+      digest.AddInt(size);
+    }
+    QUIRE_RETURN_IF_ERROR(AddSample(weight, digest));
+  }
+  return digest.value();
+}
+
+}  // namespace quire

@@ -1,0 +1,76 @@
+#include "worker/model/rope_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+namespace quire {
+namespace {
+
+constexpr int64_t kMinPositions = 1024;
+
+// Long wavelengths are stretched by factor, short ones kept, those between interpolated.
+float ScaleLlama3(const RopeConfig& rope, float frequency) {
+  const auto context = static_cast<float>(rope.original_max_position_embeddings);
+  const auto factor = static_cast<float>(rope.factor);
+  const auto low = static_cast<float>(rope.low_freq_factor);
+  const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / frequency;
+  const auto longest_kept =
+      static_cast<float>(rope.original_max_position_embeddings / rope.high_freq_factor);
+  const auto shortest_stretched =
+      static_cast<float>(rope.original_max_position_embeddings / rope.low_freq_factor);
+  if (wavelength < longest_kept) {
+    return frequency;
+  }
+  if (wavelength > shortest_stretched) {
+    return frequency / factor;
+  }
+  const float smooth = (context / wavelength - low) /
+                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  return (1.0F - smooth) * frequency / factor + smooth * frequency;
+}
+
+}  // namespace
+
+std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim) {
+  std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
+  const double theta = static_cast<float>(rope.theta);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    // In double and rounded once: the nearest fp32 value, where powf may be off by one.
+    const double power = std::pow(theta, static_cast<double>(exponent));
+    float frequency = 1.0F / static_cast<float>(power);
+    if (rope.scaling == RopeScalingKind::kLinear) {
+      frequency /= static_cast<float>(rope.factor);
+    } else if (rope.scaling == RopeScalingKind::kLlama3) {
+      frequency = ScaleLlama3(rope, frequency);
+    }
+    frequencies[i] = frequency;
+  }
+  return frequencies;
+}
+
+RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim)
+    : inverse_frequencies_(InverseFrequencies(rope, head_dim)) {}
+
+void RopeTable::Reserve(int64_t num_positions) {
+  if (num_positions <= num_positions_) {
+    return;
+  }
+  const auto wanted = static_cast<uint64_t>(std::max(num_positions, kMinPositions));
+  const auto grown = static_cast<size_t>(std::bit_ceil(wanted));
+  const size_t width = inverse_frequencies_.size();
+  cos_.resize(grown * width);
+  sin_.resize(grown * width);
+  for (auto position = static_cast<size_t>(num_positions_); position < grown; ++position) {
+    for (size_t i = 0; i < width; ++i) {
+      const float angle = static_cast<float>(position) * inverse_frequencies_[i];
+      cos_[position * width + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sin_[position * width + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+  num_positions_ = static_cast<int64_t>(grown);
+}
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+// RopeTable holds the cosines and sines of rotary position embedding, grown as positions are needed
+// rather than to the model's maximum (a million positions of a 128-wide head would take 512 MB).
+//
+// Angles follow Hugging Face transformers: inverse frequencies, and their product with the
+// position, are rounded to fp32 in its order of operations. At position 100,000 an exact angle
+// would differ from theirs by some thousandths of a radian. (PyTorch's own power function is off by
+// one unit in the last place for one frequency in a hundred; that much stays.)
+//
+// Thread safety: one caller at a time.
+// Shapes:        cos() and sin() [num_positions(), head_dim / 2].
+// Source:        Su et al. 2021, RoFormer; Llama 3's frequency scaling as in Meta's llama-models.
+#ifndef QUIRE_WORKER_MODEL_ROPE_TABLE_H_
+#define QUIRE_WORKER_MODEL_ROPE_TABLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/model_config.h"
+
+namespace quire {
+
+// [head_dim / 2], scaled as the configuration asks.
+std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim);
+
+class RopeTable {
+ public:
+  RopeTable(const RopeConfig& rope, int32_t head_dim);
+
+  // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. Grows to
+  // the next power of two, so that a decoding sequence does not grow it at every step.
+  void Reserve(int64_t num_positions);
+
+  int64_t num_positions() const { return num_positions_; }
+  const float* cos() const { return cos_.data(); }
+  const float* sin() const { return sin_.data(); }
+
+ private:
+  std::vector<float> inverse_frequencies_;
+  int64_t num_positions_ = 0;
+  std::vector<float> cos_;
+  std::vector<float> sin_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_ROPE_TABLE_H_

@@ -1,0 +1,83 @@
+// SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
+// lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last one.
+// Tensor data is read on demand with pread, not mapped: a file that shrinks or fails under a reader
+// is then an error of Read instead of a SIGBUS that ends the process, and one more copy from the
+// page cache (some GB/s) is small next to packing the weights.
+//
+// Thread safety: reading is const and safe from any thread.
+// Units:         offsets and sizes in bytes.
+// Errors:        see load_error.h; kNotFound when the file is missing.
+// Cost:          Open reads the header alone and allocates in proportion to it, never to a number
+//                that merely stands in it.
+// Source:        the format description of the safetensors project: 8 bytes little-endian header
+//                length, JSON header, data.
+#ifndef QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
+#define QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/model/dtype.h"
+
+namespace quire {
+
+// The format's own limit on the header.
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+// Published models have up to some tens of thousands of tensors.
+inline constexpr int64_t kMaxSafetensorsTensors = 100'000;
+
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype_name;      // "F32", "BF16", "I64", ...
+  std::optional<DType> dtype;  // none: legal in the file, of no use as a weight
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // from the start of the file
+  int64_t bytes = 0;
+};
+
+// "[2, 3]".
+std::string ShapeToString(std::span<const int64_t> shape);
+
+class SafetensorsFile {
+ public:
+  // `name` stands for the file in messages.
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path, std::string name);
+
+  SafetensorsFile(SafetensorsFile&& other) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
+  ~SafetensorsFile();
+
+  const std::string& name() const { return name_; }
+  int64_t file_bytes() const { return file_bytes_; }
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // by offset
+
+  // Reads `out.size()` bytes of the tensor, starting `begin` bytes into it.
+  // Errors: the file shrank or cannot be read. REQUIRES: the range lies inside the tensor.
+  absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, std::span<std::byte> out) const;
+
+ private:
+  SafetensorsFile() = default;
+
+  absl::Status ReadHeader();
+  absl::Status ParseHeader(std::string_view header);
+  absl::Status CheckLayout();
+  absl::Status ReadAt(int64_t offset, std::span<std::byte> out) const;
+
+  std::string name_;
+  int fd_ = -1;
+  int64_t file_bytes_ = 0;
+  int64_t data_start_ = 0;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_

@@ -1,0 +1,36 @@
+// LoadWeights checks a model's files against its configuration and reads the weights through a
+// backend.
+//
+// The check comes first and is complete: every tensor is there, has the shape that config.json asks
+// for and a type that can be computed with, and nothing unknown lies beside them. Only then is
+// memory for weights taken, so that memory is bounded by the size of the files. One group of
+// tensors (q, k and v, say) is in memory twice at a time, as read and as packed.
+//
+// Thread safety: one caller at a time per backend.
+// Errors:        see load_error.h; kResourceExhausted when memory ends.
+#ifndef QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
+#define QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/model/model_config.h"
+#include "kernels/api/kernel_backend.h"
+#include "worker/model/decoder_weights.h"
+#include "worker/model/model.h"
+#include "worker/model/weight_files.h"
+#include "worker/model/weight_layout.h"
+
+namespace quire {
+
+// The layout under the name prefix that the files use, after checking the files against it.
+absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
+
+absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
+                                           const WeightFiles& files,
+                                           KernelBackend& backend,
+                                           const LoadProgressFn& progress);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
