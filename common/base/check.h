@@ -1,6 +1,8 @@
 // QUIRE_CHECK stops the process when the program itself is wrong: a broken invariant, a double
 // free, an unknown id inside the core. Data from the wire, files or flags must never reach one.
 // QUIRE_DCHECK is the same for hot loops and is compiled out when NDEBUG is defined.
+//
+// Thread safety: safe from any thread.
 #ifndef QUIRE_COMMON_BASE_CHECK_H_
 #define QUIRE_COMMON_BASE_CHECK_H_
 
@@ -18,10 +20,10 @@ namespace quire {
 
 }  // namespace quire
 
-#define QUIRE_CHECK(condition)                                                \
-  (__builtin_expect(static_cast<bool>(condition), 1) ? static_cast<void>(0)   \
-                                                     : ::quire::CheckFailed(  \
-                                                           __FILE__, __LINE__, #condition))
+#define QUIRE_CHECK(condition)                       \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
+       : ::quire::CheckFailed(__FILE__, __LINE__, #condition))
 #define QUIRE_CHECK_EQ(a, b) QUIRE_CHECK((a) == (b))
 #define QUIRE_CHECK_NE(a, b) QUIRE_CHECK((a) != (b))
 #define QUIRE_CHECK_LT(a, b) QUIRE_CHECK((a) < (b))

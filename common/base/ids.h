@@ -1,4 +1,6 @@
 // The identities of the system. See the glossary in ARCHITECTURE.md.
+//
+// Thread safety: value types.
 #ifndef QUIRE_COMMON_BASE_IDS_H_
 #define QUIRE_COMMON_BASE_IDS_H_
 

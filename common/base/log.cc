@@ -43,8 +43,7 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields) {
   if (level < log_level.load(std::memory_order_relaxed)) {
     return;
   }
-  std::string line =
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  std::string line = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
   absl::StrAppend(&line, " ", kLevelNames[static_cast<int>(level)], " ", ToAbsl(sentence));
   for (const auto& [key, value] : fields) {
     absl::StrAppend(&line, " ", ToAbsl(key), "=");

@@ -1,7 +1,7 @@
 // Log writes one line per call: time, level, a sentence, then key=value pairs. Values of users'
 // requests (prompts, outputs, token ids) are never logged; ids and counts are.
 //
-//   LogInfo("worker ready", {{"rank", absl::StrCat(rank)}, {"blocks", absl::StrCat(n)}});
+// For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //
 // Thread safety: safe from any thread; a line is written by one write(2) to standard error.
 #ifndef QUIRE_COMMON_BASE_LOG_H_

@@ -1,4 +1,6 @@
 // Integer arithmetic that is easy to get wrong.
+//
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_MATH_H_
 #define QUIRE_COMMON_BASE_MATH_H_
 

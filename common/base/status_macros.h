@@ -1,5 +1,7 @@
 // QUIRE_RETURN_IF_ERROR and QUIRE_ASSIGN_OR_RETURN hand a failed absl::Status to the caller.
 // Abseil has its own only since LTS 20260526; Debian 12 ships 20220623.
+//
+// Thread safety: macros without state.
 #ifndef QUIRE_COMMON_BASE_STATUS_MACROS_H_
 #define QUIRE_COMMON_BASE_STATUS_MACROS_H_
 
@@ -11,12 +13,12 @@
 #define QUIRE_STATUS_CONCAT_INNER(a, b) a##b
 #define QUIRE_STATUS_CONCAT(a, b) QUIRE_STATUS_CONCAT_INNER(a, b)
 
-#define QUIRE_RETURN_IF_ERROR(expression)                 \
-  do {                                                    \
-    absl::Status quire_status = (expression);             \
-    if (!quire_status.ok()) {                             \
-      return quire_status;                                \
-    }                                                     \
+#define QUIRE_RETURN_IF_ERROR(expression)     \
+  do {                                        \
+    absl::Status quire_status = (expression); \
+    if (!quire_status.ok()) {                 \
+      return quire_status;                    \
+    }                                         \
   } while (false)
 
 #define QUIRE_ASSIGN_OR_RETURN(lhs, expression) \

@@ -1,5 +1,7 @@
 // Debian 12's abseil has its own absl::string_view, distinct from std::string_view and without
 // conversion either way. Our types use std::string_view; convert at the call with ToAbsl.
+//
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_STRING_VIEW_H_
 #define QUIRE_COMMON_BASE_STRING_VIEW_H_
 

@@ -1,7 +1,6 @@
 #include "common/json/json.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +13,8 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+
+#include <sys/stat.h>
 
 namespace quire {
 namespace {
@@ -65,8 +66,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text, int max_depth) {
   StrictRules rules(max_depth);
   try {
     Json json = Json::parse(
-        text.begin(), text.end(),
-        [&rules](int, Json::parse_event_t event, Json& parsed) {
+        text.begin(), text.end(), [&rules](int, Json::parse_event_t event, Json& parsed) {
           return rules.Observe(event, parsed);
         });
     if (!rules.error().empty()) {
@@ -84,7 +84,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return Error(errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
-                 "FILE", absl::StrCat(path, ": cannot be opened (errno ", errno, ")"));
+                 "FILE",
+                 absl::StrCat(path, ": cannot be opened (errno ", errno, ")"));
   }
   absl::Cleanup close_file = [fd] { ::close(fd); };
   struct stat info = {};
@@ -92,8 +93,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
     return InvalidArgument("FILE", absl::StrCat(path, ": is not a regular file"));
   }
   if (info.st_size > max_bytes) {
-    return InvalidArgument("FILE", absl::StrCat(path, ": too large (got ", info.st_size,
-                                                " bytes, limit ", max_bytes, ")"));
+    return InvalidArgument(
+        "FILE",
+        absl::StrCat(path, ": too large (got ", info.st_size, " bytes, limit ", max_bytes, ")"));
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;

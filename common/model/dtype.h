@@ -1,4 +1,6 @@
 // DType names how a number is stored. Computation on the CPU is always in kF32.
+//
+// Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_DTYPE_H_
 #define QUIRE_COMMON_MODEL_DTYPE_H_
 

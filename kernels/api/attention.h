@@ -8,6 +8,7 @@
 // Shapes use these names: num_tokens tokens of the whole step, num_seqs sequences, num_heads query
 // heads, num_kv_heads divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads).
 //
+// Thread safety: value types; they own nothing.
 // Source: PagedAttention, Kwon et al. 2023, section 4.1, eq. 4; online softmax, Milakov and
 //         Gimelshein 2018; chunked merge as in FlashAttention-2, Dao 2023, section 3.1.
 #ifndef QUIRE_KERNELS_API_ATTENTION_H_

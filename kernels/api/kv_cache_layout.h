@@ -10,8 +10,8 @@
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
 // Thread safety: a value type.
-// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); the key order is that
-//                of its kernels' K cache taken to its end.
+// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); the key order is
+//                that of its kernels' K cache taken to its end.
 #ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 

@@ -11,6 +11,7 @@
 // probabilities exceeds u * total, u uniform in [0, 1).
 //
 // A row's result depends on that row and its SamplingRow alone, bit for bit.
+// Thread safety: value types; they own nothing.
 // Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Holtzman et al.
 //         2020 (top-p); Nguyen et al. 2024 (min-p); Keskar et al. 2019 (repetition penalty).
 #ifndef QUIRE_KERNELS_API_SAMPLING_H_

@@ -3,6 +3,8 @@
 // Three instruction-set paths are compiled in and one is chosen at run time: AVX-512, AVX2 with
 // FMA, and portable C++. Within one path a result is the same bits whatever the batch, the chunking
 // and the number of threads; across paths it agrees to rounding.
+//
+// Thread safety: CreateCpuBackend from any thread; the backend as KernelBackend says.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
 #define QUIRE_KERNELS_CPU_CPU_BACKEND_H_
 

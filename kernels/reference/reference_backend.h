@@ -1,6 +1,8 @@
 // CreateReferenceBackend makes the naive fp32 implementation of KernelBackend: one plain loop nest
 // per operation, the readable specification that every other backend is compared with. Tests link
 // it; servers do not.
+//
+// Thread safety: CreateReferenceBackend from any thread; the backend as KernelBackend says.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 #define QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 

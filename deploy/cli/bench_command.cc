@@ -1,0 +1,214 @@
+#include "deploy/cli/bench_command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+
+#include "proto/v1/generation.grpc.pb.h"
+
+#include "common/base/status_macros.h"
+#include "common/flags/command_line.h"
+#include "common/json/json.h"
+#include "common/wire/address.h"
+#include "common/wire/channel.h"
+#include "common/wire/grpc_status.h"
+#include "deploy/cli/describe_error.h"
+#include "deploy/cli/flag_table.h"
+#include "deploy/cli/load_generator.h"
+#include "deploy/cli/load_report.h"
+
+namespace quire {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: quire bench serve [flags]
+
+    --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
+    --dataset-name random|custom     default random
+    --dataset-path FILE              custom: one JSON object a line, {"prompt": "...", "output_tokens": 64}
+    --random-input-len N             tokens of a random prompt; default 128
+    --random-output-len N            output tokens; default 128
+    --num-prompts N                  requests; default 100
+    --request-rate X                 requests a second; default inf: all at once
+    --burstiness X                   1: Poisson arrivals; smaller is burstier
+    --max-concurrency N              requests at once (closed loop)
+    --ignore-eos                     always make all output tokens
+    --temperature X                  default 0
+    --seed N                         of prompts and arrivals
+    --num-warmups N                  requests sent before the clock starts; default 1
+    --metric-percentiles 50,99       default 99
+    --save-result --result-filename FILE   write the figures as JSON
+)";
+
+struct BenchOptions {
+  std::string server = "127.0.0.1:50051";
+  std::string dataset_name = "random";
+  std::string dataset_path;
+  int32_t random_input_tokens = 128;
+  int32_t random_output_tokens = 128;
+  int32_t num_prompts = 100;
+  int32_t num_warmups = 1;
+  bool ignore_eos = false;
+  float temperature = 0;
+  std::vector<double> percentiles;
+  bool save_result = false;
+  std::string result_path = "quire-bench.json";
+  LoadOptions load;
+};
+
+absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args) {
+  BenchOptions o;
+  FlagTable flags;
+  flags.Text("server", [&](const std::string& v) { o.server = v; });
+  flags.Text("dataset-name", [&](const std::string& v) { o.dataset_name = v; });
+  flags.Text("dataset-path", [&](const std::string& v) { o.dataset_path = v; });
+  flags.Int32("random-input-len", [&](int32_t n) { o.random_input_tokens = n; });
+  flags.Int32("random-output-len", [&](int32_t n) { o.random_output_tokens = n; });
+  flags.Int32("num-prompts", [&](int32_t n) { o.num_prompts = n; });
+  flags.Int32("num-warmups", [&](int32_t n) { o.num_warmups = n; });
+  flags.Double("request-rate", [&](double x) { o.load.requests_per_second = x; });
+  flags.Double("burstiness", [&](double x) { o.load.burstiness = x; });
+  flags.Int32("max-concurrency", [&](int32_t n) { o.load.max_concurrency = n; });
+  flags.Uint64("seed", [&](uint64_t n) { o.load.seed = n; });
+  flags.Float("temperature", [&](float x) { o.temperature = x; });
+  flags.Switch("ignore-eos", [&] { o.ignore_eos = true; });
+  flags.Int32List("metric-percentiles", [&](int32_t p) { o.percentiles.push_back(p); });
+  flags.Switch("save-result", [&] { o.save_result = true; });
+  flags.Text("result-filename", [&](const std::string& v) { o.result_path = v; });
+  QUIRE_RETURN_IF_ERROR(flags.Parse(args));
+  if (o.percentiles.empty()) {
+    o.percentiles = {99};
+  }
+  const bool positive = o.random_input_tokens > 0 && o.random_output_tokens > 0 &&
+                        o.num_prompts > 0 && o.num_warmups >= 0 && o.load.burstiness > 0 &&
+                        o.load.requests_per_second > 0 && o.load.max_concurrency >= 0;
+  if (!positive) {
+    return absl::InvalidArgumentError("lengths, counts and rates must be positive");
+  }
+  if (o.dataset_name != "random" && (o.dataset_name != "custom" || o.dataset_path.empty())) {
+    return absl::InvalidArgumentError("--dataset-name random, or custom with --dataset-path FILE");
+  }
+  return o;
+}
+
+v1::GenerateRequest BaseRequest(const BenchOptions& options, int32_t max_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_sampling()->set_temperature(options.temperature);
+  request.mutable_stopping()->set_max_tokens(max_tokens);
+  request.mutable_stopping()->set_ignore_eos(options.ignore_eos);
+  return request;
+}
+
+std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
+                                                const v1::GetServerInfoResponse& info,
+                                                int32_t count) {
+  std::mt19937_64 random(options.load.seed);
+  std::uniform_int_distribution<int32_t> token(0, std::max(info.vocab_size(), 1) - 1);
+  std::vector<v1::GenerateRequest> requests;
+  for (int32_t i = 0; i < count; ++i) {
+    requests.push_back(BaseRequest(options, options.random_output_tokens));
+    for (int32_t j = 0; j < options.random_input_tokens; ++j) {
+      requests.back().mutable_token_ids()->add_ids(token(random));
+    }
+  }
+  return requests;
+}
+
+// The file's lines in order, from the start again when there are fewer than count.
+absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
+                                                                int32_t count) {
+  std::ifstream file(options.dataset_path);
+  std::vector<v1::GenerateRequest> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty()) {
+      continue;
+    }
+    absl::StatusOr<Json> json = ParseJson(line);
+    if (!json.ok() || !json->is_object() || !json->contains("prompt") ||
+        !(*json)["prompt"].is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.dataset_path, " line ", lines.size() + 1, ": needs a JSON object with a prompt"));
+    }
+    const Json& tokens = json->contains("output_tokens") ? (*json)["output_tokens"] : Json();
+    lines.push_back(BaseRequest(
+        options,
+        tokens.is_number_integer() ? tokens.get<int32_t>() : options.random_output_tokens));
+    lines.back().set_text((*json)["prompt"].get<std::string>());
+  }
+  if (lines.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.dataset_path, ": holds no prompts"));
+  }
+  std::vector<v1::GenerateRequest> requests;
+  for (int32_t i = 0; i < count; ++i) {
+    requests.push_back(lines[static_cast<size_t>(i) % lines.size()]);
+  }
+  return requests;
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> AskServer(const Address& address) {
+  auto stub = v1::GenerationService::NewStub(DialPublic(address));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::GetServerInfoResponse info;
+  QUIRE_RETURN_IF_ERROR(FromGrpcStatus(stub->GetServerInfo(&context, {}, &info)));
+  return info;
+}
+
+absl::StatusOr<LoadReport> RunBench(const BenchOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
+  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(address));
+  std::vector<v1::GenerateRequest> requests;
+  if (options.dataset_name == "random") {
+    requests = RandomRequests(options, info, options.num_prompts);
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(requests, CustomRequests(options, options.num_prompts));
+  }
+  const auto num_warmups = std::min(static_cast<size_t>(options.num_warmups), requests.size());
+  RunLoad(address,
+          {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
+          {.max_concurrency = options.load.max_concurrency});
+  std::vector<RequestRecord> records = RunLoad(address, requests, options.load);
+  LoadReport report = MakeReport(records, options.percentiles);
+  for (const RequestRecord& record : records) {
+    if (!record.status.ok()) {
+      std::fprintf(
+          stderr, "quire: bench: first failure: %s\n", DescribeError(record.status).c_str());
+      break;
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+int RunBenchServe(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  absl::StatusOr<BenchOptions> options = ParseArguments(args);
+  if (!options.ok()) {
+    std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(options.status()).c_str());
+    return kExitUsage;
+  }
+  absl::StatusOr<LoadReport> report = RunBench(*options);
+  if (!report.ok()) {
+    std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(report.status()).c_str());
+    return 1;
+  }
+  std::fputs(FormatTable(*report, options->load).c_str(), stdout);
+  if (options->save_result) {
+    std::ofstream(options->result_path) << FormatJson(*report, options->load);
+  }
+  return report->num_successful > 0 ? 0 : 1;
+}
+
+}  // namespace quire

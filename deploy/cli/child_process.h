@@ -1,0 +1,56 @@
+// ChildProcess starts a program, reads its standard output line by line and can signal and await
+// it. The child gets SIGTERM when the parent dies, however it dies.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
+#define QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include <sys/types.h>
+
+namespace quire {
+
+class ChildProcess {
+ public:
+  // Starts argv[0] with argv. Standard error is inherited, standard output is a pipe, standard
+  // input is /dev/null. The child leads its own process group, so that a terminal's Ctrl-C reaches
+  // the parent alone, which then decides the order of stopping.
+  static absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& argv);
+
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();  // kills (SIGKILL) and reaps a child that still runs
+
+  // The pipe to poll(2): readable when a line or the end of output is there.
+  int output_fd() const { return output_fd_; }
+
+  // Reads what is there and returns the next complete line without its newline; nullopt when none
+  // is complete. Never blocks.
+  std::optional<std::string> TakeLine();
+
+  // Exit status as of waitpid(2), once the child has ended. Never blocks.
+  std::optional<int> Poll();
+
+  void Signal(int signal);
+
+ private:
+  ChildProcess(pid_t pid, int output_fd) : pid_(pid), output_fd_(output_fd) {}
+  void Release();
+
+  pid_t pid_ = -1;
+  int output_fd_ = -1;
+  std::string buffer_;
+  std::optional<int> status_;
+};
+
+// "exit code 3" or "signal 9".
+std::string DescribeExit(int wait_status);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_

@@ -1,0 +1,44 @@
+// FlagTable reads the flags of one sub-command. (The flags of abseil are global to a program; here
+// each sub-command has its own.) Names may be written with dashes or underscores, values as
+// --flag value or --flag=value.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_DEPLOY_CLI_FLAG_TABLE_H_
+#define QUIRE_DEPLOY_CLI_FLAG_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+class FlagTable {
+ public:
+  // Each registers a flag under its dashed name; the function gets the value, once for each time
+  // the flag is given.
+  void Text(const std::string& name, std::function<void(const std::string&)> set);
+  void Int32(const std::string& name, std::function<void(int32_t)> set);
+  void Int64(const std::string& name, std::function<void(int64_t)> set);
+  void Uint64(const std::string& name, std::function<void(uint64_t)> set);
+  void Float(const std::string& name, std::function<void(float)> set);
+  void Double(const std::string& name, std::function<void(double)> set);      // "inf" is a number
+  void Int32List(const std::string& name, std::function<void(int32_t)> add);  // 1,2,3
+  void Switch(const std::string& name, std::function<void()> set);
+
+  // Errors: kInvalidArgument for an unknown flag, a missing value, or one of the wrong kind.
+  absl::Status Parse(const std::vector<std::string>& args) const;
+
+ private:
+  using Setter = std::function<absl::Status(const std::string&)>;
+
+  std::map<std::string, Setter> values_;
+  std::map<std::string, std::function<void()>> switches_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_FLAG_TABLE_H_

@@ -1,0 +1,209 @@
+#include "deploy/cli/generate_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "nlohmann/json.hpp"
+
+#include "proto/v1/generation.grpc.pb.h"
+
+#include "common/base/status_macros.h"
+#include "common/flags/command_line.h"
+#include "common/wire/address.h"
+#include "common/wire/channel.h"
+#include "common/wire/grpc_status.h"
+#include "deploy/cli/describe_error.h"
+#include "deploy/cli/flag_table.h"
+
+namespace quire {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
+
+    --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
+    --prompt TEXT                    continue this text
+    --prompt-token-ids 1,2,3         continue these tokens
+    --max-tokens N                   output tokens; default: what the context leaves room for
+    --min-tokens N                   no end before this many
+    --temperature X --top-k N --top-p X --min-p X
+    --repetition-penalty X --presence-penalty X --frequency-penalty X
+    --seed N                         the same seed gives the same tokens
+    --n N                            sequences from this prompt
+    --logprobs N                     log-probabilities of the sampled and the N likeliest tokens
+    --stop TEXT                      end at this text; may be given several times
+    --stop-token-ids 1,2             end at these tokens
+    --ignore-eos                     do not end at the model's end-of-sequence tokens
+    --timeout-ms N
+    --request-id ID
+    --echo                           print the prompt first
+    --json                           one JSON object a token
+)";
+
+FlagTable GenerateFlags(GenerateOptions& options) {
+  v1::GenerateRequest& request = options.request;
+  v1::SamplingParams* sampling = request.mutable_sampling();
+  v1::StoppingParams* stopping = request.mutable_stopping();
+  FlagTable flags;
+  flags.Text("server", [&](const std::string& v) { options.server = v; });
+  flags.Switch("json", [&] { options.json = true; });
+  flags.Switch("echo", [&] { options.echo = true; });
+  flags.Text("prompt", [&](const std::string& v) { request.set_text(v); });
+  flags.Int32List("prompt-token-ids",
+                  [&](int32_t id) { request.mutable_token_ids()->add_ids(id); });
+  flags.Int32("n", [&](int32_t n) { request.set_n(n); });
+  flags.Int64("timeout-ms", [&](int64_t n) { request.set_timeout_ms(n); });
+  flags.Text("request-id", [&](const std::string& v) { request.set_request_id(v); });
+  flags.Int32("logprobs", [&](int32_t n) { request.mutable_response()->set_logprobs(n); });
+  flags.Float("temperature", [=](float x) { sampling->set_temperature(x); });
+  flags.Int32("top-k", [=](int32_t n) { sampling->set_top_k(n); });
+  flags.Float("top-p", [=](float x) { sampling->set_top_p(x); });
+  flags.Float("min-p", [=](float x) { sampling->set_min_p(x); });
+  flags.Float("repetition-penalty", [=](float x) { sampling->set_repetition_penalty(x); });
+  flags.Float("presence-penalty", [=](float x) { sampling->set_presence_penalty(x); });
+  flags.Float("frequency-penalty", [=](float x) { sampling->set_frequency_penalty(x); });
+  flags.Uint64("seed", [=](uint64_t seed) { sampling->set_seed(seed); });
+  flags.Int32("max-tokens", [=](int32_t n) { stopping->set_max_tokens(n); });
+  flags.Int32("min-tokens", [=](int32_t n) { stopping->set_min_tokens(n); });
+  flags.Text("stop", [=](const std::string& v) { stopping->add_stop(v); });
+  flags.Int32List("stop-token-ids", [=](int32_t id) { stopping->add_stop_token_ids(id); });
+  flags.Switch("ignore-eos", [=] { stopping->set_ignore_eos(true); });
+  return flags;
+}
+
+std::string FinishReasonName(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+}
+
+// The text of several sequences at once cannot share one terminal: all but the first wait.
+class TerminalWriter {
+ public:
+  void Write(const v1::GenerateResponse& response) {
+    if (response.has_chunk()) {
+      Append(response.chunk().index(), response.chunk().text());
+    }
+    if (response.has_finished()) {
+      Append(response.finished().index(), response.finished().text());
+    }
+    std::fflush(stdout);
+  }
+
+  void Finish() {
+    std::fputc('\n', stdout);
+    for (const auto& [index, text] : waiting_) {
+      std::printf("--- %d ---\n%s\n", index, text.c_str());
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  void Append(int32_t index, const std::string& text) {
+    if (index == 0) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+    } else {
+      waiting_[index] += text;
+    }
+  }
+
+  std::map<int32_t, std::string> waiting_;
+};
+
+}  // namespace
+
+absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::string>& args) {
+  GenerateOptions options;
+  QUIRE_RETURN_IF_ERROR(GenerateFlags(options).Parse(args));
+  if (options.request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
+  }
+  return options;
+}
+
+std::string JsonLines(const v1::GenerateResponse& response) {
+  using Json = nlohmann::ordered_json;
+  const bool ends_chunk = response.has_chunk() && response.has_finished() &&
+                          response.chunk().index() == response.finished().index() &&
+                          response.chunk().token_ids_size() > 0;
+  std::string lines;
+  auto add = [&lines](const Json& line) {
+    absl::StrAppend(&lines, line.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+  };
+  const v1::Chunk& chunk = response.chunk();
+  for (int i = 0; i < chunk.token_ids_size(); ++i) {
+    bool last = i + 1 == chunk.token_ids_size();
+    Json line = {{"index", chunk.index()},
+                 {"position", chunk.first_position() + i},
+                 {"token_id", chunk.token_ids(i)},
+                 {"text", last ? chunk.text() : ""},
+                 {"logprob", nullptr},
+                 {"finish_reason", nullptr}};
+    if (i < chunk.logprobs_size()) {
+      line["logprob"] = chunk.logprobs(i).logprob();
+      for (const v1::TokenLogprob& top : chunk.logprobs(i).top()) {
+        line["top_logprobs"].push_back({{"token_id", top.token_id()}, {"logprob", top.logprob()}});
+      }
+    }
+    if (last && ends_chunk) {
+      line["text"] = chunk.text() + response.finished().text();
+      line["finish_reason"] = FinishReasonName(response.finished().reason());
+    }
+    add(line);
+  }
+  if (response.has_finished() && !ends_chunk) {
+    add({{"index", response.finished().index()},
+         {"position", nullptr},
+         {"token_id", nullptr},
+         {"text", response.finished().text()},
+         {"logprob", nullptr},
+         {"finish_reason", FinishReasonName(response.finished().reason())}});
+  }
+  return lines;
+}
+
+int RunGenerate(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  absl::StatusOr<GenerateOptions> options = ParseGenerateArguments(args);
+  if (!options.ok()) {
+    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(options.status()).c_str());
+    return kExitUsage;
+  }
+  absl::StatusOr<Address> address = ParseAddress(options->server);
+  if (!address.ok()) {
+    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(address.status()).c_str());
+    return kExitUsage;
+  }
+  auto stub = v1::GenerationService::NewStub(DialPublic(*address));
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, options->request);
+  v1::GenerateResponse response;
+  TerminalWriter terminal;
+  if (options->echo && !options->json) {
+    std::fputs(options->request.text().c_str(), stdout);
+  }
+  while (reader->Read(&response)) {
+    if (options->json) {
+      std::fputs(JsonLines(response).c_str(), stdout);
+      std::fflush(stdout);
+    } else {
+      terminal.Write(response);
+    }
+  }
+  absl::Status status = FromGrpcStatus(reader->Finish());
+  if (!options->json) {
+    terminal.Finish();
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace quire

@@ -1,0 +1,39 @@
+// `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: one request,
+// streamed to the terminal as it is made, or as one JSON object a token with --json.
+//
+// Thread safety: call from main.
+#ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
+#define QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "proto/v1/generation.pb.h"
+
+namespace quire {
+
+struct GenerateOptions {
+  std::string server = "127.0.0.1:50051";
+  bool json = false;
+  bool echo = false;  // print the prompt before its continuation
+  v1::GenerateRequest request;
+};
+
+// Errors: kInvalidArgument for an unknown flag, a value that is not a number, or no prompt. Ranges
+// are the server's to judge.
+absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::string>& args);
+
+// The lines of --json for one response, each one token:
+//   {"index":0,"position":3,"token_id":17,"text":" cat","logprob":-0.5,"finish_reason":null}
+// finish_reason is set on the last line of a sequence. A sequence that ends without a new token
+// (or with text held back) has a last line whose position and token_id are null.
+std::string JsonLines(const v1::GenerateResponse& response);
+
+// Returns the exit code: 0, 1 when the request failed, 2 for bad arguments.
+int RunGenerate(const std::vector<std::string>& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_

@@ -1,0 +1,49 @@
+// LoadGenerator sends a list of requests to a server and records when each token arrived.
+//
+// Open loop: arrivals at a rate, gamma-distributed gaps (burstiness 1 is a Poisson process). Closed
+// loop: the rate is infinite and max_concurrency bounds how many run at once. Both together: open
+// loop with a bound.
+//
+// Thread safety: Run blocks its caller; one caller at a time.
+#ifndef QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
+#define QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "common/base/clock.h"
+#include "common/wire/address.h"
+
+namespace quire {
+
+struct LoadOptions {
+  double requests_per_second = std::numeric_limits<double>::infinity();
+  double burstiness = 1.0;      // shape of the gaps; > 0; smaller is burstier
+  int32_t max_concurrency = 0;  // 0: no bound
+  uint64_t seed = 0;
+};
+
+// What happened to one request. Times are SteadyNow() of this process.
+struct RequestRecord {
+  absl::Status status;
+  Instant start = 0;
+  Instant end = 0;
+  std::vector<Instant> arrivals;  // of each message that brought tokens
+  int32_t num_prompt_tokens = 0;
+  int32_t num_output_tokens = 0;
+};
+
+// Returns one record for each request, in order.
+std::vector<RequestRecord> RunLoad(const Address& server,
+                                   const std::vector<v1::GenerateRequest>& requests,
+                                   const LoadOptions& options);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_

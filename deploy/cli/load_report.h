@@ -1,0 +1,56 @@
+// LoadReport turns records of requests into the figures users compare servers by, with the names
+// and the table of `vllm bench serve`.
+//
+// Definitions (vLLM's): TTFT from sending to the first token; TPOT (end-to-end - TTFT) / (output
+// tokens - 1); ITL the gap between consecutive messages of one stream; latencies in ms over
+// successful requests. The percentile is linear between closest ranks (numpy's default).
+//
+// Thread safety: value types and free functions.
+#ifndef QUIRE_DEPLOY_CLI_LOAD_REPORT_H_
+#define QUIRE_DEPLOY_CLI_LOAD_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "deploy/cli/load_generator.h"
+
+namespace quire {
+
+// Milliseconds.
+struct LatencyFigures {
+  double mean = 0;
+  double median = 0;
+  std::map<double, double> percentiles;  // percentage -> value
+};
+
+struct LoadReport {
+  int64_t num_successful = 0;
+  int64_t num_failed = 0;
+  double duration_seconds = 0;
+  int64_t num_input_tokens = 0;
+  int64_t num_output_tokens = 0;
+  double peak_output_tokens_per_second = 0;  // busiest whole second
+  int64_t peak_concurrent_requests = 0;
+  LatencyFigures ttft;
+  LatencyFigures tpot;
+  LatencyFigures itl;
+  LatencyFigures e2e;
+};
+
+// Percentile p (0 to 100) of values; 0 for none.
+double Percentile(std::vector<double> values, double p);
+
+LoadReport MakeReport(const std::vector<RequestRecord>& records,
+                      const std::vector<double>& percentiles);
+
+// The table, 50 columns wide. Unset rate and concurrency are left out.
+std::string FormatTable(const LoadReport& report, const LoadOptions& options);
+
+// One JSON object with vLLM's key names.
+std::string FormatJson(const LoadReport& report, const LoadOptions& options);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_LOAD_REPORT_H_

@@ -1,0 +1,46 @@
+// quire: the command line of Quire. Sub-commands: serve, generate, bench serve.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "common/flags/command_line.h"
+#include "deploy/cli/bench_command.h"
+#include "deploy/cli/generate_command.h"
+#include "deploy/cli/serve_command.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: quire COMMAND [flags]
+
+    serve         start a scheduler and a worker on this machine
+    generate      send one request and stream its tokens
+    bench serve   load a running server and print the result table
+    version       print the version
+
+quire COMMAND --help tells more.
+)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const std::string command = args.empty() ? "" : args[0];
+  const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
+  if (command == "serve") {
+    return quire::RunServe(rest);
+  }
+  if (command == "generate") {
+    return quire::RunGenerate(rest);
+  }
+  if (command == "bench" && !rest.empty() && rest[0] == "serve") {
+    return quire::RunBenchServe({rest.begin() + 1, rest.end()});
+  }
+  if (command == "version" || command == "--version") {
+    std::printf("quire %s\n", std::string(quire::Version()).c_str());
+    return 0;
+  }
+  const bool asked = command == "--help" || command == "help";
+  std::fputs(kUsage, asked ? stdout : stderr);
+  return asked ? 0 : quire::kExitUsage;
+}

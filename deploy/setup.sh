@@ -1,0 +1,55 @@
+# Shared by quickstart and test: installs what is missing on Debian 12 and builds. Sourced, not run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+build_packages=(
+  g++ cmake ninja-build ccache pkg-config
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
+  prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev
+)
+test_packages=(
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 python3-grpcio python3-protobuf prometheus clang-format clang-tidy
+)
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+
+# install_packages NAME...: apt-get, for those that are not there yet.
+install_packages() {
+  local missing=() package as_root=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+      { echo "These packages are missing, and there is neither root nor sudo: ${missing[*]}" >&2; return 1; }
+    as_root=(sudo)
+  fi
+  say "Installing ${#missing[@]} Debian packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -q >&2
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+# Jobs for the compiler: one a core, and 1.5 GiB of memory for each.
+build_jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/MemAvailable/ { print int($2 / 1572864) }' /proc/meminfo)
+  [ "$memory" -lt 1 ] && memory=1
+  [ "$memory" -lt "$cores" ] && echo "$memory" || echo "$cores"
+}
+
+# build FOLDER CMAKE_ARGUMENT... -- TARGET...: configures once, then builds what changed.
+build() {
+  local folder=$1 arguments=()
+  shift
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do arguments+=("$1"); shift; done
+  shift
+  [ -f "$folder/build.ninja" ] ||
+    cmake -S "$root" -B "$folder" -G Ninja -Wno-dev "${arguments[@]}" >"$folder.log" 2>&1 ||
+    { cat "$folder.log" >&2; return 1; }
+  ninja -C "$folder" -j "$(build_jobs)" "$@" >&2
+}
