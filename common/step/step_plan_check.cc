@@ -1,0 +1,372 @@
+#include "common/step/step_plan_check.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+struct Fault {
+  std::string_view reason;
+  std::string_view field;
+  std::string_view rule;
+  int64_t got = 0;
+  int64_t limit = 0;
+};
+
+std::string Describe(const Fault& fault) {
+  return absl::StrCat(ToAbsl(fault.field),
+                      ": ",
+                      ToAbsl(fault.rule),
+                      " (got ",
+                      fault.got,
+                      ", limit ",
+                      fault.limit,
+                      ")");
+}
+
+absl::Status Invalid(const Fault& fault) { return InvalidArgument(fault.reason, Describe(fault)); }
+
+absl::Status CheckLimit(std::string_view field, int32_t value, int32_t min, int32_t max) {
+  if (value >= min && value <= max) {
+    return absl::OkStatus();
+  }
+  std::string_view rule = value < min ? "too small" : "too large";
+  return Invalid({.reason = "STEP_LIMITS",
+                  .field = field,
+                  .rule = rule,
+                  .got = value,
+                  .limit = value < min ? min : max});
+}
+
+absl::Status CheckStepLimit(std::string_view field, int64_t got, int64_t limit) {
+  if (got <= limit) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kResourceExhausted,
+               "STEP_LIMIT",
+               Describe({.reason = "STEP_LIMIT",
+                         .field = field,
+                         .rule = "more than agreed",
+                         .got = got,
+                         .limit = limit}));
+}
+
+absl::Status CheckHandle(std::string_view field, SequenceHandle handle, int32_t max_sequences) {
+  if (handle < static_cast<uint32_t>(max_sequences)) {
+    return absl::OkStatus();
+  }
+  return Invalid({.reason = "HANDLE",
+                  .field = field,
+                  .rule = "out of range",
+                  .got = handle,
+                  .limit = max_sequences - 1});
+}
+
+absl::Status HandleFault(std::string_view field, std::string_view rule, SequenceHandle handle) {
+  return InvalidArgument("HANDLE",
+                         absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", handle, ")"));
+}
+
+absl::Status Conflict(std::string_view field, std::string_view rule, BlockId block) {
+  return InvalidArgument("BLOCK_CONFLICT",
+                         absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", block, ")"));
+}
+
+}  // namespace
+
+absl::Status Validate(const StepLimits& limits) {
+  constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+  QUIRE_RETURN_IF_ERROR(CheckLimit("num_blocks", limits.num_blocks, 2, kMaxInt));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("block_size_tokens", limits.block_size_tokens, 1, kMaxBlockSizeTokens));
+  if ((limits.block_size_tokens & (limits.block_size_tokens - 1)) != 0) {
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat(
+            "block_size_tokens: must be a power of two (got ", limits.block_size_tokens, ")"));
+  }
+  QUIRE_RETURN_IF_ERROR(CheckLimit("max_sequences", limits.max_sequences, 1, kMaxSequencesLimit));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("max_tokens_per_step", limits.max_tokens_per_step, 1, kMaxTokensPerStepLimit));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("max_model_len_tokens", limits.max_model_len, 1, kMaxModelLenLimit));
+  return CheckLimit("vocab_size", limits.vocab_size, 1, kMaxInt);
+}
+
+void StepPlanChecker::SeenSet::Begin() {
+  if (++stamp_ == 0) {  // after 2^32 checks old stamps would look new
+    std::fill(stamps_.begin(), stamps_.end(), 0);
+    stamp_ = 1;
+  }
+}
+
+bool StepPlanChecker::SeenSet::Insert(int64_t index) {
+  uint32_t& stamp = stamps_[static_cast<size_t>(index)];
+  bool is_first = stamp != stamp_;
+  stamp = stamp_;
+  return is_first;
+}
+
+StepPlanChecker::StepPlanChecker(const StepLimits& limits)
+    : limits_(limits),
+      copy_sources_(limits.num_blocks),
+      copy_targets_(limits.num_blocks),
+      table_(limits.num_blocks),
+      written_(limits.num_blocks),
+      introduced_(limits.max_sequences),
+      sliced_(limits.max_sequences),
+      released_(limits.max_sequences),
+      introduction_index_(static_cast<size_t>(limits.max_sequences), 0) {
+  QUIRE_CHECK(Validate(limits).ok());
+}
+
+absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
+  for (SeenSet* set :
+       {&copy_sources_, &copy_targets_, &written_, &introduced_, &sliced_, &released_}) {
+    set->Begin();
+  }
+  QUIRE_RETURN_IF_ERROR(CheckCounts(plan));
+  QUIRE_RETURN_IF_ERROR(CheckCopies(plan.copies));
+  for (size_t i = 0; i < plan.introductions.size(); ++i) {
+    QUIRE_RETURN_IF_ERROR(CheckIntroduction(plan.introductions[i], find));
+    introduction_index_[plan.introductions[i].handle] = i;
+  }
+  for (const SequenceSlice& slice : plan.slices) {
+    QUIRE_ASSIGN_OR_RETURN(KnownSequence sequence, Look(plan, slice.handle, find));
+    QUIRE_RETURN_IF_ERROR(CheckSlice(slice, sequence));
+  }
+  for (SequenceHandle handle : plan.releases) {
+    QUIRE_RETURN_IF_ERROR(CheckRelease(handle, find));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepPlanChecker::CheckCounts(const StepPlan& plan) const {
+  auto count = [](const auto& list) { return static_cast<int64_t>(list.size()); };
+  QUIRE_RETURN_IF_ERROR(
+      CheckStepLimit("introductions", count(plan.introductions), limits_.max_sequences));
+  QUIRE_RETURN_IF_ERROR(CheckStepLimit("slices", count(plan.slices), limits_.max_sequences));
+  QUIRE_RETURN_IF_ERROR(CheckStepLimit("releases", count(plan.releases), limits_.max_sequences));
+  int64_t num_tokens = 0;  // at most 4096 slices of 2^31: no overflow
+  for (const SequenceSlice& slice : plan.slices) {
+    if (slice.num_tokens <= 0) {
+      return Invalid({.reason = "LENGTH",
+                      .field = "slices.num_tokens",
+                      .rule = "must be positive",
+                      .got = slice.num_tokens,
+                      .limit = limits_.max_tokens_per_step});
+    }
+    num_tokens += slice.num_tokens;
+  }
+  return CheckStepLimit("slices.num_tokens", num_tokens, limits_.max_tokens_per_step);
+}
+
+absl::Status StepPlanChecker::CheckBlock(std::string_view field, BlockId block) const {
+  if (block > kNullBlockId && block < limits_.num_blocks) {
+    return absl::OkStatus();
+  }
+  return Invalid({.reason = "BLOCK_RANGE",
+                  .field = field,
+                  .rule = "block id out of range",
+                  .got = block,
+                  .limit = limits_.num_blocks - 1});
+}
+
+absl::Status StepPlanChecker::CheckCopies(const std::vector<BlockCopy>& copies) {
+  for (const BlockCopy& copy : copies) {
+    QUIRE_RETURN_IF_ERROR(CheckBlock("copies.src", copy.src));
+    QUIRE_RETURN_IF_ERROR(CheckBlock("copies.dst", copy.dst));
+    copy_sources_.Insert(copy.src);
+    if (!copy_targets_.Insert(copy.dst)) {
+      return Conflict("copies.dst", "target of two copies", copy.dst);
+    }
+  }
+  for (const BlockCopy& copy : copies) {
+    if (copy_sources_.Contains(copy.dst)) {
+      return Conflict("copies.dst", "is also a source", copy.dst);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepPlanChecker::CheckIntroduction(const SequenceIntroduction& introduction,
+                                                FindSequence find) {
+  QUIRE_RETURN_IF_ERROR(
+      CheckHandle("introductions.handle", introduction.handle, limits_.max_sequences));
+  if (!introduced_.Insert(introduction.handle)) {
+    return HandleFault("introductions.handle", "introduced twice", introduction.handle);
+  }
+  if (find(introduction.handle).has_value()) {
+    return HandleFault("introductions.handle", "already in use", introduction.handle);
+  }
+  QUIRE_RETURN_IF_ERROR(CheckTokens(introduction));
+  QUIRE_RETURN_IF_ERROR(CheckTable({}, introduction.block_ids));
+  int64_t capacity =
+      static_cast<int64_t>(introduction.block_ids.size()) * limits_.block_size_tokens;
+  if (introduction.num_computed_tokens > capacity) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "introductions.num_computed_tokens",
+                    .rule = "more than the blocks hold",
+                    .got = introduction.num_computed_tokens,
+                    .limit = capacity});
+  }
+  return Validate(introduction.sampling, limits_.vocab_size);
+}
+
+absl::Status StepPlanChecker::CheckTokens(const SequenceIntroduction& introduction) const {
+  auto num_tokens = static_cast<int64_t>(introduction.token_ids.size());
+  if (num_tokens == 0 || num_tokens > limits_.max_model_len) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "introductions.token_ids",
+                    .rule = "must hold at least one token and fit the model",
+                    .got = num_tokens,
+                    .limit = limits_.max_model_len});
+  }
+  if (introduction.num_prompt_tokens < 1 || introduction.num_prompt_tokens > num_tokens) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "introductions.num_prompt_tokens",
+                    .rule = "must be in [1, number of tokens]",
+                    .got = introduction.num_prompt_tokens,
+                    .limit = num_tokens});
+  }
+  if (introduction.num_computed_tokens < 0 || introduction.num_computed_tokens >= num_tokens) {
+    return Invalid({.reason = "POSITION_RANGE",
+                    .field = "introductions.num_computed_tokens",
+                    .rule = "must be in [0, number of tokens)",
+                    .got = introduction.num_computed_tokens,
+                    .limit = num_tokens - 1});
+  }
+  if (introduction.sequence_index < 0) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "introductions.sequence_index",
+                    .rule = "must not be negative",
+                    .got = introduction.sequence_index,
+                    .limit = std::numeric_limits<int32_t>::max()});
+  }
+  for (TokenId token : introduction.token_ids) {
+    if (token < 0 || token >= limits_.vocab_size) {
+      return Invalid({.reason = "TOKEN_ID_RANGE",
+                      .field = "introductions.token_ids",
+                      .rule = "token id out of range",
+                      .got = token,
+                      .limit = limits_.vocab_size - 1});
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Old ids were checked when they were new.
+absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
+                                         std::span<const BlockId> new_ids) {
+  if (new_ids.empty()) {
+    return absl::OkStatus();
+  }
+  auto num_blocks = static_cast<int64_t>(old_ids.size() + new_ids.size());
+  int32_t limit = DivCeil(limits_.max_model_len, limits_.block_size_tokens);
+  if (num_blocks > limit) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "block_ids",
+                    .rule = "table too long",
+                    .got = num_blocks,
+                    .limit = limit});
+  }
+  table_.Begin();
+  for (BlockId block : old_ids) {
+    table_.Insert(block);
+  }
+  for (BlockId block : new_ids) {
+    QUIRE_RETURN_IF_ERROR(CheckBlock("block_ids", block));
+    if (!table_.Insert(block)) {
+      return Conflict("block_ids", "twice in one table", block);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KnownSequence> StepPlanChecker::Look(const StepPlan& plan,
+                                                    SequenceHandle handle,
+                                                    FindSequence find) const {
+  QUIRE_RETURN_IF_ERROR(CheckHandle("slices.handle", handle, limits_.max_sequences));
+  if (introduced_.Contains(handle)) {
+    const SequenceIntroduction& introduction = plan.introductions[introduction_index_[handle]];
+    return KnownSequence{.num_known_tokens = static_cast<int32_t>(introduction.token_ids.size()),
+                         .num_computed_tokens = introduction.num_computed_tokens,
+                         .block_ids = introduction.block_ids};
+  }
+  std::optional<KnownSequence> sequence = find(handle);
+  if (!sequence.has_value()) {
+    return HandleFault("slices.handle", "no such sequence", handle);
+  }
+  return *sequence;
+}
+
+absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
+                                         const KnownSequence& sequence) {
+  if (!sliced_.Insert(slice.handle)) {
+    return HandleFault("slices.handle", "two slices of one sequence", slice.handle);
+  }
+  int64_t end = int64_t{sequence.num_computed_tokens} + slice.num_tokens;
+  if (end > sequence.num_known_tokens) {
+    return Invalid({.reason = "POSITION_RANGE",
+                    .field = "slices.num_tokens",
+                    .rule = "past the last known token",
+                    .got = end,
+                    .limit = sequence.num_known_tokens});
+  }
+  if (end >= limits_.max_model_len) {  // and the token sampled at its end would be one too many
+    return Invalid({.reason = "LENGTH",
+                    .field = "slices.num_tokens",
+                    .rule = "sequence longer than the model's limit",
+                    .got = end + 1,
+                    .limit = limits_.max_model_len});
+  }
+  QUIRE_RETURN_IF_ERROR(CheckTable(sequence.block_ids, slice.new_block_ids));
+  int64_t capacity = static_cast<int64_t>(sequence.block_ids.size() + slice.new_block_ids.size()) *
+                     limits_.block_size_tokens;
+  if (end > capacity) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "slices.num_tokens",
+                    .rule = "more than the blocks hold",
+                    .got = end,
+                    .limit = capacity});
+  }
+  return CheckWrites(slice, sequence);
+}
+
+absl::Status StepPlanChecker::CheckWrites(const SequenceSlice& slice,
+                                          const KnownSequence& sequence) {
+  int32_t end = sequence.num_computed_tokens + slice.num_tokens;
+  auto first = static_cast<size_t>(sequence.num_computed_tokens / limits_.block_size_tokens);
+  auto last = static_cast<size_t>((end - 1) / limits_.block_size_tokens);
+  size_t num_old = sequence.block_ids.size();
+  for (size_t index = first; index <= last; ++index) {
+    BlockId block =
+        index < num_old ? sequence.block_ids[index] : slice.new_block_ids[index - num_old];
+    if (!written_.Insert(block)) {
+      return Conflict("slices.block_ids", "written by two sequences", block);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepPlanChecker::CheckRelease(SequenceHandle handle, FindSequence find) {
+  QUIRE_RETURN_IF_ERROR(CheckHandle("releases", handle, limits_.max_sequences));
+  if (!released_.Insert(handle)) {
+    return HandleFault("releases", "released twice", handle);
+  }
+  if (!introduced_.Contains(handle) && !find(handle).has_value()) {
+    return HandleFault("releases", "no such sequence", handle);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quire

@@ -1,0 +1,111 @@
+// StepPlanChecker decides whether a worker may execute a plan. It runs before any memory of the
+// worker is touched, so that a wrong scheduler ends in a status and never in a write into another
+// sequence's blocks. The scheduler's tests run every plan of the core through it.
+//
+// What is checked, with the reason of the refusal:
+//   BLOCK_RANGE     every block id is in [1, num_blocks)
+//   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
+//                   target and another copy's source or target
+//   HANDLE          handles are below max_sequences; introduced when free, used and released when
+//                   known, and each at most once
+//   LENGTH          slices and tables are not empty, not negative, hold their tokens and stay
+//                   below max_model_len
+//   POSITION_RANGE  a slice ends at or before the last known token
+//   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
+//   STEP_LIMIT      (kResourceExhausted) sequences and tokens are not more than agreed
+//   and the reasons of Validate(SamplingParams).
+//
+// Thread safety: one caller at a time; scratch memory is reused.
+// Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
+// Cost:          O(slices + blocks written); O(tokens + blocks) for an introduction and for a slice
+//                with new blocks. No allocation.
+#ifndef QUIRE_COMMON_STEP_STEP_PLAN_CHECK_H_
+#define QUIRE_COMMON_STEP_STEP_PLAN_CHECK_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+
+namespace quire {
+
+// The most that any group may agree on: what fits the arithmetic and one message.
+inline constexpr int32_t kMaxBlockSizeTokens = 256;
+inline constexpr int32_t kMaxSequencesLimit = 4096;
+inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
+inline constexpr int32_t kMaxModelLenLimit = 1 << 24;
+
+// Every limit is positive and within the bounds above; there is a block beside the null block; the
+// block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.
+absl::Status Validate(const StepLimits& limits);
+
+// What a worker knows of a sequence before the plan.
+struct KnownSequence {
+  int32_t num_known_tokens = 0;     // prompt, forced and sampled
+  int32_t num_computed_tokens = 0;  // < num_known_tokens
+  std::span<const BlockId> block_ids;
+};
+
+// Nothing: no sequence has this handle. Called with handles below max_sequences only.
+using FindSequence = absl::FunctionRef<std::optional<KnownSequence>(SequenceHandle)>;
+
+class StepPlanChecker {
+ public:
+  // REQUIRES: Validate(limits) is OK.
+  explicit StepPlanChecker(const StepLimits& limits);
+
+  absl::Status Check(const StepPlan& plan, FindSequence find);
+
+  const StepLimits& limits() const { return limits_; }
+
+ private:
+  // Says whether something was seen in this check, without clearing anything between checks.
+  class SeenSet {
+   public:
+    explicit SeenSet(int32_t size) : stamps_(static_cast<size_t>(size), 0) {}
+    // Forgets everything.
+    void Begin();
+    // True the first time.
+    bool Insert(int64_t index);
+    bool Contains(int64_t index) const { return stamps_[static_cast<size_t>(index)] == stamp_; }
+
+   private:
+    std::vector<uint32_t> stamps_;
+    uint32_t stamp_ = 0;
+  };
+
+  absl::Status CheckCounts(const StepPlan& plan) const;
+  absl::Status CheckCopies(const std::vector<BlockCopy>& copies);
+  absl::Status CheckIntroduction(const SequenceIntroduction& introduction, FindSequence find);
+  absl::Status CheckTokens(const SequenceIntroduction& introduction) const;
+  absl::Status CheckSlice(const SequenceSlice& slice, const KnownSequence& sequence);
+  absl::Status CheckTable(std::span<const BlockId> old_ids, std::span<const BlockId> new_ids);
+  absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);
+  absl::Status CheckBlock(std::string_view field, BlockId block) const;
+  absl::Status CheckRelease(SequenceHandle handle, FindSequence find);
+  absl::StatusOr<KnownSequence> Look(const StepPlan& plan,
+                                     SequenceHandle handle,
+                                     FindSequence find) const;
+
+  StepLimits limits_;
+  SeenSet copy_sources_;                    // by block
+  SeenSet copy_targets_;                    // by block
+  SeenSet table_;                           // by block, of one sequence
+  SeenSet written_;                         // by block
+  SeenSet introduced_;                      // by handle
+  SeenSet sliced_;                          // by handle
+  SeenSet released_;                        // by handle
+  std::vector<size_t> introduction_index_;  // by handle, valid when introduced_
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_STEP_STEP_PLAN_CHECK_H_

@@ -1,0 +1,27 @@
+// AvailableMemoryBytes says how much memory this process may still take without swapping: what the
+// machine has available, or what is left of the control group's limit, whichever is less.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_WORKER_KV_CACHE_AVAILABLE_MEMORY_H_
+#define QUIRE_WORKER_KV_CACHE_AVAILABLE_MEMORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// Nothing when the kernel does not say.
+std::optional<int64_t> AvailableMemoryBytes();
+
+// MemAvailable of the text of /proc/meminfo, in bytes.
+std::optional<int64_t> ParseMemAvailable(std::string_view meminfo);
+
+// memory.max less memory.current of a control group (version 2), given the texts of the two files.
+// Nothing when there is no limit ("max").
+std::optional<int64_t> ParseCgroupHeadroom(std::string_view max, std::string_view current);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_KV_CACHE_AVAILABLE_MEMORY_H_

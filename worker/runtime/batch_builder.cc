@@ -1,0 +1,71 @@
+#include "worker/runtime/batch_builder.h"
+
+#include <algorithm>
+
+#include "common/base/math.h"
+
+namespace quire {
+namespace {
+
+void Clear(Batch* batch) {
+  batch->token_ids.clear();
+  batch->positions.clear();
+  batch->slot_mapping.clear();
+  batch->query_start.assign(1, 0);
+  batch->seq_lens.clear();
+  batch->block_tables.clear();
+  batch->max_blocks_per_seq = 0;
+  batch->logits_rows.clear();
+}
+
+int32_t SeqLen(const ScheduledSlice& slice) {
+  return slice.sequence->num_computed_tokens + slice.num_tokens;
+}
+
+void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch* batch) {
+  const SequenceState& sequence = *slice.sequence;
+  int32_t end = SeqLen(slice);
+  for (int32_t position = sequence.num_computed_tokens; position < end; ++position) {
+    BlockId block = sequence.block_ids[static_cast<size_t>(position / block_size_tokens)];
+    batch->token_ids.push_back(sequence.token_ids[static_cast<size_t>(position)]);
+    batch->positions.push_back(position);
+    batch->slot_mapping.push_back(int64_t{block} * block_size_tokens +
+                                  position % block_size_tokens);
+  }
+  batch->query_start.push_back(batch->num_tokens());
+  batch->seq_lens.push_back(end);
+  if (slice.is_sampled()) {
+    batch->logits_rows.push_back(batch->num_tokens() - 1);
+  }
+}
+
+// Blocks beyond the sequence's length are left out: nobody reads them.
+void FillBlockTables(const std::vector<ScheduledSlice>& slices,
+                     int32_t block_size_tokens,
+                     Batch* batch) {
+  for (const ScheduledSlice& slice : slices) {
+    batch->max_blocks_per_seq =
+        std::max(batch->max_blocks_per_seq, DivCeil(SeqLen(slice), block_size_tokens));
+  }
+  auto stride = static_cast<size_t>(batch->max_blocks_per_seq);
+  batch->block_tables.assign(slices.size() * stride, kNullBlockId);
+  for (size_t row = 0; row < slices.size(); ++row) {
+    const std::vector<BlockId>& block_ids = slices[row].sequence->block_ids;
+    auto count = static_cast<size_t>(DivCeil(SeqLen(slices[row]), block_size_tokens));
+    std::copy_n(block_ids.data(), count, batch->block_tables.data() + row * stride);
+  }
+}
+
+}  // namespace
+
+void BuildBatch(const std::vector<ScheduledSlice>& slices,
+                int32_t block_size_tokens,
+                Batch* batch) {
+  Clear(batch);
+  for (const ScheduledSlice& slice : slices) {
+    AppendTokens(slice, block_size_tokens, batch);
+  }
+  FillBlockTables(slices, block_size_tokens, batch);
+}
+
+}  // namespace quire

@@ -1,0 +1,79 @@
+#include "worker/runtime/sampler.h"
+
+#include <algorithm>
+
+namespace quire {
+
+Sampler::Sampler(KernelBackend& backend, int32_t vocab_size)
+    : backend_(backend), vocab_size_(vocab_size) {}
+
+void Sampler::Reserve(size_t num_rows) {
+  token_ids_.resize(num_rows);
+  logprobs_.resize(num_rows);
+  if (num_finite_ < num_rows) {
+    finite_ = std::make_unique<bool[]>(num_rows);
+    num_finite_ = num_rows;
+  }
+}
+
+int32_t Sampler::CollectRows(const std::vector<ScheduledSlice>& slices) {
+  rows_.clear();
+  handles_.clear();
+  int32_t max_top = 0;
+  for (const ScheduledSlice& slice : slices) {
+    if (!slice.is_sampled()) {
+      continue;
+    }
+    const SequenceState& sequence = *slice.sequence;
+    rows_.push_back({.params = &sequence.sampling,
+                     .prompt_token_ids = sequence.prompt(),
+                     .output_token_ids = sequence.output(),
+                     .sequence_index = sequence.sequence_index});
+    handles_.push_back(slice.handle);
+    max_top = std::max(max_top, sequence.sampling.num_logprobs);
+  }
+  return max_top;
+}
+
+void Sampler::Sample(const std::vector<ScheduledSlice>& slices,
+                     float* logits,
+                     std::vector<SampledToken>* sampled) {
+  int64_t top_stride = CollectRows(slices);
+  Reserve(rows_.size());
+  top_logprobs_.resize(rows_.size() * static_cast<size_t>(top_stride));
+  if (rows_.empty()) {
+    return;
+  }
+  backend_.Sample({.num_rows = static_cast<int32_t>(rows_.size()),
+                   .vocab_size = vocab_size_,
+                   .row_stride = vocab_size_,
+                   .logits = logits,
+                   .rows = rows_.data(),
+                   .token_ids = token_ids_.data(),
+                   .logprobs = logprobs_.data(),
+                   .finite = finite_.get(),
+                   .top_logprobs = top_logprobs_.data(),
+                   .top_logprobs_stride = top_stride});
+  sampled->reserve(sampled->size() + rows_.size());
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    sampled->push_back(Result(row, top_stride));
+  }
+}
+
+SampledToken Sampler::Result(size_t row, int64_t top_stride) const {
+  SampledToken result{.handle = handles_[row],
+                      .token_id = token_ids_[row],
+                      .logprob = logprobs_[row],
+                      .finite = finite_[row],
+                      .top_logprobs = {}};
+  // A row of NaN has no likeliest tokens.
+  int32_t num_top = result.finite ? std::min(rows_[row].params->num_logprobs, vocab_size_) : 0;
+  for (int32_t k = 0; k < num_top; ++k) {
+    const SampledLogprob& top =
+        top_logprobs_[row * static_cast<size_t>(top_stride) + static_cast<size_t>(k)];
+    result.top_logprobs.push_back({.token_id = top.token_id, .logprob = top.logprob});
+  }
+  return result;
+}
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+#include "worker/runtime/sequence_table.h"
+
+#include "common/base/check.h"
+
+namespace quire {
+
+SequenceTable::SequenceTable(int32_t max_sequences)
+    : entries_(static_cast<size_t>(max_sequences)) {}
+
+SequenceState* SequenceTable::Find(SequenceHandle handle) {
+  Entry& entry = entries_[handle];
+  return entry.in_use ? &entry.state : nullptr;
+}
+
+std::optional<KnownSequence> SequenceTable::View(SequenceHandle handle) const {
+  const Entry& entry = entries_[handle];
+  if (!entry.in_use) {
+    return std::nullopt;
+  }
+  return KnownSequence{.num_known_tokens = entry.state.num_known_tokens(),
+                       .num_computed_tokens = entry.state.num_computed_tokens,
+                       .block_ids = entry.state.block_ids};
+}
+
+void SequenceTable::Introduce(const SequenceIntroduction& introduction) {
+  Entry& entry = entries_[introduction.handle];
+  QUIRE_CHECK(!entry.in_use);
+  entry.in_use = true;
+  ++num_sequences_;
+  SequenceState& state = entry.state;
+  state.token_ids.assign(introduction.token_ids.begin(), introduction.token_ids.end());
+  state.num_prompt_tokens = introduction.num_prompt_tokens;
+  state.num_computed_tokens = introduction.num_computed_tokens;
+  state.block_ids.assign(introduction.block_ids.begin(), introduction.block_ids.end());
+  state.sequence_index = introduction.sequence_index;
+  state.sampling = introduction.sampling;
+}
+
+void SequenceTable::Release(SequenceHandle handle) {
+  Entry& entry = entries_[handle];
+  QUIRE_CHECK(entry.in_use);
+  entry.in_use = false;
+  --num_sequences_;
+}
+
+}  // namespace quire

@@ -1,0 +1,70 @@
+// SequenceTable holds what the worker knows of each sequence, by handle. All of it can be derived
+// again from what the scheduler has: a worker that lost its table lost no token.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
+//                block_ids hold at least num_computed_tokens tokens.
+// Cost:          O(1) a lookup. The memory of a released sequence is kept for the next one.
+#ifndef QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
+#define QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/model/sampling_params.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_plan_check.h"
+
+namespace quire {
+
+struct SequenceState {
+  std::vector<TokenId> token_ids;  // prompt, then output; the last one may not be computed yet
+  int32_t num_prompt_tokens = 0;
+  int32_t num_computed_tokens = 0;
+  std::vector<BlockId> block_ids;
+  int32_t sequence_index = 0;
+  SamplingParams sampling;
+
+  int32_t num_known_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  std::span<const TokenId> prompt() const {
+    return std::span(token_ids).first(static_cast<size_t>(num_prompt_tokens));
+  }
+  std::span<const TokenId> output() const {
+    return std::span(token_ids).subspan(static_cast<size_t>(num_prompt_tokens));
+  }
+};
+
+class SequenceTable {
+ public:
+  explicit SequenceTable(int32_t max_sequences);
+
+  // Null when the handle is free. REQUIRES: handle < max_sequences.
+  SequenceState* Find(SequenceHandle handle);
+
+  // For StepPlanChecker.
+  std::optional<KnownSequence> View(SequenceHandle handle) const;
+
+  // REQUIRES: the handle is free.
+  void Introduce(const SequenceIntroduction& introduction);
+
+  // REQUIRES: the handle is in use.
+  void Release(SequenceHandle handle);
+
+  int32_t num_sequences() const { return num_sequences_; }
+
+ private:
+  struct Entry {
+    bool in_use = false;
+    SequenceState state;
+  };
+
+  std::vector<Entry> entries_;  // [max_sequences]
+  int32_t num_sequences_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_

@@ -1,0 +1,177 @@
+#include "worker/runtime/step_executor.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "worker/runtime/batch_builder.h"
+
+namespace quire {
+namespace {
+
+int64_t MicrosBetween(Instant begin, Instant end) { return (end - begin) / kNanosPerMicro; }
+
+}  // namespace
+
+StepExecutor::StepExecutor(Model& model, KernelBackend& backend, int64_t kv_cache_bytes)
+    : model_(model),
+      backend_(backend),
+      kv_cache_bytes_(kv_cache_bytes),
+      sampler_(backend, model.config().vocab_size) {}
+
+absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
+  bool is_power_of_two =
+      block_size_tokens > 0 && (block_size_tokens & (block_size_tokens - 1)) == 0;
+  if (!is_power_of_two || block_size_tokens > kMaxBlockSizeTokens) {
+    return InvalidArgument("STEP_LIMITS",
+                           absl::StrCat("block_size_tokens: must be a power of two (got ",
+                                        block_size_tokens,
+                                        ", limit ",
+                                        kMaxBlockSizeTokens,
+                                        ")"));
+  }
+  const ModelConfig& config = model_.config();
+  return KvCacheSpec{.num_layers = config.num_layers,
+                     .num_kv_heads = config.num_kv_heads,
+                     .head_dim = config.head_dim,
+                     .block_size_tokens = block_size_tokens,
+                     .dtype = dtype};
+}
+
+int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
+  return backend_.LayoutFor(spec).block_bytes();
+}
+
+int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
+  int64_t blocks = kv_cache_bytes_ / std::max<int64_t>(1, BlockBytes(spec));
+  return static_cast<int32_t>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
+}
+
+absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
+  QUIRE_RETURN_IF_ERROR(Validate(limits));
+  int32_t max_positions = model_.config().max_position_embeddings;
+  if (limits.max_model_len > max_positions) {
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat("max_model_len_tokens: more positions than the model has (got ",
+                     limits.max_model_len,
+                     ", limit ",
+                     max_positions,
+                     ")"));
+  }
+  int32_t max_blocks = MaxBlocks(spec);
+  if (limits.num_blocks > max_blocks) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "MEMORY",
+                 absl::StrCat("num_blocks: more than the worker's memory holds (got ",
+                              limits.num_blocks,
+                              ", limit ",
+                              max_blocks,
+                              ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks) {
+  bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks;
+  if (fits && storage_->Clear().ok()) {
+    return absl::OkStatus();
+  }
+  // Mapping takes no memory, so the old pool may stay until the new one is there.
+  QUIRE_ASSIGN_OR_RETURN(auto storage,
+                         KvCacheStorage::Create(backend_.LayoutFor(spec), num_blocks));
+  storage_ = std::move(storage);
+  spec_ = spec;
+  return absl::OkStatus();
+}
+
+absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
+  QUIRE_RETURN_IF_ERROR(order_.CheckEpoch(params.scheduler_incarnation, params.group_epoch));
+  StepLimits limits = params.limits;
+  limits.vocab_size = model_.config().vocab_size;
+  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
+                         SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
+  QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
+  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits.num_blocks));
+  checker_ = std::make_unique<StepPlanChecker>(limits);
+  sequences_ = std::make_unique<SequenceTable>(limits.max_sequences);
+  order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, uint64_t digest) {
+  Instant begin = SteadyNow();
+  QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, digest));
+  if (verdict == StepOrder::Verdict::kReplay) {
+    return &order_.last_result();
+  }
+  QUIRE_RETURN_IF_ERROR(
+      checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
+
+  // From here on nothing can fail.
+  CopyBlocks(plan.copies);
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    sequences_->Introduce(introduction);
+  }
+  Schedule(plan.slices);
+  BuildBatch(slices_, spec_.block_size_tokens, &batch_);
+  StepResult result{.header = plan.header, .plan_digest = digest, .sampled = {}, .timings = {}};
+  Instant built = SteadyNow();
+  float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
+  Instant computed = SteadyNow();
+  sampler_.Sample(slices_, logits, &result.sampled);
+  Commit(result.sampled);
+  for (SequenceHandle handle : plan.releases) {
+    sequences_->Release(handle);
+  }
+  result.timings = {.build_us = MicrosBetween(begin, built),
+                    .forward_us = MicrosBetween(built, computed),
+                    .sample_us = MicrosBetween(computed, SteadyNow())};
+  order_.Complete(std::move(result));
+  return &order_.last_result();
+}
+
+void StepExecutor::CopyBlocks(const std::vector<BlockCopy>& copies) {
+  if (copies.empty()) {
+    return;
+  }
+  copy_src_.clear();
+  copy_dst_.clear();
+  for (const BlockCopy& copy : copies) {
+    copy_src_.push_back(copy.src);
+    copy_dst_.push_back(copy.dst);
+  }
+  backend_.CopyBlocks({.cache = storage_->view(), .src = copy_src_, .dst = copy_dst_});
+}
+
+void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
+  slices_.clear();
+  for (const SequenceSlice& slice : slices) {
+    SequenceState* sequence = sequences_->Find(slice.handle);
+    QUIRE_CHECK(sequence != nullptr);
+    sequence->block_ids.insert(
+        sequence->block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+    slices_.push_back(
+        {.handle = slice.handle, .num_tokens = slice.num_tokens, .sequence = sequence});
+  }
+}
+
+void StepExecutor::Commit(const std::vector<SampledToken>& sampled) {
+  size_t next = 0;
+  for (const ScheduledSlice& slice : slices_) {
+    bool is_sampled = slice.is_sampled();
+    slice.sequence->num_computed_tokens += slice.num_tokens;
+    if (is_sampled) {
+      slice.sequence->token_ids.push_back(sampled[next++].token_id);
+    }
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,102 @@
+// StepExecutor is the worker without its wire: it owns the KV pool and the sequence table and
+// executes plans in the order in which they were numbered.
+//
+// One step: check everything, copy blocks, introduce sequences, build the batch, run the model,
+// sample, release. A step that is refused has changed nothing.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Errors:        those of StepOrder and StepPlanChecker.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.6.
+#ifndef QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
+#define QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/model/kv_cache_spec.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_plan_check.h"
+#include "common/step/step_result.h"
+#include "kernels/api/kernel_backend.h"
+#include "worker/kv_cache/kv_cache_storage.h"
+#include "worker/model/batch.h"
+#include "worker/model/model.h"
+#include "worker/runtime/sampler.h"
+#include "worker/runtime/sequence_table.h"
+#include "worker/runtime/step_order.h"
+
+namespace quire {
+
+// What a scheduler agrees on with a worker when an epoch begins.
+struct EpochParams {
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  StepLimits limits;  // vocab_size is the model's; what is given here is not read
+  DType kv_cache_dtype = DType::kF32;
+};
+
+class StepExecutor {
+ public:
+  // Model and backend must outlive the executor; the backend is the model's. kv_cache_bytes is the
+  // most memory that the KV pool may take.
+  StepExecutor(Model& model, KernelBackend& backend, int64_t kv_cache_bytes);
+
+  // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
+  // size that is no power of two in [1, kMaxBlockSizeTokens].
+  absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
+
+  // Bytes of one block as the backend lays it out.
+  int64_t BlockBytes(const KvCacheSpec& spec) const;
+
+  // Blocks that fit kv_cache_bytes, the null block included; 0 when not even one does.
+  int32_t MaxBlocks(const KvCacheSpec& spec) const;
+
+  // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing.
+  // Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
+  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks.
+  absl::Status BeginEpoch(const EpochParams& params);
+
+  // `digest` is DigestOf(plan). The result is valid until the next call.
+  absl::StatusOr<const StepResult*> Execute(const StepPlan& plan, uint64_t digest);
+
+  const StepOrder& order() const { return order_; }
+  const Model& model() const { return model_; }
+  // Null before the first epoch.
+  const SequenceTable* sequences() const { return sequences_.get(); }
+
+ private:
+  absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
+  absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
+
+  void CopyBlocks(const std::vector<BlockCopy>& copies);
+  // Fills slices_ and appends the new blocks.
+  void Schedule(const std::vector<SequenceSlice>& slices);
+  // What was computed and sampled becomes known.
+  void Commit(const std::vector<SampledToken>& sampled);
+
+  Model& model_;
+  KernelBackend& backend_;
+  const int64_t kv_cache_bytes_;
+
+  StepOrder order_;
+  std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
+  std::unique_ptr<SequenceTable> sequences_;  // of this epoch
+  std::unique_ptr<KvCacheStorage> storage_;
+  KvCacheSpec spec_;
+  Sampler sampler_;
+
+  // Scratch, reused from step to step.
+  std::vector<ScheduledSlice> slices_;
+  Batch batch_;
+  std::vector<BlockId> copy_src_;
+  std::vector<BlockId> copy_dst_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
