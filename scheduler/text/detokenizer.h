@@ -22,12 +22,15 @@ namespace quire {
 
 class Detokenizer {
  public:
-  // prompt: the tokens in front of the output, as the model sees them (with the beginning-of-sequence token).
-  // Only its first and last few tokens are looked at. REQUIRES: tokenizer outlives this object.
-  Detokenizer(const Tokenizer* tokenizer, std::span<const TokenId> prompt, bool skip_special_tokens);
+  // prompt: the tokens in front of the output, as the model sees them (with the
+  // beginning-of-sequence token). Only its first and last few tokens are looked at. REQUIRES:
+  // tokenizer outlives this object.
+  Detokenizer(const Tokenizer* tokenizer,
+              std::span<const TokenId> prompt,
+              bool skip_special_tokens);
 
-  // Takes the next token and returns the text that is final now; often "" for a token that ends inside a
-  // character. An id without a token adds nothing.
+  // Takes the next token and returns the text that is final now; often "" for a token that ends
+  // inside a character. An id without a token adds nothing.
   std::string Push(TokenId id);
 
   // Call once, after the last token: the bytes held back, as U+FFFD.

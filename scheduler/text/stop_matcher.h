@@ -1,6 +1,6 @@
-// StopMatcher finds the first stop string in streamed text and holds back what may be the beginning of
-// one, so that a client never sees part of a stop string. The result does not depend on how
-// the text is cut into pieces.
+// StopMatcher finds the first stop string in streamed text and holds back what may be the beginning
+// of one, so that a client never sees part of a stop string. The result does not depend on how the
+// text is cut into pieces.
 //
 // Which match counts: the one that is complete first; of several that end at the same byte, the
 // longest. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
@@ -34,7 +34,7 @@ class StopAutomaton;
 class StopMatcher {
  public:
   // No stop strings is fine: such a matcher passes everything through.
-  // Errors: kInvalidArgument, STOP_LIMIT (too many, empty, too long) or INVALID_UTF8.
+  // Errors: kInvalidArgument, reason STOP_LIMIT: too many, empty, too long or not UTF-8.
   static absl::StatusOr<StopMatcher> Create(const std::vector<std::string>& stop_strings,
                                             bool include_stop_in_output);
 

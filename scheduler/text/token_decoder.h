@@ -1,56 +1,108 @@
-// TokenDecoder knows the bytes of every token and the rules that join them into text: the `decoder` part of
-// tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both run on it, which is why a stream
-// and a whole decode agree.
+// TokenDecoder knows the bytes of every token and the rules that join them into text: the `decoder`
+// part of tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both run on it, which is why
+// a stream and a whole decode agree.
 //
-// Two kinds of bytes exist. Byte-level vocabularies: any token may end inside a character, and bytes
-// that form none become one U+FFFD for each maximal part, as Rust's from_utf8_lossy does. Byte
-// fallback vocabularies: only tokens "<0x00>" to "<0xFF>" carry loose bytes; a complete character
-// among them is text, every other byte of them becomes a U+FFFD of its own.
+// Known: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
+// Strip.
+//
+// Two kinds of loose bytes exist. Byte-level vocabularies: any token may end inside a character,
+// and bytes that form none become one U+FFFD for each maximal part, as Rust's from_utf8_lossy does.
+// Byte fallback vocabularies: only tokens "<0x00>" to "<0xFF>" carry loose bytes; a complete
+// character among them is text at once, every other byte becomes a U+FFFD of its own. (Hugging Face
+// turns a whole run of byte tokens into U+FFFD when one byte of it is bad, which a stream cannot
+// know in time.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
+// Errors:        kInvalidArgument, reason TOKENIZER.
 #ifndef QUIRE_SCHEDULER_TEXT_TOKEN_DECODER_H_
 #define QUIRE_SCHEDULER_TEXT_TOKEN_DECODER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "common/base/ids.h"
-#include "common/json/json.h"
+#include "scheduler/text/json_node.h"
+#include "scheduler/text/normalizer.h"
 #include "scheduler/text/vocabulary.h"
 
 namespace quire {
 
 // Where a decode stands between two tokens. A value; copy it freely.
 struct DecodeState {
-  std::string pending;       // bytes of an unfinished character, at most 3
-  int32_t strip_left = 0;    // leading characters that may still be stripped
+  std::string pending;         // bytes of an unfinished character, at most 3
+  int64_t strip_left = 0;      // leading characters that may still be stripped
   bool at_first_token = true;  // no token has been kept so far
 };
 
 class TokenDecoder {
  public:
-  // decoder: the value of the key "decoder". vocabulary is read here and must outlive the decoder.
-  // Errors: kInvalidArgument, reason TOKENIZER.
-  static absl::StatusOr<TokenDecoder> Parse(const Json& decoder, const Vocabulary& vocabulary);
+  // node: the value of the key "decoder". normalizer: added tokens that are looked for in
+  // normalised text are also written in normalised form.
+  static absl::StatusOr<TokenDecoder> Parse(const JsonNode& node,
+                                            const Vocabulary& vocabulary,
+                                            const Normalizer& normalizer);
 
   DecodeState Start() const;
-  // Appends the text that token id completes.
+  // Appends the text that token id completes. Nothing for an id without a token.
   void Append(TokenId id, bool skip_special_tokens, DecodeState* state, std::string* text) const;
   // Appends what is left: U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
 
-  // The state after prompt, without its text. Cost: the first and last few tokens.
+  // The state after prompt. Cost: the first and last few tokens.
   DecodeState StateAfter(std::span<const TokenId> prompt, bool skip_special_tokens) const;
 
   // The bytes the token stands for inside a text. "" for an id without a token.
   std::string_view Bytes(TokenId id) const;
 
  private:
+  // How loose bytes are read, and what happens at the front of the text.
+  enum class Kind { kByteLevel, kSentencePiece, kMetaspace };
+
+  struct Token {
+    uint32_t begin = 0;  // in bytes_
+    uint32_t size = 0;
+    bool exists = false;
+    bool special = false;
+    bool is_loose = false;  // the bytes need not be whole characters
+  };
+
+  struct Replacement {
+    std::string from;
+    std::string to;
+  };
+
+  absl::Status ParseLeaves(const std::vector<JsonNode>& leaves);
+  absl::Status ParseChain(const std::vector<JsonNode>& leaves);
+  absl::Status ParseMetaspace(const JsonNode& node);
+  absl::Status AddReplace(const JsonNode& node);
+  absl::Status AddStrip(const JsonNode& node);
+  absl::Status ReadTokens(const Vocabulary& vocabulary, const Normalizer& normalizer);
+  void AddToken(TokenId id, std::string_view text, bool special);
+  std::string TextToBytes(std::string_view text, bool* is_loose) const;
+
+  const Token* Find(TokenId id) const;
+  void AppendLoose(std::string_view bytes, DecodeState* state, std::string* text) const;
+  void FlushPending(DecodeState* state, std::string* text) const;
+  void Emit(std::string_view characters, DecodeState* state, std::string* text) const;
+  void EmitReplacement(size_t bytes, DecodeState* state, std::string* text) const;
+  std::string LooseTail(std::span<const TokenId> prompt, bool skip_special_tokens) const;
+
+  Kind kind_ = Kind::kByteLevel;
+  std::vector<Replacement> replacements_;
+  bool has_byte_fallback_ = false;
+  std::string strip_character_;
+  int64_t strip_left_ = 0;
+  bool drops_first_spaces_ = false;  // Metaspace: the first token loses its spaces
+
+  std::vector<Token> tokens_;  // by id
+  std::string bytes_;
 };
 
 }  // namespace quire

@@ -1,12 +1,13 @@
 // Tokenizer turns text into token ids and back, exactly as Hugging Face `tokenizers` does for the
-// same tokenizer.json: byte-level BPE (GPT-2, OPT, Llama 3, Qwen2, ...) and SentencePiece-style BPE with
-// byte fallback (Llama 2, Mistral, ...). A file that asks for anything this code does not know is
-// refused at load; nothing in it is ever ignored silently. README.md lists what is known.
+// same tokenizer.json: byte-level BPE (GPT-2, OPT, Llama 3, Qwen2, ...) and SentencePiece-style BPE
+// with byte fallback (Llama 2, Mistral, ...). A file that asks for anything this code does not know
+// is refused at load; nothing in it is ever ignored silently. README.md lists what is known.
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
-//                Encode: INVALID_UTF8, or TOKENIZE_BUDGET when a pattern of the operator's file backtracks
-//                without end on this text (impossible with the patterns of the models named above).
+//                Encode: INVALID_UTF8, or TOKENIZE_BUDGET when a pattern of the operator's file
+//                backtracks without end on this text (impossible with the patterns of the models
+//                named above).
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -40,7 +41,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // add_special_tokens: apply the post-processor of the file (usually: put the beginning-of-sequence
+  // add_special_tokens: apply the post-processor of the file (usually: put the
+  // beginning-of-sequence
   //   token in front).
   // parse_special: true reads the text of a special token ("</s>") as that token, anywhere in the
   //   text, as Hugging Face does by default; false reads it as plain text. Use false for text that
@@ -57,8 +59,8 @@ class Tokenizer {
 
   // One more than the largest id. Ids below it may still have no token: see IsValidId.
   int32_t vocab_size() const;
-  // Whether the id names a token. False for negative ids, ids of gaps, and ids at or past vocab_size(),
-  // which a model may well have as padding.
+  // Whether the id names a token. False for negative ids, ids of gaps, and ids at or past
+  // vocab_size(), which a model may well have as padding.
   bool IsValidId(TokenId id) const;
   // Whether the id names a special added token, one that skip_special_tokens leaves out.
   bool IsSpecial(TokenId id) const;

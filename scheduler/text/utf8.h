@@ -1,5 +1,5 @@
-// Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing above
-// U+10FFFF, no cut tail. Everything behind Tokenizer::Encode relies on it.
+// Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing
+// above U+10FFFF, no cut tail. Everything behind Tokenizer::Encode relies on it.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.

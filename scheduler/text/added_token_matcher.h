@@ -1,0 +1,64 @@
+// AddedTokenMatcher cuts text at added tokens: leftmost match first, the longest of those that
+// start there, then the rules of each token (single_word, lstrip, rstrip).
+//
+// Thread safety: immutable after Create; safe from any thread.
+// Cost:          O(bytes x longest added token), the second bounded by the vocabulary's limit;
+// bytes that
+//                begin no token cost one table look-up.
+#ifndef QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
+#define QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "scheduler/text/vocabulary.h"
+
+namespace quire {
+
+// A stretch of the text: an added token, or text for the model.
+struct TextSection {
+  std::string_view text;
+  std::optional<TokenId> added;
+};
+
+class AddedTokenMatcher {
+ public:
+  // Looks for `pattern`, which is the token's content or its normalised form. Returns false, and
+  // changes nothing, when the pattern is empty or already taken.
+  [[nodiscard]] bool Add(std::string_view pattern, const AddedToken& token);
+
+  // Appends the sections of text, none of them empty. match_special false: special tokens are text.
+  void Split(std::string_view text, bool match_special, std::vector<TextSection>* sections) const;
+
+ private:
+  struct Rules {
+    TokenId id;
+    bool single_word;
+    bool lstrip;
+    bool rstrip;
+    bool special;
+  };
+  struct Match {
+    size_t end;
+    const Rules* rules;
+  };
+
+  std::optional<Match> LongestAt(std::string_view text, size_t start) const;
+
+  // A trie: (node, byte) -> node. Node 0 is the root.
+  absl::flat_hash_map<uint64_t, uint32_t> edges_;
+  std::vector<int32_t> rule_index_ = {-1};  // by node; -1: no token ends here
+  std::vector<Rules> rules_;
+  std::bitset<256> first_bytes_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_

@@ -1,0 +1,98 @@
+// BpeModel merges the characters or bytes of a piece of text into tokens: again and again the
+// adjacent pair with the lowest rank, leftmost first.
+//
+// Thread safety: immutable after Create; safe from any thread. Scratch is one caller's.
+// Errors:        kInvalidArgument, reason TOKENIZER.
+// Cost:          a piece that is itself a token: one look-up. Else O(n^2) up to a few dozen
+// symbols, where that is
+//                fastest, and O(n log n) beyond, by a priority queue over a linked list.
+// Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
+#ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
+#define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "scheduler/text/json_node.h"
+#include "scheduler/text/vocabulary.h"
+
+namespace quire {
+
+class BpeModel {
+ public:
+  // Working memory of Encode; reuse it for many pieces.
+  struct Scratch {
+    std::vector<TokenId> symbols;
+    std::vector<uint32_t> ranks;
+    std::vector<int32_t> previous;
+    std::vector<int32_t> next;
+    std::vector<uint64_t> queue;
+  };
+
+  // node: the value of the key "model". byte_level: pieces are bytes, and the vocabulary writes
+  // each byte as a character of GPT-2's alphabet. vocabulary must outlive the model.
+  static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const JsonNode& node,
+                                                                const Vocabulary& vocabulary,
+                                                                bool byte_level);
+
+  // Appends the tokens of piece. REQUIRES: valid UTF-8, not empty.
+  void Encode(std::string_view piece, Scratch* scratch, std::vector<TokenId>* ids) const;
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    TokenId merged;
+  };
+
+  BpeModel() = default;
+
+  absl::Status ReadOptions(const JsonNode& node, const Vocabulary& vocabulary);
+  absl::Status ReadMerges(const JsonNode& node, const Vocabulary& vocabulary);
+  absl::Status AddMerge(const JsonNode& node,
+                        std::string_view left,
+                        std::string_view right,
+                        const Vocabulary& vocabulary);
+  absl::Status IndexSymbols(const JsonNode& node, const Vocabulary& vocabulary);
+  void IndexWholePieces(const Vocabulary& vocabulary);
+  void FindSafeCut(const Vocabulary& vocabulary);
+
+  const Merge* FindMerge(TokenId left, TokenId right) const;
+  void EncodeWord(std::string_view word, Scratch* scratch, std::vector<TokenId>* ids) const;
+  // Fills scratch->symbols with the tokens of single characters or bytes.
+  void ReadSymbols(std::string_view word, Scratch* scratch) const;
+  void ReadByteSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
+  void ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
+  bool AppendFallbackBytes(std::string_view character, std::vector<TokenId>* symbols) const;
+  void MergeShort(Scratch* scratch) const;
+  void MergeLong(Scratch* scratch) const;
+
+  bool byte_level_ = false;
+  bool fuse_unk_ = false;
+  bool byte_fallback_ = false;
+  bool ignore_merges_ = false;
+  bool cut_before_metaspace_ = false;
+  std::optional<TokenId> unk_;
+
+  std::array<TokenId, 256> byte_tokens_;  // of a byte; -1: none
+  absl::flat_hash_map<char32_t, TokenId> character_tokens_;
+  absl::flat_hash_map<uint64_t, Merge> merges_;  // by left << 32 | right
+  std::vector<TokenId> merged_by_rank_;
+
+  // Pieces that become exactly one token. The keys are views into piece_bytes_ or the vocabulary.
+  absl::flat_hash_map<std::string_view, TokenId> whole_pieces_;
+  std::string piece_bytes_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_

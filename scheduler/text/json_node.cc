@@ -1,0 +1,128 @@
+#include "scheduler/text/json_node.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kMaxQuotedBytes = 64;
+
+}  // namespace
+
+absl::Status JsonNode::Error(std::string_view rule) const {
+  return InvalidArgument("TOKENIZER", absl::StrCat(path_, ": ", ToAbsl(rule)));
+}
+
+absl::Status JsonNode::Error(std::string_view rule, std::string_view text) const {
+  std::string quoted = absl::CEscape(ToAbsl(text.substr(0, kMaxQuotedBytes)));
+  return Error(absl::StrCat(
+      ToAbsl(rule), " (got \"", quoted, text.size() > kMaxQuotedBytes ? "...\")" : "\")"));
+}
+
+bool JsonNode::Has(const char* key) const {
+  if (!json_->is_object()) {
+    return false;
+  }
+  auto it = json_->find(key);
+  return it != json_->end() && !it->is_null();
+}
+
+absl::StatusOr<JsonNode> JsonNode::Get(const char* key) const {
+  if (!json_->is_object()) {
+    return Error("must be an object");
+  }
+  JsonNode child(nullptr, path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key));
+  auto it = json_->find(key);
+  if (it == json_->end()) {
+    return child.Error("is missing");
+  }
+  child.json_ = &*it;
+  return child;
+}
+
+absl::StatusOr<std::string> JsonNode::GetString(const char* key) const {
+  QUIRE_ASSIGN_OR_RETURN(JsonNode child, Get(key));
+  if (!child.json_->is_string()) {
+    return child.Error("must be a string");
+  }
+  return child.json_->get_ref<const std::string&>();
+}
+
+absl::StatusOr<bool> JsonNode::GetBool(const char* key) const {
+  QUIRE_ASSIGN_OR_RETURN(JsonNode child, Get(key));
+  if (!child.json_->is_boolean()) {
+    return child.Error("must be true or false");
+  }
+  return child.json_->get<bool>();
+}
+
+absl::StatusOr<bool> JsonNode::GetBool(const char* key, bool fallback) const {
+  return Has(key) ? GetBool(key) : fallback;
+}
+
+absl::StatusOr<int64_t> JsonNode::GetInt(const char* key) const {
+  QUIRE_ASSIGN_OR_RETURN(JsonNode child, Get(key));
+  if (!child.json_->is_number_integer() ||
+      (child.json_->is_number_unsigned() && child.json_->get<uint64_t>() > uint64_t{INT64_MAX})) {
+    return child.Error("must be an integer");
+  }
+  return child.json_->get<int64_t>();
+}
+
+absl::StatusOr<std::vector<JsonNode>> JsonNode::GetArray(const char* key) const {
+  QUIRE_ASSIGN_OR_RETURN(JsonNode child, Get(key));
+  if (!child.json_->is_array()) {
+    return child.Error("must be an array");
+  }
+  std::vector<JsonNode> items;
+  items.reserve(child.json_->size());
+  for (size_t i = 0; i < child.json_->size(); ++i) {
+    items.emplace_back(&(*child.json_)[i], absl::StrCat(child.path_, "[", i, "]"));
+  }
+  return items;
+}
+
+absl::Status JsonNode::CheckKeys(std::initializer_list<std::string_view> known) const {
+  if (!json_->is_object()) {
+    return Error("must be an object");
+  }
+  for (const auto& [key, value] : json_->items()) {
+    if (std::find(known.begin(), known.end(), std::string_view(key)) == known.end()) {
+      return Error("has a member that is not known", key);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key) {
+  std::vector<JsonNode> leaves;
+  std::vector<JsonNode> open = {node};  // the next one to look at is the last
+  while (!open.empty()) {
+    JsonNode current = open.back();
+    open.pop_back();
+    if (current.json().is_null()) {
+      if (current.path() != node.path()) {
+        return current.Error("must be an object");
+      }
+      continue;
+    }
+    QUIRE_ASSIGN_OR_RETURN(std::string type, current.GetString("type"));
+    if (type != "Sequence") {
+      leaves.push_back(current);
+      continue;
+    }
+    QUIRE_RETURN_IF_ERROR(current.CheckKeys({"type", list_key}));
+    QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, current.GetArray(list_key));
+    open.insert(open.end(), items.rbegin(), items.rend());
+  }
+  return leaves;
+}
+
+}  // namespace quire

@@ -1,0 +1,146 @@
+#include "scheduler/text/normalizer.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "scheduler/text/utf8.h"
+
+namespace quire {
+namespace {
+
+std::optional<NormalizationForm> FormNamed(std::string_view type) {
+  if (type == "NFC") return NormalizationForm::kNfc;
+  if (type == "NFD") return NormalizationForm::kNfd;
+  if (type == "NFKC") return NormalizationForm::kNfkc;
+  if (type == "NFKD") return NormalizationForm::kNfkd;
+  return std::nullopt;
+}
+
+std::string_view StripSpace(std::string_view text, bool left, bool right) {
+  size_t begin = 0;
+  size_t end = 0;  // of the last character that is not white space
+  bool inside = false;
+  size_t position = 0;
+  while (position < text.size()) {
+    size_t start = position;
+    if (!IsWhiteSpace(DecodeValidUtf8(text, &position))) {
+      begin = inside ? begin : start;
+      inside = true;
+      end = position;
+    }
+  }
+  if (!inside) {
+    return {};
+  }
+  begin = left ? begin : 0;
+  end = right ? end : text.size();
+  return text.substr(begin, end - begin);
+}
+
+absl::Status ReplaceMatches(const Pattern& pattern, const std::string& to, std::string* text) {
+  std::vector<TextSpan> spans;
+  QUIRE_RETURN_IF_ERROR(pattern.FindAll(*text, &spans));
+  std::string replaced;
+  replaced.reserve(text->size());
+  for (const TextSpan& span : spans) {
+    if (span.is_match) {
+      replaced += to;
+    } else {
+      replaced.append(*text, span.begin, span.end - span.begin);
+    }
+  }
+  *text = std::move(replaced);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Normalizer> Normalizer::Parse(const JsonNode& node) {
+  Normalizer normalizer;
+  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> leaves, FlattenSequence(node, "normalizers"));
+  for (const JsonNode& leaf : leaves) {
+    QUIRE_ASSIGN_OR_RETURN(Step step, ParseStep(leaf));
+    normalizer.steps_.push_back(std::move(step));
+  }
+  return normalizer;
+}
+
+absl::StatusOr<Normalizer::Step> Normalizer::ParseStep(const JsonNode& node) {
+  QUIRE_ASSIGN_OR_RETURN(std::string type, node.GetString("type"));
+  if (std::optional<NormalizationForm> form = FormNamed(type); form.has_value()) {
+    QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type"}));
+    return Step(*form);
+  }
+  if (type == "Lowercase") {
+    QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type"}));
+    return Step(Lowercase{});
+  }
+  if (type == "Strip") {
+    QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "strip_left", "strip_right"}));
+    QUIRE_ASSIGN_OR_RETURN(bool left, node.GetBool("strip_left"));
+    QUIRE_ASSIGN_OR_RETURN(bool right, node.GetBool("strip_right"));
+    return Step(Strip{left, right});
+  }
+  if (type == "Prepend") {
+    QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "prepend"}));
+    QUIRE_ASSIGN_OR_RETURN(std::string prefix, node.GetString("prepend"));
+    return Step(Prepend{std::move(prefix)});
+  }
+  if (type == "Replace") {
+    return ParseReplace(node);
+  }
+  return node.Error("type of normalizer is not supported", type);
+}
+
+absl::StatusOr<Normalizer::Step> Normalizer::ParseReplace(const JsonNode& node) {
+  QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "pattern", "content"}));
+  QUIRE_ASSIGN_OR_RETURN(JsonNode pattern, node.Get("pattern"));
+  QUIRE_RETURN_IF_ERROR(pattern.CheckKeys({"String", "Regex"}));
+  QUIRE_ASSIGN_OR_RETURN(std::string to, node.GetString("content"));
+  if (pattern.Has("Regex")) {
+    QUIRE_ASSIGN_OR_RETURN(std::string regex, pattern.GetString("Regex"));
+    absl::StatusOr<Pattern> compiled = Pattern::Compile(regex);
+    if (!compiled.ok()) {
+      return node.Error(ToStd(compiled.status().message()));
+    }
+    return Step(ReplacePattern{std::move(*compiled), std::move(to)});
+  }
+  QUIRE_ASSIGN_OR_RETURN(std::string from, pattern.GetString("String"));
+  if (from.empty()) {
+    return pattern.Error("String must not be empty");
+  }
+  return Step(ReplaceLiteral{std::move(from), std::move(to)});
+}
+
+absl::Status Normalizer::Apply(std::string* text) const {
+  for (const Step& step : steps_) {
+    QUIRE_RETURN_IF_ERROR(ApplyStep(step, text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Normalizer::ApplyStep(const Step& step, std::string* text) {
+  if (const auto* form = std::get_if<NormalizationForm>(&step)) {
+    *text = Normalize(*form, *text);
+  } else if (std::holds_alternative<Lowercase>(step)) {
+    *text = ToLowerCase(*text);
+  } else if (const auto* strip = std::get_if<Strip>(&step)) {
+    *text = std::string(StripSpace(*text, strip->left, strip->right));
+  } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
+    if (!text->empty()) {
+      text->insert(0, prepend->prefix);
+    }
+  } else if (const auto* literal = std::get_if<ReplaceLiteral>(&step)) {
+    absl::StrReplaceAll({{literal->from, literal->to}}, text);
+  } else if (const auto* pattern = std::get_if<ReplacePattern>(&step)) {
+    return ReplaceMatches(pattern->from, pattern->to, text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quire

@@ -1,0 +1,63 @@
+// Normalizer rewrites text before it is cut into pieces: the `normalizer` of tokenizer.json.
+// Known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, and Sequence of them.
+//
+// Thread safety: immutable after Parse; safe from any thread.
+// Cost:          O(n log n) in bytes.
+#ifndef QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
+#define QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "scheduler/text/json_node.h"
+#include "scheduler/text/pattern.h"
+#include "scheduler/text/unicode.h"
+
+namespace quire {
+
+class Normalizer {
+ public:
+  // node: the value of the key "normalizer"; null means none.
+  static absl::StatusOr<Normalizer> Parse(const JsonNode& node);
+
+  bool empty() const { return steps_.empty(); }
+
+  // REQUIRES: *text is valid UTF-8, and it still is afterwards.
+  // Errors: as for Pattern::FindAll.
+  absl::Status Apply(std::string* text) const;
+
+ private:
+  struct Strip {
+    bool left;
+    bool right;
+  };
+  struct Lowercase {};
+  struct Prepend {
+    std::string prefix;
+  };
+  struct ReplaceLiteral {
+    std::string from;
+    std::string to;
+  };
+  struct ReplacePattern {
+    Pattern from;
+    std::string to;
+  };
+  using Step =
+      std::variant<NormalizationForm, Lowercase, Strip, Prepend, ReplaceLiteral, ReplacePattern>;
+
+  static absl::StatusOr<Step> ParseStep(const JsonNode& node);
+  static absl::StatusOr<Step> ParseReplace(const JsonNode& node);
+  static absl::Status ApplyStep(const Step& step, std::string* text);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_NORMALIZER_H_

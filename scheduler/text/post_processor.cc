@@ -1,0 +1,114 @@
+#include "scheduler/text/post_processor.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/status_macros.h"
+
+namespace quire {
+namespace {
+
+// The token ids that a template means by a special token's name.
+absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
+                                                 const std::string& name,
+                                                 const Vocabulary& vocabulary) {
+  QUIRE_ASSIGN_OR_RETURN(JsonNode special, specials.Get(name.c_str()));
+  QUIRE_RETURN_IF_ERROR(special.CheckKeys({"id", "ids", "tokens"}));
+  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, special.GetArray("ids"));
+  std::vector<TokenId> ids;
+  for (const JsonNode& item : items) {
+    if (!item.json().is_number_unsigned() ||
+        item.json().get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
+        !vocabulary.Contains(static_cast<TokenId>(item.json().get<uint64_t>()))) {
+      return item.Error("must be the id of a token");
+    }
+    ids.push_back(static_cast<TokenId>(item.json().get<uint64_t>()));
+  }
+  return ids;
+}
+
+// ["</s>", 2], a token and its id.
+absl::StatusOr<TokenId> TokenPair(const JsonNode& node,
+                                  const char* key,
+                                  const Vocabulary& vocabulary) {
+  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> pair, node.GetArray(key));
+  if (pair.size() != 2 || !pair[0].json().is_string() || !pair[1].json().is_number_unsigned()) {
+    return node.Error(absl::StrCat(key, " must be a token and its id"));
+  }
+  uint64_t id = pair[1].json().get<uint64_t>();
+  if (id >= static_cast<uint64_t>(vocabulary.size()) ||
+      !vocabulary.Contains(static_cast<TokenId>(id))) {
+    return pair[1].Error("must be the id of a token");
+  }
+  return static_cast<TokenId>(id);
+}
+
+}  // namespace
+
+absl::StatusOr<PostProcessor> PostProcessor::Parse(const JsonNode& node,
+                                                   const Vocabulary& vocabulary) {
+  PostProcessor post_processor;
+  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> leaves, FlattenSequence(node, "processors"));
+  for (const JsonNode& leaf : leaves) {
+    QUIRE_ASSIGN_OR_RETURN(std::string type, leaf.GetString("type"));
+    if (type == "TemplateProcessing") {
+      QUIRE_RETURN_IF_ERROR(post_processor.AddTemplate(leaf, vocabulary));
+    } else if (type == "RobertaProcessing") {
+      QUIRE_RETURN_IF_ERROR(post_processor.AddRoberta(leaf, vocabulary));
+    } else if (type == "ByteLevel") {
+      QUIRE_RETURN_IF_ERROR(
+          leaf.CheckKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+    } else {
+      return leaf.Error("type of post_processor is not supported", type);
+    }
+  }
+  return post_processor;
+}
+
+absl::Status PostProcessor::AddTemplate(const JsonNode& node, const Vocabulary& vocabulary) {
+  QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "single", "pair", "special_tokens"}));
+  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, node.GetArray("single"));
+  std::vector<TokenId> before;
+  std::vector<TokenId> after;
+  bool seen_text = false;
+  for (const JsonNode& item : items) {
+    QUIRE_RETURN_IF_ERROR(item.CheckKeys({"Sequence", "SpecialToken"}));
+    if (item.Has("Sequence")) {
+      QUIRE_ASSIGN_OR_RETURN(JsonNode sequence, item.Get("Sequence"));
+      QUIRE_ASSIGN_OR_RETURN(std::string id, sequence.GetString("id"));
+      if (id != "A" || seen_text) {
+        return item.Error("a template for one text must have the sequence A once");
+      }
+      seen_text = true;
+      continue;
+    }
+    QUIRE_ASSIGN_OR_RETURN(JsonNode special, item.Get("SpecialToken"));
+    QUIRE_ASSIGN_OR_RETURN(std::string name, special.GetString("id"));
+    QUIRE_ASSIGN_OR_RETURN(JsonNode specials, node.Get("special_tokens"));
+    QUIRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, TemplateIds(specials, name, vocabulary));
+    std::vector<TokenId>& side = seen_text ? after : before;
+    side.insert(side.end(), ids.begin(), ids.end());
+  }
+  if (!seen_text) {
+    return node.Error("a template for one text must have the sequence A once");
+  }
+  Wrap(before, after);
+  return absl::OkStatus();
+}
+
+absl::Status PostProcessor::AddRoberta(const JsonNode& node, const Vocabulary& vocabulary) {
+  QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"}));
+  QUIRE_ASSIGN_OR_RETURN(TokenId sep, TokenPair(node, "sep", vocabulary));
+  QUIRE_ASSIGN_OR_RETURN(TokenId cls, TokenPair(node, "cls", vocabulary));
+  Wrap({cls}, {sep});
+  return absl::OkStatus();
+}
+
+void PostProcessor::Wrap(const std::vector<TokenId>& before, const std::vector<TokenId>& after) {
+  prefix_.insert(prefix_.begin(), before.begin(), before.end());
+  suffix_.insert(suffix_.end(), after.begin(), after.end());
+}
+
+}  // namespace quire

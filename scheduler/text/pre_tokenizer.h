@@ -1,0 +1,100 @@
+// PreTokenizer cuts normalised text into the pieces that the model merges within: the
+// `pre_tokenizer` of tokenizer.json. Known: ByteLevel (last), Split, Digits, Metaspace, Whitespace,
+// WhitespaceSplit, and Sequence of them.
+//
+// Thread safety: immutable after Parse; safe from any thread.
+// Cost:          O(bytes) for everything but Split with a pattern of its own, which costs what the
+// pattern does.
+#ifndef QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
+#define QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "scheduler/text/json_node.h"
+#include "scheduler/text/pattern.h"
+#include "scheduler/text/word_splitter.h"
+
+namespace quire {
+
+// The pieces of one text. They are views of `text`, which is the given text or, when a step had to
+// rewrite it, `buffer`. Reuse one object for many texts to save allocations.
+struct PieceList {
+  std::vector<TextSpan> spans;
+  std::string_view text;
+  std::string buffer;
+  std::vector<TextSpan> scratch_matches;
+  std::vector<TextSpan> scratch_spans;
+
+  std::string_view Piece(const TextSpan& span) const {
+    return text.substr(span.begin, span.end - span.begin);
+  }
+};
+
+class PreTokenizer {
+ public:
+  // node: the value of the key "pre_tokenizer"; null means that a text is one piece.
+  static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
+
+  // Whether the model sees the bytes of a piece (through the byte-level alphabet) or its
+  // characters.
+  bool is_byte_level() const { return is_byte_level_; }
+
+  // Fills *pieces. at_text_start: text is the beginning of what the caller asked to encode.
+  // REQUIRES: text is valid UTF-8 and outlives *pieces.
+  // Errors: as for Pattern::FindAll.
+  absl::Status Split(std::string_view text, bool at_text_start, PieceList* pieces) const;
+
+ private:
+  enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
+  enum class CharSet { kNumber, kWhiteSpace };
+  struct Literal {
+    std::string text;
+  };
+  struct WordsAndSymbols {
+  };  // runs of word characters, runs of other characters that are not spaces
+  using Matcher = std::variant<WordSplitter, Pattern, Literal, CharSet, WordsAndSymbols>;
+  struct SplitStep {
+    Matcher matcher;
+    Behavior behavior;
+    bool invert;
+  };
+  // Replaces every space and puts a prefix in front of pieces.
+  struct PrefixStep {
+    enum class When { kAlways, kFirst, kNever };
+    std::string prefix;   // put in front of a piece that does not start with it
+    bool replace_spaces;  // by prefix
+    When when;
+  };
+  using Step = std::variant<SplitStep, PrefixStep>;
+
+  absl::Status AddLeaf(const JsonNode& node);
+  absl::Status AddByteLevel(const JsonNode& node);
+  absl::Status AddMetaspace(const JsonNode& node);
+  absl::Status AddSplit(const JsonNode& node);
+  static absl::StatusOr<Behavior> ParseBehavior(const JsonNode& node);
+  static absl::StatusOr<Matcher> ParseMatcher(const JsonNode& node);
+
+  static absl::Status Run(const SplitStep& step, PieceList* pieces);
+  static void Run(const PrefixStep& step, bool at_text_start, PieceList* pieces);
+  static absl::Status FindMatches(const Matcher& matcher,
+                                  std::string_view text,
+                                  std::vector<TextSpan>* matches);
+  static void Combine(Behavior behavior,
+                      const std::vector<TextSpan>& matches,
+                      size_t offset,
+                      std::vector<TextSpan>* spans);
+
+  std::vector<Step> steps_;
+  bool is_byte_level_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_

@@ -1,0 +1,212 @@
+#include "scheduler/text/tokenizer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "scheduler/text/added_token_matcher.h"
+#include "scheduler/text/bpe_model.h"
+#include "scheduler/text/json_node.h"
+#include "scheduler/text/normalizer.h"
+#include "scheduler/text/post_processor.h"
+#include "scheduler/text/pre_tokenizer.h"
+#include "scheduler/text/token_decoder.h"
+#include "scheduler/text/utf8.h"
+#include "scheduler/text/vocabulary.h"
+
+namespace quire {
+namespace {
+
+// The largest known file (Gemma 3, 262k tokens) has 33 MB.
+constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
+
+// A component that may be absent, as the parsers expect it: null when it is.
+JsonNode Component(const JsonNode& root, const char* key) {
+  static const Json kNull;
+  auto it = root.json().find(key);
+  return JsonNode(it == root.json().end() ? &kNull : &*it, key);
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  std::unique_ptr<const Vocabulary> vocabulary;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::unique_ptr<const BpeModel> model;
+  PostProcessor post_processor;
+  TokenDecoder decoder;
+  AddedTokenMatcher original_matcher;    // added tokens of the text as it was given
+  AddedTokenMatcher normalized_matcher;  // those of the normalised text
+
+  absl::Status IndexAddedTokens();
+  absl::Status EncodeSection(std::string_view section,
+                             bool at_text_start,
+                             bool parse_special,
+                             std::vector<TokenId>* ids) const;
+  absl::Status EncodeNormalized(std::string_view normalized,
+                                bool at_text_start,
+                                bool parse_special,
+                                std::vector<TokenId>* ids) const;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  QUIRE_ASSIGN_OR_RETURN(Json json, ParseJsonFile(path, kMaxFileBytes));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromJson(json);
+  if (!tokenizer.ok()) {
+    return Error(tokenizer.status().code(),
+                 ReasonOf(tokenizer.status()),
+                 absl::StrCat(path, ": ", tokenizer.status().message()));
+  }
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json) {
+  JsonNode root(&json, "");
+  if (!json.is_object()) {
+    return InvalidArgument("TOKENIZER", "tokenizer: must be an object");
+  }
+  // truncation and padding are defaults of training scripts, not part of how text is encoded.
+  QUIRE_RETURN_IF_ERROR(root.CheckKeys({"version",
+                                        "truncation",
+                                        "padding",
+                                        "added_tokens",
+                                        "normalizer",
+                                        "pre_tokenizer",
+                                        "post_processor",
+                                        "decoder",
+                                        "model"}));
+  if (root.Has("version")) {
+    QUIRE_ASSIGN_OR_RETURN(std::string version, root.GetString("version"));
+    if (version != "1.0") {
+      return InvalidArgument("TOKENIZER", "version: must be 1.0");
+    }
+  }
+  QUIRE_ASSIGN_OR_RETURN(JsonNode model, root.Get("model"));
+  auto parts = std::make_unique<Parts>();
+  QUIRE_ASSIGN_OR_RETURN(parts->vocabulary, Vocabulary::Create(root));
+  const Vocabulary& vocabulary = *parts->vocabulary;
+  QUIRE_ASSIGN_OR_RETURN(parts->normalizer, Normalizer::Parse(Component(root, "normalizer")));
+  QUIRE_ASSIGN_OR_RETURN(parts->pre_tokenizer,
+                         PreTokenizer::Parse(Component(root, "pre_tokenizer")));
+  QUIRE_ASSIGN_OR_RETURN(parts->model,
+                         BpeModel::Create(model, vocabulary, parts->pre_tokenizer.is_byte_level()));
+  QUIRE_ASSIGN_OR_RETURN(parts->post_processor,
+                         PostProcessor::Parse(Component(root, "post_processor"), vocabulary));
+  QUIRE_ASSIGN_OR_RETURN(
+      parts->decoder,
+      TokenDecoder::Parse(Component(root, "decoder"), vocabulary, parts->normalizer));
+  QUIRE_RETURN_IF_ERROR(parts->IndexAddedTokens());
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+absl::Status Tokenizer::Parts::IndexAddedTokens() {
+  for (const AddedToken& token : vocabulary->added_tokens()) {
+    std::string pattern = token.content;
+    if (token.normalized) {
+      QUIRE_RETURN_IF_ERROR(normalizer.Apply(&pattern));
+    }
+    AddedTokenMatcher& matcher = token.normalized ? normalized_matcher : original_matcher;
+    if (!matcher.Add(pattern, token)) {
+      return InvalidArgument("TOKENIZER",
+                             absl::StrCat("added_tokens: the token with id ",
+                                          token.id,
+                                          " normalises to nothing or to the same text as another"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_text,
+                                                       bool add_special_tokens,
+                                                       bool parse_special) const {
+  QUIRE_RETURN_IF_ERROR(CheckUtf8("text", utf8_text));
+  std::vector<TokenId> ids;
+  if (add_special_tokens) {
+    ids = parts_->post_processor.prefix();
+  }
+  std::vector<TextSection> sections;
+  parts_->original_matcher.Split(utf8_text, parse_special, &sections);
+  for (const TextSection& section : sections) {
+    if (section.added.has_value()) {
+      ids.push_back(*section.added);
+    } else {
+      bool at_text_start = section.text.data() == utf8_text.data();
+      QUIRE_RETURN_IF_ERROR(
+          parts_->EncodeSection(section.text, at_text_start, parse_special, &ids));
+    }
+  }
+  if (add_special_tokens) {
+    const std::vector<TokenId>& suffix = parts_->post_processor.suffix();
+    ids.insert(ids.end(), suffix.begin(), suffix.end());
+  }
+  return ids;
+}
+
+absl::Status Tokenizer::Parts::EncodeSection(std::string_view section,
+                                             bool at_text_start,
+                                             bool parse_special,
+                                             std::vector<TokenId>* ids) const {
+  if (normalizer.empty()) {
+    return EncodeNormalized(section, at_text_start, parse_special, ids);
+  }
+  std::string normalized(section);
+  QUIRE_RETURN_IF_ERROR(normalizer.Apply(&normalized));
+  return EncodeNormalized(normalized, at_text_start, parse_special, ids);
+}
+
+absl::Status Tokenizer::Parts::EncodeNormalized(std::string_view normalized,
+                                                bool at_text_start,
+                                                bool parse_special,
+                                                std::vector<TokenId>* ids) const {
+  std::vector<TextSection> sections;
+  normalized_matcher.Split(normalized, parse_special, &sections);
+  PieceList pieces;
+  BpeModel::Scratch scratch;
+  for (const TextSection& section : sections) {
+    if (section.added.has_value()) {
+      ids->push_back(*section.added);
+      continue;
+    }
+    bool is_first = at_text_start && section.text.data() == normalized.data();
+    QUIRE_RETURN_IF_ERROR(pre_tokenizer.Split(section.text, is_first, &pieces));
+    for (const TextSpan& span : pieces.spans) {
+      model->Encode(pieces.Piece(span), &scratch, ids);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  std::string text;
+  DecodeState state = parts_->decoder.Start();
+  for (TokenId id : ids) {
+    parts_->decoder.Append(id, skip_special_tokens, &state, &text);
+  }
+  parts_->decoder.Finish(&state, &text);
+  return text;
+}
+
+int32_t Tokenizer::vocab_size() const { return parts_->vocabulary->size(); }
+
+bool Tokenizer::IsValidId(TokenId id) const { return parts_->vocabulary->Contains(id); }
+
+bool Tokenizer::IsSpecial(TokenId id) const { return parts_->vocabulary->IsSpecial(id); }
+
+std::string_view Tokenizer::TokenText(TokenId id) const { return parts_->vocabulary->Text(id); }
+
+std::string_view Tokenizer::TokenBytes(TokenId id) const { return parts_->decoder.Bytes(id); }
+
+std::optional<TokenId> Tokenizer::FindToken(std::string_view token_text) const {
+  return parts_->vocabulary->Find(token_text);
+}
+
+const TokenDecoder& Tokenizer::decoder() const { return parts_->decoder; }
+
+}  // namespace quire

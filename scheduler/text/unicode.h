@@ -1,0 +1,45 @@
+// The character classes that tokenizer patterns speak of, in the Unicode version that Hugging Face
+// `tokenizers` uses today (16.0), so that the same text is cut in the same places.
+//
+// Thread safety: free functions, safe from any thread.
+// Cost:          a table look-up.
+#ifndef QUIRE_SCHEDULER_TEXT_UNICODE_H_
+#define QUIRE_SCHEDULER_TEXT_UNICODE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+enum class CharClass : uint8_t {
+  kLetter,   // general category L
+  kNumber,   // general category N
+  kNewline,  // \r or \n
+  kSpace,    // White_Space other than \r and \n
+  kOther,
+};
+
+CharClass ClassOf(char32_t code_point);
+
+// Perl's \w by Unicode: letters, marks, decimal numbers, connectors, joiners.
+bool IsWordCharacter(char32_t code_point);
+
+inline bool IsWhiteSpace(char32_t code_point) {
+  CharClass char_class = ClassOf(code_point);
+  return char_class == CharClass::kSpace || char_class == CharClass::kNewline;
+}
+
+enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// text in the given form. Characters newer than Unicode 9 are left as they are, because Hugging
+// Face's normaliser does not know them. REQUIRES: text is valid UTF-8.
+// Cost: O(n log n), also for endless runs of combining marks.
+std::string Normalize(NormalizationForm form, std::string_view text);
+
+// Lower case, character by character, without regard to context or language.
+std::string ToLowerCase(std::string_view text);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_UNICODE_H_

@@ -1,0 +1,85 @@
+// Vocabulary maps token texts and ids, over the model's own tokens and the added ones.
+//
+// Thread safety: immutable after Create; safe from any thread. Not copyable: others keep views into
+// it. Invariants:    no two tokens share an id or a text; size() is at most twice the number of
+// tokens, so that a
+//                file cannot make the process allocate much more than its own size.
+// Errors:        kInvalidArgument, reason TOKENIZER.
+// Cost:          look-ups O(1); memory about 40 bytes a token and its text.
+#ifndef QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
+#define QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "scheduler/text/json_node.h"
+
+namespace quire {
+
+// A token outside the model's merges, found in the text before everything else.
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  bool single_word = false;  // only between characters that are not of a word
+  bool lstrip = false;       // takes the white space on its left with it
+  bool rstrip = false;       // takes the white space on its right with it
+  bool normalized = false;   // looked for in normalised text, not in the original
+  bool special = false;      // left out of decoded text when asked
+};
+
+class Vocabulary {
+ public:
+  // root: the whole tokenizer.json. Reads model.vocab and added_tokens.
+  static absl::StatusOr<std::unique_ptr<const Vocabulary>> Create(const JsonNode& root);
+
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+
+  // One more than the largest id.
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+  bool Contains(TokenId id) const { return id >= 0 && id < size() && At(id).exists; }
+  bool IsSpecial(TokenId id) const { return Contains(id) && At(id).special; }
+  bool IsInModel(TokenId id) const { return Contains(id) && At(id).in_model; }
+  // "" when there is no such token.
+  std::string_view Text(TokenId id) const {
+    return Contains(id) ? At(id).text : std::string_view();
+  }
+
+  std::optional<TokenId> Find(std::string_view text) const;
+  // The same, among the model's own tokens only.
+  std::optional<TokenId> FindInModel(std::string_view text) const;
+
+  const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
+
+ private:
+  struct Token {
+    std::string_view text;
+    bool exists = false;
+    bool in_model = false;
+    bool special = false;
+  };
+
+  Vocabulary() = default;
+  const Token& At(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
+  absl::Status ReadModel(const JsonNode& vocab);
+  absl::Status ReadAdded(const std::vector<JsonNode>& nodes);
+  absl::Status CheckSpan(const JsonNode& root) const;
+  absl::Status Index(const JsonNode& root);
+
+  std::vector<std::pair<std::string, TokenId>> model_tokens_;
+  std::vector<AddedToken> added_tokens_;
+  std::vector<Token> tokens_;  // by id
+  absl::flat_hash_map<std::string_view, TokenId> ids_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
