@@ -1,0 +1,133 @@
+// Finds the keys and values of one chunk in the block pool: straight from the blocks where a vector
+// of slots lies inside one block, otherwise (or where many rows will read them) widened to fp32 in
+// a panel first. Templates over a Simd struct S and the stored type T.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
+
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/paged_attention_tile.inl.h"
+
+namespace quire {
+namespace {
+
+// The context of one sequence under one KV head.
+template <typename T>
+struct ContextBlocks {
+  const T* base;
+  const KvCacheLayout* layout;
+  const BlockId* table;
+  int32_t layer;
+  int32_t kv_head;
+  int32_t num_blocks;  // blocks that hold positions of the context
+
+  const T* Keys(int32_t index) const {
+    return base + layout->KeyOffset(table[index], layer, kv_head);
+  }
+  const T* Values(int32_t index) const {
+    return base + layout->ValueOffset(table[index], layer, kv_head);
+  }
+};
+
+// Calls fn(block index, first slot in the block, slots of the chunk) for each block that holds
+// wanted slots of the chunk.
+template <typename Fn>
+void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, const Fn& fn) {
+  int32_t index = (chunk_position + wanted.begin) / block_size;
+  int32_t in_block = (chunk_position + wanted.begin) % block_size;
+  for (int32_t slot = wanted.begin; slot < wanted.end; ++index, in_block = 0) {
+    const int32_t left_in_block = block_size - in_block;
+    const int32_t left = wanted.end - slot;
+    const int32_t n = left < left_in_block ? left : left_in_block;
+    fn(index, in_block, SlotRange{slot, slot + n});
+    slot += n;
+  }
+}
+
+// Views the blocks themselves. REQUIRES: block_size % S::kLanes == 0. A vector of keys may reach
+// into slots that were never written: their scores are garbage, and softmax drops them.
+template <typename S, typename T>
+void ViewBlocks(const ContextBlocks<T>& context,
+                int32_t chunk_position,
+                SlotRange wanted,
+                ChunkView<S, T>* view) {
+  const KvCacheLayout& layout = *context.layout;
+  const int32_t block_size = layout.block_size_tokens;
+  const int64_t slot_elements = layout.head_dim;
+  view->key_dim_stride = layout.key_dim_stride;
+  view->value_slot_stride = layout.value_slot_stride;
+  view->num_segments = 0;
+  ForEachBlock(
+      chunk_position, wanted, block_size, [&](int32_t index, int32_t in_block, SlotRange slots) {
+        const T* keys = context.Keys(index);
+        const T* values = context.Values(index);
+        const int32_t group_begin = slots.begin / S::kLanes;
+        for (int32_t group = group_begin; group * S::kLanes < slots.end; ++group) {
+          const int32_t slot = group * S::kLanes - slots.begin + in_block;
+          view->keys[group] = keys + slot;
+          view->prefetch[group] = values + slot * slot_elements;
+        }
+        // While the values of this block are weighted, the keys of the next chunk's are fetched.
+        const int32_t ahead = (chunk_position + slots.begin + kAttentionChunkTokens) / block_size;
+        const T* next = ahead < context.num_blocks ? context.Keys(ahead) : values;
+        view->segments[view->num_segments++] = {values + in_block * slot_elements,
+                                                next + in_block * slot_elements,
+                                                slots.begin,
+                                                slots.end};
+      });
+}
+
+// Copies the wanted keys to panel [groups][head_dim][kLanes] and the values to [slots][head_dim].
+template <typename S, typename T>
+void PackBlocks(const ContextBlocks<T>& context,
+                int32_t chunk_position,
+                SlotRange wanted,
+                float* key_panel,
+                float* value_panel,
+                ChunkView<S, float>* view) {
+  const KvCacheLayout& layout = *context.layout;
+  const int32_t head_dim = layout.head_dim;
+  const int64_t group_floats = int64_t{head_dim} * S::kLanes;
+  view->key_dim_stride = S::kLanes;
+  view->value_slot_stride = head_dim;
+  view->num_segments = 1;
+  view->segments[0] = {
+      value_panel + int64_t{wanted.begin} * head_dim, nullptr, wanted.begin, wanted.end};
+  for (int32_t group = wanted.begin / S::kLanes; group * S::kLanes < wanted.end; ++group) {
+    view->keys[group] = key_panel + group * group_floats;
+    view->prefetch[group] = nullptr;
+  }
+  ForEachBlock(
+      chunk_position,
+      wanted,
+      layout.block_size_tokens,
+      [&](int32_t index, int32_t in_block, SlotRange slots) {
+        const T* keys = context.Keys(index);
+        const T* values = context.Values(index);
+        for (int32_t slot = slots.begin; slot < slots.end;) {
+          const int32_t lane = slot % S::kLanes;
+          const int32_t left = slots.end - slot;
+          const int32_t n = left < S::kLanes - lane ? left : S::kLanes - lane;
+          const T* from = keys + in_block + (slot - slots.begin);
+          float* to = key_panel + slot / S::kLanes * group_floats + lane;
+          for (int32_t d = 0; d < head_dim; ++d) {
+            S::StoreN(to + d * S::kLanes, S::LoadN(from + d * layout.key_dim_stride, n), n);
+          }
+          slot += n;
+        }
+        for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
+          const T* from = values + (in_block + slot - slots.begin) * layout.value_slot_stride;
+          float* to = value_panel + int64_t{slot} * head_dim;
+          for (int32_t d = 0; d < head_dim; d += S::kLanes) {
+            const int32_t n = head_dim - d < S::kLanes ? head_dim - d : S::kLanes;
+            S::StoreN(to + d, S::LoadN(from + d, n), n);
+          }
+        }
+      });
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_

@@ -1,0 +1,328 @@
+// The kernel of PagedAttention as a template over a Simd struct S. Included by
+// paged_attention_<isa>.cc only; see paged_attention.h for the order of all sums.
+//
+// A task goes through its chunks in ascending order. In each chunk its rows, in tiles of up to
+// kTileRows, compute scores, softmax and weighted values (AttendTile); the chunk's result is then
+// merged into the rows' running result, or left for the merge at the end of a split task.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
+
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/paged_attention_chunk.inl.h"
+#include "kernels/cpu/paged_attention_plan.h"
+#include "kernels/cpu/paged_attention_softmax.inl.h"
+#include "kernels/cpu/paged_attention_tile.inl.h"
+#include "kernels/cpu/storage_types.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+namespace {
+
+// From so many rows on, widening keys and values once pays for itself.
+constexpr int32_t kPackRows = 24;
+
+// The result of some chunks for the rows of a task, in memory of PartialFloats(rows, head_dim).
+struct Partial {
+  SoftmaxStats* stats;  // [rows]
+  float* values;        // [rows, head_dim]
+
+  Partial(float* memory, int64_t rows)
+      : stats(reinterpret_cast<SoftmaxStats*>(memory)), values(memory + 2 * rows) {}
+};
+
+// A thread's memory: everything a task needs besides what it shares.
+template <typename S>
+struct TaskMemory {
+  float* q;            // tiles of [head_dim, rows of the tile]
+  SlotRange* ranges;   // [rows], of the current chunk
+  float* scores;       // [kTileRows, kScoreStride]
+  float* running;      // a Partial
+  float* chunk;        // a Partial
+  float* key_panel;    // [kGroups][head_dim][kLanes]
+  float* value_panel;  // [kAttentionChunkTokens][head_dim]
+
+  TaskMemory(void* memory, int64_t rows, int64_t head_dim) {
+    auto* base = static_cast<float*>(memory);
+    int64_t used = 0;
+    const auto take = [&](int64_t floats) {
+      float* taken = base != nullptr ? base + used : nullptr;
+      used += (floats + kAlignment - 1) / kAlignment * kAlignment;
+      return taken;
+    };
+    q = take(rows * head_dim);
+    ranges = reinterpret_cast<SlotRange*>(take(2 * rows));
+    scores = take(int64_t{kTileRows} * kScoreStride);
+    running = take(PartialFloats(rows, head_dim));
+    chunk = take(PartialFloats(rows, head_dim));
+    key_panel = take(kAttentionChunkTokens * head_dim);
+    value_panel = take(kAttentionChunkTokens * head_dim);
+    bytes = static_cast<size_t>(used) * sizeof(float);
+  }
+
+  static size_t Bytes(int64_t rows, int64_t head_dim) {
+    return TaskMemory(nullptr, rows, head_dim).bytes;
+  }
+
+ private:
+  static constexpr int64_t kAlignment = 16;  // floats
+  size_t bytes;
+};
+
+// Rows are ordered by query, then head. Tiles are as equal as they can be.
+struct RowTiles {
+  int32_t rows;
+  int32_t tiles;
+
+  explicit RowTiles(int32_t num_rows)
+      : rows(num_rows), tiles((num_rows + kTileRows - 1) / kTileRows) {}
+  int32_t begin(int32_t tile) const { return static_cast<int32_t>(int64_t{rows} * tile / tiles); }
+  int32_t end(int32_t tile) const { return begin(tile + 1); }
+};
+
+template <typename S, typename T>
+class AttentionTaskRunner {
+ public:
+  AttentionTaskRunner(const PagedAttentionParams& params,
+                      const AttentionPlan& plan,
+                      const AttentionTask& task,
+                      void* memory)
+      : p_(params),
+        plan_(plan),
+        task_(task),
+        head_dim_(params.cache.layout.head_dim),
+        group_(params.num_heads / params.cache.layout.num_kv_heads),
+        tiles_((task.query_end - task.query_begin) * group_),
+        memory_(memory, MaxTaskRows(group_), head_dim_) {
+    first_token_ = p_.query_start[task.seq] + task.query_begin;
+    const int32_t query_length = p_.query_start[task.seq + 1] - p_.query_start[task.seq];
+    first_position_ = p_.seq_lens[task.seq] - query_length + task.query_begin;
+    context_.base = static_cast<const T*>(p_.cache.base);
+    context_.layout = &p_.cache.layout;
+    context_.table = p_.block_tables + int64_t{task.seq} * p_.max_blocks_per_seq;
+    context_.layer = p_.layer;
+    context_.kv_head = task.kv_head;
+    const int32_t block_size = p_.cache.layout.block_size_tokens;
+    context_.num_blocks = (p_.seq_lens[task.seq] + block_size - 1) / block_size;
+  }
+
+  void Run() {
+    PackQueries();
+    if (task_.split >= 0) {
+      RunSplit();
+      return;
+    }
+    const Partial running = EmptyResult();
+    for (int32_t chunk = task_.chunk_begin; chunk < task_.chunk_end; ++chunk) {
+      const Partial partial(memory_.chunk, tiles_.rows);
+      AttendChunk(chunk, partial);
+      MergeChunk(partial, running);
+    }
+    Finish(running);
+  }
+
+ private:
+  // The thread that takes tasks_left to zero has all partial results before it (acquire pairs with
+  // the others' release).
+  void RunSplit() {
+    AttentionSplit& split = plan_.splits[task_.split];
+    const int64_t partial_floats = PartialFloats(tiles_.rows, head_dim_);
+    for (int32_t chunk = task_.chunk_begin; chunk < task_.chunk_end; ++chunk) {
+      float* memory = split.partials + (chunk - split.chunk_begin) * partial_floats;
+      AttendChunk(chunk, Partial(memory, tiles_.rows));
+    }
+    if (__atomic_sub_fetch(&split.tasks_left, 1, __ATOMIC_ACQ_REL) != 0) {
+      return;
+    }
+    const Partial running = EmptyResult();
+    for (int32_t i = 0; i < split.chunk_end - split.chunk_begin; ++i) {
+      MergeChunk(Partial(split.partials + i * partial_floats, tiles_.rows), running);
+    }
+    Finish(running);
+  }
+
+  Partial EmptyResult() {
+    const Partial running(memory_.running, tiles_.rows);
+    for (int32_t row = 0; row < tiles_.rows; ++row) {
+      running.stats[row] = {};
+    }
+    return running;
+  }
+
+  void MergeChunk(const Partial& partial, const Partial& running) {
+    for (int32_t row = 0; row < tiles_.rows; ++row) {
+      const int64_t at = int64_t{row} * head_dim_;
+      MergeRow<S>(partial.stats[row],
+                  partial.values + at,
+                  head_dim_,
+                  &running.stats[row],
+                  running.values + at);
+    }
+  }
+
+  // Element of q or out where a row begins, given the elements from token to token.
+  int64_t RowOffset(int32_t row, int64_t token_stride) const {
+    const int64_t head = int64_t{task_.kv_head} * group_ + row % group_;
+    return (first_token_ + row / group_) * token_stride + head * head_dim_;
+  }
+
+  void Finish(const Partial& running) {
+    for (int32_t row = 0; row < tiles_.rows; ++row) {
+      FinishRow<S>(running.stats[row],
+                   running.values + int64_t{row} * head_dim_,
+                   head_dim_,
+                   p_.out + RowOffset(row, int64_t{p_.num_heads} * head_dim_));
+    }
+  }
+
+  void PackQueries() {
+    for (int32_t tile = 0; tile < tiles_.tiles; ++tile) {
+      const int32_t begin = tiles_.begin(tile);
+      const int32_t rows = tiles_.end(tile) - begin;
+      float* to = memory_.q + int64_t{begin} * head_dim_;
+      for (int32_t r = 0; r < rows; ++r) {
+        const float* from = p_.q + RowOffset(begin + r, p_.q_row_stride);
+        for (int32_t d = 0; d < head_dim_; ++d) {
+          to[d * rows + r] = from[d];
+        }
+      }
+    }
+  }
+
+  // The slots of the chunk that each row attends to go to memory_.ranges; returns their union.
+  SlotRange FindRanges(int32_t chunk_position) {
+    SlotRange wanted{kAttentionChunkTokens, 0};
+    for (int32_t row = 0; row < tiles_.rows; ++row) {
+      const int32_t position = first_position_ + row / group_;
+      const int32_t oldest = p_.sliding_window > 0 ? position - p_.sliding_window + 1 : 0;
+      SlotRange range{oldest - chunk_position, position + 1 - chunk_position};
+      range.begin = range.begin > 0 ? range.begin : 0;
+      range.end = range.end < kAttentionChunkTokens ? range.end : kAttentionChunkTokens;
+      memory_.ranges[row] = range;
+      if (!range.empty()) {
+        wanted.begin = range.begin < wanted.begin ? range.begin : wanted.begin;
+        wanted.end = range.end > wanted.end ? range.end : wanted.end;
+      }
+    }
+    return wanted;
+  }
+
+  void AttendChunk(int32_t chunk, const Partial& result) {
+    const int32_t chunk_position = chunk * kAttentionChunkTokens;
+    const SlotRange wanted = FindRanges(chunk_position);
+    const bool vectors_inside_blocks = p_.cache.layout.block_size_tokens % S::kLanes == 0;
+    if (tiles_.rows >= kPackRows || !vectors_inside_blocks) {
+      ChunkView<S, float> view;
+      PackBlocks<S, T>(
+          context_, chunk_position, wanted, memory_.key_panel, memory_.value_panel, &view);
+      AttendTiles<float, false>(view, result);
+    } else {
+      ChunkView<S, T> view;
+      ViewBlocks<S, T>(context_, chunk_position, wanted, &view);
+      tiles_.tiles == 1 ? AttendTiles<T, true>(view, result) : AttendTiles<T, false>(view, result);
+    }
+  }
+
+  template <typename E, bool kPrefetch>
+  void AttendTiles(const ChunkView<S, E>& view, const Partial& result) {
+    for (int32_t tile = 0; tile < tiles_.tiles; ++tile) {
+      const int32_t begin = tiles_.begin(tile);
+      switch (tiles_.end(tile) - begin) {
+        case 1:
+          AttendTile<E, 1, kPrefetch>(view, begin, result);
+          break;
+        case 2:
+          AttendTile<E, 2, kPrefetch>(view, begin, result);
+          break;
+        case 3:
+          AttendTile<E, 3, kPrefetch>(view, begin, result);
+          break;
+        case 4:
+          AttendTile<E, 4, kPrefetch>(view, begin, result);
+          break;
+        case 5:
+          AttendTile<E, 5, kPrefetch>(view, begin, result);
+          break;
+        default:
+          AttendTile<E, kTileRows, kPrefetch>(view, begin, result);
+      }
+    }
+  }
+
+  template <int kRows>
+  TileSlots SlotsOfTile(const SlotRange* ranges) const {
+    TileSlots slots{{kAttentionChunkTokens, 0}, {0, kAttentionChunkTokens}, ranges};
+    for (int r = 0; r < kRows; ++r) {
+      const SlotRange range = ranges[r];
+      slots.all.begin = range.begin > slots.all.begin ? range.begin : slots.all.begin;
+      slots.all.end = range.end < slots.all.end ? range.end : slots.all.end;
+      if (!range.empty()) {
+        slots.any.begin = range.begin < slots.any.begin ? range.begin : slots.any.begin;
+        slots.any.end = range.end > slots.any.end ? range.end : slots.any.end;
+      }
+    }
+    return slots;
+  }
+
+  template <typename E, int kRows, bool kPrefetch>
+  void AttendTile(const ChunkView<S, E>& view, int32_t first_row, const Partial& result) {
+    const SlotRange* ranges = memory_.ranges + first_row;
+    const TileSlots slots = SlotsOfTile<kRows>(ranges);
+    if (!slots.any.empty()) {
+      const int32_t group_end = (slots.any.end + S::kLanes - 1) / S::kLanes;
+      ScoreGroups<S, E, kRows, kPrefetch>(view,
+                                          slots.any.begin / S::kLanes,
+                                          group_end,
+                                          memory_.q + int64_t{first_row} * head_dim_,
+                                          head_dim_,
+                                          memory_.scores);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      result.stats[first_row + r] =
+          SoftmaxOfRow<S>(memory_.scores + r * kScoreStride, ranges[r], p_.scale);
+    }
+    if (!slots.any.empty()) {
+      WeightValues<S, E, kRows, kPrefetch>(
+          view, slots, memory_.scores, head_dim_, result.values + int64_t{first_row} * head_dim_);
+    }
+  }
+
+  const PagedAttentionParams& p_;
+  const AttentionPlan& plan_;
+  const AttentionTask& task_;
+  const int32_t head_dim_;
+  const int32_t group_;  // query heads of the KV head
+  const RowTiles tiles_;
+  const TaskMemory<S> memory_;
+  int64_t first_token_ = 0;
+  int32_t first_position_ = 0;
+  ContextBlocks<T> context_;
+};
+
+template <typename S, typename T>
+void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
+  const int32_t group = p.num_heads / p.cache.layout.num_kv_heads;
+  const size_t work_bytes = TaskMemory<S>::Bytes(MaxTaskRows(group), p.cache.layout.head_dim);
+  const AttentionPlan plan = PlanAttention(p, team, work_bytes);
+  team.ParallelFor(plan.num_tasks, [&](int64_t task, int thread) {
+    AttentionTaskRunner<S, T>(p, plan, plan.tasks[task], plan.WorkMemory(team, thread)).Run();
+  });
+}
+
+template <typename S>
+void PagedAttentionKernel(const PagedAttentionParams& p, ThreadTeam& team) {
+  switch (p.cache.layout.dtype) {
+    case DType::kF32:
+      return PagedAttentionOf<S, float>(p, team);
+    case DType::kF16:
+      return PagedAttentionOf<S, Float16>(p, team);
+    case DType::kBF16:
+      return PagedAttentionOf<S, BFloat16>(p, team);
+  }
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_

@@ -1,0 +1,166 @@
+#include "kernels/cpu/paged_attention_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "common/base/math.h"
+
+namespace quire {
+namespace {
+
+// Below kMinTasksPerThread tasks a thread, tasks are split until there are about
+// kSplitTasksPerThread.
+constexpr int32_t kMinTasksPerThread = 3;
+constexpr int32_t kSplitTasksPerThread = 4;
+
+struct Tiling {
+  int32_t heads_per_kv_head = 0;
+  int32_t queries_per_tile = 0;
+  int64_t rows_chunks_per_task = 0;  // tasks above this are split; 0: none is
+};
+
+struct Counts {
+  int64_t tasks = 0;
+  int64_t splits = 0;
+  int64_t partial_floats = 0;
+  int64_t rows_chunks = 0;
+};
+
+int32_t QueryLength(const PagedAttentionParams& p, int32_t seq) {
+  return p.query_start[seq + 1] - p.query_start[seq];
+}
+
+AttentionTask MakeTask(const PagedAttentionParams& p, int32_t seq, int32_t begin, int32_t end) {
+  const int32_t first_position = p.seq_lens[seq] - QueryLength(p, seq) + begin;
+  const int32_t end_position = p.seq_lens[seq] - QueryLength(p, seq) + end;
+  const int32_t oldest =
+      p.sliding_window > 0 ? std::max(0, first_position - p.sliding_window + 1) : 0;
+  AttentionTask task;
+  task.seq = seq;
+  task.query_begin = begin;
+  task.query_end = end;
+  task.chunk_begin = oldest / kAttentionChunkTokens;
+  task.chunk_end = DivCeil(end_position, kAttentionChunkTokens);
+  return task;
+}
+
+template <typename Fn>
+void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t seq, const Fn& fn) {
+  const int32_t length = QueryLength(p, seq);
+  const int32_t num_tiles = DivCeil(length, tiling.queries_per_tile);
+  for (int32_t tile = num_tiles - 1; tile >= 0; --tile) {
+    const auto begin = static_cast<int32_t>(int64_t{length} * tile / num_tiles);
+    const auto end = static_cast<int32_t>(int64_t{length} * (tile + 1) / num_tiles);
+    AttentionTask task = MakeTask(p, seq, begin, end);
+    for (int32_t head = 0; head < p.cache.layout.num_kv_heads; ++head) {
+      task.kv_head = head;
+      fn(task);
+    }
+  }
+}
+
+// Large tasks first, so that the last to finish are small: prompts from their end, then decodes.
+template <typename Fn>
+void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
+  for (bool decodes : {false, true}) {
+    for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
+      if ((QueryLength(p, seq) <= 1) == decodes) {
+        ForEachTileOf(p, tiling, seq, fn);
+      }
+    }
+  }
+}
+
+int64_t RowsOf(const AttentionTask& task, const Tiling& tiling) {
+  return int64_t{task.query_end - task.query_begin} * tiling.heads_per_kv_head;
+}
+
+int32_t PartsOf(const AttentionTask& task, const Tiling& tiling) {
+  if (tiling.rows_chunks_per_task == 0) {
+    return 1;
+  }
+  const int32_t chunks = task.chunk_end - task.chunk_begin;
+  const int64_t wanted = DivCeil(RowsOf(task, tiling) * chunks, tiling.rows_chunks_per_task);
+  return static_cast<int32_t>(std::min<int64_t>(wanted, chunks));
+}
+
+Counts CountTasks(const PagedAttentionParams& p, const Tiling& tiling) {
+  Counts counts;
+  ForEachWholeTask(p, tiling, [&](const AttentionTask& task) {
+    const int32_t chunks = task.chunk_end - task.chunk_begin;
+    const int32_t parts = PartsOf(task, tiling);
+    const int64_t rows = RowsOf(task, tiling);
+    counts.tasks += parts;
+    counts.rows_chunks += rows * chunks;
+    if (parts > 1) {
+      ++counts.splits;
+      counts.partial_floats += chunks * PartialFloats(rows, p.cache.layout.head_dim);
+    }
+  });
+  return counts;
+}
+
+// Writes tasks and splits where they belong. `partials` is the memory for all splits.
+void FillPlan(const PagedAttentionParams& p,
+              const Tiling& tiling,
+              AttentionTask* next_task,
+              AttentionSplit* splits,
+              float* partials) {
+  int32_t num_splits = 0;
+  ForEachWholeTask(p, tiling, [&](AttentionTask task) {
+    const int32_t parts = PartsOf(task, tiling);
+    if (parts == 1) {
+      *next_task++ = task;
+      return;
+    }
+    const int32_t first = task.chunk_begin;
+    const int32_t chunks = task.chunk_end - task.chunk_begin;
+    splits[num_splits] = {parts, task.chunk_begin, task.chunk_end, partials};
+    partials += chunks * PartialFloats(RowsOf(task, tiling), p.cache.layout.head_dim);
+    task.split = num_splits++;
+    for (int32_t part = 0; part < parts; ++part) {
+      task.chunk_begin = first + static_cast<int32_t>(int64_t{chunks} * part / parts);
+      task.chunk_end = first + static_cast<int32_t>(int64_t{chunks} * (part + 1) / parts);
+      *next_task++ = task;
+    }
+  });
+}
+
+}  // namespace
+
+AttentionPlan PlanAttention(const PagedAttentionParams& p, ThreadTeam& team, size_t work_bytes) {
+  constexpr size_t kAlignment = 64;
+  Tiling tiling;
+  tiling.heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
+  tiling.queries_per_tile = std::max(1, kMaxTaskRows / tiling.heads_per_kv_head);
+  Counts counts = CountTasks(p, tiling);
+  if (team.num_threads() > 1 && counts.tasks < int64_t{kMinTasksPerThread} * team.num_threads()) {
+    const int64_t target = int64_t{kSplitTasksPerThread} * team.num_threads();
+    tiling.rows_chunks_per_task = std::max<int64_t>(1, counts.rows_chunks / target);
+    counts = CountTasks(p, tiling);
+  }
+
+  const size_t tasks_bytes =
+      RoundUp(static_cast<size_t>(counts.tasks) * sizeof(AttentionTask), kAlignment);
+  const size_t splits_bytes =
+      RoundUp(static_cast<size_t>(counts.splits) * sizeof(AttentionSplit), kAlignment);
+  const size_t partials_bytes =
+      RoundUp(static_cast<size_t>(counts.partial_floats) * sizeof(float), kAlignment);
+  auto* memory = static_cast<unsigned char*>(
+      team.Scratch(0, tasks_bytes + splits_bytes + partials_bytes + work_bytes));
+  auto* tasks = reinterpret_cast<AttentionTask*>(memory);
+  auto* splits = reinterpret_cast<AttentionSplit*>(memory + tasks_bytes);
+  auto* partials = reinterpret_cast<float*>(memory + tasks_bytes + splits_bytes);
+  FillPlan(p, tiling, tasks, splits, partials);
+
+  AttentionPlan plan;
+  plan.tasks = tasks;
+  plan.splits = splits;
+  plan.num_tasks = static_cast<int32_t>(counts.tasks);
+  plan.work_bytes = work_bytes;
+  plan.work_of_thread_0 = memory + tasks_bytes + splits_bytes + partials_bytes;
+  return plan;
+}
+
+}  // namespace quire

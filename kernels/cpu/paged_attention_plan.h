@@ -1,0 +1,68 @@
+// AttentionPlan is how one PagedAttention call is cut into tasks, and the memory that they share.
+//
+// A task is a tile of queries of one sequence, all query heads of one KV head, over a range of
+// chunks. Usually the range is the whole context. Where there are too few tasks for the threads,
+// tasks are split by chunks: they leave partial results per chunk, and the one that finishes last
+// merges them in order. The cut changes who computes what, never a bit of the result.
+//
+// Thread safety: made by the caller; afterwards read-only but for AttentionSplit::tasks_left.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+// A row is one (query, head) pair. More rows a task read K and V less often; fewer make more tasks.
+inline constexpr int32_t kMaxTaskRows = 96;
+
+struct AttentionTask {
+  int32_t seq = 0;
+  int32_t kv_head = 0;
+  int32_t query_begin = 0;  // queries [begin, end) of the sequence, counted from its first
+  int32_t query_end = 0;
+  int32_t chunk_begin = 0;  // chunks [begin, end) of the context
+  int32_t chunk_end = 0;
+  int32_t split = -1;  // index of its AttentionSplit; -1: the task is whole
+};
+
+// What the parts of one split task share.
+struct AttentionSplit {
+  int32_t tasks_left = 0;  // changed by atomic builtins only
+  int32_t chunk_begin = 0;
+  int32_t chunk_end = 0;
+  float* partials = nullptr;  // [chunk_end - chunk_begin] partial results of the task's rows
+};
+
+struct AttentionPlan {
+  const AttentionTask* tasks = nullptr;
+  AttentionSplit* splits = nullptr;
+  int32_t num_tasks = 0;
+  size_t work_bytes = 0;             // each thread's own memory
+  void* work_of_thread_0 = nullptr;  // thread 0 keeps the plan in its scratch, and this behind it
+
+  void* WorkMemory(ThreadTeam& team, int thread) const {
+    return thread == 0 ? work_of_thread_0 : team.Scratch(thread, work_bytes);
+  }
+};
+
+// The most rows a task of this call has.
+inline int32_t MaxTaskRows(int32_t heads_per_kv_head) {
+  return heads_per_kv_head > kMaxTaskRows ? heads_per_kv_head : kMaxTaskRows;
+}
+
+// Floats of the partial result of one chunk: maximum, sum and weighted values of each row.
+inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
+
+// Writes the plan into team.Scratch(0, ...), which stays the plan's until the call is over.
+AttentionPlan PlanAttention(const PagedAttentionParams& params,
+                            ThreadTeam& team,
+                            size_t work_bytes);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_

@@ -1,0 +1,103 @@
+// Softmax of one row over one chunk, and the merge of chunks. Templates over a Simd struct S.
+//
+// Source: online softmax, Milakov and Gimelshein 2018.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_SOFTMAX_INL_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_SOFTMAX_INL_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/paged_attention_tile.inl.h"
+
+namespace quire {
+namespace {
+
+// Of the positions of one row, or of one chunk of them. sum == 0 means that there was none: any
+// position makes it at least 1, or NaN.
+struct SoftmaxStats {
+  float max = 0.0F;
+  float sum = 0.0F;
+};
+
+// Bit i for lane i of the vector at `slot`: the lanes inside range.
+template <typename S>
+uint32_t LanesInside(SlotRange range, int32_t slot) {
+  const int32_t begin = range.begin > slot ? range.begin - slot : 0;
+  const int32_t end = range.end < slot + S::kLanes ? range.end - slot : S::kLanes;
+  return ((uint32_t{1} << end) - 1) & ~((uint32_t{1} << begin) - 1);
+}
+
+// Turns scores into weights exp(scale * score - max) and returns max and sum. Weights of slots
+// outside range but in the same vectors as slots inside become 0; others are not touched.
+template <typename S>
+SoftmaxStats SoftmaxOfRow(float* scores, SlotRange range, float scale) {
+  if (range.empty()) {
+    return {};
+  }
+  const int32_t first = range.begin / S::kLanes * S::kLanes;
+  const auto outside = S::Broadcast(-std::numeric_limits<float>::infinity());
+  const auto scales = S::Broadcast(scale);
+  auto max = outside;
+  for (int32_t slot = first; slot < range.end; slot += S::kLanes) {
+    auto score = S::Mul(S::Load(scores + slot), scales);
+    if (slot < range.begin || slot + S::kLanes > range.end) {
+      score = S::Select(LanesInside<S>(range, slot), score, outside);
+    }
+    S::Store(scores + slot, score);
+    max = S::Max(max, score);
+  }
+  SoftmaxStats stats;
+  stats.max = S::ReduceMax(max);
+  const auto row_max = S::Broadcast(stats.max);
+  auto sum = S::Zero();
+  for (int32_t slot = first; slot < range.end; slot += S::kLanes) {
+    const auto weight = S::Exp(S::Sub(S::Load(scores + slot), row_max));
+    S::Store(scores + slot, weight);
+    sum = S::Add(sum, weight);
+  }
+  stats.sum = S::ReduceSum(sum);
+  return stats;
+}
+
+// Adds the result of the next chunk to the running result of a row.
+template <typename S>
+void MergeRow(SoftmaxStats chunk_stats,
+              const float* chunk_values,
+              int32_t head_dim,
+              SoftmaxStats* stats,
+              float* values) {
+  if (chunk_stats.sum == 0.0F) {
+    return;
+  }
+  if (stats->sum == 0.0F) {
+    *stats = chunk_stats;
+    __builtin_memcpy(values, chunk_values, static_cast<size_t>(head_dim) * sizeof(float));
+    return;
+  }
+  const float max = chunk_stats.max > stats->max ? chunk_stats.max : stats->max;
+  const auto old_factor = S::Exp(S::Broadcast(stats->max - max));
+  const auto new_factor = S::Exp(S::Broadcast(chunk_stats.max - max));
+  stats->max = max;
+  const auto sum = S::Add(S::Mul(S::Broadcast(stats->sum), old_factor),
+                          S::Mul(S::Broadcast(chunk_stats.sum), new_factor));
+  S::StoreN(&stats->sum, sum, 1);
+  for (int32_t d = 0; d < head_dim; d += S::kLanes) {
+    const int32_t n = head_dim - d < S::kLanes ? head_dim - d : S::kLanes;
+    const auto old_part = S::Mul(S::LoadN(values + d, n), old_factor);
+    S::StoreN(values + d, S::Fma(S::LoadN(chunk_values + d, n), new_factor, old_part), n);
+  }
+}
+
+template <typename S>
+void FinishRow(SoftmaxStats stats, const float* values, int32_t head_dim, float* out) {
+  const auto sum = S::Broadcast(stats.sum);
+  for (int32_t d = 0; d < head_dim; d += S::kLanes) {
+    const int32_t n = head_dim - d < S::kLanes ? head_dim - d : S::kLanes;
+    S::StoreN(out + d, S::Div(S::LoadN(values + d, n), sum), n);
+  }
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_SOFTMAX_INL_H_
