@@ -6,16 +6,20 @@
 #ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
 #define QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
 
+#include <span>
+
 #include "kernels/api/attention.h"
 #include "kernels/api/dense.h"
 #include "kernels/api/kernel_backend.h"
 #include "kernels/api/sampling.h"
+#include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/thread_team.h"
 
 namespace quire {
 
 struct KernelTable {
   const char* isa = "";  // "avx512": the name that CpuBackendOptions takes
+  PanelShape panel;      // of the packed weights that `linear` reads
   void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
@@ -26,10 +30,11 @@ struct KernelTable {
   void (*sample)(const SampleParams& params, ThreadTeam& team) = nullptr;
 };
 
-// The tables compiled in. The x86 tables exist on x86-64 only.
-const KernelTable& Avx512KernelTable();
-const KernelTable& Avx2KernelTable();
-const KernelTable& PortableKernelTable();
+// All that are compiled in, the fastest first. AVX paths exist on x86-64 only.
+std::span<const KernelTable> KernelTables();
+
+// Whether this machine and its operating system can run the table's instructions.
+bool IsSupported(const KernelTable& table);
 
 }  // namespace quire
 

@@ -21,6 +21,11 @@ struct SimdAvx2 {
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Load(const BFloat16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
+  static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)));
+  }
   static Vec LoadN(const float* p, int n) { return _mm256_maskload_ps(p, MaskOf(n)); }
   static Vec LoadN(const BFloat16* p, int n) { return Widen(p, LoadBitsN(&p->bits, n)); }
   static Vec LoadN(const Float16* p, int n) { return Widen(p, LoadBitsN(&p->bits, n)); }

@@ -30,6 +30,12 @@ struct SimdAvx512 {
   static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
   static Vec Load(const BFloat16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
+  // 2 * kLanes values; even gets those at even places.
+  static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
+    const __m512i bits = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)));
+  }
   static Vec LoadN(const float* p, int n) { return _mm512_maskz_loadu_ps(MaskOf(n), p); }
   static Vec LoadN(const BFloat16* p, int n) { return Widen(p, LoadBitsN(p, n)); }
   static Vec LoadN(const Float16* p, int n) { return Widen(p, LoadBitsN(p, n)); }

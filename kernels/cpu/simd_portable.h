@@ -25,6 +25,14 @@ struct SimdPortable {
   }
   static Vec Load(const BFloat16* p) { return LoadN(p, kLanes); }
   static Vec Load(const Float16* p) { return LoadN(p, kLanes); }
+  static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
+    IntVec bits;  // little-endian: the even value is the low half
+    std::memcpy(&bits, p, sizeof(bits));
+    const IntVec low = bits << 16;
+    const IntVec high = bits & 0xffff0000U;
+    std::memcpy(even, &low, sizeof(low));
+    std::memcpy(odd, &high, sizeof(high));
+  }
   template <typename T>
   static Vec LoadN(const T* p, int n) {
     Vec v = Zero();

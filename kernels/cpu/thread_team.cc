@@ -50,7 +50,7 @@ struct alignas(64) ThreadTeam::ScratchBuffer {
 
 ThreadTeam::ThreadTeam(int num_threads)
     : num_threads_(num_threads),
-      scratch_(std::make_unique<ScratchBuffer[]>(static_cast<size_t>(num_threads))) {
+      scratch_(std::make_unique<ScratchBuffer[]>(static_cast<size_t>(num_threads) + 1)) {
   QUIRE_CHECK(num_threads >= 1 && num_threads <= kMaxThreads);
   threads_.reserve(static_cast<size_t>(num_threads - 1));
   for (int thread = 1; thread < num_threads; ++thread) {

@@ -54,6 +54,9 @@ class ThreadTeam {
   // the same thread. Grows as needed and stays: steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
+  // The same, for memory that all tasks of a kernel share. Called outside tasks only.
+  void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
+
  private:
   using TaskFunction = void (*)(const void* context, int64_t task, int thread);
   struct ScratchBuffer;
@@ -80,7 +83,7 @@ class ThreadTeam {
   alignas(64) std::atomic<uint32_t> job_{0};  // job number: what idle threads watch
   std::atomic<bool> stopping_{false};
 
-  std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads]
+  std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads + 1], the shared one last
   std::vector<std::thread> threads_;          // threads 1 to num_threads - 1
 };
 

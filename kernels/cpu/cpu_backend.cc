@@ -1,0 +1,91 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+namespace {
+
+class CpuBackend final : public KernelBackend {
+ public:
+  CpuBackend(const KernelTable& table, int num_threads) : table_(table), team_(num_threads) {}
+
+  std::string name() const override { return std::string("cpu-") + table_.isa; }
+
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return DimMajorKeys(spec); }
+
+  absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
+    QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,
+                           CpuPackedLinear::Pack(source, table_.panel, team_));
+    return std::unique_ptr<PackedLinear>(std::move(packed));
+  }
+
+  void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
+  void Norm(const NormParams& params) override { table_.norm(params, team_); }
+  void Linear(const LinearParams& params) override { table_.linear(params, team_); }
+  void Activate(const ActivationParams& params) override { table_.activate(params, team_); }
+  void PrepareAttention(const PrepareAttentionParams& params) override {
+    table_.prepare_attention(params, team_);
+  }
+  void PagedAttention(const PagedAttentionParams& params) override {
+    table_.paged_attention(params, team_);
+  }
+  void CopyBlocks(const CopyBlocksParams& params) override { table_.copy_blocks(params, team_); }
+  void Sample(const SampleParams& params) override { table_.sample(params, team_); }
+
+ private:
+  const KernelTable& table_;
+  ThreadTeam team_;
+};
+
+int UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    return 1;
+  }
+  return std::clamp(CPU_COUNT(&set), 1, ThreadTeam::kMaxThreads);
+}
+
+absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {
+  std::string known;
+  for (const KernelTable& table : KernelTables()) {
+    if (isa.empty() && IsSupported(table)) {
+      return &table;
+    }
+    if (isa == table.isa) {
+      if (!IsSupported(table)) {
+        return Error(absl::StatusCode::kFailedPrecondition,
+                     "CPU_ISA",
+                     "isa: this machine lacks the instructions of " + std::string(isa));
+      }
+      return &table;
+    }
+    known += known.empty() ? table.isa : std::string(", ") + table.isa;
+  }
+  return InvalidArgument("CPU_ISA", "isa: must be one of " + known);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackendOptions& options) {
+  if (options.num_threads < 0 || options.num_threads > ThreadTeam::kMaxThreads) {
+    return InvalidArgument("CPU_THREADS",
+                           "num_threads: out of range (got " + std::to_string(options.num_threads) +
+                               ", limit " + std::to_string(ThreadTeam::kMaxThreads) + ")");
+  }
+  QUIRE_ASSIGN_OR_RETURN(const KernelTable* table, ChooseTable(options.isa));
+  const int num_threads = options.num_threads > 0 ? options.num_threads : UsableCpus();
+  return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, num_threads));
+}
+
+}  // namespace quire

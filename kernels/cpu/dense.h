@@ -1,0 +1,33 @@
+// Embedding, norm and activation on the CPU (kernels/api/dense.h is the contract).
+//
+// Norm adds squares (kRmsNorm), or values and then centred squares (kLayerNorm), in an order that
+// follows from the width alone. Activations use the polynomial Exp of the Simd structs: silu and
+// gelu_tanh are x / (1 + exp(-y)), gelu is exact (by the complementary error function) to about
+// 3e-7 relative.
+//
+// Thread safety: one caller per team at a time.
+// Cost:          one pass over the rows; parallel over rows when there is enough to do.
+// Source: RMSNorm, Zhang and Sennrich 2019; GELU, Hendrycks and Gimpel 2016.
+#ifndef QUIRE_KERNELS_CPU_DENSE_H_
+#define QUIRE_KERNELS_CPU_DENSE_H_
+
+#include "kernels/api/dense.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+void EmbedAvx512(const EmbeddingParams& params, ThreadTeam& team);
+void EmbedAvx2(const EmbeddingParams& params, ThreadTeam& team);
+void EmbedPortable(const EmbeddingParams& params, ThreadTeam& team);
+
+void NormAvx512(const NormParams& params, ThreadTeam& team);
+void NormAvx2(const NormParams& params, ThreadTeam& team);
+void NormPortable(const NormParams& params, ThreadTeam& team);
+
+void ActivateAvx512(const ActivationParams& params, ThreadTeam& team);
+void ActivateAvx2(const ActivationParams& params, ThreadTeam& team);
+void ActivatePortable(const ActivationParams& params, ThreadTeam& team);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_DENSE_H_

@@ -1,0 +1,102 @@
+#include "kernels/cpu/kernel_table.h"
+
+#include <string_view>
+
+#include "kernels/cpu/copy_blocks.h"
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/prepare_attention.h"
+#include "kernels/cpu/row_scan.h"
+#include "kernels/cpu/sampling.h"
+
+namespace quire {
+namespace {
+
+#if defined(__x86_64__)
+
+constexpr KernelTable kAvx512 = {
+    .isa = "avx512",
+    .panel = kAvx512Panel,
+    .embed = &EmbedAvx512,
+    .norm = &NormAvx512,
+    .linear = &LinearAvx512,
+    .activate = &ActivateAvx512,
+    .prepare_attention = &PrepareAttentionAvx512,
+    .paged_attention = &PagedAttentionAvx512,
+    .copy_blocks = &CopyBlocks,
+    .sample = [](const SampleParams& params,
+                 ThreadTeam& team) { Sample(params, RowScanAvx512(), team); },
+};
+
+constexpr KernelTable Avx512Bf16() {
+  KernelTable table = kAvx512;
+  table.isa = "avx512bf16";
+  table.linear = &LinearAvx512Bf16;
+  return table;
+}
+
+constexpr KernelTable kAvx2 = {
+    .isa = "avx2",
+    .panel = kAvx2Panel,
+    .embed = &EmbedAvx2,
+    .norm = &NormAvx2,
+    .linear = &LinearAvx2,
+    .activate = &ActivateAvx2,
+    .prepare_attention = &PrepareAttentionAvx2,
+    .paged_attention = &PagedAttentionAvx2,
+    .copy_blocks = &CopyBlocks,
+    .sample = [](const SampleParams& params,
+                 ThreadTeam& team) { Sample(params, RowScanAvx2(), team); },
+};
+
+#endif
+
+constexpr KernelTable kPortable = {
+    .isa = "portable",
+    .panel = kPortablePanel,
+    .embed = &EmbedPortable,
+    .norm = &NormPortable,
+    .linear = &LinearPortable,
+    .activate = &ActivatePortable,
+    .prepare_attention = &PrepareAttentionPortable,
+    .paged_attention = &PagedAttentionPortable,
+    .copy_blocks = &CopyBlocks,
+    .sample = [](const SampleParams& params,
+                 ThreadTeam& team) { Sample(params, RowScanPortable(), team); },
+};
+
+#if defined(__x86_64__)
+constexpr KernelTable kTables[] = {kAvx512, Avx512Bf16(), kAvx2, kPortable};
+#else
+constexpr KernelTable kTables[] = {kPortable};
+#endif
+
+}  // namespace
+
+std::span<const KernelTable> KernelTables() { return kTables; }
+
+bool IsSupported(const KernelTable& table) {
+  const std::string_view isa = table.isa;
+#if defined(__x86_64__)
+  // These ask for the operating system's part (saved registers) as well.
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (isa == "avx512bf16") {
+    return avx512 && __builtin_cpu_supports("avx512bf16");
+  }
+  if (isa == "avx512") {
+    return avx512;
+  }
+  if (isa == "avx2") {
+    return avx2;
+  }
+#endif
+  return isa == "portable";
+}
+
+}  // namespace quire

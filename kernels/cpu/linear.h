@@ -1,0 +1,36 @@
+// Linear is y = x W^T + bias with a fixed order of summation: each output element is a sum over k
+// ascending in one fp32 accumulator (kSequential), or eight such sums of equal segments of k, added
+// as ((0+1)+(2+3))+((4+5)+(6+7)) (kTree8); the bias comes last. Neither the number of rows nor the
+// number of threads changes a bit of it.
+//
+// The weights must come from CpuPackedLinear::Pack with the PanelShape of the same path.
+//
+// LinearAvx512Bf16 multiplies bf16 weights by activations rounded to bf16 (to nearest even) with
+// the bf16 dot-product instruction, twice the arithmetic per second of LinearAvx512; weights of
+// other types take the fp32 way. Its accumulation order is fixed too, but the order within a pair
+// of k is the instruction's.
+//
+// Thread safety: one caller at a time per team.
+// Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights
+//                once, at memory speed; many rows run near the rate of the arithmetic units.
+#ifndef QUIRE_KERNELS_CPU_LINEAR_H_
+#define QUIRE_KERNELS_CPU_LINEAR_H_
+
+#include "kernels/api/dense.h"
+#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+inline constexpr PanelShape kAvx512Panel = {.lanes = 16, .panel = 64};
+inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};
+inline constexpr PanelShape kPortablePanel = {.lanes = 4, .panel = 8};
+
+void LinearAvx512(const LinearParams& params, ThreadTeam& team);
+void LinearAvx512Bf16(const LinearParams& params, ThreadTeam& team);
+void LinearAvx2(const LinearParams& params, ThreadTeam& team);
+void LinearPortable(const LinearParams& params, ThreadTeam& team);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_LINEAR_H_

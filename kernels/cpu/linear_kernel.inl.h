@@ -1,0 +1,426 @@
+// The linear layer as a template over a Simd struct and an Operand policy per weight type. See
+// linear.h for the contract.
+//
+// Structure: a task is a block of rows of x times a group of panels. Its k range is cut into pieces
+// (a piece never crosses a segment); for each piece and panel, tiles of up to kTileRows rows keep
+// their sums in registers. Between the pieces of one segment the sums rest in y; finished segments
+// wait in `levels` for their partner in the tree. The cuts decide only where sums rest, not their
+// order, so they may follow the cache sizes.
+#ifndef QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
+#define QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
+
+#include <cstdint>
+
+#include "kernels/api/dense.h"
+#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/storage_types.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+// An Operand policy says how weights and activations of one format meet: Weight and Input are their
+// types in memory, kGroup how many values of k one step takes, and Step adds one step's products to
+// the accumulators; the last step of a segment may have fewer (`count`). kPaddedInput: segments of
+// the input are padded as those of the weights are.
+template <typename S, typename W>
+struct WidenedOperand {
+  using Weight = W;
+  using Input = float;
+  static constexpr int kGroup = 1;
+  static constexpr bool kPaddedInput = false;
+
+  template <int kRows, int kVecs>
+  static void Step(const Input* x,
+                   int64_t x_stride,
+                   const Weight* w,
+                   int /*count*/,
+                   typename S::Vec (&sum)[kRows][kVecs]) {
+    typename S::Vec b[kVecs];
+    for (int j = 0; j < kVecs; ++j) {
+      b[j] = S::Load(w + j * S::kLanes);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const typename S::Vec a = S::Broadcast(x[i * x_stride]);
+      for (int j = 0; j < kVecs; ++j) {
+        sum[i][j] = S::Fma(a, b[j], sum[i][j]);
+      }
+    }
+  }
+};
+
+template <typename S>
+struct WidenedPairOperand {
+  using Weight = BFloat16;
+  using Input = float;
+  static constexpr int kGroup = 2;
+  static constexpr bool kPaddedInput = false;
+
+  template <int kRows, int kVecs>
+  static void Step(const Input* x,
+                   int64_t x_stride,
+                   const Weight* w,
+                   int count,
+                   typename S::Vec (&sum)[kRows][kVecs]) {
+    typename S::Vec even[kVecs];
+    typename S::Vec odd[kVecs];
+    for (int j = 0; j < kVecs; ++j) {
+      S::LoadPairs(w + 2 * j * S::kLanes, &even[j], &odd[j]);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const typename S::Vec a = S::Broadcast(x[i * x_stride]);
+      for (int j = 0; j < kVecs; ++j) {
+        sum[i][j] = S::Fma(a, even[j], sum[i][j]);
+      }
+    }
+    if (count == 1) {
+      return;
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const typename S::Vec a = S::Broadcast(x[i * x_stride + 1]);
+      for (int j = 0; j < kVecs; ++j) {
+        sum[i][j] = S::Fma(a, odd[j], sum[i][j]);
+      }
+    }
+  }
+};
+
+// One piece of k of one task, and what to do with its sums.
+struct LinearPiece {
+  int64_t x_begin = 0;  // first k in the input row
+  int64_t w_begin = 0;  // first k in the packed panel
+  int64_t length = 0;
+  bool starts = false;  // of a segment: sums start at zero, not from y
+  bool ends = false;    // of a segment
+  int merges = 0;       // finished tree levels to add when it ends
+  bool last = false;    // of all
+};
+
+// A panel's view of one tile.
+template <typename Operand>
+struct LinearTile {
+  const typename Operand::Input* x = nullptr;
+  int64_t x_stride = 0;
+  const typename Operand::Weight* w = nullptr;  // first step of the piece
+  int64_t w_stride = 0;                         // elements from step to step
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  int64_t columns = 0;       // of y, that exist
+  float* levels = nullptr;   // tile's place in level 0
+  int64_t level_stride = 0;  // elements between levels
+  int64_t level_row = 0;     // elements between rows of a level
+  const float* bias = nullptr;
+};
+
+// kPanelVecs: vectors in a panel.
+template <typename S, int kPanelVecs>
+struct LinearKernel {
+  using Vec = typename S::Vec;
+  static constexpr int kTileRows = 6;
+  static constexpr int64_t kCacheBytes = 384 * 1024;  // of x that a task keeps close
+  static constexpr int64_t kPieceLength = 1024;
+  static constexpr int64_t kMinTaskOperations = 400'000;
+  static constexpr int64_t kPrefetchBytes = 3072;
+
+  template <int kRows, int kVecs, typename Operand>
+  static void RunTile(const LinearPiece& piece, const LinearTile<Operand>& t) {
+    Vec sum[kRows][kVecs];
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVecs; ++j) {
+        sum[i][j] = piece.starts ? S::Zero() : LoadColumns(t, i, j);
+      }
+    }
+    const typename Operand::Input* x = t.x;
+    const typename Operand::Weight* w = t.w;
+    const int64_t full = piece.length / Operand::kGroup;
+    for (int64_t step = 0; step < full; ++step) {
+      PrefetchStep<kVecs, Operand>(w);
+      Operand::template Step<kRows, kVecs>(x, t.x_stride, w, Operand::kGroup, sum);
+      x += Operand::kGroup;
+      w += t.w_stride;
+    }
+    if (piece.length % Operand::kGroup != 0) {
+      Operand::template Step<kRows, kVecs>(x, t.x_stride, w, 1, sum);
+    }
+    Finish<kRows, kVecs>(piece, t, sum);
+  }
+
+  template <int kVecs, typename Operand>
+  static void PrefetchStep(const typename Operand::Weight* w) {
+    constexpr int64_t kStepBytes =
+        int64_t{kVecs} * S::kLanes * Operand::kGroup * sizeof(typename Operand::Weight);
+    const char* ahead = reinterpret_cast<const char*>(w) + kPrefetchBytes;
+    for (int64_t byte = 0; byte < kStepBytes; byte += 64) {
+      __builtin_prefetch(ahead + byte);
+    }
+  }
+
+  template <int kRows, int kVecs, typename Operand>
+  static void Finish(const LinearPiece& piece,
+                     const LinearTile<Operand>& t,
+                     Vec (&sum)[kRows][kVecs]) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kVecs; ++j) {
+        float* level = t.levels + i * t.level_row + j * S::kLanes;
+        Vec v = sum[i][j];
+        for (int merge = 0; merge < piece.merges; ++merge) {
+          v = S::Add(S::Load(level + merge * t.level_stride), v);
+        }
+        if (piece.ends && !piece.last) {
+          S::Store(level + piece.merges * t.level_stride, v);
+          continue;
+        }
+        if (piece.last && t.bias != nullptr) {
+          v = S::Add(v, LoadRow(t.bias, t.columns, j));
+        }
+        StoreColumns(t, i, j, v);
+      }
+    }
+  }
+
+  static Vec LoadRow(const float* row, int64_t columns, int j) {
+    const int64_t left = columns - j * S::kLanes;
+    return left >= S::kLanes ? S::Load(row + j * S::kLanes)
+                             : S::LoadN(row + j * S::kLanes, static_cast<int>(left));
+  }
+  template <typename Tile>
+  static Vec LoadColumns(const Tile& t, int i, int j) {
+    return LoadRow(t.y + i * t.y_stride, t.columns, j);
+  }
+  template <typename Tile>
+  static void StoreColumns(const Tile& t, int i, int j, Vec v) {
+    float* row = t.y + i * t.y_stride + j * S::kLanes;
+    const int64_t left = t.columns - j * S::kLanes;
+    if (left >= S::kLanes) {
+      S::Store(row, v);
+    } else {
+      S::StoreN(row, v, static_cast<int>(left));
+    }
+  }
+
+  template <int kVecs, typename Operand>
+  static void RunRows(int64_t rows, const LinearPiece& piece, const LinearTile<Operand>& t) {
+    switch (rows) {
+      case 1:
+        return RunTile<1, kVecs>(piece, t);
+      case 2:
+        return RunTile<2, kVecs>(piece, t);
+      case 3:
+        return RunTile<3, kVecs>(piece, t);
+      case 4:
+        return RunTile<4, kVecs>(piece, t);
+      case 5:
+        return RunTile<5, kVecs>(piece, t);
+      default:
+        return RunTile<6, kVecs>(piece, t);
+    }
+  }
+
+  template <typename Operand>
+  static void RunTileOf(int64_t rows,
+                        int64_t vecs,
+                        const LinearPiece& piece,
+                        const LinearTile<Operand>& t) {
+    if constexpr (kPanelVecs > 2) {
+      if (vecs == 3) {
+        return RunRows<3>(rows, piece, t);
+      }
+      if (vecs == 4) {
+        return RunRows<4>(rows, piece, t);
+      }
+    }
+    return vecs == 2 ? RunRows<2>(rows, piece, t) : RunRows<1>(rows, piece, t);
+  }
+
+  // What all tasks of one call share.
+  template <typename Operand>
+  struct Job {
+    const CpuPackedLinear* weight = nullptr;
+    const typename Operand::Input* x = nullptr;
+    int64_t x_stride = 0;
+    float* y = nullptr;
+    int64_t num_rows = 0;
+    int64_t rows_per_block = 0;
+    int64_t panels_per_group = 0;
+    int64_t piece_length = 0;
+    bool pieces_outside = false;
+  };
+
+  struct Task {
+    int64_t row_begin = 0;
+    int64_t num_rows = 0;
+    int64_t panel_begin = 0;
+    int64_t panel_end = 0;
+    float* levels = nullptr;
+  };
+
+  // Rows are spread evenly over the tiles: 8 rows are 4 + 4, not 6 + 2.
+  template <typename Operand>
+  static void RunPanel(const Job<Operand>& job,
+                       const Task& task,
+                       const LinearPiece& piece,
+                       int64_t p) {
+    const CpuPackedLinear& weight = *job.weight;
+    const int64_t columns = weight.panel_columns(p);
+    const int64_t first_column = p * weight.shape().panel;
+    const int64_t group_columns = (task.panel_end - task.panel_begin) * weight.shape().panel;
+    LinearTile<Operand> t;
+    t.x_stride = job.x_stride;
+    t.w = reinterpret_cast<const typename Operand::Weight*>(weight.panel_data(p)) +
+          piece.w_begin * columns;
+    t.w_stride = columns * Operand::kGroup;
+    t.y_stride = weight.out_features();
+    t.columns = weight.out_features() - first_column;
+    t.level_row = group_columns;
+    t.level_stride = task.num_rows * group_columns;
+    t.bias = weight.bias() == nullptr ? nullptr : weight.bias() + first_column;
+    const int64_t tiles = (task.num_rows + kTileRows - 1) / kTileRows;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t begin = task.num_rows * tile / tiles;
+      const int64_t end = task.num_rows * (tile + 1) / tiles;
+      const int64_t row = task.row_begin + begin;
+      t.x = job.x + row * job.x_stride + piece.x_begin;
+      t.y = job.y + row * t.y_stride + first_column;
+      t.levels =
+          task.levels + begin * group_columns + (p - task.panel_begin) * weight.shape().panel;
+      RunTileOf(end - begin, columns / S::kLanes, piece, t);
+    }
+  }
+
+  template <typename Operand>
+  static LinearPiece PieceAt(const Job<Operand>& job, int segment, int64_t begin) {
+    const CpuPackedLinear& weight = *job.weight;
+    const int64_t length = weight.segment_length();
+    const int64_t left = length - begin;
+    LinearPiece piece;
+    piece.x_begin =
+        segment * (Operand::kPaddedInput ? weight.padded_segment_length() : length) + begin;
+    piece.w_begin = segment * weight.padded_segment_length() + begin;
+    piece.length = left < job.piece_length ? left : job.piece_length;
+    piece.starts = begin == 0;
+    piece.ends = piece.length == left;
+    piece.last = piece.ends && segment + 1 == weight.num_segments();
+    if (piece.ends) {
+      piece.merges = __builtin_ctz(~static_cast<unsigned>(segment));
+    }
+    return piece;
+  }
+
+  template <typename Operand>
+  static void RunTask(const Job<Operand>& job, const Task& task) {
+    if (job.pieces_outside) {
+      ForEachPiece(job, [&](const LinearPiece& piece) {
+        for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
+          RunPanel(job, task, piece, p);
+        }
+      });
+      return;
+    }
+    for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
+      ForEachPiece(job, [&](const LinearPiece& piece) { RunPanel(job, task, piece, p); });
+    }
+  }
+
+  template <typename Operand, typename Fn>
+  static void ForEachPiece(const Job<Operand>& job, const Fn& fn) {
+    const CpuPackedLinear& weight = *job.weight;
+    for (int segment = 0; segment < weight.num_segments(); ++segment) {
+      for (int64_t begin = 0; begin < weight.segment_length(); begin += job.piece_length) {
+        fn(PieceAt(job, segment, begin));
+      }
+    }
+  }
+
+  // Sizes of blocks and pieces. Few rows: whole panels, so that weights are read straight through.
+  // Many rows: as many as fit the cache with all of k, else fewer k at a time.
+  template <typename Operand>
+  static void ChooseBlocks(Job<Operand>& job) {
+    constexpr int64_t kFewRows = 16 * kTileRows;
+    const int64_t length = job.weight->segment_length();
+    const int64_t row_bytes = job.weight->in_features() * int64_t{sizeof(typename Operand::Input)};
+    const int64_t rows_in_cache = kCacheBytes / row_bytes;
+    job.pieces_outside = rows_in_cache < kFewRows && job.num_rows > rows_in_cache;
+    job.rows_per_block = job.pieces_outside || rows_in_cache < kFewRows
+                             ? kFewRows
+                             : rows_in_cache / kTileRows * kTileRows;
+    job.piece_length = job.num_rows > kTileRows && length > kPieceLength ? kPieceLength : length;
+    if (job.rows_per_block > job.num_rows) {
+      job.rows_per_block = job.num_rows;
+    }
+  }
+
+  // Tasks a few times as many as threads, so that a thread that loses its core holds up little; but
+  // none too small to be worth handing over.
+  template <typename Operand>
+  static void ChooseGroups(Job<Operand>& job, int num_threads) {
+    constexpr int64_t kTasksPerThread = 4;
+    const int64_t panels = job.weight->num_panels();
+    const int64_t blocks = (job.num_rows + job.rows_per_block - 1) / job.rows_per_block;
+    int64_t groups = (num_threads * kTasksPerThread + blocks - 1) / blocks;
+    const int64_t operations =
+        2 * job.num_rows * job.weight->in_features() * job.weight->out_features();
+    const int64_t worthwhile = operations / kMinTaskOperations / blocks;
+    groups = groups < worthwhile ? groups : worthwhile;
+    groups = groups < panels ? groups : panels;
+    groups = groups < 1 || num_threads == 1 ? 1 : groups;
+    job.panels_per_group = (panels + groups - 1) / groups;
+  }
+
+  template <typename Operand>
+  static void Run(const LinearParams& params,
+                  const typename Operand::Input* x,
+                  int64_t x_stride,
+                  ThreadTeam& team) {
+    Job<Operand> job;
+    job.weight = static_cast<const CpuPackedLinear*>(params.weight);
+    job.x = x;
+    job.x_stride = x_stride;
+    job.y = params.y;
+    job.num_rows = params.num_tokens;
+    ChooseBlocks(job);
+    ChooseGroups(job, team.num_threads());
+    const int64_t panels = job.weight->num_panels();
+    const int64_t groups = (panels + job.panels_per_group - 1) / job.panels_per_group;
+    const int64_t blocks = (job.num_rows + job.rows_per_block - 1) / job.rows_per_block;
+    team.ParallelFor(blocks * groups, [&](int64_t index, int thread) {
+      Task task;
+      task.row_begin = index / groups * job.rows_per_block;
+      const int64_t rows_left = job.num_rows - task.row_begin;
+      task.num_rows = rows_left < job.rows_per_block ? rows_left : job.rows_per_block;
+      task.panel_begin = index % groups * job.panels_per_group;
+      const int64_t panels_left = panels - task.panel_begin;
+      task.panel_end = task.panel_begin +
+                       (panels_left < job.panels_per_group ? panels_left : job.panels_per_group);
+      task.levels = LevelsOf(job, task, thread, team);
+      RunTask(job, task);
+    });
+  }
+
+  // Room for the finished segments of a task: three levels of a tree over eight.
+  template <typename Operand>
+  static float* LevelsOf(const Job<Operand>& job, const Task& task, int thread, ThreadTeam& team) {
+    constexpr int64_t kLevels = 3;
+    if (job.weight->num_segments() == 1) {
+      return nullptr;
+    }
+    const int64_t columns = (task.panel_end - task.panel_begin) * job.weight->shape().panel;
+    const int64_t bytes = kLevels * task.num_rows * columns * int64_t{sizeof(float)};
+    return static_cast<float*>(team.Scratch(thread, static_cast<size_t>(bytes)));
+  }
+
+  static void RunWidened(const LinearParams& params, ThreadTeam& team) {
+    const auto* weight = static_cast<const CpuPackedLinear*>(params.weight);
+    const int64_t stride = weight->in_features();
+    switch (weight->dtype()) {
+      case DType::kF32:
+        return Run<WidenedOperand<S, float>>(params, params.x, stride, team);
+      case DType::kF16:
+        return Run<WidenedOperand<S, Float16>>(params, params.x, stride, team);
+      case DType::kBF16:
+        return Run<WidenedPairOperand<S>>(params, params.x, stride, team);
+    }
+  }
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_

@@ -1,0 +1,79 @@
+#include "kernels/cpu/logit_adjustments.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace quire {
+namespace {
+
+// counts: occurrences in the output, and this bit for tokens already penalised for repetition.
+constexpr uint32_t kRepeated = uint32_t{1} << 31;
+
+bool IsBanning(const SamplingRow& row) {
+  return !row.params->banned_before_min_tokens.empty() &&
+         static_cast<int64_t>(row.output_token_ids.size()) < row.params->min_tokens;
+}
+
+bool HasPenalties(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0F || params.frequency_penalty != 0.0F ||
+         params.presence_penalty != 0.0F;
+}
+
+void PenaliseRepetition(std::span<const TokenId> tokens,
+                        float penalty,
+                        std::span<float> logits,
+                        std::span<uint32_t> counts) {
+  for (const TokenId token : tokens) {
+    const auto index = static_cast<size_t>(token);
+    if ((counts[index] & kRepeated) == 0) {
+      counts[index] |= kRepeated;
+      float& logit = logits[index];
+      logit = logit > 0.0F ? logit / penalty : logit * penalty;
+    }
+  }
+}
+
+// Each distinct token of the output once, with its count.
+void PenaliseOutput(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
+  for (const TokenId token : row.output_token_ids) {
+    ++counts[static_cast<size_t>(token)];
+  }
+  for (const TokenId token : row.output_token_ids) {
+    uint32_t& count = counts[static_cast<size_t>(token)];
+    const uint32_t times = count & ~kRepeated;
+    if (times > 0) {
+      logits[static_cast<size_t>(token)] -=
+          row.params->frequency_penalty * static_cast<float>(times) + row.params->presence_penalty;
+      count &= kRepeated;
+    }
+  }
+}
+
+}  // namespace
+
+bool NeedsAdjustment(const SamplingRow& row) {
+  return !row.params->logit_bias.empty() || IsBanning(row) || HasPenalties(*row.params);
+}
+
+void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
+  const SamplingParams& params = *row.params;
+  for (const auto& [token, bias] : params.logit_bias) {
+    logits[static_cast<size_t>(token)] += bias;
+  }
+  if (IsBanning(row)) {
+    for (const TokenId token : params.banned_before_min_tokens) {
+      logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+  if (!HasPenalties(params)) {
+    return;
+  }
+  std::fill(counts.begin(), counts.end(), 0U);
+  if (params.repetition_penalty != 1.0F) {
+    PenaliseRepetition(row.prompt_token_ids, params.repetition_penalty, logits, counts);
+    PenaliseRepetition(row.output_token_ids, params.repetition_penalty, logits, counts);
+  }
+  PenaliseOutput(row, logits, counts);
+}
+
+}  // namespace quire

@@ -1,0 +1,26 @@
+// AdjustLogits applies what changes single logits before the distribution is formed: logit bias,
+// tokens banned before min_tokens, and the repetition, frequency and presence penalties.
+//
+// Thread safety: pure functions of their arguments.
+// Cost:          O(bias + prompt + output), plus clearing `counts` when penalties are on.
+// Source:        repetition penalty, Keskar et al. 2019, section 4.1 (with its sign fix in Hugging
+//                Face: negative logits are multiplied); frequency and presence as in OpenAI's API.
+#ifndef QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
+#define QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/api/sampling.h"
+
+namespace quire {
+
+// False: AdjustLogits would change nothing.
+bool NeedsAdjustment(const SamplingRow& row);
+
+// A banned token becomes -infinity. counts: scratch with one element for each logit.
+void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_

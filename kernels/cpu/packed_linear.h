@@ -1,0 +1,84 @@
+// CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
+// them: panels of `panel` output columns, within a panel one group of rows of k after the other, so
+// that a kernel reads weights strictly forwards.
+//
+//   f32, f16   panel[p][k][column]
+//   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane, the operand of
+//              the bf16 dot-product instruction; also the cheapest to widen to fp32.
+//
+// Columns beyond out_features are zero, up to a multiple of `lanes` only: the last panel may be
+// narrower. For bf16 every segment of k is padded with zeros to an even length. Weights keep the
+// type of their source; parts of different types are all widened to fp32.
+//
+// Thread safety: immutable after Pack.
+#ifndef QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
+#define QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/model/dtype.h"
+#include "kernels/api/dense.h"
+#include "kernels/cpu/thread_team.h"
+
+namespace quire {
+
+// The tile of a path: columns in a vector and in a panel.
+struct PanelShape {
+  int32_t lanes = 0;
+  int32_t panel = 0;  // a multiple of lanes
+};
+
+class CpuPackedLinear final : public PackedLinear {
+ public:
+  static constexpr int kTreeSegments = 8;
+
+  // Errors: kInvalidArgument when the parts are empty, disagree on their columns, when the bias has
+  // another length, or when kTree8 does not divide the columns; kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
+                                                               PanelShape shape,
+                                                               ThreadTeam& team);
+
+  int64_t in_features() const override { return in_features_; }
+  int64_t out_features() const override { return out_features_; }
+  int64_t bytes() const override { return bytes_; }
+
+  DType dtype() const { return dtype_; }
+  PanelShape shape() const { return shape_; }
+  int64_t num_panels() const { return num_panels_; }
+  int num_segments() const { return num_segments_; }  // 1, or 8 for kTree8
+  int64_t segment_length() const { return in_features_ / num_segments_; }
+  int64_t padded_segment_length() const { return padded_segment_length_; }
+  // Columns of panel p that are stored, a multiple of lanes.
+  int64_t panel_columns(int64_t p) const;
+  const std::byte* panel_data(int64_t p) const;
+  const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
+
+ private:
+  struct FreeHuge {
+    void operator()(std::byte* memory) const;
+  };
+
+  CpuPackedLinear() = default;
+  void PackPanel(const LinearSource& source, int64_t p);
+  void PackColumn(const std::byte* row, DType from, int64_t p, int64_t column);
+
+  int64_t in_features_ = 0;
+  int64_t out_features_ = 0;
+  int64_t bytes_ = 0;
+  DType dtype_ = DType::kF32;
+  PanelShape shape_;
+  int64_t num_panels_ = 0;
+  int num_segments_ = 1;
+  int64_t padded_segment_length_ = 0;
+  std::unique_ptr<std::byte, FreeHuge> data_;
+  std::vector<float> bias_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PACKED_LINEAR_H_

@@ -1,0 +1,43 @@
+// RowScan is the set of passes over a whole row of logits that sampling is made of, one set per
+// instruction set. Everything else about sampling is the same code for all.
+//
+// Rows are cut into blocks of kScanBlock values (the last may be shorter); per-block results let
+// the caller skip most of a row afterwards. The order of additions follows from the row's length
+// alone.
+//
+// Thread safety: pure functions.
+#ifndef QUIRE_KERNELS_CPU_ROW_SCAN_H_
+#define QUIRE_KERNELS_CPU_ROW_SCAN_H_
+
+#include <cstdint>
+
+namespace quire {
+
+inline constexpr int64_t kScanBlock = 64;
+
+struct RowScan {
+  // block_max[b] = greatest value of block b. False when the row holds a NaN or an infinity, except
+  // that -infinity (a banned token) is accepted where accept_banned is set.
+  bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
+
+  // weights[i] = exp((row[i] - shift) * factor), or 0 where that is below floor;
+  // block_sum[b] = their sum. weights may be null: sums only.
+  void (*exp_weights)(const float* row,
+                      int64_t n,
+                      float shift,
+                      float factor,
+                      float floor,
+                      float* weights,
+                      float* block_sum) = nullptr;
+
+  // Writes the indices of values >= bound in ascending order; returns how many. ids has room for n.
+  int64_t (*collect)(const float* row, int64_t n, float bound, int32_t* ids) = nullptr;
+};
+
+const RowScan& RowScanAvx512();
+const RowScan& RowScanAvx2();
+const RowScan& RowScanPortable();
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_ROW_SCAN_H_

@@ -1,0 +1,265 @@
+#include "kernels/cpu/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "common/base/math.h"
+#include "kernels/cpu/candidate_set.h"
+#include "kernels/cpu/logit_adjustments.h"
+#include "kernels/cpu/philox.h"
+
+namespace quire {
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+
+// Hands out the arrays of one row from one piece of scratch memory.
+class Workspace {
+ public:
+  static size_t BytesFor(int64_t vocab_size) {
+    const auto n = static_cast<size_t>(vocab_size);
+    const size_t per_token = 4 * sizeof(float) + 3 * sizeof(int32_t);
+    return n * per_token + sizeof(CandidateBucket) * kCandidateBuckets + 16 * kAlignment;
+  }
+
+  explicit Workspace(void* memory) : next_(static_cast<std::byte*>(memory)) {}
+
+  template <typename T>
+  T* Take(int64_t count) {
+    T* result = reinterpret_cast<T*>(next_);
+    next_ += RoundUp(static_cast<size_t>(count) * sizeof(T), kAlignment);
+    return result;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+  std::byte* next_;
+};
+
+double UniformOf(const SamplingRow& row) {
+  const PhiloxWords words = Philox4x32(row.params->seed,
+                                       {static_cast<uint32_t>(row.sequence_index),
+                                        static_cast<uint32_t>(row.output_token_ids.size()),
+                                        0,
+                                        0});
+  return static_cast<double>(words[0]) * 0x1p-32;
+}
+
+class RowSampler {
+ public:
+  RowSampler(const SampleParams& params, const RowScan& scan, int32_t index, Workspace workspace)
+      : params_(params),
+        row_(params.rows[index]),
+        scan_(scan),
+        index_(index),
+        n_(params.vocab_size),
+        blocks_(DivCeil(int64_t{params.vocab_size}, kScanBlock)),
+        logits_(params.logits + index * params.row_stride),
+        block_values_(workspace.Take<float>(blocks_)),
+        block_scratch_(workspace.Take<float>(blocks_)) {
+    memory_.ids = workspace.Take<TokenId>(n_);
+    memory_.logits = workspace.Take<float>(n_);
+    memory_.weights = workspace.Take<float>(n_);
+    memory_.border = workspace.Take<int32_t>(n_);
+    memory_.buckets = workspace.Take<CandidateBucket>(kCandidateBuckets);
+    counts_ = workspace.Take<uint32_t>(n_);
+    raw_copy_ = workspace.Take<float>(n_);
+  }
+
+  void Run() {
+    params_.token_ids[index_] = 0;
+    params_.logprobs[index_] = 0.0F;
+    params_.finite[index_] = FindMax(false);
+    const int32_t top = std::max(row_.params->num_logprobs, 0);
+    std::fill_n(top_logprobs(), top, SampledLogprob{});
+    if (!params_.finite[index_]) {
+      return;
+    }
+    const float* raw = logits_;
+    const bool wants_logprob = row_.params->num_logprobs >= 0;
+    double log_normaliser = 0.0;
+    if (wants_logprob) {
+      log_normaliser = LogNormaliser();
+      WriteTopLogprobs(std::min<int64_t>(top, n_), log_normaliser);
+    }
+    if (NeedsAdjustment(row_)) {
+      raw = wants_logprob ? std::copy_n(logits_, n_, raw_copy_) - n_ : logits_;
+      AdjustLogits(row_, {logits_, static_cast<size_t>(n_)}, {counts_, static_cast<size_t>(n_)});
+      params_.finite[index_] = FindMax(true) && std::isfinite(max_);
+      if (!params_.finite[index_]) {
+        return;
+      }
+    }
+    const TokenId token = row_.params->is_greedy() ? ArgMax() : Draw();
+    params_.token_ids[index_] = token;
+    if (wants_logprob) {
+      params_.logprobs[index_] = static_cast<float>(raw[token] - log_normaliser);
+    }
+  }
+
+ private:
+  SampledLogprob* top_logprobs() const {
+    return params_.top_logprobs + index_ * params_.top_logprobs_stride;
+  }
+
+  // Fills block_values_ with the maxima of the blocks, and max_.
+  bool FindMax(bool accept_banned) {
+    const bool valid = scan_.block_max(logits_, n_, accept_banned, block_values_);
+    max_ = *std::max_element(block_values_, block_values_ + blocks_);
+    return valid;
+  }
+
+  // log(sum(exp(logits))).
+  double LogNormaliser() {
+    scan_.exp_weights(logits_, n_, max_, 1.0F, 0.0F, nullptr, block_scratch_);
+    return max_ + std::log(SumOfBlocks(block_scratch_));
+  }
+
+  double SumOfBlocks(const float* blocks) const {
+    double sum = 0.0;
+    for (int64_t b = 0; b < blocks_; ++b) {
+      sum += blocks[b];
+    }
+    return sum;
+  }
+
+  // A logit that at least k tokens reach: the k-th greatest of the maxima of the blocks.
+  float BoundOfLikeliest(int64_t k) {
+    if (k > blocks_) {
+      return kNegativeInfinity;
+    }
+    std::copy_n(block_values_, blocks_, block_scratch_);
+    std::nth_element(
+        block_scratch_, block_scratch_ + k - 1, block_scratch_ + blocks_, std::greater<>());
+    return block_scratch_[k - 1];
+  }
+
+  void WriteTopLogprobs(int64_t k, double log_normaliser) {
+    if (k == 0) {
+      return;
+    }
+    const int64_t found = scan_.collect(logits_, n_, BoundOfLikeliest(k), memory_.ids);
+    std::partial_sort(
+        memory_.ids, memory_.ids + k, memory_.ids + found, [this](TokenId a, TokenId b) {
+          return logits_[a] > logits_[b] || (logits_[a] == logits_[b] && a < b);
+        });
+    for (int64_t i = 0; i < k; ++i) {
+      const TokenId token = memory_.ids[i];
+      const double logprob = logits_[token] - log_normaliser;
+      top_logprobs()[i] = {.token_id = token, .logprob = static_cast<float>(logprob)};
+    }
+  }
+
+  TokenId ArgMax() const {
+    const int64_t block = std::find(block_values_, block_values_ + blocks_, max_) - block_values_;
+    const float* begin = logits_ + block * kScanBlock;
+    const float* end = logits_ + std::min((block + 1) * kScanBlock, n_);
+    return static_cast<TokenId>(std::find(begin, end, max_) - logits_);
+  }
+
+  TokenId Draw() {
+    const double u = UniformOf(row_);
+    const int64_t top_k = row_.params->top_k;
+    const bool has_top_p = row_.params->top_p < 1.0F;
+    if (top_k > 0 && top_k < n_) {
+      CandidateSet candidates = LikeliestCandidates(top_k);
+      if (has_top_p) {
+        candidates.KeepMass(row_.params->top_p * candidates.TotalMass());
+      }
+      return candidates.Draw(u);
+    }
+    WeighAll(memory_.weights);
+    return has_top_p ? NucleusCandidates().Draw(u) : DrawFromAll(u);
+  }
+
+  float factor() const { return 1.0F / row_.params->temperature; }
+
+  // Weights of the whole row; block_scratch_ gets the sums of the blocks.
+  void WeighAll(float* weights) {
+    scan_.exp_weights(logits_, n_, max_, factor(), row_.params->min_p, weights, block_scratch_);
+  }
+
+  CandidateSet LikeliestCandidates(int64_t top_k) {
+    const int64_t found = scan_.collect(logits_, n_, BoundOfLikeliest(top_k), memory_.ids);
+    for (int64_t i = 0; i < found; ++i) {
+      memory_.logits[i] = logits_[memory_.ids[i]];
+    }
+    scan_.exp_weights(
+        memory_.logits, found, max_, factor(), row_.params->min_p, memory_.weights, block_scratch_);
+    CandidateSet candidates(memory_, found, max_, row_.params->temperature);
+    candidates.KeepLikeliest(top_k);
+    return candidates;
+  }
+
+  // All tokens lighter than (1 - top_p) * total / n together weigh less than what top-p leaves out,
+  // so none of them belongs to the nucleus.
+  CandidateSet NucleusCandidates() {
+    const double total = SumOfBlocks(block_scratch_);
+    const double top_p = row_.params->top_p;
+    const double bound = std::max((1.0 - top_p) * total / static_cast<double>(n_) * 0.999,
+                                  double{std::numeric_limits<float>::min()});
+    const int64_t found =
+        scan_.collect(memory_.weights, n_, static_cast<float>(bound), memory_.ids);
+    for (int64_t i = 0; i < found; ++i) {
+      const TokenId token = memory_.ids[i];  // at least i: compacts in place
+      memory_.logits[i] = logits_[token];
+      memory_.weights[i] = memory_.weights[token];
+    }
+    CandidateSet candidates(memory_, found, max_, row_.params->temperature);
+    candidates.KeepMass(top_p * total);
+    return candidates;
+  }
+
+  TokenId DrawFromAll(double u) const {
+    const double target = u * SumOfBlocks(block_scratch_);
+    double running = 0.0;
+    int64_t block = 0;  // the last with any weight, or the one where the sum passes the target
+    for (int64_t b = 0; b < blocks_; ++b) {
+      if (block_scratch_[b] > 0.0F) {
+        block = b;
+        if (running + block_scratch_[b] > target) {
+          break;
+        }
+      }
+      running += block_scratch_[b];
+    }
+    TokenId last = 0;
+    for (int64_t i = block * kScanBlock; i < std::min((block + 1) * kScanBlock, n_); ++i) {
+      if (memory_.weights[i] > 0.0F) {
+        last = static_cast<TokenId>(i);
+        running += memory_.weights[i];
+        if (running > target) {
+          break;
+        }
+      }
+    }
+    return last;
+  }
+
+  const SampleParams& params_;
+  const SamplingRow& row_;
+  const RowScan& scan_;
+  const int32_t index_;
+  const int64_t n_;
+  const int64_t blocks_;
+  float* const logits_;
+  float* const block_values_;  // maxima
+  float* const block_scratch_;
+  CandidateMemory memory_;
+  uint32_t* counts_ = nullptr;
+  float* raw_copy_ = nullptr;
+  float max_ = 0.0F;
+};
+
+}  // namespace
+
+void Sample(const SampleParams& params, const RowScan& scan, ThreadTeam& team) {
+  team.ParallelFor(params.num_rows, [&](int64_t index, int thread) {
+    Workspace workspace(team.Scratch(thread, Workspace::BytesFor(params.vocab_size)));
+    RowSampler(params, scan, static_cast<int32_t>(index), workspace).Run();
+  });
+}
+
+}  // namespace quire
