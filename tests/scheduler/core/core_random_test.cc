@@ -1,0 +1,100 @@
+// Random histories of the core, each a function of its seed. A failure names the seed; run one with
+//   QUIRE_SEED=<seed> <test>, and more of them with QUIRE_NUM_SEEDS=<n>.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+
+#include "tests/scheduler/core/core_simulation.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kEventsPerSeed = 500;
+constexpr uint64_t kNumSeeds = 8000;
+
+volatile std::sig_atomic_t current_seed = 0;
+
+// A broken invariant aborts inside the core: say which seed it was.
+void PrintSeed(int) {
+  char line[64];
+  int size = std::snprintf(line, sizeof line, "QUIRE_SEED=%d\n", static_cast<int>(current_seed));
+  if (write(STDERR_FILENO, line, static_cast<size_t>(size)) < 0) {
+    _exit(1);
+  }
+}
+
+uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+
+class CoreRandomTest : public ::testing::Test {
+ protected:
+  CoreRandomTest() { std::signal(SIGABRT, PrintSeed); }
+  ~CoreRandomTest() override { std::signal(SIGABRT, SIG_DFL); }
+
+  static void Run(CoreSimulation& simulation, uint64_t seed) {
+    current_seed = static_cast<std::sig_atomic_t>(seed);
+    ASSERT_EQ(simulation.Run(kEventsPerSeed), "") << "QUIRE_SEED=" << seed;
+    ASSERT_EQ(simulation.Drain(), "") << "QUIRE_SEED=" << seed;
+  }
+};
+
+TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
+  uint64_t first = NumberFromEnvironment("QUIRE_SEED", 1);
+  uint64_t num_seeds =
+      NumberFromEnvironment("QUIRE_NUM_SEEDS", std::getenv("QUIRE_SEED") ? 1 : kNumSeeds);
+  int64_t num_events = 0;
+  int64_t num_preemptions = 0;
+  int64_t num_recomputed = 0;
+  int64_t num_finished[7] = {};
+  for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
+    CoreSimulation simulation(seed);
+
+    Run(simulation, seed);
+
+    if (HasFatalFailure()) {
+      return;
+    }
+    num_events += simulation.num_events();
+    num_preemptions += simulation.totals().num_preemptions;
+    num_recomputed += simulation.totals().num_recomputed_tokens;
+    for (int reason = 0; reason < 7; ++reason) {
+      num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
+    }
+  }
+  std::printf("seeds %llu..%llu: %lld events, %lld preemptions, %lld tokens recomputed\n",
+              static_cast<unsigned long long>(first),
+              static_cast<unsigned long long>(first + num_seeds - 1),
+              static_cast<long long>(num_events),
+              static_cast<long long>(num_preemptions),
+              static_cast<long long>(num_recomputed));
+  for (int reason = 0; reason < 7; ++reason) {
+    std::printf("  finish reason %d: %lld sequences\n",
+                reason,
+                static_cast<long long>(num_finished[reason]));
+    // A history in which something never happens proves nothing about it.
+    EXPECT_TRUE(num_seeds < kNumSeeds || num_finished[reason] > 100) << reason;
+  }
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_preemptions > 1000);
+}
+
+// Same seed, same trace: nothing in the core depends on addresses or on iteration order.
+TEST_F(CoreRandomTest, IsAFunctionOfItsEvents) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    CoreSimulation first(seed);
+    CoreSimulation second(seed);
+
+    Run(first, seed);
+    Run(second, seed);
+
+    ASSERT_EQ(first.trace_hash(), second.trace_hash()) << "QUIRE_SEED=" << seed;
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,500 @@
+#include "tests/scheduler/core/core_simulation.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "common/base/math.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kVocabSize = 97;
+constexpr uint64_t kIncarnation = 3;
+
+CoreConfig DrawConfig(Random& random) {
+  return {.max_queued_requests = random.Between(2, 20),
+          .max_queued_tokens = random.Between(20, 400),
+          .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5)};
+}
+
+}  // namespace
+
+bool CoreSimulation::ModelRequest::is_finished() const {
+  return std::all_of(sequences.begin(), sequences.end(), [](const ModelSequence& sequence) {
+    return sequence.is_finished;
+  });
+}
+
+CoreSimulation::CoreSimulation(uint64_t seed)
+    : random_(seed),
+      core_(DrawConfig(random_)),
+      mean_prompt_(random_.Between(1, 20)),
+      mean_output_(random_.Between(1, random_.OneIn(2) ? 8 : 40)),
+      abort_rate_(random_.Between(10, 200)),
+      loss_rate_(random_.Between(20, 400)),
+      non_finite_rate_(random_.OneIn(2) ? 1'000'000 : random_.Between(3, 60)),
+      deadline_rate_(random_.Between(2, 20)),
+      add_rate_(random_.Between(3, 12)) {}
+
+std::string CoreSimulation::Run(int32_t num_events) {
+  for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
+    Step();
+  }
+  return failure_;
+}
+
+std::string CoreSimulation::Drain() {
+  has_faults_ = false;
+  // Every step but those of pure releases computes or commits something of the oldest request.
+  int32_t num_steps_left = 20'000;
+  while (failure_.empty() && HasLiveRequest() && num_steps_left-- > 0) {
+    if (!worker_.has_value()) {
+      BeginEpoch();
+    } else if (plan_.has_value()) {
+      Apply();
+    } else {
+      Plan();
+    }
+    core_.CheckInvariants();
+    TakeEvents();
+  }
+  Expect(!HasLiveRequest(), "liveness: everything finishes once the faults stop");
+  Expect(!core_.has_work() || core_.has_unanswered_plan(), "no work is left");
+  CoreStats stats = core_.stats();
+  Expect(core_.has_unanswered_plan() || stats.num_used_blocks + stats.num_pending_blocks == 0,
+         "no block is left");
+  Expect(stats.num_free_blocks + stats.num_pending_blocks == stats.num_blocks, "all are free");
+  Expect(stats.num_stored_tokens == 0 && stats.num_queued_tokens == 0, "no token is left");
+  Expect(core_.next_deadline() == kInfiniteFuture, "no timer is left");
+  totals_ = stats;
+  return failure_;
+}
+
+void CoreSimulation::Step() {
+  ++num_events_;
+  DrawEvent();
+  core_.CheckInvariants();
+  TakeEvents();
+  CheckNobodyIsOverdue();
+}
+
+void CoreSimulation::DrawEvent() {
+  if (random_.OneIn(add_rate_)) {
+    AddRequest();
+  } else if (random_.OneIn(abort_rate_)) {
+    Abort();
+  } else if (random_.OneIn(abort_rate_)) {
+    FinishSequence();
+  } else if (random_.OneIn(20)) {
+    PassTime();
+  } else if (!worker_.has_value()) {
+    BeginEpoch();
+  } else if (random_.OneIn(loss_rate_)) {
+    LoseWorkers();
+  } else if (!plan_.has_value()) {
+    Plan();
+  } else if (random_.OneIn(30)) {
+    ApplyWrongResult();
+  } else {
+    Apply();
+  }
+}
+
+void CoreSimulation::AddRequest() {
+  Request request = MakeRequest({.id = next_id_,
+                                 .prompt = random_.Between(1, 2 * mean_prompt_),
+                                 .max_tokens = random_.Between(1, 2 * mean_output_),
+                                 .num_sequences = random_.OneIn(4) ? random_.Between(2, 4) : 1,
+                                 .min_tokens = random_.OneIn(4) ? random_.Below(6) : 0},
+                                kVocabSize);
+  request.sampling.seed = next_id_;
+  if (random_.OneIn(3)) {
+    request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};
+  }
+  if (random_.OneIn(deadline_rate_)) {
+    request.deadline = now_ + random_.Between(-2, 60);
+  }
+  CoreStats before = core_.stats();
+  AddOutcome outcome = core_.AddRequest(request);
+  Trace(static_cast<uint64_t>(outcome));
+  bool is_queued = outcome == AddOutcome::kQueued;
+  Expect(core_.stats().num_waiting_requests == before.num_waiting_requests + (is_queued ? 1 : 0),
+         "only an accepted request waits");
+  if (is_queued) {
+    ModelRequest model{.request = request};
+    model.sequences.resize(static_cast<size_t>(request.num_sequences),
+                           {.token_ids = request.prompt_token_ids});
+    Expect(!limits_known_ || FitsPool(model), "what never fits is refused");
+    requests_.emplace(next_id_++, std::move(model));
+  } else if (outcome == AddOutcome::kNeverFits) {
+    ModelRequest model{.request = request};
+    model.sequences.resize(static_cast<size_t>(request.num_sequences));
+    Expect(!FitsPool(model), "what fits is not refused");
+  }
+}
+
+void CoreSimulation::Abort() {
+  ModelRequest* request = AnyRequest();
+  if (request == nullptr) {
+    Expect(!core_.AbortRequest(RequestId(next_id_)), "an unknown request is not aborted");
+    return;
+  }
+  bool was_live = !request->is_finished();
+  request->was_aborted = true;
+  Expect(core_.AbortRequest(request->request.id) == was_live, "abort says whether it was live");
+}
+
+void CoreSimulation::FinishSequence() {
+  ModelRequest* request = AnyRequest();
+  if (request == nullptr) {
+    return;
+  }
+  int32_t index = random_.Below(request->request.num_sequences + 1);
+  bool was_live = false;
+  if (index < request->request.num_sequences) {
+    ModelSequence& sequence = request->sequences[static_cast<size_t>(index)];
+    was_live = !sequence.is_finished;
+    sequence.was_stopped = true;
+  }
+  Expect(core_.FinishSequence(request->request.id, index) == was_live,
+         "finish says whether the sequence was live");
+}
+
+void CoreSimulation::PassTime() {
+  now_ += random_.Between(1, 10);
+  core_.ExpireRequests(now_);
+  Expect(core_.next_deadline() > now_, "what expired is gone");
+}
+
+void CoreSimulation::Plan() {
+  std::optional<StepPlan> plan = core_.PlanStep(now_);
+  TakeEvents();
+  if (!plan.has_value()) {
+    Expect(!HasLiveRequest(), "while workers are ready, whoever lives computes");
+    return;
+  }
+  CheckPlan(*plan);
+  plan_ = std::move(plan);
+}
+
+void CoreSimulation::Apply() {
+  StepResult result = AnswerWithFaults();
+  if (!failure_.empty()) {
+    return;
+  }
+  absl::Status status = core_.ApplyStepResult(result);
+  Expect(status.ok(), "the answer fits: " + status.ToString());
+  Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
+  for (const SequenceSlice& slice : plan_->slices) {
+    requests_.at(owner_of_handle_[slice.handle].id.value()).has_computed = true;
+  }
+  plan_.reset();
+  last_result_ = std::move(result);
+}
+
+StepResult CoreSimulation::AnswerWithFaults() {
+  absl::StatusOr<StepResult> answer = worker_->Execute(*plan_);
+  if (!answer.ok()) {
+    Expect(false, "the worker takes the plan: " + answer.status().ToString());
+    return {};
+  }
+  for (SampledToken& sampled : answer->sampled) {
+    HandleOwner owner = owner_of_handle_[sampled.handle];
+    ModelRequest& request = requests_.at(owner.id.value());
+    ModelSequence& sequence = request.sequences[static_cast<size_t>(owner.sequence_index)];
+    if (sequence.is_finished) {
+      continue;
+    }
+    if (has_faults_ && random_.OneIn(non_finite_rate_)) {
+      sampled.finite = false;
+      sampled.token_id = -1;  // what it says is never looked at
+      ++sequence.num_non_finite;
+      request.had_non_finite = true;
+    } else {
+      sequence.num_non_finite = 0;
+    }
+  }
+  return *std::move(answer);
+}
+
+void CoreSimulation::ApplyWrongResult() {
+  StepResult wrong{.header = plan_->header, .plan_digest = DigestOf(*plan_)};
+  switch (random_.Below(6)) {
+    case 0:
+      ++wrong.header.step_id;
+      break;
+    case 1:
+      --wrong.header.group_epoch;
+      break;
+    case 2:
+      wrong.header.scheduler_incarnation = kIncarnation - 1;
+      break;
+    case 3:
+      wrong.plan_digest ^= 1;
+      break;
+    case 4:
+      wrong.sampled.resize(plan_->slices.size() + 1);
+      break;
+    default:
+      if (!last_result_.has_value()) {
+        return;
+      }
+      wrong = *last_result_;  // a repeated reply
+  }
+  CoreStats before = core_.stats();
+  Expect(!core_.ApplyStepResult(wrong).ok(), "a wrong answer is refused");
+  CoreStats after = core_.stats();
+  Expect(core_.has_unanswered_plan(), "the plan still waits for its answer");
+  Expect(after.num_used_blocks == before.num_used_blocks &&
+             after.num_pending_blocks == before.num_pending_blocks &&
+             after.num_tokens_committed == before.num_tokens_committed &&
+             after.num_steps == before.num_steps,
+         "a wrong answer changes nothing");
+}
+
+void CoreSimulation::LoseWorkers() {
+  core_.OnWorkersLost();
+  worker_.reset();
+  if (plan_.has_value() && random_.OneIn(2)) {
+    StepResult late{.header = plan_->header, .plan_digest = DigestOf(*plan_)};
+    Expect(!core_.ApplyStepResult(late).ok(), "a late answer is refused");
+  }
+  plan_.reset();
+  Expect(!core_.PlanStep(now_).has_value(), "no plan without workers");
+  Expect(core_.stats().num_running_requests == 0 && core_.stats().num_used_blocks == 0,
+         "nothing runs without workers");
+}
+
+void CoreSimulation::BeginEpoch() {
+  if (!limits_known_ || random_.OneIn(3)) {
+    limits_ = DrawLimits();
+    limits_known_ = true;
+  }
+  worker_.emplace(limits_);
+  owner_of_handle_.assign(static_cast<size_t>(limits_.max_sequences), {});
+  for (auto& [id, request] : requests_) {
+    request.lacks_capacity = !FitsEver(request);
+  }
+  core_.BeginEpoch(kIncarnation, ++group_epoch_, limits_);
+  TakeEvents();
+  for (const auto& [id, request] : requests_) {
+    Expect(request.is_finished() || !request.lacks_capacity, "who can never fit ends at once");
+  }
+}
+
+StepLimits CoreSimulation::DrawLimits() {
+  return {.num_blocks = random_.Between(2, random_.OneIn(2) ? 12 : 64),
+          .block_size_tokens = 1 << random_.Below(4),
+          .max_sequences = random_.Between(1, 8),
+          .max_tokens_per_step = random_.Between(1, 40),
+          .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 120),
+          .vocab_size = kVocabSize};
+}
+
+void CoreSimulation::CheckPlan(const StepPlan& plan) {
+  Expect(plan.header.scheduler_incarnation == kIncarnation, "incarnation");
+  Expect(plan.header.group_epoch == group_epoch_, "epoch");
+  Trace(DigestOf(plan));
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    Expect(!worker_->IsKnown(introduction.handle), "a handle is introduced when it is free");
+    CheckIntroduction(introduction);
+  }
+  for (const SequenceSlice& slice : plan.slices) {
+    HandleOwner owner = owner_of_handle_[slice.handle];
+    const ModelRequest& request = requests_.at(owner.id.value());
+    Expect(!request.sequences[static_cast<size_t>(owner.sequence_index)].is_finished,
+           "who has finished computes no more");
+  }
+  CheckOldestComputes(plan);
+}
+
+void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction) {
+  auto it = requests_.find(introduction.sampling.seed);
+  if (it == requests_.end() || introduction.sequence_index >= it->second.request.num_sequences) {
+    Expect(false, "an introduction is of a known sequence");
+    return;
+  }
+  ModelRequest& request = it->second;
+  const ModelSequence& sequence =
+      request.sequences[static_cast<size_t>(introduction.sequence_index)];
+  Expect(!sequence.is_finished, "who has finished is not introduced");
+  Expect(introduction.token_ids == sequence.token_ids, "an introduction repeats the history");
+  Expect(introduction.num_prompt_tokens ==
+             static_cast<int32_t>(request.request.prompt_token_ids.size()),
+         "the prompt is as long as it was");
+  Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
+  request.was_introduced = true;
+  owner_of_handle_[introduction.handle] = {request.request.id, introduction.sequence_index};
+}
+
+void CoreSimulation::CheckOldestComputes(const StepPlan& plan) {
+  auto oldest = std::find_if(requests_.begin(), requests_.end(), [](const auto& entry) {
+    return !entry.second.is_finished();
+  });
+  if (oldest == requests_.end() || plan.slices.empty() || oldest->second.had_non_finite) {
+    return;  // a recomputed row may have to wait for newer requests to give back blocks
+  }
+  Expect(std::any_of(plan.slices.begin(),
+                     plan.slices.end(),
+                     [&](const SequenceSlice& slice) {
+                       return owner_of_handle_[slice.handle].id == oldest->second.request.id;
+                     }),
+         "the oldest request computes in every step");
+}
+
+void CoreSimulation::TakeEvents() {
+  for (const OutputEvent& event : core_.TakeEvents()) {
+    if (const auto* token = std::get_if<TokenCommitted>(&event)) {
+      OnToken(*token);
+    } else {
+      OnFinished(std::get<SequenceFinished>(event));
+    }
+  }
+}
+
+void CoreSimulation::OnToken(const TokenCommitted& event) {
+  auto it = requests_.find(event.request_id.value());
+  if (it == requests_.end() || event.sequence_index < 0 ||
+      event.sequence_index >= it->second.request.num_sequences) {
+    Expect(false, "a token is of a known sequence");
+    return;
+  }
+  const Request& request = it->second.request;
+  ModelSequence& sequence = it->second.sequences[static_cast<size_t>(event.sequence_index)];
+  Expect(!sequence.is_finished, "no token after the end");
+  size_t num_output = sequence.token_ids.size() - request.prompt_token_ids.size();
+  Expect(event.token_index == static_cast<int32_t>(num_output), "no index missing or doubled");
+  TokenId expected =
+      ExpectedToken(sequence.token_ids, request.sampling.seed, event.sequence_index, kVocabSize);
+  Expect(event.token_id == expected, "the token follows from the true history");
+  sequence.token_ids.push_back(event.token_id);
+  Trace(static_cast<uint64_t>(event.token_id));
+}
+
+void CoreSimulation::OnFinished(const SequenceFinished& event) {
+  auto it = requests_.find(event.request_id.value());
+  if (it == requests_.end() || event.sequence_index < 0 ||
+      event.sequence_index >= it->second.request.num_sequences) {
+    Expect(false, "an end is of a known sequence");
+    return;
+  }
+  ModelRequest& request = it->second;
+  ModelSequence& sequence = request.sequences[static_cast<size_t>(event.sequence_index)];
+  Expect(!sequence.is_finished, "one end for each sequence");
+  Expect(IsTrueReason(request, sequence, event.reason),
+         "the reason is true: " + std::to_string(static_cast<int>(event.reason)));
+  Expect(event.num_output_tokens == static_cast<int32_t>(sequence.token_ids.size() -
+                                                         request.request.prompt_token_ids.size()),
+         "the end counts the tokens");
+  sequence.is_finished = true;
+  Expect(event.is_last_of_request == request.is_finished(), "the last sequence says so");
+  ++num_finished_[static_cast<size_t>(event.reason)];
+  Trace(static_cast<uint64_t>(event.reason));
+}
+
+bool CoreSimulation::IsTrueReason(const ModelRequest& request,
+                                  const ModelSequence& sequence,
+                                  FinishReason reason) const {
+  switch (reason) {
+    case FinishReason::kStop:
+      return sequence.was_stopped || HasStopped(request, sequence);
+    case FinishReason::kLength:
+      return IsFull(request, sequence) && !HasStopped(request, sequence);
+    case FinishReason::kAborted:
+      return request.was_aborted;
+    case FinishReason::kExpiredQueued:
+      return request.request.deadline <= now_ && !request.has_computed;
+    case FinishReason::kExpiredRunning:
+      return request.request.deadline <= now_ && request.was_introduced;
+    case FinishReason::kNonFinite:
+      return sequence.num_non_finite == 2;
+    case FinishReason::kNoCapacity:
+      return request.lacks_capacity;
+  }
+  return false;
+}
+
+bool CoreSimulation::HasStopped(const ModelRequest& request, const ModelSequence& sequence) const {
+  size_t num_output = sequence.token_ids.size() - request.request.prompt_token_ids.size();
+  const std::vector<TokenId>& stops = request.request.stop_token_ids;
+  return num_output > static_cast<size_t>(request.request.sampling.min_tokens) &&
+         std::find(stops.begin(), stops.end(), sequence.token_ids.back()) != stops.end();
+}
+
+bool CoreSimulation::IsFull(const ModelRequest& request, const ModelSequence& sequence) const {
+  auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
+  auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
+  return num_tokens - num_prompt == request.request.max_tokens ||
+         num_tokens == limits_.max_model_len;
+}
+
+bool CoreSimulation::FitsPool(const ModelRequest& request) const {
+  auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
+  auto num_live = static_cast<int32_t>(std::count_if(
+      request.sequences.begin(), request.sequences.end(), [](const ModelSequence& sequence) {
+        return !sequence.is_finished;
+      }));
+  int32_t num_tokens = std::min(num_prompt + request.request.max_tokens, limits_.max_model_len);
+  return num_prompt < limits_.max_model_len && num_live <= limits_.max_sequences &&
+         num_live * DivCeil(num_tokens, limits_.block_size_tokens) < limits_.num_blocks;
+}
+
+bool CoreSimulation::FitsEver(const ModelRequest& request) const {
+  return FitsPool(request) && std::all_of(request.sequences.begin(),
+                                          request.sequences.end(),
+                                          [this](const ModelSequence& sequence) {
+                                            return sequence.is_finished ||
+                                                   static_cast<int32_t>(sequence.token_ids.size()) <
+                                                       limits_.max_model_len;
+                                          });
+}
+
+void CoreSimulation::CheckNobodyIsOverdue() {
+  for (const auto& [id, request] : requests_) {
+    for (const ModelSequence& sequence : request.sequences) {
+      size_t num_prompt = request.request.prompt_token_ids.size();
+      bool has_output = sequence.token_ids.size() > num_prompt;
+      Expect(sequence.is_finished || sequence.num_non_finite < 2, "two bad rows end it");
+      Expect(sequence.is_finished || !has_output || !HasStopped(request, sequence),
+             "a stop token ends it");
+      Expect(
+          sequence.is_finished || !has_output || !worker_.has_value() || !IsFull(request, sequence),
+          "a full sequence ends");
+    }
+  }
+  // What has ended needs no more checking.
+  std::erase_if(requests_, [this](const auto& entry) {
+    return entry.second.is_finished() && entry.first + 8 < next_id_ && !plan_.has_value();
+  });
+}
+
+CoreSimulation::ModelRequest* CoreSimulation::AnyRequest() {
+  if (requests_.empty()) {
+    return nullptr;
+  }
+  auto it = requests_.begin();
+  std::advance(it, random_.Below(static_cast<int32_t>(requests_.size())));
+  return &it->second;
+}
+
+bool CoreSimulation::HasLiveRequest() const {
+  return std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) {
+    return !entry.second.is_finished();
+  });
+}
+
+void CoreSimulation::Trace(uint64_t word) {
+  trace_hash_ = (trace_hash_ ^ word) * 0x9E3779B97F4A7C15ULL;
+  trace_hash_ ^= trace_hash_ >> 31;
+}
+
+void CoreSimulation::Expect(bool condition, const std::string& what) {
+  if (!condition && failure_.empty()) {
+    failure_ = "event " + std::to_string(num_events_) + ": not so: " + what;
+  }
+}
+
+}  // namespace quire

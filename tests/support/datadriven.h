@@ -1,0 +1,59 @@
+// Scenario files tell a story: commands, a line "----", and exactly what must come out.
+//
+//   # A comment belongs to the block below it.
+//   add id=1 prompt=8
+//   step
+//   ----
+//   plan 1
+//
+// A blank line ends a block. The output of a block is that of its commands, one after the other.
+// With --rewrite the files are written anew with what came out, and the diff is the review.
+//
+// Thread safety: for tests, one thread.
+// Source:        the datadriven tests of etcd raft and CockroachDB.
+#ifndef QUIRE_TESTS_SUPPORT_DATADRIVEN_H_
+#define QUIRE_TESTS_SUPPORT_DATADRIVEN_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire {
+
+// One command line: a name, then key=value arguments.
+class ScenarioCommand {
+ public:
+  // Errors end the test: std::nullopt is not worth handling in a scenario.
+  explicit ScenarioCommand(std::string_view line);
+
+  const std::string& name() const { return name_; }
+  bool Has(const std::string& key) const { return arguments_.count(key) > 0; }
+  std::string Text(const std::string& key, const std::string& fallback) const;
+  int64_t Int(const std::string& key, int64_t fallback) const;
+  double Number(const std::string& key, double fallback) const;
+  std::vector<int32_t> Ints(const std::string& key) const;  // 1,2,3; empty when absent
+  // Keys that nobody asked for: a misspelt argument must not pass in silence.
+  std::vector<std::string> UnusedKeys() const;
+
+ private:
+  std::string name_;
+  std::map<std::string, std::string> arguments_;
+  mutable std::map<std::string, bool> was_used_;
+};
+
+// The output of a command: whole lines, each ended by '\n'.
+using ScenarioHandler = std::function<std::string(const ScenarioCommand&)>;
+
+// Fails the running test where the output differs; with rewrite, changes the file instead.
+void RunScenario(const std::filesystem::path& file, const ScenarioHandler& handler, bool rewrite);
+
+// The *.txt files of a folder, by name.
+std::vector<std::filesystem::path> ScenarioFilesIn(const std::filesystem::path& folder);
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_DATADRIVEN_H_

@@ -1,0 +1,139 @@
+#include "tests/support/fake_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace quire {
+namespace {
+
+constexpr uint64_t kStart = 0x243F6A8885A308D3ULL;
+
+uint64_t Mix(uint64_t state, uint64_t word) {
+  state = (state ^ word) * 0x9FB21C651E98DF25ULL;
+  return state ^ (state >> 29);
+}
+
+// What the KV cache holds for a token: like a layer's K and V, it depends on all that it attended
+// to.
+uint64_t CellOf(TokenId token_id, int32_t position, uint64_t attended) {
+  return Mix(Mix(attended, static_cast<uint64_t>(token_id)), static_cast<uint64_t>(position));
+}
+
+TokenId Sample(uint64_t attended, uint64_t seed, int32_t sequence_index, int32_t vocab_size) {
+  uint64_t word = Mix(Mix(attended, seed), static_cast<uint64_t>(sequence_index));
+  return static_cast<TokenId>(word % static_cast<uint64_t>(vocab_size));
+}
+
+}  // namespace
+
+TokenId ExpectedToken(std::span<const TokenId> token_ids,
+                      uint64_t seed,
+                      int32_t sequence_index,
+                      int32_t vocab_size) {
+  uint64_t attended = kStart;
+  for (size_t position = 0; position < token_ids.size(); ++position) {
+    attended = Mix(attended, CellOf(token_ids[position], static_cast<int32_t>(position), attended));
+  }
+  return Sample(attended, seed, sequence_index, vocab_size);
+}
+
+FakeWorker::FakeWorker(const StepLimits& limits)
+    : limits_(limits),
+      checker_(limits),
+      sequences_(static_cast<size_t>(limits.max_sequences)),
+      cells_(static_cast<size_t>(limits.num_blocks) *
+             static_cast<size_t>(limits.block_size_tokens)) {}
+
+absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
+  if (plan.header.step_id != last_step_id_ + 1) {
+    return Error(absl::StatusCode::kOutOfRange,
+                 "STEP_GAP",
+                 absl::StrCat("header.step_id: must be the next (got ",
+                              plan.header.step_id,
+                              ", expected ",
+                              last_step_id_ + 1,
+                              ")"));
+  }
+  QUIRE_RETURN_IF_ERROR(
+      checker_.Check(plan, [this](SequenceHandle handle) -> std::optional<KnownSequence> {
+        const std::optional<KnownState>& known = sequences_[handle];
+        if (!known.has_value()) {
+          return std::nullopt;
+        }
+        return KnownSequence{.num_known_tokens = static_cast<int32_t>(known->token_ids.size()),
+                             .num_computed_tokens = known->num_computed_tokens,
+                             .block_ids = known->block_ids};
+      }));
+  last_step_id_ = plan.header.step_id;
+  for (const BlockCopy& copy : plan.copies) {
+    CopyBlock(copy);
+  }
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    sequences_[introduction.handle] =
+        KnownState{.token_ids = introduction.token_ids,
+                   .num_computed_tokens = introduction.num_computed_tokens,
+                   .block_ids = introduction.block_ids,
+                   .sequence_index = introduction.sequence_index,
+                   .seed = introduction.sampling.seed};
+  }
+  StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
+  for (const SequenceSlice& slice : plan.slices) {
+    if (auto sampled = ExecuteSlice(slice)) {
+      result.sampled.push_back(std::move(*sampled));
+    }
+  }
+  for (SequenceHandle handle : plan.releases) {
+    sequences_[handle].reset();
+  }
+  return result;
+}
+
+bool FakeWorker::IsKnown(SequenceHandle handle) const {
+  return handle < sequences_.size() && sequences_[handle].has_value();
+}
+
+int32_t FakeWorker::num_known_sequences() const {
+  return static_cast<int32_t>(std::count_if(
+      sequences_.begin(), sequences_.end(), [](const auto& known) { return known.has_value(); }));
+}
+
+void FakeWorker::CopyBlock(const BlockCopy& copy) {
+  int64_t size = limits_.block_size_tokens;
+  std::copy_n(cells_.begin() + copy.src * size, size, cells_.begin() + copy.dst * size);
+}
+
+std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice) {
+  KnownState& sequence = *sequences_[slice.handle];
+  sequence.block_ids.insert(
+      sequence.block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+  uint64_t attended = kStart;
+  for (int32_t position = 0; position < sequence.num_computed_tokens; ++position) {
+    attended = Mix(attended, Cell(sequence, position));
+  }
+  for (int32_t i = 0; i < slice.num_tokens; ++i) {
+    int32_t position = sequence.num_computed_tokens++;
+    TokenId token_id = sequence.token_ids[static_cast<size_t>(position)];
+    Cell(sequence, position) = CellOf(token_id, position, attended);
+    attended = Mix(attended, Cell(sequence, position));
+  }
+  if (sequence.num_computed_tokens < static_cast<int32_t>(sequence.token_ids.size())) {
+    return std::nullopt;
+  }
+  TokenId token_id = Sample(attended, sequence.seed, sequence.sequence_index, limits_.vocab_size);
+  sequence.token_ids.push_back(token_id);
+  return SampledToken{.handle = slice.handle, .token_id = token_id};
+}
+
+uint64_t& FakeWorker::Cell(const KnownState& sequence, int32_t position) {
+  BlockId block_id = sequence.block_ids[static_cast<size_t>(position / limits_.block_size_tokens)];
+  int64_t slot =
+      int64_t{block_id} * limits_.block_size_tokens + position % limits_.block_size_tokens;
+  return cells_[static_cast<size_t>(slot)];
+}
+
+}  // namespace quire

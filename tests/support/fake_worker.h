@@ -1,0 +1,72 @@
+// FakeWorker executes step plans without a model, and can tell a wrong block from a right one. Its
+// KV cache stores a word for each (block, offset), made from the token, its position and everything
+// before it; every step reads all earlier words back through the block table that it was given. The
+// sampled token is a hash of all that, of the seed and of the place in the output. So a stale
+// block, an aliased one, a wrong length or a lost copy changes the tokens from there on, as it
+// would in a real model, and ExpectedToken says from the plain history what they must be.
+//
+// It refuses what a worker must refuse: plans that StepPlanChecker refuses, and steps out of order.
+//
+// Thread safety: not thread-safe.
+// Cost:          O(context length) per slice.
+#ifndef QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_
+#define QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "common/model/sampling_params.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_plan_check.h"
+#include "common/step/step_result.h"
+
+namespace quire {
+
+// The token that follows token_ids, prompt and output, in the sequence_index-th sequence of a
+// request with this seed.
+TokenId ExpectedToken(std::span<const TokenId> token_ids,
+                      uint64_t seed,
+                      int32_t sequence_index,
+                      int32_t vocab_size);
+
+class FakeWorker {
+ public:
+  // One worker for one epoch.
+  explicit FakeWorker(const StepLimits& limits);
+
+  // Errors: those of StepPlanChecker, and kOutOfRange for a step that is not the next. Nothing is
+  // changed then.
+  absl::StatusOr<StepResult> Execute(const StepPlan& plan);
+
+  bool IsKnown(SequenceHandle handle) const;
+  int32_t num_known_sequences() const;
+
+ private:
+  struct KnownState {
+    std::vector<TokenId> token_ids;
+    int32_t num_computed_tokens = 0;
+    std::vector<BlockId> block_ids;
+    int32_t sequence_index = 0;
+    uint64_t seed = 0;
+  };
+
+  void CopyBlock(const BlockCopy& copy);
+  std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice);
+  uint64_t& Cell(const KnownState& sequence, int32_t position);
+
+  StepLimits limits_;
+  StepPlanChecker checker_;
+  uint64_t last_step_id_ = 0;
+  std::vector<std::optional<KnownState>> sequences_;  // by handle
+  std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_

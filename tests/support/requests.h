@@ -1,0 +1,29 @@
+// MakeRequest builds requests for tests from the few numbers that a test is about.
+//
+// Thread safety: a free function.
+#ifndef QUIRE_TESTS_SUPPORT_REQUESTS_H_
+#define QUIRE_TESTS_SUPPORT_REQUESTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/core/request.h"
+
+namespace quire {
+
+struct RequestSpec {
+  uint64_t id = 1;  // also the seed, so that a plan's introductions can be told apart
+  int32_t prompt = 1;
+  int32_t max_tokens = 16;
+  int32_t num_sequences = 1;
+  int32_t min_tokens = 0;
+  std::vector<TokenId> stop_token_ids = {};
+  Instant deadline = kInfiniteFuture;
+};
+
+// Prompt tokens depend on id and position, so that no two prompts are alike.
+Request MakeRequest(const RequestSpec& spec, int32_t vocab_size = 1000);
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_REQUESTS_H_
