@@ -20,10 +20,10 @@ int64_t MicrosBetween(Instant begin, Instant end) { return (end - begin) / kNano
 
 }  // namespace
 
-StepExecutor::StepExecutor(Model& model, KernelBackend& backend, int64_t kv_cache_bytes)
+StepExecutor::StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget)
     : model_(model),
       backend_(backend),
-      kv_cache_bytes_(kv_cache_bytes),
+      budget_(budget),
       sampler_(backend, model.config().vocab_size) {}
 
 absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
@@ -50,7 +50,10 @@ int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
 }
 
 int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
-  int64_t blocks = kv_cache_bytes_ / std::max<int64_t>(1, BlockBytes(spec));
+  if (budget_.num_blocks_override > 0) {
+    return budget_.num_blocks_override;
+  }
+  int64_t blocks = budget_.bytes / std::max<int64_t>(1, BlockBytes(spec));
   return static_cast<int32_t>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
 }
 

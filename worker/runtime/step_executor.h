@@ -40,11 +40,16 @@ struct EpochParams {
   DType kv_cache_dtype = DType::kF32;
 };
 
+// How large the KV pool may be.
+struct KvCacheBudget {
+  int64_t bytes = 0;
+  int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever they take
+};
+
 class StepExecutor {
  public:
-  // Model and backend must outlive the executor; the backend is the model's. kv_cache_bytes is the
-  // most memory that the KV pool may take.
-  StepExecutor(Model& model, KernelBackend& backend, int64_t kv_cache_bytes);
+  // Model and backend must outlive the executor; the backend is the model's.
+  StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget);
 
   // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
   // size that is no power of two in [1, kMaxBlockSizeTokens].
@@ -53,7 +58,7 @@ class StepExecutor {
   // Bytes of one block as the backend lays it out.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
 
-  // Blocks that fit kv_cache_bytes, the null block included; 0 when not even one does.
+  // Blocks that the budget allows, the null block included; 0 when not even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
 
   // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing.
@@ -81,7 +86,7 @@ class StepExecutor {
 
   Model& model_;
   KernelBackend& backend_;
-  const int64_t kv_cache_bytes_;
+  const KvCacheBudget budget_;
 
   StepOrder order_;
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch

@@ -1,0 +1,81 @@
+// StepStream is one open Steps call: it reads requests, hands them to the service and writes the
+// answers, as bytes. It knows nothing of steps.
+//
+// At most kMaxUnanswered requests are read ahead of their answers, so a peer cannot fill the
+// worker's memory. A failed stream sends the answers it has, then ends with its status.
+//
+// Thread safety: Answer, Fail and has_failed may be called from any thread.
+// Ownership:     the call holds the stream until gRPC is done with it; who answers holds it too.
+#ifndef QUIRE_WORKER_RPC_STEP_STREAM_H_
+#define QUIRE_WORKER_RPC_STEP_STREAM_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+namespace quire {
+
+class StepStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  // One step runs and one waits.
+  static constexpr int kMaxUnanswered = 2;
+
+  using Handler = std::function<void(std::shared_ptr<StepStream>, grpc::ByteBuffer)>;
+
+  // Starts to read. The handler is called on an RPC thread for each request and must not block;
+  // each request is to be followed by one Answer or by Fail.
+  static std::shared_ptr<StepStream> Start(Handler handler);
+
+  void Answer(grpc::ByteBuffer response);
+
+  // Ends the stream. Later answers are dropped. REQUIRES: status is not OK.
+  void Fail(const absl::Status& status);
+
+  bool has_failed() const;
+
+ private:
+  // What is to be told to gRPC, decided under the lock and done after it: gRPC may answer at once,
+  // on this very thread.
+  struct Action {
+    bool read = false;
+    const grpc::ByteBuffer* write = nullptr;
+    std::optional<grpc::Status> finish;
+  };
+
+  explicit StepStream(Handler handler) : handler_(std::move(handler)) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  // Reads are started from reactions only: until a reaction returns gRPC keeps the call alive, even
+  // when another thread has finished it.
+  Action Next(bool in_reaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const Action& action);
+
+  const Handler handler_;
+  std::shared_ptr<StepStream> self_;  // set until OnDone
+  grpc::ByteBuffer request_;          // of the read in progress
+
+  mutable absl::Mutex mutex_;
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = true;
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the peer sends nothing more
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;       // the peer is gone
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  int num_unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<grpc::ByteBuffer> responses_ ABSL_GUARDED_BY(mutex_);  // front: being written
+  std::optional<grpc::Status> failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_STEP_STREAM_H_

@@ -1,0 +1,54 @@
+// WorkerServer listens for a scheduler and serves one WorkerService on its address.
+//
+// Thread safety: one caller at a time.
+// Errors:        kPermissionDenied, reason INSECURE_BIND, for an address that other machines reach;
+//                kUnavailable, reason LISTEN, when the address cannot be bound.
+#ifndef QUIRE_WORKER_RPC_WORKER_SERVER_H_
+#define QUIRE_WORKER_RPC_WORKER_SERVER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include <grpcpp/server.h>
+
+#include "common/wire/address.h"
+#include "worker/rpc/worker_service.h"
+
+namespace quire {
+
+struct WorkerServerOptions {
+  Address address;  // port 0: any free one
+  // The connection is not encrypted and nobody is asked who they are, so an address that other
+  // machines can reach is refused unless the operator says that the network is safe.
+  bool allow_insecure_bind = false;
+};
+
+class WorkerServer {
+ public:
+  // Serves at once. The service must outlive the server.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const WorkerServerOptions& options,
+                                                             WorkerService& service);
+
+  // Shuts down.
+  ~WorkerServer();
+  WorkerServer(const WorkerServer&) = delete;
+  WorkerServer& operator=(const WorkerServer&) = delete;
+
+  // With the port that was taken.
+  const Address& address() const { return address_; }
+
+  // Stops the service, then ends all connections.
+  void Shutdown();
+
+ private:
+  WorkerServer(Address address, WorkerService& service)
+      : address_(std::move(address)), service_(service) {}
+
+  Address address_;
+  WorkerService& service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_WORKER_SERVER_H_

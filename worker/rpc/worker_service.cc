@@ -1,0 +1,238 @@
+#include "worker/rpc/worker_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/wire/dtype_codec.h"
+#include "common/wire/grpc_status.h"
+#include "common/wire/step_codec.h"
+#include "worker/rpc/message_reader.h"
+
+#include <sys/random.h>
+
+namespace quire {
+namespace {
+
+constexpr size_t kUuidBytes = 16;
+// Far more than the schedulers of one worker ever have waiting.
+constexpr size_t kMaxWaitingTasks = 64;
+// Requests above this size are parsed into memory of their own, which is given back.
+constexpr size_t kMaxKeptRequestBytes = 4 << 20;
+
+absl::Status QueueFull() {
+  return Error(absl::StatusCode::kResourceExhausted,
+               "QUEUE_FULL",
+               "worker: too many calls wait, or the worker is shutting down");
+}
+
+absl::Status Mismatch(std::string_view field, int64_t got, int64_t want) {
+  return WithMetadata(
+      Error(absl::StatusCode::kFailedPrecondition,
+            "CONFIG_MISMATCH",
+            absl::StrCat(
+                ToAbsl(field), ": does not match the worker (got ", got, ", limit ", want, ")")),
+      "field",
+      field);
+}
+
+absl::Status CheckHandshake(const v1::HandshakeRequest& request) {
+  if (request.protocol_version() != kWorkerProtocolVersion) {
+    return Mismatch("protocol_version", request.protocol_version(), kWorkerProtocolVersion);
+  }
+  if (request.tensor_parallel_size() != 1) {
+    return Mismatch("tensor_parallel_size", request.tensor_parallel_size(), 1);
+  }
+  if (request.rank() != 0) {
+    return Mismatch("rank", request.rank(), 0);
+  }
+  return absl::OkStatus();
+}
+
+// The plan must be the one that its digest was made from: a peer with another digest function, or a
+// message that was damaged, must not be executed.
+absl::Status CheckDigest(const StepPlan& plan, uint64_t digest) {
+  if (DigestOf(plan) == digest) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kInternal,
+               "PROTOCOL_VIOLATION",
+               "plan_digest: not the digest of this plan");
+}
+
+}  // namespace
+
+std::string MakeWorkerUuid() {
+  std::string uuid(kUuidBytes, '\0');
+  // Up to 256 bytes are never interrupted once the device is ready.
+  ssize_t count = getrandom(uuid.data(), uuid.size(), 0);
+  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(uuid.size()));
+  return uuid;
+}
+
+WorkerService::WorkerService(WorkerIdentity identity, StepExecutor& executor)
+    : identity_(std::move(identity)), executor_(executor), thread_(kMaxWaitingTasks) {}
+
+WorkerService::~WorkerService() { Stop(); }
+
+void WorkerService::Stop() {
+  bool is_queued = thread_.Run([this] {
+    EndStreams(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down"));
+  });
+  static_cast<void>(is_queued);  // refused when it was stopped before
+  thread_.Stop();
+}
+
+grpc::ServerUnaryReactor* WorkerService::Handshake(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  return RunUnary(context, request, response, &WorkerService::DoHandshake);
+}
+
+grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return RunUnary(context, request, response, &WorkerService::DoBeginEpoch);
+}
+
+grpc::ServerUnaryReactor* WorkerService::RunUnary(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response,
+                                                  UnaryHandler handler) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // Request and response stay valid until the call is finished.
+  bool is_queued = thread_.Run([this, reactor, request, response, handler] {
+    auto answer = (this->*handler)(*request);
+    if (answer.ok()) {
+      response->Swap(&*answer);
+    }
+    reactor->Finish(ToGrpcStatus(answer.status()));
+  });
+  if (!is_queued) {
+    reactor->Finish(ToGrpcStatus(QueueFull()));
+  }
+  return reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Steps(
+    grpc::CallbackServerContext* /*context*/) {
+  auto handler = [this](const std::shared_ptr<StepStream>& stream, const grpc::ByteBuffer& bytes) {
+    if (!thread_.Run([this, stream, bytes] { DoStep(stream, bytes); })) {
+      stream->Fail(QueueFull());
+    }
+  };
+  return StepStream::Start(handler).get();
+}
+
+absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
+  if (requested == v1::DTYPE_UNSPECIFIED) {
+    return executor_.model().config().dtype;
+  }
+  auto dtype = FromProto(requested);
+  if (!dtype.has_value()) {
+    return InvalidArgument(
+        "ENUM_VALUE",
+        absl::StrCat("kv_cache_dtype: unknown value (got ", static_cast<int>(requested), ")"));
+  }
+  return *dtype;
+}
+
+absl::StatusOr<grpc::ByteBuffer> WorkerService::DoHandshake(const grpc::ByteBuffer& bytes) {
+  v1::HandshakeRequest request;
+  QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
+  QUIRE_RETURN_IF_ERROR(CheckHandshake(request));
+  QUIRE_RETURN_IF_ERROR(executor_.order().CheckIncarnation(request.scheduler_incarnation()));
+  QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
+  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_.SpecFor(request.block_size_tokens(), dtype));
+  const ModelConfig& config = executor_.model().config();
+  v1::HandshakeResponse response;
+  response.set_protocol_version(kWorkerProtocolVersion);
+  response.set_worker_uuid(identity_.uuid);
+  response.set_version(identity_.version);
+  response.set_config_hash(HashOf(config));
+  response.set_model_hash(identity_.model_hash);
+  response.set_block_bytes(executor_.BlockBytes(spec));
+  response.set_num_blocks_max(executor_.MaxBlocks(spec));
+  response.set_kv_cache_dtype(ToProto(dtype));
+  response.set_determinism_fingerprint(identity_.determinism_fingerprint);
+  response.set_vocab_size(config.vocab_size);
+  return WriteMessage(response);
+}
+
+absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuffer& bytes) {
+  v1::BeginEpochRequest request;
+  QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
+  QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
+  QUIRE_RETURN_IF_ERROR(
+      executor_.BeginEpoch({.scheduler_incarnation = request.scheduler_incarnation(),
+                            .group_epoch = request.group_epoch(),
+                            .limits = {.num_blocks = request.num_blocks(),
+                                       .block_size_tokens = request.block_size_tokens(),
+                                       .max_sequences = request.max_sequences(),
+                                       .max_tokens_per_step = request.max_tokens_per_step(),
+                                       .max_model_len = request.max_model_len_tokens()},
+                            .kv_cache_dtype = dtype}));
+  EndStreams(StaleGroup(request.group_epoch()));
+  LogInfo("epoch begins",
+          {{"incarnation", absl::StrCat(request.scheduler_incarnation())},
+           {"epoch", absl::StrCat(request.group_epoch())},
+           {"blocks", absl::StrCat(request.num_blocks())},
+           {"sequences", absl::StrCat(request.max_sequences())}});
+  return WriteMessage(v1::BeginEpochResponse());
+}
+
+void WorkerService::DoStep(const std::shared_ptr<StepStream>& stream,
+                           const grpc::ByteBuffer& request) {
+  if (stream->has_failed()) {
+    return;
+  }
+  auto response = ExecuteStep(request);
+  if (response.ok()) {
+    Remember(stream);
+    stream->Answer(*std::move(response));
+    return;
+  }
+  LogWarning("step refused",
+             {{"reason", ReasonOf(response.status())},
+              {"message", std::string(response.status().message())}});
+  stream->Fail(response.status());
+}
+
+absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuffer& bytes) {
+  v1::StepRequest large;
+  v1::StepRequest& request = bytes.Length() > kMaxKeptRequestBytes ? large : step_request_;
+  QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
+  QUIRE_ASSIGN_OR_RETURN(StepPlan plan, DecodePlan(request));
+  QUIRE_RETURN_IF_ERROR(CheckDigest(plan, request.plan_digest()));
+  QUIRE_ASSIGN_OR_RETURN(const StepResult* result, executor_.Execute(plan, request.plan_digest()));
+  EncodeResult(*result, &step_response_);
+  return WriteMessage(step_response_);
+}
+
+void WorkerService::Remember(const std::shared_ptr<StepStream>& stream) {
+  auto is_this = [&stream](const std::weak_ptr<StepStream>& other) {
+    return !other.owner_before(stream) && !stream.owner_before(other);
+  };
+  if (std::any_of(streams_.begin(), streams_.end(), is_this)) {
+    return;
+  }
+  std::erase_if(streams_, [](const auto& other) { return other.expired(); });
+  streams_.push_back(stream);
+}
+
+void WorkerService::EndStreams(const absl::Status& status) {
+  for (const std::weak_ptr<StepStream>& weak : streams_) {
+    if (std::shared_ptr<StepStream> stream = weak.lock()) {
+      stream->Fail(status);
+    }
+  }
+  streams_.clear();
+}
+
+}  // namespace quire

@@ -1,0 +1,42 @@
+// WorkerConfig is the command line of quire_worker, checked.
+//
+// Thread safety: a value type; WorkerConfigFromFlags is called from main.
+#ifndef QUIRE_WORKER_WORKER_CONFIG_H_
+#define QUIRE_WORKER_WORKER_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/wire/address.h"
+#include "worker/runtime/step_executor.h"
+
+namespace quire {
+
+struct WorkerConfig {
+  std::string model_dir;
+  Address listen;
+  bool allow_insecure_bind = false;
+  int32_t num_threads = 0;  // 0: as many as this process may run on
+  std::string cpu_isa;      // "": the best there is
+  KvCacheBudget kv_cache;
+};
+
+// Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
+absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional);
+
+// "4294967296", "4GiB", "512MiB", "64KiB": a number of bytes. The binary units may be shortened to
+// their letter. Nothing for anything else, and for less than one byte.
+std::optional<int64_t> ParseByteSize(std::string_view text);
+
+// The pool that is taken when nobody says: 30 % of the available memory, at most 4 GiB. With 1 GiB
+// when the machine does not say what is available.
+int64_t DefaultKvCacheBytes(std::optional<int64_t> available_bytes);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_WORKER_CONFIG_H_
