@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Write the tiny models of tests/worker/model/testdata and what Hugging Face transformers makes of
+them. Needs torch, transformers and safetensors; the test suite needs the files only.
+
+    make_model_goldens.py [--only NAME]
+    make_model_goldens.py --model-dir DIR --prompt IDS --out FILE
+
+Each model is a directory <name>/ with config.json, its safetensors files and golden.json: prompts,
+the tokens of greedy decoding, the log-probability of each and the five likeliest at each step, all
+computed in float32 (weights of another type are read and widened first, so that what is compared is
+the arithmetic, not the rounding of activations).
+
+The scales are those of a healthy network, as an untrained one has a flat next-token distribution
+in which greedy decoding flips on rounding: projections N(0, 1/in), the two that write the residual
+stream divided by sqrt(2 layers) (three times that in a tied model), norms 1 + N(0, 0.1), biases N(0, 0.2), logits of deviation 4. A
+case whose two likeliest tokens come closer than MIN_MARGIN at any step is drawn again.
+
+--model-dir writes the golden of a model that exists already (the bundled one).
+"""
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NUM_TOKENS = 24
+NUM_TOP = 5
+MIN_MARGIN = 0.02  # ten times the tolerance of the test
+PROMPT_LENGTHS = (1, 5, 16, 17, 47, 130)
+LONG_PROMPT_LENGTHS = (300,)  # crosses the 256 positions that attention works on at a time
+
+ROPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, vocab_size=96, max_position_embeddings=512,
+            rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+            tie_word_embeddings=False)
+OPT = dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=96,
+           max_position_embeddings=352, bos_token_id=2, eos_token_id=2, pad_token_id=1)
+
+
+def rope(kind, **fields):
+    return {"rope_type": kind, "rope_theta": 10000.0, **fields}
+
+
+# name: (class, config, options). Options: dtype, shards, old_style (field names before
+# transformers 5), prefix (of tensor names).
+CASES = {
+    "llama": ("Llama", dict(ROPE), {}),
+    "llama_bf16": ("Llama", dict(ROPE), {"dtype": torch.bfloat16}),
+    "llama_f16": ("Llama", dict(ROPE), {"dtype": torch.float16}),
+    "llama_sharded": ("Llama", dict(ROPE, num_hidden_layers=3), {"shards": 3}),
+    "llama_tied": ("Llama", dict(ROPE, tie_word_embeddings=True), {}),
+    "llama_biased": ("Llama", dict(ROPE, attention_bias=True, mlp_bias=True), {}),
+    "llama_odd_sizes": ("Llama", dict(ROPE, hidden_size=36, intermediate_size=44, num_attention_heads=3,
+                                      num_key_value_heads=1, head_dim=12, vocab_size=97), {}),
+    "llama3_rope": ("Llama", dict(ROPE, head_dim=16, max_position_embeddings=2048,
+                                  rope_parameters=rope("llama3", rope_theta=500000.0, factor=8.0,
+                                                       low_freq_factor=1.0, high_freq_factor=4.0,
+                                                       original_max_position_embeddings=64)), {}),
+    "llama3_rope_old_style": ("Llama", dict(ROPE, head_dim=16, max_position_embeddings=2048,
+                                            rope_parameters=rope("llama3", rope_theta=10000.0, factor=4.0,
+                                                                 low_freq_factor=1.0, high_freq_factor=2.0,
+                                                                 original_max_position_embeddings=128)),
+                              {"old_style": True}),
+    "llama_linear_rope": ("Llama", dict(ROPE, rope_parameters=rope("linear", factor=4.0)), {}),
+    "mistral": ("Mistral", dict(ROPE, sliding_window=24), {}),
+    "mistral_no_window": ("Mistral", dict(ROPE, sliding_window=None), {"old_style": True}),
+    "qwen2": ("Qwen2", dict(ROPE, num_hidden_layers=3, use_sliding_window=True, sliding_window=40,
+                            max_window_layers=1), {}),
+    "qwen2_tied": ("Qwen2", dict(ROPE, tie_word_embeddings=True), {"dtype": torch.bfloat16, "old_style": True}),
+    "qwen3": ("Qwen3", dict(ROPE, head_dim=16, num_key_value_heads=1), {}),
+    "opt": ("OPT", dict(OPT), {}),
+    "opt_post_norm": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24), {}),
+    "opt_plain": ("OPT", dict(OPT, enable_bias=False, layer_norm_elementwise_affine=False,
+                              word_embed_proj_dim=16, tie_word_embeddings=False), {"prefix": "decoder."}),
+}
+
+
+def make_config(kind, fields):
+    fields = dict(fields)
+    if kind == "Qwen2":
+        fields.pop("head_dim")
+    return getattr(transformers, kind + "Config")(**fields)
+
+
+def randomize(model, config, seed):
+    """Healthy scales; see the head of this file."""
+    generator = torch.Generator().manual_seed(seed)
+    residual = 1.0 / math.sqrt(2 * config.num_hidden_layers)
+    if config.tie_word_embeddings:
+        residual *= 3  # or the token that went in would win every time
+    width = getattr(config, "word_embed_proj_dim", config.hidden_size)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            noise = torch.randn(value.shape, generator=generator)
+            if name.endswith(".bias"):
+                value.copy_(noise * 0.2)
+            elif "norm" in name:
+                value.copy_(1.0 + 0.1 * noise)
+            elif "embed_positions" in name:
+                value.copy_(noise)
+            elif "embed_tokens" in name:
+                value.copy_(noise * (4.0 / math.sqrt(width) if config.tie_word_embeddings else 1.0))
+            elif "lm_head" in name:
+                value.copy_(noise * (4.0 / math.sqrt(width)))
+            else:
+                scale = 1.0 / math.sqrt(value.shape[1])
+                if any(part in name for part in ("o_proj", "out_proj", "down_proj", "fc2")):
+                    scale *= residual
+                value.copy_(noise * scale)
+
+
+def old_style(fields):
+    """config.json as transformers 4 wrote it."""
+    fields = dict(fields)
+    parameters = dict(fields.pop("rope_parameters", None) or {})
+    fields["rope_theta"] = parameters.pop("rope_theta", 10000.0)
+    if parameters.get("rope_type", "default") == "default":
+        fields["rope_scaling"] = None
+    else:
+        fields["rope_scaling"] = parameters
+    if "dtype" in fields:
+        fields["torch_dtype"] = fields.pop("dtype")
+    return fields
+
+
+def write_model(path, model, config, options):
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    dtype = options.get("dtype", torch.float32)
+    tensors = {name: value.detach().to(dtype).contiguous() for name, value in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        tensors.pop("lm_head.weight")
+    if "prefix" in options:
+        tensors = {name.replace("model.decoder.", options["prefix"]): value for name, value in tensors.items()}
+    fields = config.to_dict()
+    fields["architectures"] = [type(model).__name__]
+    fields["dtype"] = str(dtype).removeprefix("torch.")
+    fields.pop("transformers_version", None)
+    if options.get("old_style"):
+        fields = old_style(fields)
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(fields, f, indent=1, sort_keys=True)
+        f.write("\n")
+    shards = options.get("shards", 1)
+    if shards == 1:
+        save_file(tensors, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+        return
+    weight_map, names = {}, sorted(tensors)
+    for i in range(shards):
+        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        part = {name: tensors[name] for name in names[i::shards]}
+        save_file(part, os.path.join(path, file), metadata={"format": "pt"})
+        weight_map.update({name: file for name in part})
+    total = sum(value.numel() * value.element_size() for value in tensors.values())
+    with open(os.path.join(path, "model.safetensors.index.json"), "w") as f:
+        json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, f, indent=1, sort_keys=True)
+        f.write("\n")
+
+
+def decode(model, prompt):
+    """Greedy decoding with every step computed from the whole sequence: no cache to trust."""
+    tokens, steps, margin = list(prompt), [], math.inf
+    for _ in range(NUM_TOKENS):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].double()
+        logprobs = torch.log_softmax(logits, dim=-1)
+        top = torch.topk(logprobs, NUM_TOP)
+        margin = min(margin, float(top.values[0] - top.values[1]))
+        steps.append({"token": int(top.indices[0]), "logprob": round(float(top.values[0]), 7),
+                      "top_tokens": [int(t) for t in top.indices],
+                      "top_logprobs": [round(float(v), 7) for v in top.values]})
+        tokens.append(int(top.indices[0]))
+    return steps, margin
+
+
+def make_prompts(vocab_size, lengths, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [[int(t) for t in torch.randint(3, vocab_size, (n,), generator=generator)] for n in lengths]
+
+
+def load_as_float32(path):
+    """The model as transformers loads it, computing in float32."""
+    config = transformers.AutoConfig.from_pretrained(path)
+    model = getattr(transformers, config.architectures[0])(config).float().eval()
+    files = [f for f in sorted(os.listdir(path)) if f.endswith(".safetensors")]
+    tensors = {}
+    for file in files:
+        tensors.update(load_file(os.path.join(path, file)))
+    tensors = {("model." + n if n.startswith("decoder.") else n): v.float() for n, v in tensors.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    model.tie_weights()
+    model.config._attn_implementation = "eager"
+    return model
+
+
+def golden(model, prompts):
+    cases, margin = [], math.inf
+    for prompt in prompts:
+        steps, smallest = decode(model, prompt)
+        margin = min(margin, smallest)
+        cases.append({"prompt": prompt, "steps": steps})
+    return cases, margin
+
+
+def write_golden(path, cases):
+    with open(path, "w") as f:
+        f.write('{"source": "transformers %s, torch %s, float32",\n "cases": [\n' %
+                (transformers.__version__, torch.__version__.split("+")[0]))
+        for i, case in enumerate(cases):
+            f.write('  {"prompt": %s,\n   "steps": [\n' % json.dumps(case["prompt"], separators=(",", ":")))
+            f.write(",\n".join("    " + json.dumps(s, separators=(",", ":")) for s in case["steps"]))
+            f.write("]}%s\n" % ("," if i + 1 < len(cases) else ""))
+        f.write(" ]}\n")
+
+
+def make_case(name):
+    kind, fields, options = CASES[name]
+    config = make_config(kind, fields)
+    path = os.path.join(HERE, "testdata", name)
+    lengths = PROMPT_LENGTHS + (LONG_PROMPT_LENGTHS if name in ("llama", "qwen2", "opt") else ())
+    for seed in range(1, 200):
+        model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
+        randomize(model, config, seed)
+        write_model(path, model, config, options)
+        model = load_as_float32(path)
+        cases, margin = golden(model, make_prompts(config.vocab_size, lengths, seed))
+        distinct = len({s["token"] for c in cases for s in c["steps"]})
+        if margin >= MIN_MARGIN and distinct >= 15:
+            break
+    else:
+        sys.exit(f"{name}: no seed with clear winners")
+    write_golden(os.path.join(path, "golden.json"), cases)
+    for file in os.listdir(path):
+        os.chmod(os.path.join(path, file), 0o644)
+    size = sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path))
+    print(f"{name}: seed {seed}, margin {margin:.3f}, {distinct} distinct tokens, {size} bytes", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=CASES, nargs="+")
+    parser.add_argument("--model-dir", help="write the golden of this model instead")
+    parser.add_argument("--prompt", help="with --model-dir: token ids, comma-separated; may be given as a;b")
+    parser.add_argument("--out", help="with --model-dir: the golden file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.model_dir:
+        model = load_as_float32(args.model_dir)
+        prompts = [[int(t) for t in p.split(",")] for p in args.prompt.split(";")]
+        cases, margin = golden(model, prompts)
+        write_golden(args.out, cases)
+        print(f"{args.model_dir}: margin {margin:.4f}")
+        return
+    for name in args.only or CASES:
+        make_case(name)
+
+
+if __name__ == "__main__":
+    main()

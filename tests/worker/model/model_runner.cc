@@ -1,0 +1,126 @@
+#include "tests/worker/model/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/base/math.h"
+#include "common/json/json.h"
+
+namespace quire {
+
+std::vector<GoldenCase> ReadGolden(const std::string& path) {
+  absl::StatusOr<Json> json = ParseJsonFile(path, int64_t{16} << 20);
+  if (!json.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(json.status().message()).c_str());
+    std::abort();
+  }
+  std::vector<GoldenCase> cases;
+  for (const Json& entry : (*json)["cases"]) {
+    GoldenCase& golden = cases.emplace_back();
+    golden.prompt = entry["prompt"].get<std::vector<TokenId>>();
+    for (const Json& step : entry["steps"]) {
+      golden.steps.push_back({.token = step["token"].get<TokenId>(),
+                              .logprob = step["logprob"].get<double>(),
+                              .top_tokens = step["top_tokens"].get<std::vector<TokenId>>(),
+                              .top_logprobs = step["top_logprobs"].get<std::vector<double>>()});
+    }
+  }
+  return cases;
+}
+
+std::vector<double> LogSoftmax(std::span<const float> logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (float logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - max);
+  }
+  std::vector<double> logprobs;
+  for (float logit : logits) {
+    logprobs.push_back(static_cast<double>(logit) - max - std::log(sum));
+  }
+  return logprobs;
+}
+
+ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks) : model_(model) {
+  const ModelConfig& config = model.config();
+  cache_.layout = backend.LayoutFor({.num_layers = config.num_layers,
+                                     .num_kv_heads = config.num_kv_heads,
+                                     .head_dim = config.head_dim,
+                                     .block_size_tokens = kBlockSizeTokens,
+                                     .dtype = DType::kF32});
+  cache_.num_blocks = num_blocks;
+  const int64_t bytes = num_blocks * cache_.layout.block_bytes();
+  QUIRE_CHECK(pool_.Reserve(bytes));
+  // What a block held before must never be read: NaN shows it.
+  std::memset(pool_.data(), 0xFF, static_cast<size_t>(bytes));
+  cache_.base = pool_.data();
+  // Every third block, then the next ones: neighbours in a table are not neighbours in memory.
+  for (int64_t first = 1; first <= 3; ++first) {
+    for (int64_t block = first; block < num_blocks; block += 3) {
+      free_blocks_.push_back(static_cast<BlockId>(block));
+    }
+  }
+}
+
+int ModelRunner::AddSequence() {
+  sequences_.emplace_back();
+  return static_cast<int>(sequences_.size()) - 1;
+}
+
+BlockId ModelRunner::TakeBlock() {
+  QUIRE_CHECK(!free_blocks_.empty());
+  BlockId block = free_blocks_.back();
+  free_blocks_.pop_back();
+  return block;
+}
+
+std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
+  Batch batch;
+  batch.query_start.push_back(0);
+  for (const Slice& slice : slices) {
+    Sequence& sequence = sequences_[static_cast<size_t>(slice.sequence)];
+    for (TokenId token : slice.tokens) {
+      if (sequence.num_tokens % kBlockSizeTokens == 0) {
+        sequence.blocks.push_back(TakeBlock());
+      }
+      batch.token_ids.push_back(token);
+      batch.positions.push_back(sequence.num_tokens);
+      batch.slot_mapping.push_back(int64_t{sequence.blocks.back()} * kBlockSizeTokens +
+                                   sequence.num_tokens % kBlockSizeTokens);
+      ++sequence.num_tokens;
+    }
+    batch.query_start.push_back(batch.num_tokens());
+    batch.seq_lens.push_back(sequence.num_tokens);
+    batch.logits_rows.push_back(batch.num_tokens() - 1);
+    batch.max_blocks_per_seq =
+        std::max(batch.max_blocks_per_seq, static_cast<int32_t>(sequence.blocks.size()));
+  }
+  for (const Slice& slice : slices) {
+    std::vector<BlockId> table = sequences_[static_cast<size_t>(slice.sequence)].blocks;
+    table.resize(static_cast<size_t>(batch.max_blocks_per_seq), kNullBlockId);
+    batch.block_tables.insert(batch.block_tables.end(), table.begin(), table.end());
+  }
+  const float* logits = model_.Forward(batch, cache_);
+  const auto vocab_size = static_cast<size_t>(model_.config().vocab_size);
+  std::vector<std::vector<float>> rows;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    rows.emplace_back(logits + i * vocab_size, logits + (i + 1) * vocab_size);
+  }
+  return rows;
+}
+
+std::vector<float> ModelRunner::Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk) {
+  std::vector<float> logits;
+  while (!tokens.empty()) {
+    const auto piece = tokens.first(std::min(tokens.size(), static_cast<size_t>(chunk)));
+    logits = Run({{.sequence = sequence, .tokens = {piece.begin(), piece.end()}}}).front();
+    tokens = tokens.subspan(piece.size());
+  }
+  return logits;
+}
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+// ModelRunner drives a Model by hand: it keeps a KV pool whose blocks it hands out in a scattered
+// order, builds batches from slices of sequences and reads the logits.
+#ifndef QUIRE_TESTS_WORKER_MODEL_MODEL_RUNNER_H_
+#define QUIRE_TESTS_WORKER_MODEL_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "kernels/api/kernel_backend.h"
+#include "worker/model/batch.h"
+#include "worker/model/host_buffer.h"
+#include "worker/model/model.h"
+
+namespace quire {
+
+struct GoldenStep {
+  TokenId token = 0;
+  double logprob = 0.0;
+  std::vector<TokenId> top_tokens;
+  std::vector<double> top_logprobs;
+};
+
+struct GoldenCase {
+  std::vector<TokenId> prompt;
+  std::vector<GoldenStep> steps;
+};
+
+// Reads golden.json as make_model_goldens.py writes it. Ends the test program when it cannot.
+std::vector<GoldenCase> ReadGolden(const std::string& path);
+
+// log softmax of a row, in double.
+std::vector<double> LogSoftmax(std::span<const float> logits);
+
+class ModelRunner {
+ public:
+  static constexpr int32_t kBlockSizeTokens = 16;
+
+  ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks);
+
+  // A new sequence; returns its number.
+  int AddSequence();
+
+  struct Slice {
+    int sequence = 0;
+    std::vector<TokenId> tokens;  // appended to the sequence
+  };
+
+  // Runs one batch of slices. Returns the logits of the last token of each.
+  std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
+
+  // Appends the tokens to one sequence in pieces of `chunk`; the logits after the last.
+  std::vector<float> Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk);
+
+ private:
+  struct Sequence {
+    int32_t num_tokens = 0;
+    std::vector<BlockId> blocks;
+  };
+
+  BlockId TakeBlock();
+
+  Model& model_;
+  HostBuffer pool_;
+  KvCacheView cache_;
+  std::vector<BlockId> free_blocks_;
+  std::vector<Sequence> sequences_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_WORKER_MODEL_MODEL_RUNNER_H_
