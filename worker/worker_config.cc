@@ -31,6 +31,7 @@ ABSL_FLAG(std::string,
           cpu_isa,
           "",
           "Instruction set: avx512, avx2 or portable. Empty: the best here.");
+ABSL_FLAG(std::string, load_format, "auto", "Format of the weights: auto or safetensors.");
 ABSL_FLAG(int32_t, threads, 0, "Compute threads. 0: as many as this process may run on.");
 ABSL_FLAG(
     std::string,
@@ -72,6 +73,14 @@ absl::Status CheckDevice() {
     return absl::OkStatus();
   }
   return FlagError("device", "this worker computes on the CPU only: auto or cpu");
+}
+
+absl::Status CheckLoadFormat() {
+  std::string format = absl::GetFlag(FLAGS_load_format);
+  if (format == "auto" || format == "safetensors") {
+    return absl::OkStatus();
+  }
+  return FlagError("load-format", "must be auto or safetensors");
 }
 
 absl::StatusOr<KvCacheBudget> Budget() {
@@ -129,6 +138,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   WorkerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
   QUIRE_RETURN_IF_ERROR(CheckDevice());
+  QUIRE_RETURN_IF_ERROR(CheckLoadFormat());
   auto listen = ParseAddress(absl::GetFlag(FLAGS_listen));
   if (!listen.ok()) {
     return FlagError("listen", ToStd(listen.status().message()));

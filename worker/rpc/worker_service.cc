@@ -122,12 +122,12 @@ grpc::ServerUnaryReactor* WorkerService::RunUnary(grpc::CallbackServerContext* c
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Steps(
     grpc::CallbackServerContext* /*context*/) {
-  auto handler = [this](const std::shared_ptr<StepStream>& stream, const grpc::ByteBuffer& bytes) {
+  auto handler = [this](const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& bytes) {
     if (!thread_.Run([this, stream, bytes] { DoStep(stream, bytes); })) {
       stream->Fail(QueueFull());
     }
   };
-  return StepStream::Start(handler).get();
+  return StepsCall::Start(handler).get();
 }
 
 absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
@@ -187,7 +187,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuf
   return WriteMessage(v1::BeginEpochResponse());
 }
 
-void WorkerService::DoStep(const std::shared_ptr<StepStream>& stream,
+void WorkerService::DoStep(const std::shared_ptr<StepsCall>& stream,
                            const grpc::ByteBuffer& request) {
   if (stream->has_failed()) {
     return;
@@ -215,8 +215,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuff
   return WriteMessage(step_response_);
 }
 
-void WorkerService::Remember(const std::shared_ptr<StepStream>& stream) {
-  auto is_this = [&stream](const std::weak_ptr<StepStream>& other) {
+void WorkerService::Remember(const std::shared_ptr<StepsCall>& stream) {
+  auto is_this = [&stream](const std::weak_ptr<StepsCall>& other) {
     return !other.owner_before(stream) && !stream.owner_before(other);
   };
   if (std::any_of(streams_.begin(), streams_.end(), is_this)) {
@@ -227,8 +227,8 @@ void WorkerService::Remember(const std::shared_ptr<StepStream>& stream) {
 }
 
 void WorkerService::EndStreams(const absl::Status& status) {
-  for (const std::weak_ptr<StepStream>& weak : streams_) {
-    if (std::shared_ptr<StepStream> stream = weak.lock()) {
+  for (const std::weak_ptr<StepsCall>& weak : streams_) {
+    if (std::shared_ptr<StepsCall> stream = weak.lock()) {
       stream->Fail(status);
     }
   }

@@ -24,7 +24,7 @@
 #include "proto/v1/worker.grpc.pb.h"
 
 #include "worker/rpc/executor_thread.h"
-#include "worker/rpc/step_stream.h"
+#include "worker/rpc/steps_call.h"
 #include "worker/runtime/step_executor.h"
 
 namespace quire {
@@ -77,18 +77,18 @@ class WorkerService
   // All below: on the executor thread only.
   absl::StatusOr<grpc::ByteBuffer> DoHandshake(const grpc::ByteBuffer& request);
   absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const grpc::ByteBuffer& request);
-  void DoStep(const std::shared_ptr<StepStream>& stream, const grpc::ByteBuffer& request);
+  void DoStep(const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& request);
   absl::StatusOr<grpc::ByteBuffer> ExecuteStep(const grpc::ByteBuffer& request);
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
-  void Remember(const std::shared_ptr<StepStream>& stream);
+  void Remember(const std::shared_ptr<StepsCall>& stream);
   void EndStreams(const absl::Status& status);
 
   const WorkerIdentity identity_;
   StepExecutor& executor_;
-  v1::StepRequest step_request_;    // reused, so that its columns are allocated once
-  v1::StepResponse step_response_;  // reused
-  std::vector<std::weak_ptr<StepStream>> streams_;  // those that had a step of this epoch
-  ExecutorThread thread_;                           // last: ends before the rest
+  v1::StepRequest step_request_;                   // reused, so that its columns are allocated once
+  v1::StepResponse step_response_;                 // reused
+  std::vector<std::weak_ptr<StepsCall>> streams_;  // those that had a step of this epoch
+  ExecutorThread thread_;                          // last: ends before the rest
 };
 
 }  // namespace quire

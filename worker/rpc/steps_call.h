@@ -1,4 +1,4 @@
-// StepStream is one open Steps call: it reads requests, hands them to the service and writes the
+// StepsCall is one open call of Steps: it reads requests, hands them to the service and writes the
 // answers, as bytes. It knows nothing of steps.
 //
 // At most kMaxUnanswered requests are read ahead of their answers, so a peer cannot fill the
@@ -6,8 +6,8 @@
 //
 // Thread safety: Answer, Fail and has_failed may be called from any thread.
 // Ownership:     the call holds the stream until gRPC is done with it; who answers holds it too.
-#ifndef QUIRE_WORKER_RPC_STEP_STREAM_H_
-#define QUIRE_WORKER_RPC_STEP_STREAM_H_
+#ifndef QUIRE_WORKER_RPC_STEPS_CALL_H_
+#define QUIRE_WORKER_RPC_STEPS_CALL_H_
 
 #include <deque>
 #include <functional>
@@ -22,16 +22,16 @@
 
 namespace quire {
 
-class StepStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // One step runs and one waits.
   static constexpr int kMaxUnanswered = 2;
 
-  using Handler = std::function<void(std::shared_ptr<StepStream>, grpc::ByteBuffer)>;
+  using Handler = std::function<void(std::shared_ptr<StepsCall>, grpc::ByteBuffer)>;
 
   // Starts to read. The handler is called on an RPC thread for each request and must not block;
   // each request is to be followed by one Answer or by Fail.
-  static std::shared_ptr<StepStream> Start(Handler handler);
+  static std::shared_ptr<StepsCall> Start(Handler handler);
 
   void Answer(grpc::ByteBuffer response);
 
@@ -49,7 +49,7 @@ class StepStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBu
     std::optional<grpc::Status> finish;
   };
 
-  explicit StepStream(Handler handler) : handler_(std::move(handler)) {}
+  explicit StepsCall(Handler handler) : handler_(std::move(handler)) {}
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -62,8 +62,8 @@ class StepStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBu
   void Do(const Action& action);
 
   const Handler handler_;
-  std::shared_ptr<StepStream> self_;  // set until OnDone
-  grpc::ByteBuffer request_;          // of the read in progress
+  std::shared_ptr<StepsCall> self_;  // set until OnDone
+  grpc::ByteBuffer request_;         // of the read in progress
 
   mutable absl::Mutex mutex_;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = true;
@@ -78,4 +78,4 @@ class StepStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBu
 
 }  // namespace quire
 
-#endif  // QUIRE_WORKER_RPC_STEP_STREAM_H_
+#endif  // QUIRE_WORKER_RPC_STEPS_CALL_H_

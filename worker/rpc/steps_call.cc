@@ -1,4 +1,4 @@
-#include "worker/rpc/step_stream.h"
+#include "worker/rpc/steps_call.h"
 
 #include <utility>
 
@@ -7,14 +7,14 @@
 
 namespace quire {
 
-std::shared_ptr<StepStream> StepStream::Start(Handler handler) {
-  std::shared_ptr<StepStream> stream(new StepStream(std::move(handler)));
+std::shared_ptr<StepsCall> StepsCall::Start(Handler handler) {
+  std::shared_ptr<StepsCall> stream(new StepsCall(std::move(handler)));
   stream->self_ = stream;
   stream->StartRead(&stream->request_);
   return stream;
 }
 
-void StepStream::Answer(grpc::ByteBuffer response) {
+void StepsCall::Answer(grpc::ByteBuffer response) {
   Action action;
   {
     absl::MutexLock lock(&mutex_);
@@ -28,7 +28,7 @@ void StepStream::Answer(grpc::ByteBuffer response) {
   Do(action);
 }
 
-void StepStream::Fail(const absl::Status& status) {
+void StepsCall::Fail(const absl::Status& status) {
   QUIRE_CHECK(!status.ok());
   Action action;
   {
@@ -42,13 +42,13 @@ void StepStream::Fail(const absl::Status& status) {
   Do(action);
 }
 
-bool StepStream::has_failed() const {
+bool StepsCall::has_failed() const {
   absl::MutexLock lock(&mutex_);
   return failure_.has_value();
 }
 
-void StepStream::OnReadDone(bool ok) {
-  std::shared_ptr<StepStream> self = self_;
+void StepsCall::OnReadDone(bool ok) {
+  std::shared_ptr<StepsCall> self = self_;
   bool is_request = false;
   grpc::ByteBuffer request;
   Action action;
@@ -69,8 +69,8 @@ void StepStream::OnReadDone(bool ok) {
   Do(action);
 }
 
-void StepStream::OnWriteDone(bool ok) {
-  std::shared_ptr<StepStream> self = self_;
+void StepsCall::OnWriteDone(bool ok) {
+  std::shared_ptr<StepsCall> self = self_;
   Action action;
   {
     absl::MutexLock lock(&mutex_);
@@ -82,8 +82,8 @@ void StepStream::OnWriteDone(bool ok) {
   Do(action);
 }
 
-void StepStream::OnCancel() {
-  std::shared_ptr<StepStream> self = self_;
+void StepsCall::OnCancel() {
+  std::shared_ptr<StepsCall> self = self_;
   Action action;
   {
     absl::MutexLock lock(&mutex_);
@@ -93,11 +93,11 @@ void StepStream::OnCancel() {
   Do(action);
 }
 
-void StepStream::OnDone() {
-  std::shared_ptr<StepStream> last = std::move(self_);  // may end this object on return
+void StepsCall::OnDone() {
+  std::shared_ptr<StepsCall> last = std::move(self_);  // may end this object on return
 }
 
-StepStream::Action StepStream::Next(bool in_reaction) {
+StepsCall::Action StepsCall::Next(bool in_reaction) {
   Action action;
   if (is_finished_ || is_writing_) {
     return action;  // OnWriteDone asks again
@@ -120,7 +120,7 @@ StepStream::Action StepStream::Next(bool in_reaction) {
   return action;
 }
 
-void StepStream::Do(const Action& action) {
+void StepsCall::Do(const Action& action) {
   if (action.read) {
     StartRead(&request_);
   }
