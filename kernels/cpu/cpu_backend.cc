@@ -31,7 +31,12 @@ class CpuBackend final : public KernelBackend {
 
   void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
   void Norm(const NormParams& params) override { table_.norm(params, team_); }
-  void Linear(const LinearParams& params) override { table_.linear(params, team_); }
+  void Linear(const LinearParams& params) override {
+    // A step of unfinished prompt chunks wants the logits of no row at all.
+    if (params.num_tokens > 0) {
+      table_.linear(params, team_);
+    }
+  }
   void Activate(const ActivationParams& params) override { table_.activate(params, team_); }
   void PrepareAttention(const PrepareAttentionParams& params) override {
     table_.prepare_attention(params, team_);
