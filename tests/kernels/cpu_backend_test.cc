@@ -1,0 +1,92 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace quire {
+namespace {
+
+TEST(CpuBackendTest, EveryTableIsComplete) {
+  for (const KernelTable& table : KernelTables()) {
+    EXPECT_GT(table.panel.lanes, 0) << table.isa;
+    EXPECT_EQ(table.panel.panel % table.panel.lanes, 0) << table.isa;
+    EXPECT_NE(table.embed, nullptr) << table.isa;
+    EXPECT_NE(table.norm, nullptr) << table.isa;
+    EXPECT_NE(table.linear, nullptr) << table.isa;
+    EXPECT_NE(table.activate, nullptr) << table.isa;
+    EXPECT_NE(table.prepare_attention, nullptr) << table.isa;
+    EXPECT_NE(table.paged_attention, nullptr) << table.isa;
+    EXPECT_NE(table.copy_blocks, nullptr) << table.isa;
+    EXPECT_NE(table.sample, nullptr) << table.isa;
+  }
+}
+
+TEST(CpuBackendTest, ThePortablePathRunsEverywhere) {
+  const auto backend = CreateCpuBackend({.num_threads = 1, .isa = "portable"});
+
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->name(), "cpu-portable");
+}
+
+TEST(CpuBackendTest, TheNameSaysThePath) {
+  for (const KernelTable& table : KernelTables()) {
+    const auto backend = CreateCpuBackend({.num_threads = 1, .isa = table.isa});
+
+    if (IsSupported(table)) {
+      ASSERT_TRUE(backend.ok()) << backend.status();
+      EXPECT_EQ((*backend)->name(), std::string("cpu-") + table.isa);
+    } else {
+      EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
+    }
+  }
+}
+
+TEST(CpuBackendTest, ChoosesTheFirstPathThatTheMachineCanRun) {
+  std::string expected;
+  for (const KernelTable& table : KernelTables()) {
+    if (expected.empty() && IsSupported(table)) {
+      expected = std::string("cpu-") + table.isa;
+    }
+  }
+
+  const auto backend = CreateCpuBackend({});
+
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->name(), expected);
+}
+
+TEST(CpuBackendTest, RefusesAnUnknownPathAndListsTheKnownOnes) {
+  const auto backend = CreateCpuBackend({.num_threads = 1, .isa = "mmx"});
+
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(backend.status().message().find("portable"), absl::string_view::npos);
+}
+
+TEST(CpuBackendTest, RefusesNumbersOfThreadsThatMakeNoSense) {
+  for (const int num_threads : {-1, ThreadTeam::kMaxThreads + 1}) {
+    const auto backend = CreateCpuBackend({.num_threads = num_threads, .isa = "portable"});
+
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument) << num_threads;
+  }
+}
+
+TEST(CpuBackendTest, KeysLieDimMajor) {
+  const auto backend = CreateCpuBackend({.num_threads = 1});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+
+  const KvCacheLayout layout = (*backend)->LayoutFor({.num_layers = 3,
+                                                      .num_kv_heads = 2,
+                                                      .head_dim = 64,
+                                                      .block_size_tokens = 16,
+                                                      .dtype = DType::kBF16});
+
+  EXPECT_EQ(layout.key_slot_stride, 1);
+  EXPECT_EQ(layout.key_dim_stride, 16);
+  EXPECT_EQ(layout.block_bytes(), 3 * 2 * 2 * 16 * 64 * 2);
+}
+
+}  // namespace
+}  // namespace quire
