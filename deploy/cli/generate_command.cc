@@ -117,7 +117,7 @@ class TerminalWriter {
 absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::string>& args) {
   GenerateOptions options;
   QUIRE_RETURN_IF_ERROR(GenerateFlags(options).Parse(args));
-  if (options.request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+  if (!options.request.has_text() && !options.request.has_token_ids()) {
     return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
   }
   return options;

@@ -1,0 +1,89 @@
+// Engine is the whole server without its wires: a SchedulerCore and a StepExecutor in one thread,
+// a plan handed from one to the other. Tests of answers and benchmarks of steps use it.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_TESTS_SUPPORT_ENGINE_H_
+#define QUIRE_TESTS_SUPPORT_ENGINE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/kernel_backend.h"
+#include "scheduler/core/scheduler_core.h"
+#include "worker/model/model.h"
+#include "worker/runtime/step_executor.h"
+
+namespace quire {
+
+struct EngineOptions {
+  int num_threads = 1;
+  std::string isa;         // "": the best
+  int32_t num_blocks = 0;  // with the null block; 0: what max_sequences can need
+  int32_t block_size_tokens = 16;
+  int32_t max_sequences = 256;
+  int32_t max_tokens_per_step = 512;
+  int32_t max_model_len = 0;  // 0: the model's
+};
+
+// What one sequence answered.
+struct Answer {
+  std::vector<TokenId> token_ids;
+  std::vector<float> logprobs;
+  FinishReason reason = FinishReason::kAborted;
+
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+// (request, sequence index) -> answer.
+using Answers = std::map<std::pair<RequestId, int32_t>, Answer>;
+
+class Engine {
+ public:
+  // Loads the model. Errors: those of the model, the backend and BeginEpoch.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_dir,
+                                                        const EngineOptions& options);
+
+  // Drops all sequences and begins a new epoch with other limits; the model stays loaded.
+  absl::Status Reset(const EngineOptions& options);
+
+  // Aborts the process when the request is refused: a test's mistake.
+  void Add(Request request);
+
+  // Plans, executes and applies one step. False when there was nothing to do. Aborts the process
+  // when the executor refuses a plan or the core a result.
+  bool Step();
+
+  // Steps until nothing is left, and gives what every sequence answered since the last Reset.
+  const Answers& RunToEnd();
+
+  const ModelConfig& config() const { return model_->config(); }
+  CoreStats stats() const { return core_->stats(); }
+  std::string backend_name() const { return backend_->name(); }
+  // Slices and tokens of the last step.
+  int32_t last_num_slices() const { return last_num_slices_; }
+  int32_t last_num_tokens() const { return last_num_tokens_; }
+
+ private:
+  Engine() = default;
+  void Record();
+
+  std::unique_ptr<KernelBackend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<StepExecutor> executor_;
+  std::unique_ptr<SchedulerCore> core_;
+  uint64_t epoch_ = 0;
+  Instant now_ = 0;
+  int32_t last_num_slices_ = 0;
+  int32_t last_num_tokens_ = 0;
+  Answers answers_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_ENGINE_H_
