@@ -8,7 +8,7 @@
 //
 // The draw: Philox4x32-10, key = seed, counter = (sequence_index, token_index, draw number, 0); the
 // token is the first, in ascending id order over the kept tokens, at which the running sum of
-// probabilities exceeds u * total, u uniform in [0, 1).
+// probabilities exceeds u * total, u uniform in [0, 1): the first of the four words times 2^-32.
 //
 // A row's result depends on that row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/reference/philox.h"
@@ -135,9 +137,13 @@ TokenId Draw(const std::vector<double>& probabilities, double u) {
   return last_kept;
 }
 
-TokenId SampleToken(const SamplingRow& row, std::vector<double> logits) {
+// Nothing when bias and bans left no token.
+std::optional<TokenId> SampleToken(const SamplingRow& row, std::vector<double> logits) {
   ApplyBiasAndBans(row, logits);
   ApplyPenalties(row, logits);
+  if (!std::isfinite(*std::max_element(logits.begin(), logits.end()))) {
+    return std::nullopt;
+  }
   if (row.params->is_greedy()) {
     return RankedTokens(logits)[0];
   }
@@ -165,8 +171,14 @@ void Sample(const SampleParams& p) {
     p.finite[i] = std::all_of(
         logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); });
     p.token_ids[i] = 0;
-    if (p.finite[i]) {
-      p.token_ids[i] = SampleToken(p.rows[i], logits);
+    p.logprobs[i] = 0.0F;
+    if (!p.finite[i]) {
+      continue;
+    }
+    std::optional<TokenId> token = SampleToken(p.rows[i], logits);
+    p.finite[i] = token.has_value();
+    if (token.has_value()) {
+      p.token_ids[i] = *token;
       ReportLogprobs(p, i, logits);
     }
   }
