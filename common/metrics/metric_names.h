@@ -1,0 +1,85 @@
+// Every metric of every process: one table of names and meanings. Units are in the names (seconds,
+// bytes, tokens); counters end in _total.
+//
+// Names that begin with "vllm:" repeat what we have under our own names, for routers, autoscalers
+// and dashboards that look for exactly these. They are served at /metrics only, never at
+// /metrics/native.
+//
+// Thread safety: constants.
+#ifndef QUIRE_COMMON_METRICS_METRIC_NAMES_H_
+#define QUIRE_COMMON_METRICS_METRIC_NAMES_H_
+
+#include <string_view>
+
+namespace quire {
+
+struct MetricInfo {
+  std::string_view name;
+  std::string_view help;  // no newline, no backslash: the text format would need escapes
+};
+
+namespace metric {
+
+inline constexpr MetricInfo kBuildInfo{"quire_build_info",
+                                       "Always 1; labels tell the version of the program."};
+inline constexpr MetricInfo kModelInfo{
+    "quire_model_info", "Always 1; labels tell the model served and the agreed limits."};
+inline constexpr MetricInfo kWorkerUp{"quire_worker_up",
+                                      "1 while a worker group is ready, else 0."};
+inline constexpr MetricInfo kDraining{"quire_draining", "1 while the server shuts down, else 0."};
+inline constexpr MetricInfo kKvBlocks{
+    "quire_kv_blocks",
+    "Usable KV blocks by state; pending ones are released and wait for the running step."};
+inline constexpr MetricInfo kKvTokens{
+    "quire_kv_tokens", "Tokens stored in KV blocks, and how many all blocks could store."};
+inline constexpr MetricInfo kRequests{"quire_requests", "Requests in the server by state."};
+inline constexpr MetricInfo kQueuedTokens{"quire_queued_tokens",
+                                          "Prompt tokens of waiting requests."};
+inline constexpr MetricInfo kRequestsTotal{"quire_requests_total", "Requests ended, by outcome."};
+inline constexpr MetricInfo kTokensTotal{
+    "quire_tokens_total", "Tokens: prompt tokens computed, tokens generated, tokens recomputed."};
+inline constexpr MetricInfo kPreemptionsTotal{
+    "quire_preemptions_total", "Running requests whose KV blocks were taken, by mode."};
+inline constexpr MetricInfo kStepsTotal{"quire_steps_total", "Steps answered by the workers."};
+inline constexpr MetricInfo kStepDuration{
+    "quire_step_duration_seconds",
+    "Parts of a step, as the scheduler's clock and the worker's saw them."};
+inline constexpr MetricInfo kStepSequences{"quire_step_batch_sequences", "Sequences in a step."};
+inline constexpr MetricInfo kStepTokens{"quire_step_batch_tokens", "Tokens in a step."};
+inline constexpr MetricInfo kTimeToFirstToken{"quire_ttft_seconds",
+                                              "Arrival of a request to its first token."};
+inline constexpr MetricInfo kInterTokenLatency{"quire_itl_seconds",
+                                               "Between two tokens of a sequence."};
+inline constexpr MetricInfo kRequestDuration{"quire_e2e_seconds",
+                                             "Arrival of a request to its end."};
+inline constexpr MetricInfo kGroupLossesTotal{"quire_worker_group_losses_total",
+                                              "Times that the worker group was lost."};
+inline constexpr MetricInfo kStaleRepliesTotal{"quire_stale_replies_total",
+                                               "Answers of steps that nobody waited for any more."};
+inline constexpr MetricInfo kNonFiniteTotal{"quire_non_finite_logits_total",
+                                            "Rows of logits that held a NaN or an infinity."};
+
+inline constexpr MetricInfo kVllmRunning{"vllm:num_requests_running", "Requests running."};
+inline constexpr MetricInfo kVllmWaiting{"vllm:num_requests_waiting", "Requests waiting."};
+inline constexpr MetricInfo kVllmKvUsage{"vllm:kv_cache_usage_perc",
+                                         "Share of KV blocks in use, from 0 to 1."};
+inline constexpr MetricInfo kVllmCacheConfig{"vllm:cache_config_info",
+                                             "Always 1; labels tell the KV cache's geometry."};
+inline constexpr MetricInfo kVllmPromptTokens{"vllm:prompt_tokens_total",
+                                              "Prompt tokens computed."};
+inline constexpr MetricInfo kVllmGenerationTokens{"vllm:generation_tokens_total",
+                                                  "Tokens generated."};
+inline constexpr MetricInfo kVllmPreemptions{"vllm:num_preemptions_total", "Preemptions."};
+inline constexpr MetricInfo kVllmSuccess{"vllm:request_success_total",
+                                         "Requests ended, by finish reason."};
+inline constexpr MetricInfo kVllmTimeToFirstToken{"vllm:time_to_first_token_seconds",
+                                                  "Arrival of a request to its first token."};
+inline constexpr MetricInfo kVllmInterTokenLatency{"vllm:inter_token_latency_seconds",
+                                                   "Between two tokens of a sequence."};
+inline constexpr MetricInfo kVllmRequestDuration{"vllm:e2e_request_latency_seconds",
+                                                 "Arrival of a request to its end."};
+
+}  // namespace metric
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_METRICS_METRIC_NAMES_H_

@@ -1,0 +1,107 @@
+// Inbox is the one door into the loop: requests of clients, what became of them, and what the
+// workers said. Requests are bounded; everything else is bounded by something that exists already
+// (one abort per live request, one reply per step) and must not be lost.
+//
+// Thread safety: every method may be called from any thread.
+#ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
+#define QUIRE_SCHEDULER_LOOP_INBOX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "common/base/bounded_queue.h"
+#include "common/base/ids.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/request.h"
+#include "scheduler/loop/output_router.h"
+#include "scheduler/loop/response_stream.h"
+
+namespace quire {
+
+// A client's request. Shared ownership of the stream: the loop and the call both hold it, and
+// either may end first.
+struct AddRequest {
+  Request request;
+  OutputOptions output;
+  std::shared_ptr<ResponseStream> stream;
+};
+
+// Ends a request; its stream ends with this status. Unknown and finished ids are ignored.
+struct AbortRequest {
+  RequestId id;
+  absl::Status status;
+};
+
+// Ends every request with this status; later ones are refused with it.
+struct AbortAll {
+  absl::Status status;
+};
+
+// A worker group answers under this epoch, with an empty pool.
+struct GroupReady {
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  StepLimits limits;
+  std::string determinism_fingerprint;
+  std::string kv_cache_dtype;
+};
+
+struct StepReply {
+  StepResult result;
+};
+
+// The epoch is over: the group died, or refused a step.
+struct GroupLost {
+  uint64_t group_epoch = 0;
+  absl::Status status;
+};
+
+// Run returns.
+struct Stop {};
+
+using LoopEvent =
+    std::variant<AddRequest, AbortRequest, AbortAll, GroupReady, StepReply, GroupLost, Stop>;
+
+class Inbox {
+ public:
+  // Events that wait, before requests are refused.
+  explicit Inbox(size_t capacity) : queue_(capacity) {}
+
+  // Gives the request the next id, in the order of the queue. Nothing when the inbox is full.
+  [[nodiscard]] std::optional<RequestId> Add(AddRequest add) {
+    absl::MutexLock lock(&mutex_);
+    const RequestId id(next_id_);
+    add.request.id = id;
+    if (!queue_.Push(std::move(add))) {
+      return std::nullopt;
+    }
+    ++next_id_;
+    return id;
+  }
+
+  void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }
+
+  // Everything there is; waits at most timeout for the first.
+  std::deque<LoopEvent> TakeAll(absl::Duration timeout) { return queue_.PopAll(timeout); }
+
+ private:
+  absl::Mutex mutex_;
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  BoundedQueue<LoopEvent> queue_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_INBOX_H_

@@ -1,0 +1,49 @@
+// LoopObserver hears what happens in the loop, for metrics. Kept apart so that the loop knows no
+// metrics library.
+//
+// Thread safety: called by the loop thread; must be quick.
+#ifndef QUIRE_SCHEDULER_LOOP_LOOP_OBSERVER_H_
+#define QUIRE_SCHEDULER_LOOP_LOOP_OBSERVER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/core_stats.h"
+
+namespace quire {
+
+enum class RequestOutcome : uint8_t { kStop, kLength, kAborted, kExpired, kRejected, kError };
+
+// One step, from the decision to the answer. Durations in nanoseconds.
+struct StepObservation {
+  int64_t plan_ns = 0;        // PlanStep
+  int64_t round_trip_ns = 0;  // sent until answered
+  int64_t apply_ns = 0;       // ApplyStepResult
+  int64_t publish_ns = 0;     // the publishing that ran while this step was computed
+  StepTimings worker;
+  int32_t num_sequences = 0;
+  int32_t num_tokens = 0;
+};
+
+class LoopObserver {
+ public:
+  virtual ~LoopObserver() = default;
+  virtual void OnStep(const StepObservation& /*step*/) {}
+  // Arrival until the first token was handed to the stream.
+  virtual void OnFirstToken(int64_t /*latency_ns*/) {}
+  // Between two tokens of a sequence.
+  virtual void OnInterToken(int64_t /*latency_ns*/) {}
+  // Also called by other threads, for requests that were refused before they reached the loop.
+  virtual void OnRequestEnd(RequestOutcome /*outcome*/, int64_t /*duration_ns*/) {}
+  virtual void OnStats(const CoreStats& /*stats*/) {}
+  virtual void OnGroupReady(const StepLimits& /*limits*/, const std::string& /*kv_cache_dtype*/) {}
+  virtual void OnGroupLost() {}
+  virtual void OnStaleReply() {}
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_LOOP_OBSERVER_H_

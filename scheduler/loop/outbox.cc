@@ -1,0 +1,77 @@
+#include "scheduler/loop/outbox.h"
+
+#include <iterator>
+#include <utility>
+
+namespace quire {
+namespace {
+
+size_t BytesOf(const SequenceUpdate& update) {
+  size_t bytes = update.text.size() + update.token_ids.size() * sizeof(TokenId);
+  for (const OutputLogprobs& logprobs : update.logprobs) {
+    bytes += sizeof(float) + logprobs.top.size() * sizeof(TokenLogprob);
+  }
+  if (update.end.has_value()) {
+    bytes += update.end->text.size() + update.end->matched_stop.size();
+  }
+  return bytes;
+}
+
+template <typename T>
+void MoveToBack(std::vector<T>& from, std::vector<T>& to) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+}  // namespace
+
+bool Outbox::Append(SequenceUpdate update, Instant now) {
+  const size_t tokens = update.token_ids.size();
+  const size_t bytes = BytesOf(update);
+  if (num_tokens_ + tokens > limits_.max_tokens || num_bytes_ + bytes > limits_.max_bytes) {
+    return false;
+  }
+  num_tokens_ += tokens;
+  num_bytes_ += bytes;
+  if (stalled_since_ == kInfiniteFuture) {
+    stalled_since_ = now;
+  }
+  for (SequenceUpdate& waiting : updates_) {
+    if (waiting.sequence_index == update.sequence_index) {
+      MoveToBack(update.token_ids, waiting.token_ids);
+      MoveToBack(update.logprobs, waiting.logprobs);
+      waiting.text += update.text;
+      waiting.end = std::move(update.end);
+      return true;
+    }
+  }
+  updates_.push_back(std::move(update));
+  return true;
+}
+
+std::optional<SequenceUpdate> Outbox::Take() {
+  if (updates_.empty()) {
+    return std::nullopt;
+  }
+  SequenceUpdate update = std::move(updates_.front());
+  updates_.pop_front();
+  num_tokens_ -= update.token_ids.size();
+  num_bytes_ -= BytesOf(update);
+  sending_ = true;
+  return update;
+}
+
+void Outbox::OnSent(Instant now) {
+  sending_ = false;
+  stalled_since_ = updates_.empty() ? kInfiniteFuture : now;
+}
+
+void Outbox::Clear() {
+  updates_.clear();
+  num_tokens_ = 0;
+  num_bytes_ = 0;
+  if (!sending_) {
+    stalled_since_ = kInfiniteFuture;
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,271 @@
+#include "scheduler/loop/output_router.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+// Never called for the reasons that are good ends.
+absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
+  switch (reason) {
+    case FinishReason::kExpiredQueued:
+      return Error(absl::StatusCode::kDeadlineExceeded,
+                   "EXPIRED_QUEUED",
+                   "deadline: passed before the first token was computed");
+    case FinishReason::kExpiredRunning:
+      return Error(absl::StatusCode::kDeadlineExceeded,
+                   "EXPIRED_RUNNING",
+                   "deadline: passed while the request was running");
+    case FinishReason::kNonFinite:
+      return Error(absl::StatusCode::kInternal,
+                   "NON_FINITE_LOGITS",
+                   "model: its output was not a number, twice");
+    case FinishReason::kNoCapacity:
+      return Error(absl::StatusCode::kResourceExhausted,
+                   "EXCEEDS_CAPACITY",
+                   "request: does not fit the memory of the workers that are left");
+    default:
+      return abort_status.ok() ? Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled")
+                               : abort_status;
+  }
+}
+
+RequestOutcome OutcomeOf(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return RequestOutcome::kStop;
+    case FinishReason::kLength:
+      return RequestOutcome::kLength;
+    case FinishReason::kAborted:
+      return RequestOutcome::kAborted;
+    case FinishReason::kExpiredQueued:
+    case FinishReason::kExpiredRunning:
+      return RequestOutcome::kExpired;
+    default:
+      return RequestOutcome::kError;
+  }
+}
+
+}  // namespace
+
+absl::Status SlowConsumerStatus() {
+  return Error(
+      absl::StatusCode::kAborted, "SLOW_CONSUMER", "stream: the client does not read its output");
+}
+
+void OutputRouter::Open(const Request& request,
+                        const OutputOptions& output,
+                        std::shared_ptr<ResponseStream> stream) {
+  auto open = std::make_unique<RequestOutput>();
+  open->stream = std::move(stream);
+  open->options = output;
+  open->stop_token_ids = request.stop_token_ids;
+  open->num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids.size());
+  open->arrival = request.arrival;
+  open->sequences.resize(static_cast<size_t>(request.num_sequences));
+  const bool makes_text = output.return_text || output.stop_matcher.has_value();
+  for (size_t i = 0; i < open->sequences.size(); ++i) {
+    SequenceOutput& sequence = open->sequences[i];
+    sequence.update.sequence_index = static_cast<int32_t>(i);
+    if (output.tokenizer != nullptr && makes_text) {
+      sequence.detokenizer.emplace(
+          output.tokenizer, request.prompt_token_ids, output.skip_special_tokens);
+      sequence.stop_matcher = output.stop_matcher;
+    }
+  }
+  const bool is_new = requests_.emplace(request.id, std::move(open)).second;
+  QUIRE_CHECK(is_new);
+}
+
+void OutputRouter::Reject(RequestId id, absl::Status status, Instant now) {
+  auto it = requests_.find(id);
+  QUIRE_CHECK(it != requests_.end());
+  it->second->end_status = std::move(status);
+  it->second->outcome = RequestOutcome::kRejected;
+  Close(id, *it->second, now);
+}
+
+void OutputRouter::SetAbortStatus(RequestId id, absl::Status status) {
+  auto it = requests_.find(id);
+  if (it != requests_.end() && it->second->abort_status.ok()) {
+    it->second->abort_status = std::move(status);
+  }
+}
+
+OutputRouter::Published OutputRouter::Publish(std::span<const OutputEvent> events, Instant now) {
+  Published published;
+  for (const OutputEvent& event : events) {
+    if (const auto* token = std::get_if<TokenCommitted>(&event)) {
+      OnToken(*token, now, published);
+    } else {
+      OnFinished(std::get<SequenceFinished>(event), now, published);
+    }
+  }
+  FlushTouched(now, published);
+  return published;
+}
+
+void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& published) {
+  auto it = requests_.find(token.request_id);
+  QUIRE_CHECK(it != requests_.end());
+  RequestOutput& request = *it->second;
+  SequenceOutput& sequence = request.sequences[static_cast<size_t>(token.sequence_index)];
+  if (sequence.ended) {
+    return;  // behind a stop string
+  }
+  QUIRE_CHECK_EQ(token.token_index, sequence.num_tokens);
+  MarkTouched(token.request_id, sequence);
+  ObserveToken(request, sequence, now);
+  ++sequence.num_tokens;
+  sequence.update.token_ids.push_back(token.token_id);
+  if (request.options.return_logprobs) {
+    sequence.update.logprobs.push_back({token.logprob, token.top_logprobs});
+  }
+  sequence.update.text += TextOf(request, sequence, token.token_id);
+  if (sequence.stop_matcher.has_value() && sequence.stop_matcher->matched()) {
+    EndSequence(request, sequence, SequenceEnd::Reason::kStop);
+    published.stopped.push_back({token.request_id, token.sequence_index});
+  }
+}
+
+std::string OutputRouter::TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token) {
+  const auto& stops = request.stop_token_ids;
+  const bool ends_sequence = std::find(stops.begin(), stops.end(), token) != stops.end();
+  if (!sequence.detokenizer.has_value() || ends_sequence) {
+    return "";
+  }
+  std::string text = sequence.detokenizer->Push(token);
+  if (sequence.stop_matcher.has_value()) {
+    text = sequence.stop_matcher->Push(text).text;
+  }
+  return request.options.return_text ? text : "";
+}
+
+void OutputRouter::EndSequence(RequestOutput& request,
+                               SequenceOutput& sequence,
+                               SequenceEnd::Reason reason) {
+  SequenceEnd end;
+  end.reason = reason;
+  end.num_prompt_tokens = request.num_prompt_tokens;
+  end.num_output_tokens = sequence.num_tokens;
+  std::optional<StopMatcher>& matcher = sequence.stop_matcher;
+  if (sequence.detokenizer.has_value() && !(matcher.has_value() && matcher->matched())) {
+    end.text = sequence.detokenizer->Flush();
+    if (matcher.has_value()) {
+      end.text = matcher->Push(end.text).text;
+      end.text += matcher->Flush();
+    }
+  }
+  if (matcher.has_value() && matcher->matched()) {
+    end.reason = SequenceEnd::Reason::kStop;
+    end.matched_stop = request.options.stop_strings[static_cast<size_t>(matcher->matched_index())];
+  }
+  if (!request.options.return_text) {
+    end.text.clear();
+  }
+  sequence.update.end = std::move(end);
+  sequence.ended = true;
+}
+
+void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Published& published) {
+  auto it = requests_.find(finished.request_id);
+  QUIRE_CHECK(it != requests_.end());
+  RequestOutput& request = *it->second;
+  SequenceOutput& sequence = request.sequences[static_cast<size_t>(finished.sequence_index)];
+  const bool ended_well =
+      finished.reason == FinishReason::kStop || finished.reason == FinishReason::kLength;
+  if (!sequence.ended && ended_well) {
+    MarkTouched(finished.request_id, sequence);
+    EndSequence(request,
+                sequence,
+                finished.reason == FinishReason::kStop ? SequenceEnd::Reason::kStop
+                                                       : SequenceEnd::Reason::kLength);
+  } else if (!sequence.ended && request.end_status.ok()) {
+    request.end_status = StatusOf(finished.reason, request.abort_status);
+  }
+  sequence.ended = true;
+  if (request.end_status.ok() || !ended_well) {
+    request.outcome = OutcomeOf(finished.reason);
+  }
+  if (finished.is_last_of_request) {
+    FlushTouched(now, published);
+    Close(finished.request_id, request, now);
+  }
+}
+
+void OutputRouter::ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now) {
+  if (!request.has_first_token) {
+    request.has_first_token = true;
+    observer_->OnFirstToken(now - request.arrival);
+  }
+  if (sequence.num_tokens > 0) {
+    observer_->OnInterToken(now - sequence.last_token);
+  }
+  sequence.last_token = now;
+}
+
+void OutputRouter::MarkTouched(RequestId id, SequenceOutput& sequence) {
+  if (!sequence.has_update) {
+    sequence.has_update = true;
+    sequence.update.first_position = sequence.num_tokens;
+    touched_.push_back({id, sequence.update.sequence_index});
+  }
+}
+
+void OutputRouter::FlushTouched(Instant now, Published& published) {
+  for (const SequenceRef& ref : touched_) {
+    RequestOutput& request = *requests_.find(ref.request_id)->second;
+    SequenceOutput& sequence = request.sequences[static_cast<size_t>(ref.sequence_index)];
+    SequenceUpdate update = std::move(sequence.update);
+    sequence.update = SequenceUpdate();
+    sequence.update.sequence_index = ref.sequence_index;
+    sequence.has_update = false;
+    if (!request.overflowed && !request.stream->Write(std::move(update), now)) {
+      request.overflowed = true;
+      request.end_status = SlowConsumerStatus();
+      published.overflowed.push_back(ref.request_id);
+    }
+  }
+  touched_.clear();
+}
+
+void OutputRouter::Close(RequestId id, RequestOutput& request, Instant now) {
+  observer_->OnRequestEnd(request.outcome, now - request.arrival);
+  absl::Status status = std::move(request.end_status);
+  if (!status.ok() && request.has_first_token && request.sequences.size() == 1) {
+    status = WithMetadata(
+        std::move(status), "next_index", absl::StrCat(request.sequences.front().num_tokens));
+  }
+  std::shared_ptr<ResponseStream> stream = std::move(request.stream);
+  requests_.erase(id);
+  stream->End(std::move(status));
+}
+
+std::vector<RequestId> OutputRouter::FindStalled(Instant before) const {
+  std::vector<RequestId> stalled;
+  for (const auto& [id, request] : requests_) {
+    if (request->stream->stalled_since() < before) {
+      stalled.push_back(id);
+    }
+  }
+  return stalled;
+}
+
+std::vector<RequestId> OutputRouter::OpenRequests() const {
+  std::vector<RequestId> ids;
+  ids.reserve(requests_.size());
+  for (const auto& [id, request] : requests_) {
+    ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+}  // namespace quire

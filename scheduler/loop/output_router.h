@@ -1,0 +1,123 @@
+// OutputRouter carries what the core committed to the streams that wait for it. On the way token
+// ids become text, and stop strings are looked for: one that is found ends its sequence, which the
+// router reports back, because only the core ends sequences.
+//
+// A stream gets at most one update per sequence and call of Publish.
+//
+// Thread safety: not thread-safe; owned by the scheduler loop.
+// Invariants:    positions of a sequence are handed to its stream as 0, 1, 2, ...; a stream is
+//                ended exactly once, after the last update.
+// Cost:          O(bytes of text) per token.
+#ifndef QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
+#define QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/request.h"
+#include "scheduler/loop/loop_observer.h"
+#include "scheduler/loop/response_stream.h"
+#include "scheduler/text/detokenizer.h"
+#include "scheduler/text/stop_matcher.h"
+#include "scheduler/text/tokenizer.h"
+
+namespace quire {
+
+// How a request wants its output. What the core need not know.
+struct OutputOptions {
+  const Tokenizer* tokenizer = nullptr;  // null: token ids only; must outlive the router
+  bool return_text = true;               // false: text is made only to find stop strings
+  bool skip_special_tokens = true;
+  bool return_logprobs = false;
+  std::vector<std::string> stop_strings;    // for matched_stop
+  std::optional<StopMatcher> stop_matcher;  // for stop_strings; none without them
+};
+
+// What a stream ends with that takes its output too slowly.
+absl::Status SlowConsumerStatus();
+
+class OutputRouter {
+ public:
+  struct SequenceRef {
+    RequestId request_id;
+    int32_t sequence_index = 0;
+  };
+  struct Published {
+    std::vector<SequenceRef> stopped;   // a stop string matched: the core should finish these
+    std::vector<RequestId> overflowed;  // the reader is too slow: the core should abort these
+  };
+
+  explicit OutputRouter(LoopObserver* observer) : observer_(observer) {}
+
+  // A request begins. Call before the core hears of it: `request` still has its prompt.
+  void Open(const Request& request,
+            const OutputOptions& output,
+            std::shared_ptr<ResponseStream> stream);
+
+  // The core did not take the request.
+  void Reject(RequestId id, absl::Status status, Instant now);
+
+  // What the stream is told if the core reports the request aborted. The first status stays.
+  void SetAbortStatus(RequestId id, absl::Status status);
+
+  Published Publish(std::span<const OutputEvent> events, Instant now);
+
+  // Requests whose stream got nothing through since `before`.
+  std::vector<RequestId> FindStalled(Instant before) const;
+
+  size_t num_open() const { return requests_.size(); }
+  std::vector<RequestId> OpenRequests() const;
+
+ private:
+  struct SequenceOutput {
+    std::optional<Detokenizer> detokenizer;
+    std::optional<StopMatcher> stop_matcher;
+    int32_t num_tokens = 0;
+    Instant last_token = 0;
+    bool ended = false;
+    SequenceUpdate update;  // of the present Publish
+    bool has_update = false;
+  };
+  struct RequestOutput {
+    std::shared_ptr<ResponseStream> stream;
+    OutputOptions options;
+    std::vector<TokenId> stop_token_ids;
+    int32_t num_prompt_tokens = 0;
+    Instant arrival = 0;
+    bool has_first_token = false;
+    bool overflowed = false;  // output was dropped: nothing more is written
+    std::vector<SequenceOutput> sequences;
+    absl::Status abort_status;  // OK until somebody aborts
+    absl::Status end_status;    // the first sequence that ended badly decides
+    RequestOutcome outcome = RequestOutcome::kStop;
+  };
+
+  void OnToken(const TokenCommitted& token, Instant now, Published& published);
+  void OnFinished(const SequenceFinished& finished, Instant now, Published& published);
+  // The text of the token to send now; sets ended when a stop string matched.
+  std::string TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token);
+  void EndSequence(RequestOutput& request, SequenceOutput& sequence, SequenceEnd::Reason reason);
+  void ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now);
+  void MarkTouched(RequestId id, SequenceOutput& sequence);
+  void FlushTouched(Instant now, Published& published);
+  void Close(RequestId id, RequestOutput& request, Instant now);
+
+  LoopObserver* observer_;
+  absl::flat_hash_map<RequestId, std::unique_ptr<RequestOutput>> requests_;
+  std::vector<SequenceRef> touched_;  // have an update to write
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_

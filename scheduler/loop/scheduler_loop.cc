@@ -1,0 +1,252 @@
+#include "scheduler/loop/scheduler_loop.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kStallCheckIntervalNs = kNanosPerSecond;
+// The loop turns at least this often, so that its liveness can be watched.
+constexpr absl::Duration kMaxIdleWait = absl::Seconds(1);
+
+absl::Status RefusalOf(AddOutcome outcome) {
+  switch (outcome) {
+    case AddOutcome::kQueueFull:
+      return Error(absl::StatusCode::kResourceExhausted,
+                   "QUEUE_FULL",
+                   "server: too many requests are waiting");
+    case AddOutcome::kQueueTokensFull:
+      return Error(absl::StatusCode::kResourceExhausted,
+                   "QUEUE_TOKENS",
+                   "server: too many prompt tokens are waiting");
+    case AddOutcome::kTooLong:
+      return InvalidArgument("PROMPT_TOO_LONG", "prompt: leaves no room for output");
+    case AddOutcome::kNeverFits:
+      return InvalidArgument("EXCEEDS_CAPACITY",
+                             "request: n times prompt and max_tokens exceed the KV cache");
+    case AddOutcome::kQueued:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+int32_t NumTokens(const StepPlan& plan) {
+  int32_t num_tokens = 0;
+  for (const SequenceSlice& slice : plan.slices) {
+    num_tokens += slice.num_tokens;
+  }
+  return num_tokens;
+}
+
+}  // namespace
+
+SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
+    : config_(config),
+      parts_(std::move(parts)),
+      core_(config.core),
+      router_(parts_.observer),
+      step_timer_(config.step_timer),
+      now_(parts_.clock()) {}
+
+void SchedulerLoop::Run() {
+  while (Turn(kMaxIdleWait)) {
+  }
+}
+
+bool SchedulerLoop::Turn(absl::Duration max_wait) {
+  std::deque<LoopEvent> events = parts_.inbox->TakeAll(TimeToWait(max_wait));
+  now_ = parts_.clock();
+  for (LoopEvent& event : events) {
+    std::visit([this](auto& e) { Handle(e); }, event);
+  }
+  CheckTimers();
+  Dispatch();
+  Publish();
+  const CoreStats stats = core_.stats();
+  parts_.state->SetStats(stats, static_cast<int32_t>(router_.num_open()), now_);
+  parts_.observer->OnStats(stats);
+  return !stopping_;
+}
+
+// The core may change what it does next when a deadline passes, and only between two steps.
+absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
+  if (replan_) {
+    return absl::ZeroDuration();
+  }
+  const Instant wake_at = sent_.has_value() ? sent_->overdue_at : core_.next_deadline();
+  if (wake_at == kInfiniteFuture) {
+    return max_wait;
+  }
+  const int64_t wait_ns = std::max<int64_t>(0, wake_at - parts_.clock());
+  return std::min(max_wait, absl::Nanoseconds(wait_ns));
+}
+
+void SchedulerLoop::Handle(AddRequest& add) {
+  const RequestId id = add.request.id;
+  router_.Open(add.request, add.output, std::move(add.stream));
+  if (refuse_with_.has_value()) {
+    router_.Reject(id, *refuse_with_, now_);
+    return;
+  }
+  const AddOutcome outcome = core_.AddRequest(std::move(add.request));
+  if (outcome != AddOutcome::kQueued) {
+    router_.Reject(id, RefusalOf(outcome), now_);
+  }
+}
+
+void SchedulerLoop::Handle(AbortRequest& abort) { Abort(abort.id, abort.status); }
+
+void SchedulerLoop::Handle(AbortAll& abort) {
+  refuse_with_ = abort.status;
+  for (RequestId id : router_.OpenRequests()) {
+    Abort(id, abort.status);
+  }
+}
+
+void SchedulerLoop::Handle(GroupReady& ready) {
+  if (epoch_.has_value()) {  // its predecessor went unreported
+    core_.OnWorkersLost();
+    sent_.reset();
+    parts_.observer->OnGroupLost();
+  }
+  LogInfo("worker group ready",
+          {{"epoch", absl::StrCat(ready.group_epoch)},
+           {"blocks", absl::StrCat(ready.limits.num_blocks)},
+           {"max_model_len", absl::StrCat(ready.limits.max_model_len)}});
+  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits);
+  epoch_ = ready.group_epoch;
+  lost_at_.reset();
+  parts_.state->SetGroupReady(ready.limits, ready.determinism_fingerprint);
+  parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype);
+}
+
+void SchedulerLoop::Handle(StepReply& reply) {
+  if (!sent_.has_value() || !(reply.result.header == sent_->header)) {
+    parts_.observer->OnStaleReply();
+    return;
+  }
+  const Instant answered_at = parts_.clock();
+  const absl::Status applied = core_.ApplyStepResult(reply.result);
+  if (!applied.ok()) {
+    FenceGroup(applied);
+    return;
+  }
+  StepObservation& step = sent_->observation;
+  step.round_trip_ns = answered_at - sent_->sent_at;
+  step.apply_ns = parts_.clock() - answered_at;
+  step.worker = reply.result.timings;
+  step_timer_.Observe(step.num_tokens, step.round_trip_ns);
+  parts_.observer->OnStep(step);
+  sent_.reset();
+}
+
+void SchedulerLoop::Handle(GroupLost& lost) {
+  if (epoch_ == lost.group_epoch) {
+    FenceGroup(lost.status);
+  }
+}
+
+void SchedulerLoop::Handle(Stop& /*stop*/) {
+  AbortAll abort{Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down")};
+  Handle(abort);
+  stopping_ = true;
+}
+
+void SchedulerLoop::Dispatch() {
+  replan_ = false;
+  if (core_.has_unanswered_plan()) {
+    return;
+  }
+  const Instant start = parts_.clock();
+  std::optional<StepPlan> plan = core_.PlanStep(now_);
+  if (!plan.has_value()) {
+    return;
+  }
+  const Instant sent_at = parts_.clock();
+  SentStep step;
+  step.header = plan->header;
+  step.sent_at = sent_at;
+  step.observation.plan_ns = sent_at - start;
+  step.observation.num_sequences = static_cast<int32_t>(plan->slices.size());
+  step.observation.num_tokens = NumTokens(*plan);
+  step.overdue_at = sent_at + step_timer_.TimeoutFor(step.observation.num_tokens);
+  sent_ = step;
+  parts_.workers->SendStep(*plan);
+}
+
+void SchedulerLoop::Publish() {
+  const Instant start = parts_.clock();
+  for (;;) {
+    const std::vector<OutputEvent> events = core_.TakeEvents();
+    if (events.empty()) {
+      break;
+    }
+    const OutputRouter::Published published = router_.Publish(events, start);
+    replan_ |= !sent_.has_value() && !(published.stopped.empty() && published.overflowed.empty());
+    for (const OutputRouter::SequenceRef& stopped : published.stopped) {
+      core_.FinishSequence(stopped.request_id, stopped.sequence_index);
+    }
+    for (RequestId id : published.overflowed) {
+      core_.AbortRequest(id);
+    }
+  }
+  if (sent_.has_value()) {
+    sent_->observation.publish_ns += parts_.clock() - start;
+  }
+}
+
+void SchedulerLoop::CheckTimers() {
+  if (sent_.has_value() && now_ >= sent_->overdue_at) {
+    if (sent_->was_resent) {
+      FenceGroup(Error(
+          absl::StatusCode::kDeadlineExceeded, "STEP_TIMEOUT", "worker: a step was not answered"));
+    } else {
+      sent_->was_resent = true;
+      sent_->overdue_at += step_timer_.TimeoutFor(sent_->observation.num_tokens);
+      parts_.workers->ResendStep();
+    }
+  }
+  if (lost_at_.has_value() && now_ - *lost_at_ >= config_.recovery_timeout_ns) {
+    parts_.state->SetGroup(ServingState::Group::kGivenUp);
+    for (RequestId id : router_.OpenRequests()) {
+      Abort(id,
+            Error(absl::StatusCode::kUnavailable,
+                  "RECOVERY_TIMEOUT",
+                  "server: lost its workers and they did not come back"));
+    }
+  }
+  if (now_ >= next_stall_check_) {
+    next_stall_check_ = now_ + kStallCheckIntervalNs;
+    for (RequestId id : router_.FindStalled(now_ - config_.slow_consumer_ns)) {
+      Abort(id, SlowConsumerStatus());
+    }
+  }
+}
+
+void SchedulerLoop::Abort(RequestId id, const absl::Status& status) {
+  router_.SetAbortStatus(id, status);
+  core_.AbortRequest(id);
+}
+
+void SchedulerLoop::FenceGroup(const absl::Status& cause) {
+  LogWarning("worker group lost", {{"epoch", absl::StrCat(*epoch_)}, {"cause", cause.ToString()}});
+  parts_.workers->AbandonEpoch(*epoch_);
+  core_.OnWorkersLost();
+  epoch_.reset();
+  sent_.reset();
+  lost_at_ = now_;
+  parts_.state->SetGroup(ServingState::Group::kLost);
+  parts_.observer->OnGroupLost();
+}
+
+}  // namespace quire

@@ -1,0 +1,105 @@
+// SchedulerLoop is the one thread that owns the SchedulerCore. Each turn: drain the inbox, plan,
+// dispatch to the workers, and, while they compute, publish what the step before gave. Then it
+// waits, for nothing but the inbox.
+//
+//   inbox -> SchedulerCore -> StepPlan -> WorkerClient
+//     ^                                        |
+//     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
+//
+// When the group is lost (broken connection past its lease, a step overdue twice, an answer that
+// does not fit its plan) every request stays: the core takes it back to waiting with its committed
+// tokens, and it goes on under the next epoch.
+//
+// Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
+// Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.
+#ifndef QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
+#define QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "common/base/clock.h"
+#include "common/step/step_plan.h"
+#include "scheduler/core/scheduler_core.h"
+#include "scheduler/loop/inbox.h"
+#include "scheduler/loop/loop_observer.h"
+#include "scheduler/loop/output_router.h"
+#include "scheduler/loop/serving_state.h"
+#include "scheduler/loop/step_timer.h"
+#include "scheduler/loop/worker_client.h"
+
+namespace quire {
+
+struct LoopConfig {
+  CoreConfig core;
+  StepTimerConfig step_timer;
+  int64_t slow_consumer_ns = 30 * kNanosPerSecond;
+  // Requests wait so long for a lost group to come back; then they end with UNAVAILABLE.
+  int64_t recovery_timeout_ns = 120 * kNanosPerSecond;
+};
+
+class SchedulerLoop {
+ public:
+  // What is pointed to must outlive the loop.
+  struct Parts {
+    Inbox* inbox = nullptr;
+    WorkerClient* workers = nullptr;
+    ServingState* state = nullptr;
+    LoopObserver* observer = nullptr;
+    std::function<Instant()> clock = SteadyNow;
+  };
+
+  SchedulerLoop(const LoopConfig& config, Parts parts);
+
+  // Turns until a Stop event. Requests that are open then end with UNAVAILABLE.
+  void Run();
+
+  // One turn, waiting at most max_wait for something to happen. False after a Stop event.
+  bool Turn(absl::Duration max_wait);
+
+ private:
+  struct SentStep {
+    StepHeader header;
+    Instant sent_at = 0;
+    Instant overdue_at = 0;
+    bool was_resent = false;
+    StepObservation observation;
+  };
+
+  void Handle(AddRequest& add);
+  void Handle(AbortRequest& abort);
+  void Handle(AbortAll& abort);
+  void Handle(GroupReady& ready);
+  void Handle(StepReply& reply);
+  void Handle(GroupLost& lost);
+  void Handle(Stop& stop);
+
+  void Dispatch();
+  void Publish();
+  void CheckTimers();
+  void Abort(RequestId id, const absl::Status& status);
+  void FenceGroup(const absl::Status& cause);
+  absl::Duration TimeToWait(absl::Duration max_wait) const;
+
+  const LoopConfig config_;
+  const Parts parts_;
+  SchedulerCore core_;
+  OutputRouter router_;
+  StepTimer step_timer_;
+  Instant now_ = 0;                          // of this turn
+  std::optional<uint64_t> epoch_;            // of the group that is ready
+  std::optional<Instant> lost_at_;           // when the group was lost, until it is back
+  std::optional<SentStep> sent_;             // the unanswered step
+  std::optional<absl::Status> refuse_with_;  // after AbortAll
+  Instant next_stall_check_ = 0;
+  bool replan_ = false;  // publishing ended sequences while no step was out
+  bool stopping_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_

@@ -1,0 +1,55 @@
+#include "scheduler/loop/serving_state.h"
+
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace quire {
+
+ServingState::Snapshot ServingState::Get() const {
+  absl::MutexLock lock(&mutex_);
+  return snapshot_;
+}
+
+absl::Status ServingState::CheckAdmission() const {
+  absl::MutexLock lock(&mutex_);
+  if (snapshot_.draining) {
+    return Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down");
+  }
+  switch (snapshot_.group) {
+    case Group::kNeverReady:
+      return Error(absl::StatusCode::kUnavailable, "LOADING", "server: the model is loading");
+    case Group::kGivenUp:
+      return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker is reachable");
+    case Group::kReady:
+    case Group::kLost:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+void ServingState::SetGroup(Group group) {
+  absl::MutexLock lock(&mutex_);
+  snapshot_.group = group;
+}
+
+void ServingState::SetGroupReady(const StepLimits& limits, std::string determinism_fingerprint) {
+  absl::MutexLock lock(&mutex_);
+  snapshot_.group = Group::kReady;
+  snapshot_.limits = limits;
+  snapshot_.determinism_fingerprint = std::move(determinism_fingerprint);
+}
+
+void ServingState::SetDraining() {
+  absl::MutexLock lock(&mutex_);
+  snapshot_.draining = true;
+}
+
+void ServingState::SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now) {
+  absl::MutexLock lock(&mutex_);
+  snapshot_.stats = stats;
+  snapshot_.num_open_requests = num_open_requests;
+  snapshot_.last_turn = now;
+}
+
+}  // namespace quire

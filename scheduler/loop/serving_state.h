@@ -1,0 +1,59 @@
+// ServingState is what the rest of the process may know about the loop: whether requests are taken,
+// within which limits, and how busy it is.
+//
+// Thread safety: safe from any thread. The loop writes; calls, health checks and metrics read.
+// Cost:          one short critical section per call.
+#ifndef QUIRE_SCHEDULER_LOOP_SERVING_STATE_H_
+#define QUIRE_SCHEDULER_LOOP_SERVING_STATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+#include "common/base/clock.h"
+#include "common/step/step_limits.h"
+#include "scheduler/core/core_stats.h"
+
+namespace quire {
+
+class ServingState {
+ public:
+  enum class Group : uint8_t {
+    kNeverReady,  // workers are loading, or were never reached
+    kReady,
+    kLost,     // requests queue; a group is expected back
+    kGivenUp,  // lost for longer than the recovery timeout
+  };
+  struct Snapshot {
+    Group group = Group::kNeverReady;
+    bool draining = false;
+    StepLimits limits;  // of the last ready group
+    std::string determinism_fingerprint;
+    CoreStats stats;
+    int32_t num_open_requests = 0;
+    Instant last_turn = 0;
+
+    bool is_ready() const { return group == Group::kReady && !draining; }
+  };
+
+  Snapshot Get() const;
+
+  // OK when a new request may come in. Errors: kUnavailable with LOADING, NO_WORKERS or DRAINING.
+  absl::Status CheckAdmission() const;
+
+  void SetGroup(Group group);
+  void SetGroupReady(const StepLimits& limits, std::string determinism_fingerprint);
+  void SetDraining();
+  void SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now);
+
+ private:
+  mutable absl::Mutex mutex_;
+  Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_SERVING_STATE_H_

@@ -1,0 +1,204 @@
+#include "scheduler/metrics/scheduler_metrics.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/clock.h"
+
+namespace quire {
+namespace {
+
+struct OutcomeName {
+  RequestOutcome outcome;
+  const char* name;
+  const char* vllm_name;  // null: not a finished request there
+};
+
+constexpr OutcomeName kOutcomes[] = {
+    {RequestOutcome::kStop, "stop", "stop"},
+    {RequestOutcome::kLength, "length", "length"},
+    {RequestOutcome::kAborted, "abort", "abort"},
+    {RequestOutcome::kExpired, "deadline", "abort"},
+    {RequestOutcome::kRejected, "rejected", nullptr},
+    {RequestOutcome::kError, "error", "error"},
+};
+
+constexpr int kMaxStepSequences = 1024;
+constexpr int kMaxStepTokens = 16384;
+
+}  // namespace
+
+void SchedulerMetrics::CounterPair::Set(int64_t value) {
+  if (value == last) {
+    return;
+  }
+  const auto increase = static_cast<double>(value - last);
+  last = value;
+  native->Increment(increase);
+  if (foreign != nullptr) {
+    foreign->Increment(increase);
+  }
+}
+
+void SchedulerMetrics::HistogramPair::ObserveNanos(int64_t duration_ns) const {
+  const double seconds = static_cast<double>(duration_ns) / static_cast<double>(kNanosPerSecond);
+  native->Observe(seconds);
+  if (foreign != nullptr) {
+    foreign->Observe(seconds);
+  }
+}
+
+SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
+                                   const std::string& version,
+                                   const std::string& model_name)
+    : registry_(registry), model_name_(model_name) {
+  registry_->Gauge(metric::kBuildInfo, {{"version", version}}).Set(1);
+  MakeGauges();
+  MakeCounters();
+  MakeHistograms();
+}
+
+MetricLabels SchedulerMetrics::Foreign(MetricLabels labels) const {
+  labels["model_name"] = model_name_;
+  labels["engine"] = "0";
+  return labels;
+}
+
+void SchedulerMetrics::MakeGauges() {
+  MetricsRegistry& r = *registry_;
+  worker_up_ = &r.Gauge(metric::kWorkerUp);
+  draining_ = &r.Gauge(metric::kDraining);
+  blocks_free_ = &r.Gauge(metric::kKvBlocks, {{"state", "free"}});
+  blocks_used_ = &r.Gauge(metric::kKvBlocks, {{"state", "used"}});
+  blocks_pending_ = &r.Gauge(metric::kKvBlocks, {{"state", "pending"}});
+  tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
+  tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
+  requests_running_ = &r.Gauge(metric::kRequests, {{"state", "running"}});
+  requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});
+  queued_tokens_ = &r.Gauge(metric::kQueuedTokens);
+  vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
+  vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
+  vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
+}
+
+void SchedulerMetrics::MakeCounters() {
+  MetricsRegistry& r = *registry_;
+  prompt_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "prompt"}}),
+                    &r.Counter(metric::kVllmPromptTokens, Foreign())};
+  generated_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "generated"}}),
+                       &r.Counter(metric::kVllmGenerationTokens, Foreign())};
+  recomputed_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "recomputed"}})};
+  preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "recompute"}}),
+                  &r.Counter(metric::kVllmPreemptions, Foreign())};
+  non_finite_ = {&r.Counter(metric::kNonFiniteTotal)};
+  steps_ = &r.Counter(metric::kStepsTotal);
+  group_losses_ = &r.Counter(metric::kGroupLossesTotal);
+  stale_replies_ = &r.Counter(metric::kStaleRepliesTotal);
+  for (const OutcomeName& entry : kOutcomes) {
+    const auto index = static_cast<size_t>(entry.outcome);
+    outcomes_[index] = &r.Counter(metric::kRequestsTotal, {{"outcome", entry.name}});
+    if (entry.vllm_name != nullptr) {
+      vllm_outcomes_[index] =
+          &r.Counter(metric::kVllmSuccess, Foreign({{"finished_reason", entry.vllm_name}}));
+    }
+  }
+}
+
+void SchedulerMetrics::MakeHistograms() {
+  MetricsRegistry& r = *registry_;
+  first_token_ = {&r.Histogram(metric::kTimeToFirstToken, FirstTokenBuckets()),
+                  &r.Histogram(metric::kVllmTimeToFirstToken, FirstTokenBuckets(), Foreign())};
+  inter_token_ = {&r.Histogram(metric::kInterTokenLatency, InterTokenBuckets()),
+                  &r.Histogram(metric::kVllmInterTokenLatency, InterTokenBuckets(), Foreign())};
+  request_ = {&r.Histogram(metric::kRequestDuration, RequestBuckets()),
+              &r.Histogram(metric::kVllmRequestDuration, RequestBuckets(), Foreign())};
+  const auto part = [&r](const char* name) {
+    return HistogramPair{&r.Histogram(metric::kStepDuration, StepBuckets(), {{"part", name}})};
+  };
+  step_plan_ = part("schedule");
+  step_round_trip_ = part("round_trip");
+  step_apply_ = part("apply");
+  step_publish_ = part("publish");
+  step_build_ = part("worker_build");
+  step_forward_ = part("worker_forward");
+  step_sample_ = part("worker_sample");
+  step_sequences_ = &r.Histogram(metric::kStepSequences, CountBuckets(kMaxStepSequences));
+  step_tokens_ = &r.Histogram(metric::kStepTokens, CountBuckets(kMaxStepTokens));
+}
+
+void SchedulerMetrics::OnStep(const StepObservation& step) {
+  steps_->Increment();
+  step_plan_.ObserveNanos(step.plan_ns);
+  step_round_trip_.ObserveNanos(step.round_trip_ns);
+  step_apply_.ObserveNanos(step.apply_ns);
+  step_publish_.ObserveNanos(step.publish_ns);
+  step_build_.ObserveNanos(step.worker.build_us * kNanosPerMicro);
+  step_forward_.ObserveNanos(step.worker.forward_us * kNanosPerMicro);
+  step_sample_.ObserveNanos(step.worker.sample_us * kNanosPerMicro);
+  step_sequences_->Observe(step.num_sequences);
+  step_tokens_->Observe(step.num_tokens);
+}
+
+void SchedulerMetrics::OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
+
+void SchedulerMetrics::OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
+
+void SchedulerMetrics::OnRequestEnd(RequestOutcome outcome, int64_t duration_ns) {
+  const auto index = static_cast<size_t>(outcome);
+  outcomes_[index]->Increment();
+  if (vllm_outcomes_[index] != nullptr) {
+    vllm_outcomes_[index]->Increment();
+    request_.ObserveNanos(duration_ns);
+  }
+}
+
+void SchedulerMetrics::OnStats(const CoreStats& stats) {
+  blocks_free_->Set(stats.num_free_blocks);
+  blocks_used_->Set(stats.num_used_blocks);
+  blocks_pending_->Set(stats.num_pending_blocks);
+  tokens_stored_->Set(static_cast<double>(stats.num_stored_tokens));
+  tokens_capacity_->Set(double{1} * stats.num_blocks * block_size_tokens_);
+  requests_running_->Set(stats.num_running_requests);
+  requests_waiting_->Set(stats.num_waiting_requests);
+  queued_tokens_->Set(static_cast<double>(stats.num_queued_tokens));
+  vllm_running_->Set(stats.num_running_requests);
+  vllm_waiting_->Set(stats.num_waiting_requests);
+  vllm_kv_usage_->Set(stats.num_blocks == 0 ? 0.0
+                                            : double{1} * stats.num_used_blocks / stats.num_blocks);
+  prompt_tokens_.Set(stats.num_prompt_tokens_computed);
+  generated_tokens_.Set(stats.num_tokens_committed);
+  recomputed_tokens_.Set(stats.num_recomputed_tokens);
+  preemptions_.Set(stats.num_preemptions);
+  non_finite_.Set(stats.num_non_finite);
+}
+
+void SchedulerMetrics::OnGroupReady(const StepLimits& limits, const std::string& kv_cache_dtype) {
+  worker_up_->Set(1);
+  block_size_tokens_ = limits.block_size_tokens;
+  registry_
+      ->Gauge(metric::kModelInfo,
+              {{"model_name", model_name_},
+               {"kv_cache_dtype", kv_cache_dtype},
+               {"block_size", absl::StrCat(limits.block_size_tokens)},
+               {"max_model_len", absl::StrCat(limits.max_model_len)}})
+      .Set(1);
+  registry_
+      ->Gauge(metric::kVllmCacheConfig,
+              Foreign({{"block_size", absl::StrCat(limits.block_size_tokens)},
+                       {"num_gpu_blocks", absl::StrCat(limits.num_blocks - 1)},
+                       {"cache_dtype", kv_cache_dtype},
+                       {"enable_prefix_caching", "False"}}))
+      .Set(1);
+}
+
+void SchedulerMetrics::OnGroupLost() {
+  worker_up_->Set(0);
+  group_losses_->Increment();
+}
+
+void SchedulerMetrics::OnStaleReply() { stale_replies_->Increment(); }
+
+void SchedulerMetrics::SetDraining() { draining_->Set(1); }
+
+}  // namespace quire

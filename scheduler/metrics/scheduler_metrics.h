@@ -1,0 +1,101 @@
+// SchedulerMetrics turns what the loop tells into metrics, under our names and under the few that
+// routers know.
+//
+// Thread safety: construction from one thread; OnRequestEnd from any; the rest from the loop.
+#ifndef QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
+#define QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/metrics/registry.h"
+#include "scheduler/core/core_stats.h"
+#include "scheduler/loop/loop_observer.h"
+
+namespace quire {
+
+class SchedulerMetrics : public LoopObserver {
+ public:
+  // The registry must outlive this object.
+  SchedulerMetrics(MetricsRegistry* registry,
+                   const std::string& version,
+                   const std::string& model_name);
+
+  void OnStep(const StepObservation& step) override;
+  void OnFirstToken(int64_t latency_ns) override;
+  void OnInterToken(int64_t latency_ns) override;
+  void OnRequestEnd(RequestOutcome outcome, int64_t duration_ns) override;
+  void OnStats(const CoreStats& stats) override;
+  void OnGroupReady(const StepLimits& limits, const std::string& kv_cache_dtype) override;
+  void OnGroupLost() override;
+  void OnStaleReply() override;
+
+  void SetDraining();
+
+ private:
+  // The same number under two names.
+  struct CounterPair {
+    prometheus::Counter* native = nullptr;
+    prometheus::Counter* foreign = nullptr;  // null: we alone have it
+    int64_t last = 0;
+    void Set(int64_t value);
+  };
+  struct HistogramPair {
+    prometheus::Histogram* native = nullptr;
+    prometheus::Histogram* foreign = nullptr;
+    void ObserveNanos(int64_t duration_ns) const;
+  };
+  static constexpr size_t kNumOutcomes = 6;
+
+  MetricLabels Foreign(MetricLabels labels = {}) const;
+  void MakeGauges();
+  void MakeCounters();
+  void MakeHistograms();
+
+  MetricsRegistry* const registry_;
+  const std::string model_name_;
+
+  prometheus::Gauge* worker_up_ = nullptr;
+  prometheus::Gauge* draining_ = nullptr;
+  prometheus::Gauge* blocks_free_ = nullptr;
+  prometheus::Gauge* blocks_used_ = nullptr;
+  prometheus::Gauge* blocks_pending_ = nullptr;
+  prometheus::Gauge* tokens_stored_ = nullptr;
+  prometheus::Gauge* tokens_capacity_ = nullptr;
+  prometheus::Gauge* requests_running_ = nullptr;
+  prometheus::Gauge* requests_waiting_ = nullptr;
+  prometheus::Gauge* queued_tokens_ = nullptr;
+  prometheus::Gauge* vllm_running_ = nullptr;
+  prometheus::Gauge* vllm_waiting_ = nullptr;
+  prometheus::Gauge* vllm_kv_usage_ = nullptr;
+  int32_t block_size_tokens_ = 0;
+
+  CounterPair prompt_tokens_;
+  CounterPair generated_tokens_;
+  CounterPair recomputed_tokens_;
+  CounterPair preemptions_;
+  CounterPair non_finite_;
+  prometheus::Counter* steps_ = nullptr;
+  prometheus::Counter* group_losses_ = nullptr;
+  prometheus::Counter* stale_replies_ = nullptr;
+  std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
+  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};  // null: not counted there
+
+  HistogramPair first_token_;
+  HistogramPair inter_token_;
+  HistogramPair request_;
+  HistogramPair step_plan_;
+  HistogramPair step_round_trip_;
+  HistogramPair step_apply_;
+  HistogramPair step_publish_;
+  HistogramPair step_build_;
+  HistogramPair step_forward_;
+  HistogramPair step_sample_;
+  prometheus::Histogram* step_sequences_ = nullptr;
+  prometheus::Histogram* step_tokens_ = nullptr;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_

@@ -1,0 +1,265 @@
+#include "scheduler/rpc/generate_call.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include <grpc/support/time.h>
+#include <grpcpp/server_context.h>
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/wire_message.h"
+
+namespace quire {
+namespace {
+
+uint64_t RandomNumber() {
+  thread_local std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+std::string RandomRequestId() {
+  return absl::StrFormat("%016x%016x", RandomNumber(), RandomNumber());
+}
+
+// The client's deadline on our clock.
+Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
+                   gpr_now(GPR_CLOCK_MONOTONIC));
+  constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;  // no deadline reads as more
+  if (left.tv_sec > kLongestSeconds) {
+    return kInfiniteFuture;
+  }
+  return now + left.tv_sec * kNanosPerSecond + left.tv_nsec;
+}
+
+Instant DeadlineAfter(Instant now, int64_t timeout_ms) {
+  const int64_t room_ms = (kInfiniteFuture - now) / kNanosPerMilli - 1;
+  return timeout_ms > room_ms ? kInfiniteFuture : now + timeout_ms * kNanosPerMilli;
+}
+
+absl::Status CancelledByClient() {
+  return Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled by the client");
+}
+
+void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
+  chunk->set_index(update.sequence_index);
+  chunk->set_first_position(update.first_position);
+  chunk->mutable_token_ids()->Add(update.token_ids.begin(), update.token_ids.end());
+  chunk->set_text(update.text);
+  for (const OutputLogprobs& logprobs : update.logprobs) {
+    v1::TokenLogprobs* to = chunk->add_logprobs();
+    to->set_logprob(logprobs.logprob);
+    for (const TokenLogprob& top : logprobs.top) {
+      v1::TokenLogprob* entry = to->add_top();
+      entry->set_token_id(top.token_id);
+      entry->set_logprob(top.logprob);
+    }
+  }
+}
+
+void FillFinished(const SequenceUpdate& update, v1::Finished* finished) {
+  finished->set_index(update.sequence_index);
+  finished->set_reason(update.end->reason == SequenceEnd::Reason::kStop ? v1::FINISH_REASON_STOP
+                                                                        : v1::FINISH_REASON_LENGTH);
+  finished->set_text(update.end->text);
+  finished->set_matched_stop(update.end->matched_stop);
+  finished->set_num_prompt_tokens(update.end->num_prompt_tokens);
+  finished->set_num_output_tokens(update.end->num_output_tokens);
+}
+
+}  // namespace
+
+GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context)
+    : parts_(*parts), context_(context), arrival_(SteadyNow()), outbox_(parts->outbox_limits) {}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateCall::Start(
+    const ServiceParts* parts,
+    grpc::CallbackServerContext* context,
+    const grpc::ByteBuffer& request) {
+  std::shared_ptr<GenerateCall> call(new GenerateCall(parts, context));
+  call->self_ = call;
+  const absl::Status status = call->Begin(request);
+  if (!status.ok()) {
+    call->Refuse(status);
+  }
+  return call.get();
+}
+
+absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
+  v1::GenerateRequest message;
+  request_id_ = RandomRequestId();
+  QUIRE_RETURN_IF_ERROR(ParseMessage(request, &message));
+  QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
+  if (!message.request_id().empty()) {
+    request_id_ = message.request_id();
+  }
+  QUIRE_RETURN_IF_ERROR(parts_.state->CheckAdmission());
+  rules_.model = parts_.model;
+  rules_.max_model_len = parts_.state->Get().limits.max_model_len;
+  rules_.fresh_seed = RandomNumber();
+  QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
+  deadline_ = DeadlineOf(*context_, arrival_);
+  if (spec_.timeout_ms.has_value()) {
+    deadline_ = std::min(deadline_, DeadlineAfter(arrival_, *spec_.timeout_ms));
+  }
+  if (deadline_ <= arrival_) {
+    return Error(absl::StatusCode::kDeadlineExceeded, "EXPIRED", "deadline: passed before arrival");
+  }
+  QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
+  is_registered_ = true;
+  if (!spec_.text.has_value()) {
+    return Admit(std::move(spec_.token_ids));
+  }
+  if (!parts_.tasks->Submit([call = shared_from_this()] { call->Tokenize(); })) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "QUEUE_FULL",
+                 "server: too many prompts wait to be tokenized");
+  }
+  return absl::OkStatus();
+}
+
+void GenerateCall::Tokenize() {
+  absl::StatusOr<std::vector<TokenId>> prompt = parts_.model->tokenizer->Encode(
+      *spec_.text, spec_.add_special_tokens, spec_.parse_special_tokens);
+  spec_.text.reset();
+  const absl::Status status = prompt.ok() ? Admit(*std::move(prompt)) : prompt.status();
+  if (!status.ok()) {
+    Refuse(status);
+  }
+}
+
+absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
+  QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, &spec_));
+  spec_.request.arrival = arrival_;
+  spec_.request.deadline = deadline_;
+  absl::MutexLock lock(&mutex_);
+  if (abort_.has_value()) {
+    return *abort_;
+  }
+  num_prompt_tokens_ = static_cast<int32_t>(spec_.request.prompt_token_ids.size());
+  seed_ = spec_.request.sampling.seed;
+  loop_id_ = parts_.inbox->Add({.request = std::move(spec_.request),
+                                .output = std::move(spec_.output),
+                                .stream = shared_from_this()});
+  if (!loop_id_.has_value()) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "QUEUE_FULL",
+                 "server: too many requests are arriving");
+  }
+  return absl::OkStatus();
+}
+
+void GenerateCall::Refuse(absl::Status status) {
+  parts_.observer->OnRequestEnd(RequestOutcome::kRejected, SteadyNow() - arrival_);
+  absl::MutexLock lock(&mutex_);
+  end_status_ = std::move(status);
+  Advance();
+}
+
+bool GenerateCall::Write(SequenceUpdate update, Instant now) {
+  absl::MutexLock lock(&mutex_);
+  if (is_finished_) {
+    return true;  // nobody listens; the loop hears of it by the abort
+  }
+  if (!outbox_.Append(std::move(update), now)) {
+    return false;
+  }
+  Advance();
+  return true;
+}
+
+void GenerateCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (ReasonOf(status) == "SLOW_CONSUMER") {
+    outbox_.Clear();
+    FinishNow(std::move(status));  // also behind a write that is stuck
+    return;
+  }
+  end_status_ = std::move(status);
+  Advance();
+}
+
+Instant GenerateCall::stalled_since() const {
+  absl::MutexLock lock(&mutex_);
+  return outbox_.stalled_since();
+}
+
+void GenerateCall::Abort(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (loop_id_.has_value()) {
+    parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
+  } else {
+    abort_ = std::move(status);
+  }
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  is_writing_ = false;
+  if (!ok) {
+    outbox_.Clear();  // the call is cancelled; OnCancel sees to the rest
+    outbox_.OnSent(SteadyNow());
+    return;
+  }
+  outbox_.OnSent(SteadyNow());
+  Advance();
+}
+
+void GenerateCall::OnCancel() {
+  Abort(CancelledByClient());
+  absl::MutexLock lock(&mutex_);
+  outbox_.Clear();
+  FinishNow(CancelledByClient());
+}
+
+void GenerateCall::OnDone() { self_.reset(); }
+
+void GenerateCall::Advance() {
+  if (is_writing_ || is_finished_) {
+    return;
+  }
+  if (std::optional<SequenceUpdate> update = outbox_.Take()) {
+    Encode(*update);
+    is_writing_ = true;
+    StartWrite(&buffer_);
+  } else if (end_status_.has_value()) {
+    FinishNow(*std::move(end_status_));
+  }
+}
+
+void GenerateCall::FinishNow(absl::Status status) {
+  if (is_finished_) {
+    return;
+  }
+  is_finished_ = true;
+  if (is_registered_) {
+    parts_.live_requests->Remove(request_id_);
+  }
+  context_->AddTrailingMetadata("x-request-id", request_id_);
+  Finish(ToPublicStatus(status));
+}
+
+void GenerateCall::Encode(const SequenceUpdate& update) {
+  response_.Clear();
+  if (!std::exchange(has_started_, true)) {
+    v1::Started* started = response_.mutable_started();
+    started->set_request_id(request_id_);
+    started->set_num_prompt_tokens(num_prompt_tokens_);
+    started->set_seed(seed_);
+  }
+  if (!update.token_ids.empty() || !update.text.empty()) {
+    FillChunk(update, response_.mutable_chunk());
+  }
+  if (update.end.has_value()) {
+    FillFinished(update, response_.mutable_finished());
+  }
+  buffer_ = SerializeMessage(response_);
+}
+
+}  // namespace quire

@@ -1,0 +1,311 @@
+#include "scheduler/rpc/generate_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "scheduler/text/utf8.h"
+
+namespace quire {
+namespace {
+
+std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit) {
+  return absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", got, ", limit ", limit, ")");
+}
+
+absl::Status NoTokenizer(std::string_view field) {
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "NO_TOKENIZER",
+               absl::StrCat(ToAbsl(field), ": the model has no tokenizer; use token_ids"));
+}
+
+bool IsIdCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+absl::Status SetPromptSource(const v1::GenerateRequest& message,
+                             const RequestRules& rules,
+                             GenerateSpec* spec) {
+  if (message.has_text() && message.has_token_ids()) {
+    return InvalidArgument("CONFLICTING_FIELDS", "prompt: text and token_ids are both set");
+  }
+  if (!message.has_text() && !message.has_token_ids()) {
+    return InvalidArgument("MISSING_FIELD", "prompt: neither text nor token_ids is set");
+  }
+  spec->add_special_tokens = !message.has_add_special_tokens() || message.add_special_tokens();
+  spec->parse_special_tokens = message.parse_special_tokens();
+  if (message.has_text()) {
+    QUIRE_RETURN_IF_ERROR(CheckText(message.text(), *rules.model));
+    spec->text = message.text();
+    return absl::OkStatus();
+  }
+  const auto& ids = message.token_ids().ids();
+  if (ids.size() >= rules.max_model_len) {  // before anything is copied
+    return InvalidArgument(
+        "PROMPT_TOO_LONG",
+        OutOf("token_ids", "leave no room for output", ids.size(), rules.max_model_len - 1));
+  }
+  spec->token_ids.assign(ids.begin(), ids.end());
+  return CheckTokenIds("token_ids", spec->token_ids, *rules.model);
+}
+
+absl::Status SetSampling(const v1::GenerateRequest& message,
+                         const RequestRules& rules,
+                         GenerateSpec* spec) {
+  const v1::SamplingParams& asked = message.sampling();
+  const GenerationDefaults& defaults = rules.model->defaults;
+  SamplingParams& params = spec->request.sampling;
+  const float default_temperature =
+      defaults.do_sample == false ? 0.0F : defaults.temperature.value_or(params.temperature);
+  params.temperature = asked.has_temperature() ? asked.temperature() : default_temperature;
+  params.top_k = asked.has_top_k()
+                     ? asked.top_k()
+                     : std::min(defaults.top_k.value_or(0), rules.model->config.vocab_size);
+  params.top_p = asked.has_top_p() ? asked.top_p() : defaults.top_p.value_or(params.top_p);
+  params.min_p = asked.has_min_p() ? asked.min_p() : defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = asked.has_repetition_penalty()
+                                  ? asked.repetition_penalty()
+                                  : defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params.presence_penalty = asked.presence_penalty();
+  params.frequency_penalty = asked.frequency_penalty();
+  if (asked.logit_bias_size() > kMaxLogitBias) {  // before anything is copied
+    return InvalidArgument(
+        "LOGIT_BIAS",
+        OutOf("sampling.logit_bias", "too many entries", asked.logit_bias_size(), kMaxLogitBias));
+  }
+  for (const v1::LogitBias& bias : asked.logit_bias()) {
+    params.logit_bias.emplace_back(bias.token_id(), bias.bias());
+  }
+  params.seed = asked.has_seed() ? asked.seed() : rules.fresh_seed;
+  if (message.response().has_logprobs()) {
+    params.num_logprobs = message.response().logprobs();
+    if (params.num_logprobs < 0 || params.num_logprobs > kMaxLogprobs) {
+      return InvalidArgument(
+          "LOGPROBS_RANGE",
+          OutOf("response.logprobs", "must be in [0, limit]", params.num_logprobs, kMaxLogprobs));
+    }
+  }
+  return Validate(params, rules.model->config.vocab_size);
+}
+
+absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* spec) {
+  const int32_t n = message.has_n() ? message.n() : 1;
+  if (n < 1 || n > kMaxSequencesPerRequest) {
+    return InvalidArgument("N_RANGE",
+                           OutOf("n", "must be in [1, limit]", n, kMaxSequencesPerRequest));
+  }
+  if (n > 1 && spec->request.sampling.is_greedy()) {
+    return InvalidArgument("N_NEEDS_SAMPLING",
+                           "n: more than one sequence needs a temperature above 0");
+  }
+  spec->request.num_sequences = n;
+  return absl::OkStatus();
+}
+
+absl::Status SetStopStrings(const v1::StoppingParams& asked,
+                            const RequestRules& rules,
+                            GenerateSpec* spec) {
+  if (asked.stop_size() == 0) {
+    return absl::OkStatus();
+  }
+  if (rules.model->tokenizer == nullptr) {
+    return NoTokenizer("stopping.stop");
+  }
+  spec->output.stop_strings.assign(asked.stop().begin(), asked.stop().end());
+  QUIRE_ASSIGN_OR_RETURN(
+      spec->output.stop_matcher,
+      StopMatcher::Create(spec->output.stop_strings, asked.include_stop_in_output()));
+  return absl::OkStatus();
+}
+
+absl::Status SetStopTokens(const v1::StoppingParams& asked,
+                           const RequestRules& rules,
+                           GenerateSpec* spec) {
+  if (asked.stop_token_ids_size() > kMaxStopTokenIds) {
+    return InvalidArgument("STOP_LIMIT",
+                           OutOf("stopping.stop_token_ids",
+                                 "too many ids",
+                                 asked.stop_token_ids_size(),
+                                 kMaxStopTokenIds));
+  }
+  std::vector<TokenId>& stops = spec->request.stop_token_ids;
+  stops.assign(asked.stop_token_ids().begin(), asked.stop_token_ids().end());
+  const int32_t vocab_size = rules.model->config.vocab_size;
+  for (TokenId id : stops) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidArgument(
+          "TOKEN_ID_RANGE",
+          OutOf("stopping.stop_token_ids", "must be in [0, limit]", id, vocab_size - 1));
+    }
+  }
+  if (!asked.ignore_eos()) {
+    stops.insert(stops.end(), rules.model->eos_token_ids.begin(), rules.model->eos_token_ids.end());
+  }
+  std::sort(stops.begin(), stops.end());
+  stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  return absl::OkStatus();
+}
+
+absl::Status SetLengths(const v1::StoppingParams& asked,
+                        const RequestRules& rules,
+                        GenerateSpec* spec) {
+  if (asked.has_max_tokens()) {
+    if (asked.max_tokens() < 1 || asked.max_tokens() > rules.max_model_len) {
+      return InvalidArgument("MAX_TOKENS_RANGE",
+                             OutOf("stopping.max_tokens",
+                                   "must be in [1, limit]",
+                                   asked.max_tokens(),
+                                   rules.max_model_len));
+    }
+    spec->max_tokens = asked.max_tokens();
+  }
+  const int32_t min_tokens = asked.min_tokens();
+  const int32_t most = spec->max_tokens.value_or(rules.max_model_len);
+  if (min_tokens < 0 || min_tokens > most) {
+    return InvalidArgument(
+        "MIN_TOKENS_RANGE",
+        OutOf("stopping.min_tokens", "must be in [0, max_tokens]", min_tokens, most));
+  }
+  SamplingParams& params = spec->request.sampling;
+  params.min_tokens = min_tokens;
+  if (min_tokens > 0) {
+    params.banned_before_min_tokens = spec->request.stop_token_ids;
+    if (static_cast<int64_t>(params.banned_before_min_tokens.size()) >=
+        rules.model->config.vocab_size) {
+      return InvalidArgument("NO_TOKEN_ALLOWED", "stopping.stop_token_ids: leaves no token");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetOutput(const v1::ResponseParams& asked,
+                       const RequestRules& rules,
+                       GenerateSpec* spec) {
+  OutputOptions& output = spec->output;
+  output.tokenizer = rules.model->tokenizer.get();
+  output.return_text = asked.has_return_text() ? asked.return_text() : output.tokenizer != nullptr;
+  if (output.return_text && output.tokenizer == nullptr) {
+    return NoTokenizer("response.return_text");
+  }
+  output.skip_special_tokens = !asked.has_skip_special_tokens() || asked.skip_special_tokens();
+  output.return_logprobs = asked.has_logprobs();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRequestId(std::string_view id) {
+  if (id.size() > kMaxRequestIdBytes) {
+    return InvalidArgument("REQUEST_ID",
+                           OutOf("request_id",
+                                 "too many bytes",
+                                 static_cast<int64_t>(id.size()),
+                                 static_cast<int64_t>(kMaxRequestIdBytes)));
+  }
+  if (!std::all_of(id.begin(), id.end(), IsIdCharacter)) {
+    return InvalidArgument("REQUEST_ID", "request_id: only letters, digits, '.', '_' and '-'");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckModelName(std::string_view name, const ServedModel& model) {
+  const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+  });
+  if (name.size() > kMaxModelNameBytes || has_control) {
+    return InvalidArgument("MODEL_NAME",
+                           "model: at most 256 bytes, none of them control characters");
+  }
+  if (name.empty() ||
+      std::find(model.names.begin(), model.names.end(), name) != model.names.end()) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kNotFound, "MODEL", "model: is not served here");
+}
+
+absl::Status CheckText(std::string_view text, const ServedModel& model) {
+  if (model.tokenizer == nullptr) {
+    return NoTokenizer("text");
+  }
+  if (text.size() > kMaxPromptBytes) {
+    return InvalidArgument("PROMPT_BYTES",
+                           OutOf("text",
+                                 "too many bytes",
+                                 static_cast<int64_t>(text.size()),
+                                 static_cast<int64_t>(kMaxPromptBytes)));
+  }
+  return CheckUtf8("text", text);
+}
+
+absl::Status CheckTokenIds(std::string_view field,
+                           const std::vector<TokenId>& ids,
+                           const ServedModel& model) {
+  for (TokenId id : ids) {
+    const bool known = id >= 0 && id < model.config.vocab_size &&
+                       (model.tokenizer == nullptr || model.tokenizer->IsValidId(id));
+    if (!known) {
+      return InvalidArgument(
+          "TOKEN_ID_RANGE",
+          OutOf(field, "not a token of the model", id, model.config.vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
+                                                  const RequestRules& rules) {
+  GenerateSpec spec;
+  QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
+  QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
+  QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetSampling(message, rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetNumSequences(message, &spec));
+  QUIRE_RETURN_IF_ERROR(SetStopStrings(message.stopping(), rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetStopTokens(message.stopping(), rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetLengths(message.stopping(), rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetOutput(message.response(), rules, &spec));
+  if (message.has_timeout_ms()) {
+    if (message.timeout_ms() <= 0) {
+      return InvalidArgument("TIMEOUT", "timeout_ms: must be above 0");
+    }
+    spec.timeout_ms = message.timeout_ms();
+  }
+  return spec;
+}
+
+absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, GenerateSpec* spec) {
+  const auto length = static_cast<int64_t>(prompt.size());
+  if (length == 0) {
+    return InvalidArgument("EMPTY_PROMPT", "prompt: holds no token");
+  }
+  if (length >= rules.max_model_len) {
+    return InvalidArgument(
+        "PROMPT_TOO_LONG",
+        OutOf("prompt", "its tokens leave no room for output", length, rules.max_model_len - 1));
+  }
+  const auto room = static_cast<int32_t>(rules.max_model_len - length);
+  if (spec->max_tokens.value_or(1) > room) {
+    return InvalidArgument("CONTEXT_EXCEEDED",
+                           OutOf("stopping.max_tokens",
+                                 "prompt and output exceed the context",
+                                 length + *spec->max_tokens,
+                                 rules.max_model_len));
+  }
+  spec->request.max_tokens = spec->max_tokens.value_or(room);
+  if (spec->request.sampling.min_tokens > spec->request.max_tokens) {
+    return InvalidArgument("MIN_TOKENS_RANGE",
+                           OutOf("stopping.min_tokens",
+                                 "must be in [0, max_tokens]",
+                                 spec->request.sampling.min_tokens,
+                                 spec->request.max_tokens));
+  }
+  spec->request.prompt_token_ids = std::move(prompt);
+  return absl::OkStatus();
+}
+
+}  // namespace quire

@@ -1,0 +1,41 @@
+#include "scheduler/rpc/live_requests.h"
+
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace quire {
+
+absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abortable> request) {
+  absl::MutexLock lock(&mutex_);
+  if (!requests_.emplace(request_id, std::move(request)).second) {
+    return Error(absl::StatusCode::kAlreadyExists,
+                 "REQUEST_ID_IN_USE",
+                 "request_id: a request with this id is running");
+  }
+  return absl::OkStatus();
+}
+
+void LiveRequests::Remove(const std::string& request_id) {
+  absl::MutexLock lock(&mutex_);
+  requests_.erase(request_id);
+}
+
+absl::Status LiveRequests::Abort(const std::string& request_id, absl::Status status) {
+  std::shared_ptr<Abortable> request;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = requests_.find(request_id);
+    if (it != requests_.end()) {
+      request = it->second.lock();
+    }
+  }
+  if (request == nullptr) {
+    return Error(
+        absl::StatusCode::kNotFound, "REQUEST_ID", "request_id: no such request is running");
+  }
+  request->Abort(std::move(status));
+  return absl::OkStatus();
+}
+
+}  // namespace quire

@@ -1,0 +1,42 @@
+// LiveRequests knows the requests that clients gave a name, or that we gave one, while they live: a
+// name is taken once, and Abort finds its request by it.
+//
+// Thread safety: safe from any thread.
+#ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
+#define QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace quire {
+
+class LiveRequests {
+ public:
+  class Abortable {
+   public:
+    virtual ~Abortable() = default;
+    virtual void Abort(absl::Status status) = 0;
+  };
+
+  // Errors: kAlreadyExists REQUEST_ID_IN_USE.
+  absl::Status Add(const std::string& request_id, std::weak_ptr<Abortable> request);
+
+  void Remove(const std::string& request_id);
+
+  // Errors: kNotFound REQUEST_ID.
+  absl::Status Abort(const std::string& request_id, absl::Status status);
+
+ private:
+  absl::Mutex mutex_;
+  // Weak: the map finds a call, and keeps none alive.
+  absl::flat_hash_map<std::string, std::weak_ptr<Abortable>> requests_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_

@@ -1,0 +1,77 @@
+#include "scheduler/rpc/served_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/model/sampling_params.h"
+
+namespace quire {
+namespace {
+
+std::string NameOfDirectory(const std::string& model_dir) {
+  std::filesystem::path path(model_dir);
+  if (!path.has_filename()) {  // a slash at the end
+    path = path.parent_path();
+  }
+  const std::string name = path.filename().string();
+  return name.empty() || name == "." || name == ".." ? "model" : name;
+}
+
+void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
+  for (TokenId id : from) {
+    if (std::find(to.begin(), to.end(), id) == to.end()) {
+      to.push_back(id);
+    }
+  }
+}
+
+// A default that no request could have asked for would make every request fail.
+absl::Status CheckDefaults(const GenerationDefaults& defaults, int32_t vocab_size) {
+  SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_k = std::min(defaults.top_k.value_or(params.top_k), vocab_size);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params.banned_before_min_tokens = defaults.eos_token_ids;
+  const absl::Status status = Validate(params, vocab_size);
+  if (status.ok()) {
+    return status;
+  }
+  return InvalidArgument(
+      "CONFIG", absl::StrCat("generation_config.json: ", absl::string_view(status.message())));
+}
+
+}  // namespace
+
+absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
+  ServedModel model;
+  model.names = source.names;
+  if (model.names.empty()) {
+    model.names.push_back(NameOfDirectory(source.model_dir));
+  }
+  QUIRE_ASSIGN_OR_RETURN(model.config, LoadModelConfig(source.model_dir));
+  if (source.generation_config != "none" && source.generation_config != "vllm") {
+    const bool from_model = source.generation_config == "auto";
+    QUIRE_ASSIGN_OR_RETURN(
+        model.defaults,
+        LoadGenerationDefaults(from_model ? source.model_dir : source.generation_config));
+    QUIRE_RETURN_IF_ERROR(CheckDefaults(model.defaults, model.config.vocab_size));
+  }
+  AddUnique(model.config.eos_token_ids, model.eos_token_ids);
+  AddUnique(model.defaults.eos_token_ids, model.eos_token_ids);
+  const std::string tokenizer_path = source.model_dir + "/tokenizer.json";
+  std::error_code error;
+  if (std::filesystem::exists(tokenizer_path, error)) {
+    QUIRE_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(tokenizer_path));
+  }
+  return model;
+}
+
+}  // namespace quire
