@@ -69,6 +69,10 @@ function(quire_cc_binary)
   quire_warnings(${ARG_NAME})
 endfunction()
 
+# Targets that build all tests of a label, for the sanitizer builds.
+add_custom_target(unit_tests)
+add_custom_target(tsan_tests)
+
 # quire_cc_test(NAME block_pool_test SRCS ... DEPS ... LABELS unit): one executable, one CTest.
 # LABELS defaults to unit. The working directory is the source tree, for golden files.
 function(quire_cc_test)
@@ -84,6 +88,11 @@ function(quire_cc_test)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(label unit tsan)
+    if(label IN_LIST ARG_LABELS)
+      add_dependencies(${label}_tests ${ARG_NAME})
+    endif()
+  endforeach()
 endfunction()
 
 # quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): built, not run by the test suite.

@@ -1,0 +1,69 @@
+#include "deploy/cli/load_report.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+RequestRecord Record(std::vector<int> arrivals_ms, int end_ms, int start_ms = 0) {
+  RequestRecord record;
+  record.start = start_ms * kNanosPerMilli;
+  record.end = end_ms * kNanosPerMilli;
+  for (int ms : arrivals_ms) {
+    record.arrivals.push_back(ms * kNanosPerMilli);
+  }
+  record.num_prompt_tokens = 10;
+  record.num_output_tokens = static_cast<int32_t>(arrivals_ms.size());
+  return record;
+}
+
+TEST(LoadReportTest, PercentileIsLinearBetweenRanks) {
+  EXPECT_DOUBLE_EQ(Percentile({4, 1, 3, 2}, 50), 2.5);
+  EXPECT_DOUBLE_EQ(Percentile({4, 1, 3, 2}, 100), 4);
+  EXPECT_DOUBLE_EQ(Percentile({1, 2}, 99), 1.99);
+  EXPECT_DOUBLE_EQ(Percentile({}, 50), 0);
+}
+
+TEST(LoadReportTest, LatenciesFollowTheirDefinitions) {
+  LoadReport report = MakeReport({Record({100, 120, 160}, 160), Record({300}, 310)}, {99});
+
+  EXPECT_EQ(report.num_successful, 2);
+  EXPECT_DOUBLE_EQ(report.ttft.mean, 200);   // 100 and 300
+  EXPECT_DOUBLE_EQ(report.tpot.mean, 30);    // (160 - 100) / 2; one token has none
+  EXPECT_DOUBLE_EQ(report.itl.mean, 30);     // 20 and 40
+  EXPECT_DOUBLE_EQ(report.e2e.median, 235);  // 160 and 310
+  EXPECT_DOUBLE_EQ(report.duration_seconds, 0.31);
+  EXPECT_EQ(report.peak_concurrent_requests, 2);
+  EXPECT_EQ(report.num_input_tokens, 20);
+  EXPECT_EQ(report.num_output_tokens, 4);
+}
+
+TEST(LoadReportTest, FailedRequestsAreCountedAndNotMeasured) {
+  RequestRecord failed = Record({5000}, 9000);
+  failed.status = absl::UnavailableError("");
+
+  LoadReport report = MakeReport({Record({100}, 100), failed}, {99});
+
+  EXPECT_EQ(report.num_failed, 1);
+  EXPECT_DOUBLE_EQ(report.ttft.mean, 100);
+  EXPECT_EQ(report.num_output_tokens, 1);
+}
+
+TEST(LoadReportTest, TableHasTheRowsUsersLookFor) {
+  std::string table = FormatTable(MakeReport({Record({100, 200}, 200)}, {99}),
+                                  {.requests_per_second = 4, .max_concurrency = 8});
+
+  EXPECT_THAT(table, HasSubstr("============ Serving Benchmark Result ============\n"));
+  EXPECT_THAT(table, HasSubstr("Successful requests:                    1         \n"));
+  EXPECT_THAT(table, HasSubstr("Maximum request concurrency:            8         \n"));
+  EXPECT_THAT(table, HasSubstr("Request rate configured (RPS):          4.00      \n"));
+  EXPECT_THAT(table, HasSubstr("Output token throughput (tok/s):        10.00     \n"));
+  EXPECT_THAT(table, HasSubstr("---------------Time to First Token----------------\n"));
+  EXPECT_THAT(table, HasSubstr("P99 TTFT (ms):                          100.00    \n"));
+}
+
+}  // namespace
+}  // namespace quire
