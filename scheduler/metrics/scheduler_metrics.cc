@@ -60,8 +60,8 @@ SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
 }
 
 MetricLabels SchedulerMetrics::Foreign(MetricLabels labels) const {
-  labels["model_name"] = model_name_;
-  labels["engine"] = "0";
+  labels.emplace("model_name", model_name_);
+  labels.emplace("engine", "0");
   return labels;
 }
 

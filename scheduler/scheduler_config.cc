@@ -1,0 +1,196 @@
+#include "scheduler/scheduler_config.h"
+
+#include <limits>
+#include <string_view>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "common/base/error.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+ABSL_FLAG(std::string,
+          model,
+          "",
+          "Hugging Face model directory (may also be given without --model).");
+ABSL_FLAG(std::string,
+          served_model_name,
+          "",
+          "Names that requests may use, separated by commas. Empty: the directory's name.");
+ABSL_FLAG(std::string,
+          generation_config,
+          "auto",
+          "Sampling defaults: auto (generation_config.json of the model), none, or a directory.");
+ABSL_FLAG(std::string,
+          workers,
+          "127.0.0.1:50061",
+          "Address of the worker, unix:/path or host:port. One per rank, in order of rank.");
+ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on, for gRPC and HTTP.");
+ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
+ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
+ABSL_FLAG(
+    bool,
+    allow_insecure_bind,
+    false,
+    "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
+ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
+ABSL_FLAG(int32_t, max_num_batched_tokens, 2048, "Most tokens in a step.");
+ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
+ABSL_FLAG(std::string,
+          kv_cache_dtype,
+          "auto",
+          "How K and V are stored: auto, float32, bfloat16 or float16.");
+ABSL_FLAG(int32_t,
+          num_gpu_blocks_override,
+          0,
+          "KV blocks to use, at most what the worker has. 0: all of them.");
+ABSL_FLAG(int32_t,
+          max_model_len,
+          0,
+          "Most tokens of a sequence, prompt and output. 0: what model and KV cache allow.");
+ABSL_FLAG(int32_t, max_queued_requests, 1024, "Most requests that wait; later ones are refused.");
+ABSL_FLAG(int64_t,
+          max_queued_tokens,
+          1'000'000,
+          "Most prompt tokens of requests that wait; later ones are refused.");
+ABSL_FLAG(int32_t,
+          shutdown_timeout,
+          25,
+          "Seconds that running requests may take to finish after SIGTERM.");
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxPort = 65535;
+constexpr int32_t kMaxSequences = 65536;
+constexpr int32_t kMaxTokensPerStep = 1 << 20;
+constexpr int32_t kMaxBlockSize = 1024;
+constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
+
+absl::Status FlagError(std::string_view flag, std::string_view rule) {
+  return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(flag), ": ", ToAbsl(rule)));
+}
+
+absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) {
+    return absl::OkStatus();
+  }
+  return FlagError(flag, absl::StrCat("must be in [", low, ", ", high, "] (got ", value, ")"));
+}
+
+absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& positional) {
+  ServedModelSource source;
+  source.model_dir = absl::GetFlag(FLAGS_model);
+  if (positional.size() > 1 || (!positional.empty() && !source.model_dir.empty())) {
+    return FlagError("model", "one model directory, given once");
+  }
+  if (!positional.empty()) {
+    source.model_dir = positional.front();
+  }
+  if (source.model_dir.empty()) {
+    return FlagError("model", "a model directory is needed");
+  }
+  source.names = absl::StrSplit(absl::GetFlag(FLAGS_served_model_name), ',', absl::SkipEmpty());
+  source.generation_config = absl::GetFlag(FLAGS_generation_config);
+  return source;
+}
+
+absl::StatusOr<Address> WorkerAddress() {
+  const std::vector<std::string> workers =
+      absl::StrSplit(absl::GetFlag(FLAGS_workers), ',', absl::SkipEmpty());
+  if (workers.size() != 1) {
+    return FlagError(
+        "workers",
+        absl::StrCat("this version serves with one worker (got ", workers.size(), " addresses)"));
+  }
+  absl::StatusOr<Address> address = ParseAddress(workers.front());
+  if (!address.ok()) {
+    return FlagError("workers", ToStd(address.status().message()));
+  }
+  if (!address->is_unix() && address->port == 0) {
+    return FlagError("workers", "needs a port");
+  }
+  return address;
+}
+
+absl::StatusOr<std::optional<DType>> KvCacheDType() {
+  const std::string name = absl::GetFlag(FLAGS_kv_cache_dtype);
+  if (name == "auto") {
+    return std::optional<DType>();
+  }
+  const std::optional<DType> dtype = DTypeFromName(name);
+  if (!dtype.has_value()) {
+    return FlagError("kv-cache-dtype", "must be auto, float32, bfloat16 or float16");
+  }
+  return dtype;
+}
+
+// 0 means that the flag was not given.
+std::optional<int32_t> NoneIfZero(int32_t value) {
+  return value == 0 ? std::nullopt : std::make_optional(value);
+}
+
+absl::Status SetListening(SchedulerConfig* config) {
+  config->host = absl::GetFlag(FLAGS_host);
+  config->port = absl::GetFlag(FLAGS_port);
+  config->http_port = absl::GetFlag(FLAGS_http_port);
+  QUIRE_RETURN_IF_ERROR(CheckRange("port", config->port, 0, kMaxPort));
+  QUIRE_RETURN_IF_ERROR(CheckRange("http-port", config->http_port, 0, kMaxPort));
+  const bool is_ipv6 = config->host.find(':') != std::string::npos;
+  const absl::StatusOr<Address> address = ParseAddress(
+      absl::StrCat(is_ipv6 ? absl::StrCat("[", config->host, "]") : config->host, ":0"));
+  if (!address.ok()) {
+    return FlagError("host", "must be an address or a host name");
+  }
+  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError("host",
+                     "other machines can reach it and nothing is encrypted; "
+                     "give --allow-insecure-bind if the network is isolated");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetLimits(SchedulerConfig* config) {
+  config->max_sequences = absl::GetFlag(FLAGS_max_num_seqs);
+  config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
+  config->block_size_tokens = absl::GetFlag(FLAGS_block_size);
+  config->num_blocks_override = NoneIfZero(absl::GetFlag(FLAGS_num_gpu_blocks_override));
+  config->max_model_len = NoneIfZero(absl::GetFlag(FLAGS_max_model_len));
+  config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
+  config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
+  constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
+  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));
+  QUIRE_RETURN_IF_ERROR(
+      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStep));
+  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", config->block_size_tokens, 1, kMaxBlockSize));
+  QUIRE_RETURN_IF_ERROR(
+      CheckRange("num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kAny));
+  QUIRE_RETURN_IF_ERROR(CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kAny));
+  QUIRE_RETURN_IF_ERROR(
+      CheckRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
+  return CheckRange("max-queued-tokens",
+                    config->loop.core.max_queued_tokens,
+                    0,
+                    std::numeric_limits<int64_t>::max());
+}
+
+}  // namespace
+
+absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
+    const std::vector<std::string>& positional) {
+  SchedulerConfig config;
+  QUIRE_ASSIGN_OR_RETURN(config.model, ModelSource(positional));
+  QUIRE_ASSIGN_OR_RETURN(config.worker, WorkerAddress());
+  QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
+  QUIRE_RETURN_IF_ERROR(SetListening(&config));
+  QUIRE_RETURN_IF_ERROR(SetLimits(&config));
+  const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
+  QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
+  config.shutdown_timeout = absl::Seconds(shutdown_seconds);
+  return config;
+}
+
+}  // namespace quire

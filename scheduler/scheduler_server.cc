@@ -1,0 +1,208 @@
+#include "scheduler/scheduler_server.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/flags/command_line.h"
+#include "common/wire/channel.h"
+
+namespace quire {
+namespace {
+
+constexpr size_t kInboxCapacity = 8192;
+constexpr size_t kTaskCapacity = 1024;
+constexpr int kNumTaskThreads = 2;
+// The loop turns every second even when idle; one that has not turned for so long is stuck.
+constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
+constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+// For streams to send their last status.
+constexpr std::chrono::milliseconds kCloseGrace(500);
+constexpr char kServiceName[] = "quire.v1.GenerationService";
+
+GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {
+  GroupSettings settings;
+  settings.model = model.config;
+  settings.block_size_tokens = config.block_size_tokens;
+  settings.kv_cache_dtype = config.kv_cache_dtype;
+  settings.num_blocks_override = config.num_blocks_override;
+  settings.max_model_len = config.max_model_len;
+  settings.max_sequences = config.max_sequences;
+  settings.max_tokens_per_step = config.max_tokens_per_step;
+  return settings;
+}
+
+std::string HostPort(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
+                                             : absl::StrCat("[", host, "]:", port);
+}
+
+HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
+  HttpResponse response;
+  response.status_code = is_ok ? 200 : 503;
+  response.body = is_ok ? yes : no;
+  return response;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
+    const SchedulerConfig& config, const ServedModel* model) {
+  std::unique_ptr<SchedulerServer> server(new SchedulerServer(config, model));
+  QUIRE_RETURN_IF_ERROR(server->StartGrpc());
+  QUIRE_RETURN_IF_ERROR(server->StartHttp());
+  server->UpdateHealth();
+  return server;
+}
+
+SchedulerServer::SchedulerServer(const SchedulerConfig& config, const ServedModel* model)
+    : config_(config),
+      metrics_(&registry_, std::string(Version()), model->names.front()),
+      inbox_(kInboxCapacity),
+      tasks_(kNumTaskThreads, kTaskCapacity),
+      service_({.model = model,
+                .inbox = &inbox_,
+                .state = &state_,
+                .tasks = &tasks_,
+                .live_requests = &live_requests_,
+                .observer = &metrics_,
+                .outbox_limits = {}}),
+      workers_(
+          std::make_unique<GrpcWorkerClient>(config.worker, SettingsOf(config, *model), &inbox_)),
+      loop_(std::make_unique<SchedulerLoop>(config.loop,
+                                            SchedulerLoop::Parts{.inbox = &inbox_,
+                                                                 .workers = workers_.get(),
+                                                                 .state = &state_,
+                                                                 .observer = &metrics_,
+                                                                 .clock = SteadyNow})),
+      loop_thread_([this] { loop_->Run(); }),
+      last_status_at_(SteadyNow()) {}
+
+SchedulerServer::~SchedulerServer() { Shutdown(absl::ZeroDuration()); }
+
+absl::Status SchedulerServer::StartGrpc() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  ConfigurePublicServer(builder);
+  builder.AddListeningPort(
+      HostPort(config_.host, config_.port), grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.RegisterService(&service_);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr || grpc_port_ == 0) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "GRPC_BIND",
+                 absl::StrCat("grpc: cannot listen on ", HostPort(config_.host, config_.port)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SchedulerServer::StartHttp() {
+  const std::string metrics_type = "text/plain; version=0.0.4; charset=utf-8";
+  std::vector<HttpPage> pages;
+  pages.push_back({"/healthz", [this] { return Answer(is_ready(), "ready\n", "not ready\n"); }});
+  pages.push_back({"/livez", [this] { return Answer(IsLive(), "live\n", "stuck\n"); }});
+  pages.push_back({"/metrics", [this, metrics_type] {
+                     return HttpResponse{200, registry_.AllText(), metrics_type};
+                   }});
+  pages.push_back({"/metrics/native", [this, metrics_type] {
+                     return HttpResponse{200, registry_.NativeText(), metrics_type};
+                   }});
+  QUIRE_ASSIGN_OR_RETURN(http_,
+                         HttpEndpoint::Start(config_.host, config_.http_port, std::move(pages)));
+  return absl::OkStatus();
+}
+
+std::string SchedulerServer::grpc_address() const { return HostPort(config_.host, grpc_port_); }
+
+std::string SchedulerServer::http_address() const { return HostPort(config_.host, http_->port()); }
+
+bool SchedulerServer::IsLive() const {
+  const Instant last_turn = state_.Get().last_turn;
+  return last_turn == 0 || SteadyNow() - last_turn < kLivenessNs;
+}
+
+void SchedulerServer::Poll() {
+  UpdateHealth();
+  MaybeLogStatus();
+}
+
+void SchedulerServer::UpdateHealth() {
+  grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
+  const bool ready = is_ready();
+  health->SetServingStatus("", ready);
+  health->SetServingStatus(kServiceName, ready);
+  health->SetServingStatus("liveness", IsLive());
+}
+
+// In the words that users of vLLM search their logs for.
+void SchedulerServer::MaybeLogStatus() {
+  const Instant now = SteadyNow();
+  const int64_t elapsed_ns = now - last_status_at_;
+  if (elapsed_ns < kStatusIntervalNs) {
+    return;
+  }
+  const CoreStats stats = state_.Get().stats;
+  const double seconds = static_cast<double>(elapsed_ns) / static_cast<double>(kNanosPerSecond);
+  const auto rate = [seconds](int64_t after, int64_t before) {
+    return static_cast<double>(after - before) / seconds;
+  };
+  const double prompt_rate =
+      rate(stats.num_prompt_tokens_computed, last_status_.num_prompt_tokens_computed);
+  const double generation_rate =
+      rate(stats.num_tokens_committed, last_status_.num_tokens_committed);
+  const bool is_active = stats.num_steps != last_status_.num_steps ||
+                         stats.num_running_requests + stats.num_waiting_requests > 0;
+  const double usage =
+      stats.num_blocks == 0 ? 0.0 : 100.0 * stats.num_used_blocks / stats.num_blocks;
+  const LogLevel level = is_active ? LogLevel::kInfo : LogLevel::kDebug;
+  Log(level,
+      absl::StrFormat("Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f "
+                      "tokens/s, Running: %d reqs, Waiting: %d reqs, Preemptions: %d, KV cache "
+                      "usage: %.1f%%, Prefix cache hit rate: 0.0%%",
+                      prompt_rate,
+                      generation_rate,
+                      stats.num_running_requests,
+                      stats.num_waiting_requests,
+                      stats.num_preemptions,
+                      usage));
+  last_status_at_ = now;
+  last_status_ = stats;
+}
+
+void SchedulerServer::Shutdown(absl::Duration timeout) {
+  if (!loop_thread_.joinable()) {
+    return;
+  }
+  state_.SetDraining();
+  metrics_.SetDraining();
+  if (grpc_server_ != nullptr) {
+    UpdateHealth();
+  }
+  const absl::Time deadline = absl::Now() + timeout;
+  while (state_.Get().num_open_requests > 0 && absl::Now() < deadline) {
+    absl::SleepFor(kDrainPoll);
+  }
+  inbox_.Post(AbortAll{
+      Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end")});
+  if (grpc_server_ != nullptr) {
+    grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
+  }
+  http_.reset();
+  inbox_.Post(Stop{});
+  loop_thread_.join();
+  workers_.reset();
+}
+
+}  // namespace quire

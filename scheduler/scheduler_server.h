@@ -1,0 +1,84 @@
+// SchedulerServer is the whole scheduler process but for its command line: it builds the parts,
+// connects them, and takes them down in the order in which they need each other.
+//
+//   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerClient ── worker
+//   Prometheus, probes ── HttpEndpoint ── MetricsRegistry, ServingState
+//
+// Thread safety: one thread constructs, polls and shuts down.
+#ifndef QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
+#define QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include <grpcpp/server.h>
+
+#include "common/metrics/http_endpoint.h"
+#include "common/metrics/registry.h"
+#include "scheduler/loop/inbox.h"
+#include "scheduler/loop/scheduler_loop.h"
+#include "scheduler/loop/serving_state.h"
+#include "scheduler/metrics/scheduler_metrics.h"
+#include "scheduler/rpc/generation_service.h"
+#include "scheduler/rpc/grpc_worker_client.h"
+#include "scheduler/rpc/live_requests.h"
+#include "scheduler/rpc/task_pool.h"
+#include "scheduler/scheduler_config.h"
+
+namespace quire {
+
+class SchedulerServer {
+ public:
+  // Listens and starts to look for the worker. The model must outlive the server.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND.
+  static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
+                                                                const ServedModel* model);
+  // Shutdown(0), unless it was called.
+  ~SchedulerServer();
+
+  // "HOST:PORT".
+  std::string grpc_address() const;
+  std::string http_address() const;
+  bool is_ready() const { return state_.Get().is_ready(); }
+
+  // What is due now and then: the health of the gRPC service and the status line. A few times a
+  // second.
+  void Poll();
+
+  // Refuses new requests at once, lets the running ones finish for so long, ends the rest with
+  // UNAVAILABLE, and stops everything.
+  void Shutdown(absl::Duration timeout);
+
+ private:
+  SchedulerServer(const SchedulerConfig& config, const ServedModel* model);
+
+  absl::Status StartGrpc();
+  absl::Status StartHttp();
+  bool IsLive() const;
+  void UpdateHealth();
+  void MaybeLogStatus();
+
+  const SchedulerConfig config_;
+  MetricsRegistry registry_;
+  SchedulerMetrics metrics_;
+  Inbox inbox_;
+  ServingState state_;
+  TaskPool tasks_;
+  LiveRequests live_requests_;
+  GenerationService service_;
+  std::unique_ptr<GrpcWorkerClient> workers_;
+  std::unique_ptr<SchedulerLoop> loop_;
+  std::thread loop_thread_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<HttpEndpoint> http_;
+  int grpc_port_ = 0;
+  Instant last_status_at_ = 0;
+  CoreStats last_status_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
