@@ -1,0 +1,202 @@
+#include "scheduler/kv_cache/kv_cache_manager.h"
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Blocks 1 to 6 of 4 tokens.
+class KvCacheManagerTest : public ::testing::Test {
+ protected:
+  void Check(std::vector<const BlockTable*> tables) const { manager_.CheckInvariants(tables); }
+
+  KvCacheManager manager_{BlockPool(7), 4};
+  BlockTable a_;
+  BlockTable b_;
+};
+
+TEST_F(KvCacheManagerTest, NumBlocksForRoundsUp) {
+  EXPECT_EQ(manager_.NumBlocksFor(0), 0);
+  EXPECT_EQ(manager_.NumBlocksFor(1), 1);
+  EXPECT_EQ(manager_.NumBlocksFor(4), 1);
+  EXPECT_EQ(manager_.NumBlocksFor(5), 2);
+}
+
+TEST_F(KvCacheManagerTest, AppendTakesTheBlocksThatTheTokensNeed) {
+  auto new_blocks = manager_.Append(a_, 5);
+
+  ASSERT_TRUE(new_blocks.has_value());
+  EXPECT_THAT(*new_blocks, ElementsAre(1, 2));
+  EXPECT_EQ(a_.num_tokens(), 5);
+  Check({&a_});
+}
+
+TEST_F(KvCacheManagerTest, AppendFillsTheLastBlockFirst) {
+  ASSERT_TRUE(manager_.Append(a_, 5).has_value());
+
+  auto new_blocks = manager_.Append(a_, 3);
+
+  ASSERT_TRUE(new_blocks.has_value());
+  EXPECT_THAT(*new_blocks, IsEmpty());
+  EXPECT_EQ(a_.num_tokens(), 8);
+  Check({&a_});
+}
+
+TEST_F(KvCacheManagerTest, AppendTakesANewBlockAtTheEdge) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+
+  auto new_blocks = manager_.Append(a_, 1);
+
+  ASSERT_TRUE(new_blocks.has_value());
+  EXPECT_THAT(*new_blocks, ElementsAre(2));
+  Check({&a_});
+}
+
+TEST_F(KvCacheManagerTest, NumBlocksToAppendForetellsAppend) {
+  ASSERT_TRUE(manager_.Append(a_, 3).has_value());
+
+  EXPECT_EQ(manager_.NumBlocksToAppend(a_, 0), 0);
+  EXPECT_EQ(manager_.NumBlocksToAppend(a_, 1), 0);
+  EXPECT_EQ(manager_.NumBlocksToAppend(a_, 2), 1);
+  EXPECT_EQ(manager_.NumBlocksToAppend(a_, 6), 2);
+}
+
+TEST_F(KvCacheManagerTest, AppendChangesNothingWhenBlocksAreShort) {
+  ASSERT_TRUE(manager_.Append(a_, 5).has_value());
+
+  EXPECT_EQ(manager_.Append(b_, 17), std::nullopt);
+
+  EXPECT_TRUE(b_.empty());
+  EXPECT_EQ(manager_.num_free_blocks(), 4);
+  EXPECT_EQ(manager_.num_stored_tokens(), 5);
+  Check({&a_, &b_});
+}
+
+TEST_F(KvCacheManagerTest, FreeGivesBackTailsFirst) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+
+  manager_.Free(a_);
+
+  EXPECT_TRUE(a_.empty());
+  EXPECT_EQ(a_.num_tokens(), 0);
+  EXPECT_THAT(manager_.pool().FreeListForTest(), ElementsAre(4, 5, 6, 3, 2, 1));
+  Check({&a_});
+}
+
+TEST_F(KvCacheManagerTest, FreeOfAnEmptyTableDoesNothing) {
+  manager_.Free(a_);
+
+  EXPECT_EQ(manager_.num_free_blocks(), 6);
+  Check({&a_});
+}
+
+TEST_F(KvCacheManagerTest, ForkSharesEveryBlock) {
+  ASSERT_TRUE(manager_.Append(a_, 6).has_value());
+
+  manager_.Fork(a_, b_);
+
+  EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(b_.num_tokens(), 6);
+  EXPECT_EQ(manager_.pool().ref_count(1), 2);
+  EXPECT_EQ(manager_.pool().ref_count(2), 2);
+  EXPECT_EQ(manager_.pool().num_used_blocks(), 2);
+  Check({&a_, &b_});
+}
+
+TEST_F(KvCacheManagerTest, ForkedTablesGrowApartBehindAFullBlock) {
+  ASSERT_TRUE(manager_.Append(a_, 8).has_value());
+  manager_.Fork(a_, b_);
+
+  ASSERT_TRUE(manager_.Append(a_, 1).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 1).has_value());
+
+  EXPECT_THAT(a_.block_ids(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2, 4));
+  Check({&a_, &b_});
+}
+
+TEST_F(KvCacheManagerTest, FreeOfAForkLeavesTheOther) {
+  ASSERT_TRUE(manager_.Append(a_, 6).has_value());
+  manager_.Fork(a_, b_);
+
+  manager_.Free(a_);
+
+  EXPECT_EQ(manager_.num_free_blocks(), 4);
+  EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2));
+  // Alone again, it may fill its last block.
+  EXPECT_TRUE(manager_.Append(b_, 2).has_value());
+  Check({&a_, &b_});
+}
+
+TEST_F(KvCacheManagerTest, FreedBlocksWaitForTheAnswer) {
+  ASSERT_TRUE(manager_.Append(a_, 24).has_value());
+  manager_.OnStepPlanned();
+
+  manager_.Free(a_);
+
+  EXPECT_EQ(manager_.Append(b_, 1), std::nullopt);
+  Check({&a_, &b_});
+  manager_.OnStepAnswered();
+  EXPECT_TRUE(manager_.Append(b_, 1).has_value());
+  Check({&a_, &b_});
+}
+
+TEST_F(KvCacheManagerTest, StoredTokensAreThoseOfAllTables) {
+  ASSERT_TRUE(manager_.Append(a_, 5).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 3).has_value());
+  EXPECT_EQ(manager_.num_stored_tokens(), 8);
+
+  manager_.Free(a_);
+
+  EXPECT_EQ(manager_.num_stored_tokens(), 3);
+}
+
+using KvCacheManagerDeathTest = KvCacheManagerTest;
+
+TEST_F(KvCacheManagerDeathTest, RefusesToWriteIntoASharedBlock) {
+  ASSERT_TRUE(manager_.Append(a_, 6).has_value());
+  manager_.Fork(a_, b_);
+
+  EXPECT_DEATH((void)manager_.Append(a_, 1), "is_last_full");
+}
+
+TEST_F(KvCacheManagerDeathTest, RefusesToAppendNothing) {
+  EXPECT_DEATH((void)manager_.Append(a_, 0), "num_tokens > 0");
+}
+
+TEST_F(KvCacheManagerDeathTest, RefusesToForkOntoATableInUse) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+
+  EXPECT_DEATH(manager_.Fork(a_, b_), "child.empty");
+}
+
+TEST_F(KvCacheManagerDeathTest, RefusesABlockOfNoTokens) {
+  EXPECT_DEATH(KvCacheManager(BlockPool(2), 0), "block_size_tokens >= 1");
+}
+
+TEST_F(KvCacheManagerDeathTest, FindsAReferenceThatNoTableHolds) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+
+  EXPECT_DEATH(Check({}), "num_stored_tokens");
+  a_.Abandon();
+  EXPECT_DEATH(Check({&a_}), "num_stored_tokens");
+}
+
+TEST_F(KvCacheManagerDeathTest, FindsATableThatIsCountedTwice) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+
+  EXPECT_DEATH(Check({&a_, &a_}), "ref_count");
+}
+
+}  // namespace
+}  // namespace quire
