@@ -26,6 +26,9 @@ class StrictRules {
 
   // Returns true always: values are never dropped, the verdict is read from error().
   bool Observe(Json::parse_event_t event, const Json& parsed) {
+    if (!error_.empty()) {
+      return true;  // the first fault is the one to report
+    }
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
@@ -37,12 +40,10 @@ class StrictRules {
         break;
       case Json::parse_event_t::object_end:
       case Json::parse_event_t::array_end:
-        if (error_.empty()) {
-          keys_.pop_back();
-        }
+        keys_.pop_back();
         break;
       case Json::parse_event_t::key:
-        if (error_.empty() && !keys_.back().insert(parsed.get<std::string>()).second) {
+        if (!keys_.back().insert(parsed.get<std::string>()).second) {
           error_ = "duplicate key";
         }
         break;
