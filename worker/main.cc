@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "worker/model/load_progress.h"
@@ -20,7 +21,7 @@
 
 namespace {
 
-// Before any thread starts, so that all inherit the mask and only WaitForSignal gets them.
+// Before any thread starts, so that all inherit the mask and only sigwait gets them.
 sigset_t BlockStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -30,26 +31,29 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-int WaitForSignal(const sigset_t& signals) {
-  int signal = 0;
-  sigwait(&signals, &signal);
-  return signal;
-}
-
-// The value, or the end of the process with the message of the failure.
+// The value, or the end of the process with one line that begins with the prefix.
 template <typename T>
-T ValueOrExit(absl::StatusOr<T> value, const char* prefix, int exit_code) {
+T ValueOrExit(absl::StatusOr<T> value, const std::string& prefix, int exit_code) {
   if (!value.ok()) {
-    std::fprintf(stderr, "%s%s\n", prefix, std::string(value.status().message()).c_str());
+    std::string line(value.status().message());
+    std::fprintf(stderr, "%s%s\n", line.starts_with(prefix) ? "" : prefix.c_str(), line.c_str());
     std::exit(exit_code);
   }
   return *std::move(value);
 }
 
-std::unique_ptr<quire::Model> LoadOrExit(const std::string& dir, quire::KernelBackend& backend) {
+struct LoadedModel {
+  std::unique_ptr<quire::Model> model;
+  uint64_t hash = 0;
+};
+
+absl::StatusOr<LoadedModel> Load(const std::string& dir, quire::KernelBackend& backend) {
+  LoadedModel loaded;
   quire::LoadProgressBar bar(STDERR_FILENO);
-  auto model = quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); });
-  return ValueOrExit(std::move(model), "", quire::kExitModel);
+  QUIRE_ASSIGN_OR_RETURN(
+      loaded.model, quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); }));
+  QUIRE_ASSIGN_OR_RETURN(loaded.hash, quire::HashModelFiles(dir));
+  return loaded;
 }
 
 }  // namespace
@@ -68,28 +72,25 @@ int main(int argc, char** argv) {
       quire::CreateCpuBackend({.num_threads = config.num_threads, .isa = config.cpu_isa}),
       "quire_worker: --cpu-isa: ",
       quire::kExitUsage);
-  uint64_t model_hash = ValueOrExit(quire::HashModelFiles(config.model_dir), "", quire::kExitModel);
-  std::unique_ptr<quire::Model> model = LoadOrExit(config.model_dir, *backend);
+  LoadedModel loaded = ValueOrExit(Load(config.model_dir, *backend), "load: ", quire::kExitModel);
 
-  quire::StepExecutor executor(*model, *backend, config.kv_cache);
+  quire::StepExecutor executor(*loaded.model, *backend, config.kv_cache);
   quire::WorkerService service({.uuid = quire::MakeWorkerUuid(),
                                 .version = std::string(quire::Version()),
-                                .model_hash = model_hash,
+                                .model_hash = loaded.hash,
                                 .determinism_fingerprint = backend->name()},
                                executor);
   auto server = ValueOrExit(
-      quire::WorkerServer::Start(
-          {.address = config.listen, .allow_insecure_bind = config.allow_insecure_bind}, service),
-      "quire_worker: ",
-      EXIT_FAILURE);
+      quire::WorkerServer::Start(config.listen, service), "quire_worker: ", EXIT_FAILURE);
   quire::LogInfo("worker ready",
                  {{"backend", backend->name()},
-                  {"weight_bytes", absl::StrCat(model->weight_bytes())},
+                  {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
                   {"kv_cache_bytes", absl::StrCat(config.kv_cache.bytes)}});
   std::printf("quire_worker: ready listen=%s\n", server->address().ToString().c_str());
   std::fflush(stdout);
 
-  int signal = WaitForSignal(signals);
+  int signal = 0;
+  sigwait(&signals, &signal);
   quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}});
   server->Shutdown();
   return EXIT_SUCCESS;

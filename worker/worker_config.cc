@@ -30,7 +30,7 @@ ABSL_FLAG(std::string, device, "auto", "What computes: auto or cpu.");
 ABSL_FLAG(std::string,
           cpu_isa,
           "",
-          "Instruction set: avx512, avx2 or portable. Empty: the best here.");
+          "Instruction set: avx512bf16, avx512, avx2 or portable. Empty: the best here.");
 ABSL_FLAG(std::string, load_format, "auto", "Format of the weights: auto or safetensors.");
 ABSL_FLAG(int32_t, threads, 0, "Compute threads. 0: as many as this process may run on.");
 ABSL_FLAG(
@@ -81,6 +81,19 @@ absl::Status CheckLoadFormat() {
     return absl::OkStatus();
   }
   return FlagError("load-format", "must be auto or safetensors");
+}
+
+absl::StatusOr<Address> ListenAddress() {
+  absl::StatusOr<Address> address = ParseAddress(absl::GetFlag(FLAGS_listen));
+  if (!address.ok()) {
+    return FlagError("listen", ToStd(address.status().message()));
+  }
+  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError("listen",
+                     "other machines reach this address and the connection is not encrypted: use "
+                     "a loopback address or a Unix socket, or give --allow-insecure-bind");
+  }
+  return address;
 }
 
 absl::StatusOr<KvCacheBudget> Budget() {
@@ -139,12 +152,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
   QUIRE_RETURN_IF_ERROR(CheckDevice());
   QUIRE_RETURN_IF_ERROR(CheckLoadFormat());
-  auto listen = ParseAddress(absl::GetFlag(FLAGS_listen));
-  if (!listen.ok()) {
-    return FlagError("listen", ToStd(listen.status().message()));
-  }
-  config.listen = *listen;
-  config.allow_insecure_bind = absl::GetFlag(FLAGS_allow_insecure_bind);
+  QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
   config.num_threads = absl::GetFlag(FLAGS_threads);
   if (config.num_threads < 0 || config.num_threads > kMaxThreads) {
     return FlagError("threads", absl::StrCat("must be in [0, ", kMaxThreads, "]"));

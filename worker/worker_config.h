@@ -19,8 +19,9 @@ namespace quire {
 
 struct WorkerConfig {
   std::string model_dir;
+  // Local to this machine, unless --allow-insecure-bind was given: the connection is not encrypted
+  // and nobody is asked who they are.
   Address listen;
-  bool allow_insecure_bind = false;
   int32_t num_threads = 0;  // 0: as many as this process may run on
   std::string cpu_isa;      // "": the best there is
   KvCacheBudget kv_cache;

@@ -1,8 +1,7 @@
 // WorkerServer listens for a scheduler and serves one WorkerService on its address.
 //
 // Thread safety: one caller at a time.
-// Errors:        kPermissionDenied, reason INSECURE_BIND, for an address that other machines reach;
-//                kUnavailable, reason LISTEN, when the address cannot be bound.
+// Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
 #ifndef QUIRE_WORKER_RPC_WORKER_SERVER_H_
 #define QUIRE_WORKER_RPC_WORKER_SERVER_H_
 
@@ -16,17 +15,10 @@
 
 namespace quire {
 
-struct WorkerServerOptions {
-  Address address;  // port 0: any free one
-  // The connection is not encrypted and nobody is asked who they are, so an address that other
-  // machines can reach is refused unless the operator says that the network is safe.
-  bool allow_insecure_bind = false;
-};
-
 class WorkerServer {
  public:
-  // Serves at once. The service must outlive the server.
-  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const WorkerServerOptions& options,
+  // Serves at once, unencrypted. Port 0 takes any free one. The service must outlive the server.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const Address& address,
                                                              WorkerService& service);
 
   // Shuts down.

@@ -1,0 +1,318 @@
+#include "common/step/step_plan_check.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
+
+constexpr StepLimits kLimits = {.num_blocks = 32,
+                                .block_size_tokens = 4,
+                                .max_sequences = 4,
+                                .max_tokens_per_step = 16,
+                                .max_model_len = 24,
+                                .vocab_size = 100};
+
+// A worker that knows two sequences:
+//   handle 0: 6 tokens, 5 computed, blocks 1 and 2: a decode is due, in block 2
+//   handle 1: 8 tokens, 2 computed, block 3: a prefill in pieces
+class StepPlanCheckTest : public testing::Test {
+ protected:
+  StepPlanCheckTest() : checker_(kLimits) {
+    known_[0] = {.num_known_tokens = 6, .num_computed_tokens = 5, .block_ids = blocks_0_};
+    known_[1] = {.num_known_tokens = 8, .num_computed_tokens = 2, .block_ids = blocks_1_};
+  }
+
+  absl::Status Check(const StepPlan& plan) {
+    return checker_.Check(plan, [this](SequenceHandle handle) {
+      auto found = known_.find(handle);
+      return found == known_.end() ? std::nullopt : std::optional<KnownSequence>(found->second);
+    });
+  }
+
+  // A plan with one of everything that is allowed.
+  static StepPlan GoodPlan() {
+    StepPlan plan;
+    plan.copies = {{.src = 10, .dst = 11}};
+    plan.introductions = {{.handle = 2,
+                           .token_ids = {5, 6, 7, 8, 9},
+                           .num_prompt_tokens = 5,
+                           .num_computed_tokens = 4,
+                           .block_ids = {11},
+                           .sequence_index = 0,
+                           .sampling = {}}};
+    plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}},
+                   {.handle = 1, .num_tokens = 6, .new_block_ids = {4}},
+                   {.handle = 2, .num_tokens = 1, .new_block_ids = {12}}};
+    plan.releases = {0};
+    return plan;
+  }
+
+  StepPlanChecker checker_;
+  std::vector<BlockId> blocks_0_ = {1, 2};
+  std::vector<BlockId> blocks_1_ = {3};
+  std::map<SequenceHandle, KnownSequence> known_;
+};
+
+TEST_F(StepPlanCheckTest, AcceptsAGoodPlanAgainAndAgain) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Check(GoodPlan()).ok()) << Check(GoodPlan());
+  }
+}
+
+TEST_F(StepPlanCheckTest, AcceptsAnEmptyStep) { EXPECT_TRUE(Check(StepPlan{}).ok()); }
+
+struct BadPlan {
+  std::string name;
+  std::string reason;
+  std::function<void(StepPlan&)> spoil;
+};
+
+TEST_F(StepPlanCheckTest, RefusesEveryWrongPlanWithItsReason) {
+  const std::vector<BadPlan> cases = {
+      // X08
+      {"copy from the null block", "BLOCK_RANGE", [](auto& p) { p.copies[0].src = 0; }},
+      {"copy to the null block", "BLOCK_RANGE", [](auto& p) { p.copies[0].dst = 0; }},
+      {"copy from a negative block", "BLOCK_RANGE", [](auto& p) { p.copies[0].src = -1; }},
+      {"copy to past the pool", "BLOCK_RANGE", [](auto& p) { p.copies[0].dst = 32; }},
+      {"least block id", "BLOCK_RANGE", [](auto& p) { p.copies[0].dst = kMinInt; }},
+      {"new block is the null block",
+       "BLOCK_RANGE",
+       [](auto& p) { p.slices[1].new_block_ids = {0}; }},
+      {"new block past the pool", "BLOCK_RANGE", [](auto& p) { p.slices[1].new_block_ids = {32}; }},
+      {"new block far past the pool",
+       "BLOCK_RANGE",
+       [](auto& p) { p.slices[1].new_block_ids = {kMaxInt}; }},
+      {"negative new block", "BLOCK_RANGE", [](auto& p) { p.slices[1].new_block_ids = {-7}; }},
+      {"introduced table past the pool",
+       "BLOCK_RANGE",
+       [](auto& p) { p.introductions[0].block_ids = {32}; }},
+      // X09
+      {"copy onto itself", "BLOCK_CONFLICT", [](auto& p) { p.copies[0].dst = 10; }},
+      {"two copies to one target",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.copies.push_back({.src = 13, .dst = 11}); }},
+      {"a target that is a later source",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.copies.push_back({.src = 11, .dst = 13}); }},
+      {"a target that is an earlier source",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.copies.push_back({.src = 13, .dst = 10}); }},
+      {"new block written by two slices",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.slices[2].new_block_ids = {4}; }},
+      {"new block is written by its owner",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.slices[1].new_block_ids = {2}; }},
+      {"shared partial block written by two",
+       "BLOCK_CONFLICT",
+       [](auto& p) {
+         p.introductions[0].block_ids = {11, 2};  // block 2 is sequence 0's, and both append
+         p.slices[2].new_block_ids = {};
+       }},
+      {"block twice in a table",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.slices[1].new_block_ids = {3}; }},
+      {"block twice in an introduced table",
+       "BLOCK_CONFLICT",
+       [](auto& p) {
+         p.introductions[0].block_ids = {11, 11};
+       }},
+      // Handles
+      {"introduced handle out of range", "HANDLE", [](auto& p) { p.introductions[0].handle = 4; }},
+      {"introduced handle in use", "HANDLE", [](auto& p) { p.introductions[0].handle = 1; }},
+      {"introduced twice",
+       "HANDLE",
+       [](auto& p) { p.introductions.push_back(p.introductions[0]); }},
+      {"slice of nobody", "HANDLE", [](auto& p) { p.slices[0].handle = 3; }},
+      {"slice handle out of range", "HANDLE", [](auto& p) { p.slices[0].handle = 0xFFFFFFFFU; }},
+      {"two slices of one sequence", "HANDLE", [](auto& p) { p.slices[0].handle = 1; }},
+      {"release of nobody", "HANDLE", [](auto& p) { p.releases = {3}; }},
+      {"release out of range", "HANDLE", [](auto& p) { p.releases = {4}; }},
+      {"released twice",
+       "HANDLE",
+       [](auto& p) {
+         p.releases = {1, 1};
+       }},
+      // X10
+      {"empty slice", "LENGTH", [](auto& p) { p.slices[1].num_tokens = 0; }},
+      {"negative slice", "LENGTH", [](auto& p) { p.slices[1].num_tokens = -1; }},
+      {"slice longer than its table", "LENGTH", [](auto& p) { p.slices[1].new_block_ids = {}; }},
+      {"table longer than the model",
+       "LENGTH",
+       [](auto& p) {
+         p.slices[1].new_block_ids = {4, 5, 6, 7, 8, 9};
+       }},
+      {"introduced table longer than the model",
+       "LENGTH",
+       [](auto& p) {
+         p.introductions[0].block_ids = {11, 20, 21, 22, 23, 24, 25};
+       }},
+      {"introduction without tokens",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].token_ids.clear(); }},
+      {"introduction longer than the model",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].token_ids.resize(25, 1); }},
+      {"no prompt", "LENGTH", [](auto& p) { p.introductions[0].num_prompt_tokens = 0; }},
+      {"prompt longer than the tokens",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].num_prompt_tokens = 6; }},
+      {"negative prompt",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].num_prompt_tokens = kMinInt; }},
+      {"computed tokens without blocks",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].block_ids = {}; }},
+      {"negative sequence index",
+       "LENGTH",
+       [](auto& p) { p.introductions[0].sequence_index = -1; }},
+      {"lengths whose 32-bit sum wraps",
+       "STEP_LIMIT",
+       [](auto& p) {
+         p.slices[0].num_tokens = kMaxInt;
+         p.slices[1].num_tokens = kMaxInt;
+         p.slices[2].num_tokens = 10;
+       }},
+      // X11
+      {"token past the vocabulary",
+       "TOKEN_ID_RANGE",
+       [](auto& p) { p.introductions[0].token_ids[4] = 100; }},
+      {"negative token", "TOKEN_ID_RANGE", [](auto& p) { p.introductions[0].token_ids[0] = -1; }},
+      {"past the last known token", "POSITION_RANGE", [](auto& p) { p.slices[0].num_tokens = 2; }},
+      {"all tokens computed already",
+       "POSITION_RANGE",
+       [](auto& p) { p.introductions[0].num_computed_tokens = 5; }},
+      {"negative position",
+       "POSITION_RANGE",
+       [](auto& p) { p.introductions[0].num_computed_tokens = -1; }},
+      // X12
+      {"more tokens than agreed", "STEP_LIMIT", [](auto& p) { p.slices[1].num_tokens = 15; }},
+      {"more slices than agreed",
+       "STEP_LIMIT",
+       [](auto& p) { p.slices.resize(5, {.handle = 0, .num_tokens = 1, .new_block_ids = {}}); }},
+      {"more introductions than agreed",
+       "STEP_LIMIT",
+       [](auto& p) { p.introductions.resize(5, p.introductions[0]); }},
+      {"more releases than agreed",
+       "STEP_LIMIT",
+       [](auto& p) {
+         p.releases = {0, 1, 2, 3, 0};
+       }},
+      // Sampling
+      {"temperature that is no number",
+       "TEMPERATURE_RANGE",
+       [](auto& p) { p.introductions[0].sampling.temperature = std::nanf(""); }},
+      {"banned token past the vocabulary",
+       "TOKEN_ID_RANGE",
+       [](auto& p) { p.introductions[0].sampling.banned_before_min_tokens = {100}; }},
+      {"bias of no token",
+       "LOGIT_BIAS",
+       [](auto& p) {
+         p.introductions[0].sampling.logit_bias = {{-1, 0.0F}};
+       }},
+      {"more logprobs than there are",
+       "LOGPROBS_RANGE",
+       [](auto& p) { p.introductions[0].sampling.num_logprobs = 1 << 30; }},
+  };
+  for (const BadPlan& bad : cases) {
+    StepPlan plan = GoodPlan();
+    bad.spoil(plan);
+
+    absl::Status status = Check(plan);
+
+    EXPECT_EQ(ReasonOf(status), bad.reason) << bad.name << ": " << status;
+    EXPECT_EQ(status.code(),
+              bad.reason == "STEP_LIMIT" ? absl::StatusCode::kResourceExhausted
+                                         : absl::StatusCode::kInvalidArgument)
+        << bad.name;
+    EXPECT_TRUE(Check(GoodPlan()).ok()) << "after: " << bad.name;
+  }
+}
+
+TEST_F(StepPlanCheckTest, ASequenceEndsOneTokenBelowTheModelsLimit) {
+  StepPlan plan;
+  plan.introductions = {{.handle = 2,
+                         .token_ids = std::vector<TokenId>(23, 1),
+                         .num_prompt_tokens = 23,
+                         .num_computed_tokens = 20,
+                         .block_ids = {10, 11, 12, 13, 14, 15},
+                         .sequence_index = 0,
+                         .sampling = {}}};
+  plan.slices = {{.handle = 2, .num_tokens = 3, .new_block_ids = {}}};
+  StepPlan longer = plan;
+  longer.introductions[0].token_ids.push_back(1);
+  longer.slices[0].num_tokens = 4;
+
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+  EXPECT_EQ(ReasonOf(Check(longer)), "LENGTH");
+}
+
+TEST_F(StepPlanCheckTest, SequencesMayShareBlocksThatNobodyWrites) {
+  StepPlan plan;
+  plan.introductions = {{.handle = 2,
+                         .token_ids = {1, 2, 3, 4, 5},
+                         .num_prompt_tokens = 5,
+                         .num_computed_tokens = 4,
+                         .block_ids = {1},  // full, and sequence 0's too
+                         .sequence_index = 0,
+                         .sampling = {}}};
+  plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}},
+                 {.handle = 2, .num_tokens = 1, .new_block_ids = {20}}};
+
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+}
+
+TEST_F(StepPlanCheckTest, ACopiedBlockMayBeWrittenInTheSameStep) {
+  StepPlan plan = GoodPlan();
+  plan.introductions[0].num_computed_tokens = 3;  // so that the slice writes block 11, a copy
+  plan.slices[2].num_tokens = 2;
+
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+}
+
+struct BadLimits {
+  std::string field;
+  std::function<void(StepLimits&)> spoil;
+};
+
+TEST(StepLimitsTest, EveryLimitIsChecked) {
+  ASSERT_TRUE(Validate(kLimits).ok());
+  const std::vector<BadLimits> cases = {
+      {"num_blocks", [](auto& l) { l.num_blocks = 1; }},
+      {"num_blocks", [](auto& l) { l.num_blocks = kMinInt; }},
+      {"block_size_tokens", [](auto& l) { l.block_size_tokens = 0; }},
+      {"block_size_tokens", [](auto& l) { l.block_size_tokens = 12; }},
+      {"block_size_tokens", [](auto& l) { l.block_size_tokens = 512; }},
+      {"max_sequences", [](auto& l) { l.max_sequences = 0; }},
+      {"max_sequences", [](auto& l) { l.max_sequences = 4097; }},
+      {"max_tokens_per_step", [](auto& l) { l.max_tokens_per_step = 0; }},
+      {"max_tokens_per_step", [](auto& l) { l.max_tokens_per_step = kMaxInt; }},
+      {"max_model_len_tokens", [](auto& l) { l.max_model_len = -1; }},
+      {"max_model_len_tokens", [](auto& l) { l.max_model_len = kMaxInt; }},
+      {"vocab_size", [](auto& l) { l.vocab_size = 0; }},
+  };
+  for (const BadLimits& bad : cases) {
+    StepLimits limits = kLimits;
+    bad.spoil(limits);
+
+    absl::Status status = Validate(limits);
+
+    EXPECT_EQ(ReasonOf(status), "STEP_LIMITS") << bad.field;
+    EXPECT_EQ(std::string(status.message()).substr(0, bad.field.size() + 2), bad.field + ": ");
+  }
+}
+
+}  // namespace
+}  // namespace quire
