@@ -1,0 +1,641 @@
+#include "common/model/model_config.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+#include "common/json/json.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+Json Sizes(const char* architecture) {
+  return {{"architectures", {architecture}},
+          {"vocab_size", 320},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 32}};
+}
+
+Json OptSizes() {
+  return {{"architectures", {"OPTForCausalLM"}},
+          {"vocab_size", 320},
+          {"hidden_size", 64},
+          {"ffn_dim", 256},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 4}};
+}
+
+ModelConfig Parsed(const Json& json) {
+  auto config = ParseModelConfig(json.dump());
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : ModelConfig();
+}
+
+std::string MessageOf(const std::string& text) {
+  auto config = ParseModelConfig(text);
+  EXPECT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(config.status()), "CONFIG");
+  return std::string(config.status().message());
+}
+
+// Defaults of transformers for what the file leaves out.
+
+TEST(ModelConfigTest, LlamaTakesTransformersDefaults) {
+  const ModelConfig config = Parsed(Sizes("LlamaForCausalLM"));
+
+  EXPECT_EQ(config.num_kv_heads, 32);
+  EXPECT_EQ(config.head_dim, 2);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_EQ(config.norm, NormKind::kRmsNorm);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+  EXPECT_EQ(config.activation, ActivationKind::kSilu);
+  EXPECT_TRUE(config.gated_mlp);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_FALSE(config.attention_out_bias);
+  EXPECT_FALSE(config.mlp_bias);
+  EXPECT_FALSE(config.qk_norm);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_EQ(config.rope, RopeConfig());
+  EXPECT_EQ(config.embedding_dim, 64);
+  EXPECT_TRUE(config.final_norm);
+  EXPECT_EQ(config.sliding_window, std::nullopt);
+  EXPECT_EQ(config.dtype, DType::kF32);
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
+}
+
+TEST(ModelConfigTest, MistralTakesTransformersDefaults) {
+  const ModelConfig config = Parsed(Sizes("MistralForCausalLM"));
+
+  EXPECT_EQ(config.num_kv_heads, 8);
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+  EXPECT_EQ(config.sliding_window, 4096);
+  EXPECT_THAT(config.layer_uses_sliding_window, ElementsAre(true, true, true, true));
+}
+
+TEST(ModelConfigTest, Qwen2HasBiasOnQkvAlone) {
+  const ModelConfig config = Parsed(Sizes("Qwen2ForCausalLM"));
+
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.attention_out_bias);
+  EXPECT_FALSE(config.mlp_bias);
+  EXPECT_EQ(config.num_kv_heads, 32);
+  EXPECT_EQ(config.max_position_embeddings, 32768);
+  EXPECT_EQ(config.sliding_window, std::nullopt);
+  EXPECT_EQ(config.bos_token_id, std::nullopt);
+  EXPECT_THAT(config.eos_token_ids, IsEmpty());
+}
+
+TEST(ModelConfigTest, Qwen3HasNormsOnHeadsOf128) {
+  const ModelConfig config = Parsed(Sizes("Qwen3ForCausalLM"));
+
+  EXPECT_TRUE(config.qk_norm);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_FALSE(config.qkv_bias);
+}
+
+TEST(ModelConfigTest, OptTakesTransformersDefaults) {
+  const ModelConfig config = Parsed(OptSizes());
+
+  EXPECT_EQ(config.intermediate_size, 256);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_EQ(config.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(config.norm_eps, 1e-5);
+  EXPECT_EQ(config.activation, ActivationKind::kRelu);
+  EXPECT_FALSE(config.gated_mlp);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_TRUE(config.attention_out_bias);
+  EXPECT_TRUE(config.mlp_bias);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.rope, std::nullopt);
+  EXPECT_EQ(config.learned_position_offset, 2);
+  EXPECT_EQ(config.embedding_dim, 64);
+  EXPECT_TRUE(config.norm_before);
+  EXPECT_TRUE(config.final_norm);
+  EXPECT_TRUE(config.norm_affine);
+  EXPECT_EQ(config.bos_token_id, 2);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
+}
+
+// What a file can say.
+
+TEST(ModelConfigTest, NullMeansNoneRatherThanTheDefault) {
+  Json json = Sizes("MistralForCausalLM");
+  json["sliding_window"] = nullptr;
+  json["num_key_value_heads"] = nullptr;
+  json["head_dim"] = nullptr;
+  json["eos_token_id"] = nullptr;
+  json["bos_token_id"] = nullptr;
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_EQ(config.sliding_window, std::nullopt);
+  EXPECT_EQ(config.num_kv_heads, 32);
+  EXPECT_EQ(config.head_dim, 2);
+  EXPECT_THAT(config.eos_token_ids, IsEmpty());
+  EXPECT_EQ(config.bos_token_id, std::nullopt);
+}
+
+TEST(ModelConfigTest, BothSpellingsOfRopeParametersAreRead) {
+  Json old_style = Sizes("LlamaForCausalLM");
+  old_style["rope_theta"] = 500000;
+  old_style["rope_scaling"] = {{"type", "llama3"},
+                               {"factor", 32.0},
+                               {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0},
+                               {"original_max_position_embeddings", 8192}};
+  Json new_style = Sizes("LlamaForCausalLM");
+  new_style["rope_parameters"] = old_style["rope_scaling"];
+  new_style["rope_parameters"].erase("type");
+  new_style["rope_parameters"]["rope_type"] = "llama3";
+  new_style["rope_parameters"]["rope_theta"] = 500000.0;
+
+  const ModelConfig from_old = Parsed(old_style);
+
+  EXPECT_EQ(from_old, Parsed(new_style));
+  EXPECT_EQ(from_old.rope,
+            (RopeConfig{.theta = 500000.0,
+                        .scaling = RopeScalingKind::kLlama3,
+                        .factor = 32.0,
+                        .low_freq_factor = 1.0,
+                        .high_freq_factor = 4.0,
+                        .original_max_position_embeddings = 8192}));
+}
+
+TEST(ModelConfigTest, LinearRopeScalingNeedsItsFactorOnly) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_EQ(config.rope->scaling, RopeScalingKind::kLinear);
+  EXPECT_EQ(config.rope->factor, 2.0);
+  EXPECT_EQ(config.rope->theta, 10000.0);
+}
+
+TEST(ModelConfigTest, QwenLayersSlideFromMaxWindowLayersOn) {
+  Json json = Sizes("Qwen2ForCausalLM");
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 100;
+  json["max_window_layers"] = 3;
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_EQ(config.sliding_window, 100);
+  EXPECT_THAT(config.layer_uses_sliding_window, ElementsAre(false, false, false, true));
+}
+
+TEST(ModelConfigTest, QwenLayerTypesWinOverMaxWindowLayers) {
+  Json json = Sizes("Qwen3ForCausalLM");
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 100;
+  json["max_window_layers"] = 0;
+  json["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+
+  EXPECT_THAT(Parsed(json).layer_uses_sliding_window, ElementsAre(false, true, false, false));
+}
+
+TEST(ModelConfigTest, QwenWindowThatIsNotInUseIsIgnored) {
+  Json json = Sizes("Qwen2ForCausalLM");
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = 100;
+  json["max_window_layers"] = 0;
+
+  EXPECT_EQ(Parsed(json).sliding_window, std::nullopt);
+}
+
+TEST(ModelConfigTest, OptVariantsAreRead) {
+  Json json = OptSizes();
+  json["do_layer_norm_before"] = false;
+  json["word_embed_proj_dim"] = 32;
+  json["enable_bias"] = false;
+  json["layer_norm_elementwise_affine"] = false;
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_FALSE(config.norm_before);
+  EXPECT_FALSE(config.final_norm);
+  EXPECT_EQ(config.embedding_dim, 32);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_FALSE(config.norm_affine);
+}
+
+TEST(ModelConfigTest, OptWithoutAFinalNormKeepsNormingBefore) {
+  Json json = OptSizes();
+  json["_remove_final_layer_norm"] = true;
+
+  EXPECT_TRUE(Parsed(json).norm_before);
+  EXPECT_FALSE(Parsed(json).final_norm);
+}
+
+TEST(ModelConfigTest, BothSpellingsOfTheStoredTypeAreRead) {
+  Json old_style = Sizes("LlamaForCausalLM");
+  Json new_style = Sizes("LlamaForCausalLM");
+  old_style["torch_dtype"] = "bfloat16";
+  new_style["dtype"] = "float16";
+
+  EXPECT_EQ(Parsed(old_style).dtype, DType::kBF16);
+  EXPECT_EQ(Parsed(new_style).dtype, DType::kF16);
+}
+
+TEST(ModelConfigTest, EndTokensMayBeAList) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["eos_token_id"] = {5, 7, 5};
+
+  EXPECT_THAT(Parsed(json).eos_token_ids, ElementsAre(5, 7));
+}
+
+TEST(ModelConfigTest, CodeOfTheModelFolderIsIgnored) {
+  Json json = Sizes("LlamaForCausalLM");
+  const ModelConfig plain = Parsed(json);
+  json["auto_map"] = {{"AutoModelForCausalLM", "evil.Model"}};
+
+  EXPECT_EQ(Parsed(json), plain);
+}
+
+// Faults.
+
+struct Fault {
+  const char* name;
+  Json base;
+  const char* field;
+  std::string value;  // JSON text; "" removes the field
+  std::string message;
+};
+
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+
+std::vector<Fault> Faults() {
+  const Json llama = Sizes("LlamaForCausalLM");
+  const Json qwen = Sizes("Qwen2ForCausalLM");
+  const Json opt = OptSizes();
+  return {
+      {"ArchitecturesMissing", llama, "architectures", "", "architectures: is required"},
+      {"ArchitecturesEmpty",
+       llama,
+       "architectures",
+       "[]",
+       "architectures: must be a list of one string"},
+      {"ArchitecturesOfNumbers",
+       llama,
+       "architectures",
+       "[1]",
+       "architectures: must be a list of one string"},
+      {"UnknownArchitecture",
+       llama,
+       "architectures",
+       "[\"GPT2LMHeadModel\"]",
+       "architectures: is not supported (must be one of LlamaForCausalLM, MistralForCausalLM, "
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM)"},
+      {"VocabMissing", llama, "vocab_size", "", "vocab_size: is required"},
+      {"VocabNull", llama, "vocab_size", "null", "vocab_size: is required"},
+      {"VocabZero", llama, "vocab_size", "0", "vocab_size: must be in [1, 4194304] (got 0)"},
+      {"HiddenMissing", llama, "hidden_size", "", "hidden_size: is required"},
+      {"HiddenNegative",
+       llama,
+       "hidden_size",
+       "-64",
+       "hidden_size: must be in [1, 262144] (got -64)"},
+      {"HiddenFractional",
+       llama,
+       "hidden_size",
+       "64.5",
+       "hidden_size: must be an integer (got 64.5)"},
+      {"HiddenText",
+       llama,
+       "hidden_size",
+       "\"64\"",
+       "hidden_size: must be an integer (got string)"},
+      {"HiddenHuge",
+       llama,
+       "hidden_size",
+       "9223372036854775807",
+       "hidden_size: must be in [1, 262144] (got 9223372036854775807)"},
+      {"HiddenAboveInt64",
+       llama,
+       "hidden_size",
+       "18446744073709551615",
+       "hidden_size: must be in [1, 262144] (got 18446744073709551615)"},
+      {"HiddenAboveUint64",
+       llama,
+       "hidden_size",
+       "18446744073709551616",
+       "hidden_size: must be an integer (got 1.84467e+19)"},
+      {"IntermediateMissing", llama, "intermediate_size", "", "intermediate_size: is required"},
+      {"IntermediateHuge",
+       llama,
+       "intermediate_size",
+       "2147483648",
+       "intermediate_size: must be in [1, 1048576] (got 2147483648)"},
+      {"LayersZero",
+       llama,
+       "num_hidden_layers",
+       "0",
+       "num_hidden_layers: must be in [1, 1024] (got 0)"},
+      {"HeadsZero",
+       llama,
+       "num_attention_heads",
+       "0",
+       "num_attention_heads: must be in [1, 4096] (got 0)"},
+      {"HeadsDoNotDivideTheWidth",
+       llama,
+       "num_attention_heads",
+       "3",
+       "num_attention_heads: must divide hidden_size (got 3, hidden_size 64)"},
+      {"KvHeadsDoNotDivideTheHeads",
+       llama,
+       "num_key_value_heads",
+       "3",
+       "num_key_value_heads: must divide num_attention_heads (got 3, num_attention_heads 32)"},
+      {"KvHeadsZero",
+       llama,
+       "num_key_value_heads",
+       "0",
+       "num_key_value_heads: must be in [1, 4096] (got 0)"},
+      {"HeadDimOdd", llama, "head_dim", "7", "head_dim: must be even and at most 1024 (got 7)"},
+      {"HeadDimHuge", llama, "head_dim", "1025", "head_dim: must be in [1, 1024] (got 1025)"},
+      {"ContextTooLong",
+       llama,
+       "max_position_embeddings",
+       "4294967296",
+       "max_position_embeddings: must be in [1, 1073741824] (got 4294967296)"},
+      {"NormEpsNegative",
+       llama,
+       "rms_norm_eps",
+       "-1e-5",
+       "rms_norm_eps: must be in [0, 1] (got -1e-05)"},
+      {"NormEpsText",
+       llama,
+       "rms_norm_eps",
+       "\"1e-5\"",
+       "rms_norm_eps: must be a number (got string)"},
+      {"UnknownActivation",
+       llama,
+       "hidden_act",
+       "\"mish\"",
+       "hidden_act: must be one of silu, relu, gelu, gelu_pytorch_tanh"},
+      {"BiasIsANumber",
+       llama,
+       "attention_bias",
+       "1",
+       "attention_bias: must be true or false (got 1)"},
+      {"UnknownDtype",
+       llama,
+       "torch_dtype",
+       "\"float64\"",
+       "torch_dtype: must be one of float32, float16, bfloat16"},
+      {"Quantized",
+       llama,
+       "quantization_config",
+       "{\"quant_method\": \"gptq\"}",
+       "quantization_config: quantized weights are not supported"},
+      {"ThetaZero", llama, "rope_theta", "0", "rope_theta: must be in [1, 1e+12] (got 0)"},
+      {"RopeScalingIsText",
+       llama,
+       "rope_scaling",
+       "\"linear\"",
+       "rope_scaling: must be an object or null"},
+      {"UnknownRopeType",
+       llama,
+       "rope_scaling",
+       R"({"rope_type": "yarn", "factor": 4})",
+       "rope_scaling.rope_type: must be one of default, linear, llama3"},
+      {"RopeFactorMissing",
+       llama,
+       "rope_scaling",
+       R"({"type": "linear"})",
+       "rope_scaling.factor: is required"},
+      {"RopeFactorZero",
+       llama,
+       "rope_scaling",
+       R"({"type": "linear", "factor": 0})",
+       "rope_scaling.factor: must be in [1, 1e+06] (got 0)"},
+      {"RopeFrequenciesCross",
+       llama,
+       "rope_parameters",
+       R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})",
+       "rope_parameters.high_freq_factor: must be greater than low_freq_factor"},
+      {"RopeByLayerType",
+       llama,
+       "rope_parameters",
+       R"({"full_attention": {"rope_type": "default", "rope_theta": 10000}})",
+       "rope_parameters.full_attention: rope parameters by layer type are not supported"},
+      {"PartialRotation",
+       llama,
+       "partial_rotary_factor",
+       "0.5",
+       "partial_rotary_factor: must be 1"},
+      {"EndTokenOutsideTheVocabulary",
+       llama,
+       "eos_token_id",
+       "320",
+       "eos_token_id: must be in [0, 319] (got 320)"},
+      {"EndTokenInAListOutsideTheVocabulary",
+       llama,
+       "eos_token_id",
+       "[1, -1]",
+       "eos_token_id: must be in [0, 319] (got -1)"},
+      {"StartTokenIsText",
+       llama,
+       "bos_token_id",
+       "\"<s>\"",
+       "bos_token_id: must be an integer (got string)"},
+      {"LayerTypesTooShort",
+       qwen,
+       "layer_types",
+       "[\"full_attention\"]",
+       "layer_types: must be a list with one entry per layer"},
+      {"LayerTypesUnknown",
+       qwen,
+       "layer_types",
+       R"(["full_attention", "full_attention", "full_attention", "chunked_attention"])",
+       "layer_types: entries must be full_attention or sliding_attention"},
+      {"LayerTypesSlideWithoutAWindow",
+       qwen,
+       "layer_types",
+       R"(["full_attention", "full_attention", "full_attention", "sliding_attention"])",
+       "layer_types: names sliding_attention but no sliding window is in use"},
+      {"FfnMissing", opt, "ffn_dim", "", "ffn_dim: is required"},
+      {"OptHeadsDoNotDivideTheWidth",
+       opt,
+       "num_attention_heads",
+       "5",
+       "num_attention_heads: must divide hidden_size (got 5, hidden_size 64)"},
+      {"OptProjectionZero",
+       opt,
+       "word_embed_proj_dim",
+       "0",
+       "word_embed_proj_dim: must be in [1, 262144] (got 0)"},
+  };
+}
+
+class MalformedConfigTest : public testing::TestWithParam<Fault> {};
+
+TEST_P(MalformedConfigTest, IsRefusedNamingTheField) {
+  Json json = GetParam().base;
+  json[GetParam().field] = "@";
+  std::string text = json.dump();
+  text.replace(text.find("\"@\""), 3, GetParam().value);
+  if (GetParam().value.empty()) {
+    json.erase(GetParam().field);
+    text = json.dump();
+  }
+
+  EXPECT_EQ(MessageOf(text), "config.json: " + GetParam().message);
+}
+
+std::string FaultName(const testing::TestParamInfo<Fault>& fault) { return fault.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Faults, MalformedConfigTest, testing::ValuesIn(Faults()), FaultName);
+
+TEST(MalformedConfigTest, TextThatIsNoObjectIsRefused) {
+  EXPECT_EQ(MessageOf(""), "config.json: JSON: not valid at byte 1");
+  EXPECT_EQ(MessageOf("[1]"), "config.json: must be a JSON object");
+  EXPECT_EQ(MessageOf("{\"a\":1,\"a\":2}"), "config.json: JSON: duplicate key");
+  EXPECT_EQ(MessageOf(std::string(100'000, '[')), "config.json: JSON: not valid at byte 100001");
+}
+
+// Files.
+
+class ModelFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "quire_config_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const char* name, const std::string& text) {
+    std::ofstream(std::filesystem::path(folder_) / name) << text;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ModelFolderTest, ConfigIsReadFromItsFile) {
+  Write("config.json", Sizes("LlamaForCausalLM").dump());
+
+  auto config = LoadModelConfig(folder_);
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(*config, Parsed(Sizes("LlamaForCausalLM")));
+}
+
+TEST_F(ModelFolderTest, MissingConfigIsNotFound) {
+  EXPECT_EQ(LoadModelConfig(folder_).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelFolderTest, GenerationDefaultsAreUnsetWithoutAFile) {
+  auto defaults = LoadGenerationDefaults(folder_);
+
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->temperature, std::nullopt);
+  EXPECT_EQ(defaults->do_sample, std::nullopt);
+  EXPECT_THAT(defaults->eos_token_ids, IsEmpty());
+}
+
+TEST_F(ModelFolderTest, GenerationDefaultsAreRead) {
+  Write("generation_config.json",
+        R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null,
+            "repetition_penalty": 1.05, "eos_token_id": [128001, 128009], "bos_token_id": 128000,
+            "transformers_version": "4.42.3"})");
+
+  auto defaults = LoadGenerationDefaults(folder_);
+
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->do_sample, true);
+  EXPECT_EQ(defaults->temperature, 0.6F);
+  EXPECT_EQ(defaults->top_p, 0.9F);
+  EXPECT_EQ(defaults->top_k, 20);
+  EXPECT_EQ(defaults->min_p, std::nullopt);
+  EXPECT_EQ(defaults->repetition_penalty, 1.05F);
+  EXPECT_EQ(defaults->bos_token_id, 128000);
+  EXPECT_THAT(defaults->eos_token_ids, ElementsAre(128001, 128009));
+}
+
+TEST_F(ModelFolderTest, FaultyGenerationDefaultsAreRefusedNamingTheField) {
+  Write("generation_config.json", R"({"top_p": 1.5})");
+
+  auto defaults = LoadGenerationDefaults(folder_);
+
+  EXPECT_EQ(std::string(defaults.status().message()),
+            "generation_config.json: top_p: must be in [0, 1] (got 1.5)");
+}
+
+// The digest.
+
+TEST(HashOfModelConfigTest, EveryFieldThatDecidesANumberChangesTheDigest) {
+  const std::vector<std::function<void(ModelConfig&)>> changes = {
+      [](ModelConfig& c) { c.architecture = "MistralForCausalLM"; },
+      [](ModelConfig& c) { c.vocab_size = 321; },
+      [](ModelConfig& c) { c.hidden_size = 65; },
+      [](ModelConfig& c) { c.intermediate_size = 97; },
+      [](ModelConfig& c) { c.num_layers = 5; },
+      [](ModelConfig& c) { c.num_heads = 16; },
+      [](ModelConfig& c) { c.num_kv_heads = 16; },
+      [](ModelConfig& c) { c.head_dim = 4; },
+      [](ModelConfig& c) { c.max_position_embeddings = 4096; },
+      [](ModelConfig& c) { c.norm = NormKind::kLayerNorm; },
+      [](ModelConfig& c) { c.norm_eps = 1e-5; },
+      [](ModelConfig& c) { c.activation = ActivationKind::kGelu; },
+      [](ModelConfig& c) { c.gated_mlp = false; },
+      [](ModelConfig& c) { c.qkv_bias = true; },
+      [](ModelConfig& c) { c.attention_out_bias = true; },
+      [](ModelConfig& c) { c.mlp_bias = true; },
+      [](ModelConfig& c) { c.qk_norm = true; },
+      [](ModelConfig& c) { c.tie_word_embeddings = true; },
+      [](ModelConfig& c) { c.rope.reset(); },
+      [](ModelConfig& c) { c.rope->theta = 20000.0; },
+      [](ModelConfig& c) { c.rope->scaling = RopeScalingKind::kLinear; },
+      [](ModelConfig& c) { c.rope->factor = 2.0; },
+      [](ModelConfig& c) { c.rope->low_freq_factor = 2.0; },
+      [](ModelConfig& c) { c.rope->high_freq_factor = 8.0; },
+      [](ModelConfig& c) { c.rope->original_max_position_embeddings = 4096; },
+      [](ModelConfig& c) { c.learned_position_offset = 2; },
+      [](ModelConfig& c) { c.embedding_dim = 32; },
+      [](ModelConfig& c) { c.norm_before = false; },
+      [](ModelConfig& c) { c.final_norm = false; },
+      [](ModelConfig& c) { c.norm_affine = false; },
+      [](ModelConfig& c) { c.sliding_window = 64; },
+      [](ModelConfig& c) {
+        c.layer_uses_sliding_window = {true, false, true, false};
+      },
+      [](ModelConfig& c) { c.dtype = DType::kBF16; },
+  };
+  const ModelConfig base = Parsed(Sizes("LlamaForCausalLM"));
+  std::set<uint64_t> digests = {HashOf(base)};
+
+  for (const auto& change : changes) {
+    ModelConfig changed = base;
+    change(changed);
+    digests.insert(HashOf(changed));
+  }
+
+  EXPECT_EQ(digests.size(), changes.size() + 1);
+}
+
+TEST(HashOfModelConfigTest, IsTheSameOnEveryMachine) {
+  EXPECT_EQ(HashOf(Parsed(Sizes("LlamaForCausalLM"))), 14404968165486944575U);
+}
+
+}  // namespace
+}  // namespace quire
