@@ -1,0 +1,68 @@
+#include "worker/kv_cache/kv_cache_storage.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+constexpr KvCacheSpec kSpec = {.num_layers = 2,
+                               .num_kv_heads = 3,
+                               .head_dim = 8,
+                               .block_size_tokens = 4,
+                               .dtype = DType::kF32};
+
+TEST(KvCacheStorageTest, ThePoolIsAlignedAndZeroToItsLastByte) {
+  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 5);
+
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const KvCacheView& view = (*storage)->view();
+  EXPECT_EQ((*storage)->size_bytes(), 5 * kSpec.block_bytes());
+  EXPECT_EQ(view.num_blocks, 5);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(view.base) % 64, 0U);
+  const auto* bytes = static_cast<const char*>(view.base);
+  for (int64_t i = 0; i < (*storage)->size_bytes(); ++i) {
+    ASSERT_EQ(bytes[i], 0) << i;
+  }
+}
+
+TEST(KvCacheStorageTest, ClearMakesEveryByteZeroAgain) {
+  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 5);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  auto* bytes = static_cast<char*>((*storage)->view().base);
+  int64_t size = (*storage)->size_bytes();
+  std::fill_n(bytes, size, 'x');
+
+  ASSERT_TRUE((*storage)->Clear().ok());
+
+  EXPECT_EQ(std::count(bytes, bytes + size, 0), size);
+}
+
+TEST(KvCacheStorageTest, APoolLargerThanMemoryIsTakenLazily) {
+  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 100'000'000);  // 154 GB
+
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const KvCacheView& view = (*storage)->view();
+  auto* last = static_cast<float*>(view.base) + view.layout.ValueOffset(99'999'999, 1, 2);
+  *last = 1.0F;
+  EXPECT_EQ(*last, 1.0F);
+}
+
+TEST(KvCacheStorageTest, RefusesPoolsThatCannotBe) {
+  KvCacheLayout empty = DimMajorKeys({.num_layers = 0});
+  KvCacheLayout huge = DimMajorKeys(kSpec);
+  huge.block_stride = std::numeric_limits<int64_t>::max() / 8;
+
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(empty, 5).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(DimMajorKeys(kSpec), 0).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(DimMajorKeys(kSpec), -1).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(huge, 1 << 30).status()), "MEMORY");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,84 @@
+#include "tests/worker/runtime/fake_model.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.h"
+
+namespace quire {
+namespace {
+
+// The key in which a slot keeps its token. 0, what an unwritten slot holds, is no token.
+float& KeyAt(const KvCacheView& cache, int64_t slot) {
+  int32_t block_size = cache.layout.block_size_tokens;
+  auto block = static_cast<BlockId>(slot / block_size);
+  QUIRE_CHECK(block > kNullBlockId && block < cache.num_blocks);
+  int64_t offset =
+      cache.layout.KeyOffset(block, 0, 0) + slot % block_size * cache.layout.key_slot_stride;
+  return static_cast<float*>(cache.base)[offset];
+}
+
+// The tokens of sequence `row` up to and with position `last`, as the cache has them.
+std::vector<TokenId> ReadBack(const Batch& batch,
+                              const KvCacheView& cache,
+                              size_t row,
+                              int32_t last) {
+  int32_t block_size = cache.layout.block_size_tokens;
+  std::vector<TokenId> token_ids;
+  for (int32_t position = 0; position <= last; ++position) {
+    size_t column = static_cast<size_t>(position / block_size);
+    int64_t block =
+        batch.block_tables[row * static_cast<size_t>(batch.max_blocks_per_seq) + column];
+    float key = KeyAt(cache, block * block_size + position % block_size);
+    token_ids.push_back(static_cast<TokenId>(key) - 1);
+  }
+  return token_ids;
+}
+
+}  // namespace
+
+FakeModel::FakeModel() {
+  config_.architecture = "FakeForCausalLM";
+  config_.vocab_size = kVocabSize;
+  config_.num_layers = 1;
+  config_.num_heads = 1;
+  config_.num_kv_heads = 1;
+  config_.head_dim = 2;
+  config_.max_position_embeddings = kMaxPositions;
+  config_.dtype = DType::kF32;
+}
+
+TokenId FakeModel::NextToken(std::span<const TokenId> token_ids) {
+  uint64_t hash = 0x9E3779B97F4A7C15U;
+  for (TokenId token : token_ids) {
+    hash = (hash ^ static_cast<uint64_t>(token + 1)) * 0xBF58476D1CE4E5B9U;
+    hash ^= hash >> 29;
+  }
+  return static_cast<TokenId>(hash % kVocabSize);
+}
+
+float* FakeModel::Forward(const Batch& batch, const KvCacheView& cache) {
+  ++num_forwards_;
+  if (on_forward_) {
+    on_forward_(batch);
+  }
+  for (size_t i = 0; i < batch.token_ids.size(); ++i) {
+    KeyAt(cache, batch.slot_mapping[i]) = static_cast<float>(batch.token_ids[i] + 1);
+  }
+  logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
+  for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
+    int32_t token_index = batch.logits_rows[i];
+    auto next = std::upper_bound(batch.query_start.begin(), batch.query_start.end(), token_index);
+    auto row = static_cast<size_t>(next - batch.query_start.begin() - 1);
+    int32_t position = batch.positions[static_cast<size_t>(token_index)];
+    TokenId token = NextToken(ReadBack(batch, cache, row, position));
+    logits_[i * kVocabSize + static_cast<size_t>(token)] = 10.0F;
+  }
+  if (is_poisoned_) {
+    std::fill(logits_.begin(), logits_.end(), std::numeric_limits<float>::quiet_NaN());
+    is_poisoned_ = false;
+  }
+  return logits_.data();
+}
+
+}  // namespace quire

@@ -1,0 +1,51 @@
+// FakeModel is a model whose next token can be said without it: a hash of all tokens so far. It
+// finds those tokens only through the KV cache and the batch: every token is written into its slot
+// as a key, and the logits of a row are made from what the row's block table leads to. So a wrong
+// slot, table, position, length or copy gives another token.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_TESTS_WORKER_RUNTIME_FAKE_MODEL_H_
+#define QUIRE_TESTS_WORKER_RUNTIME_FAKE_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "worker/model/model.h"
+
+namespace quire {
+
+class FakeModel : public Model {
+ public:
+  static constexpr int32_t kVocabSize = 50;
+  static constexpr int32_t kMaxPositions = 256;
+
+  FakeModel();
+
+  // The token that greedy sampling gives after these.
+  static TokenId NextToken(std::span<const TokenId> token_ids);
+
+  const ModelConfig& config() const override { return config_; }
+  float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  int64_t weight_bytes() const override { return 0; }
+
+  // Called at the start of each Forward.
+  void OnForward(std::function<void(const Batch&)> hook) { on_forward_ = std::move(hook); }
+  int num_forwards() const { return num_forwards_; }
+
+  // The next Forward gives rows of NaN.
+  void PoisonNextLogits() { is_poisoned_ = true; }
+
+ private:
+  ModelConfig config_;
+  std::function<void(const Batch&)> on_forward_;
+  std::vector<float> logits_;
+  int num_forwards_ = 0;
+  bool is_poisoned_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_WORKER_RUNTIME_FAKE_MODEL_H_

@@ -1,0 +1,410 @@
+#include "worker/runtime/step_executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+#include "kernels/reference/reference_backend.h"
+#include "tests/worker/runtime/fake_model.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kPoolBytes = 1 << 20;
+constexpr int32_t kBlockSize = 4;
+
+class StepExecutorTest : public testing::Test {
+ protected:
+  StepExecutorTest()
+      : backend_(CreateReferenceBackend()),
+        executor_(model_, *backend_, {.bytes = kPoolBytes, .num_blocks_override = 0}) {
+    EXPECT_TRUE(executor_.BeginEpoch(Epoch(1)).ok());
+  }
+
+  static EpochParams Epoch(uint64_t group_epoch) {
+    return {.scheduler_incarnation = 1,
+            .group_epoch = group_epoch,
+            .limits = {.num_blocks = 20,
+                       .block_size_tokens = kBlockSize,
+                       .max_sequences = 4,
+                       .max_tokens_per_step = 32,
+                       .max_model_len = 40},
+            .kv_cache_dtype = DType::kF32};
+  }
+
+  static SamplingParams Greedy() {
+    SamplingParams params;
+    params.temperature = 0.0F;
+    return params;
+  }
+
+  static SequenceIntroduction Introduce(SequenceHandle handle, std::vector<TokenId> token_ids) {
+    auto num_tokens = static_cast<int32_t>(token_ids.size());
+    return {.handle = handle,
+            .token_ids = std::move(token_ids),
+            .num_prompt_tokens = num_tokens,
+            .num_computed_tokens = 0,
+            .block_ids = {},
+            .sequence_index = 0,
+            .sampling = Greedy()};
+  }
+
+  // The plan becomes the next step of the epoch.
+  StepPlan Numbered(StepPlan plan) const {
+    plan.header = {.scheduler_incarnation = executor_.order().scheduler_incarnation(),
+                   .group_epoch = executor_.order().group_epoch(),
+                   .step_id = executor_.order().last_done() + 1};
+    return plan;
+  }
+
+  absl::StatusOr<StepResult> TryExecute(const StepPlan& plan) {
+    auto result = executor_.Execute(plan, DigestOf(plan));
+    if (!result.ok()) {
+      return result.status();
+    }
+    return **result;
+  }
+
+  std::vector<SampledToken> Execute(StepPlan plan) {
+    auto result = TryExecute(Numbered(std::move(plan)));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? result->sampled : std::vector<SampledToken>();
+  }
+
+  // Introduces a sequence and computes all its tokens; the sampled token.
+  TokenId Prefill(SequenceHandle handle,
+                  const std::vector<TokenId>& token_ids,
+                  std::vector<BlockId> block_ids) {
+    StepPlan plan;
+    plan.introductions = {Introduce(handle, token_ids)};
+    plan.slices = {{.handle = handle,
+                    .num_tokens = static_cast<int32_t>(token_ids.size()),
+                    .new_block_ids = std::move(block_ids)}};
+    std::vector<SampledToken> sampled = Execute(plan);
+    EXPECT_EQ(sampled.size(), 1U);
+    return sampled.empty() ? -1 : sampled[0].token_id;
+  }
+
+  TokenId Decode(SequenceHandle handle, std::vector<BlockId> new_block_ids) {
+    StepPlan plan;
+    plan.slices = {{.handle = handle, .num_tokens = 1, .new_block_ids = std::move(new_block_ids)}};
+    std::vector<SampledToken> sampled = Execute(plan);
+    EXPECT_EQ(sampled.size(), 1U);
+    return sampled.empty() ? -1 : sampled[0].token_id;
+  }
+
+  FakeModel model_;
+  std::unique_ptr<KernelBackend> backend_;
+  StepExecutor executor_;
+};
+
+TEST_F(StepExecutorTest, DecodesFromTheTokenSampledLast) {
+  std::vector<TokenId> tokens = {3, 1, 4, 1, 5};
+  tokens.push_back(Prefill(0, tokens, {7, 2}));
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(tokens.back(), FakeModel::NextToken(std::span(tokens).first(tokens.size() - 1)));
+    bool needs_block = (tokens.size() - 1) % kBlockSize == 0;
+    tokens.push_back(Decode(
+        0,
+        needs_block ? std::vector<BlockId>{static_cast<BlockId>(10 + i)} : std::vector<BlockId>{}));
+  }
+}
+
+TEST_F(StepExecutorTest, PrefillInPiecesSamplesOnceAndTheSame) {
+  const std::vector<TokenId> tokens = {9, 8, 7, 6, 5, 4, 3};
+  StepPlan first;
+  first.introductions = {Introduce(1, tokens)};
+  first.slices = {{.handle = 1, .num_tokens = 5, .new_block_ids = {4, 5}}};
+  StepPlan second;
+  second.slices = {{.handle = 1, .num_tokens = 2, .new_block_ids = {}}};
+
+  EXPECT_TRUE(Execute(first).empty());
+  std::vector<SampledToken> sampled = Execute(second);
+
+  ASSERT_EQ(sampled.size(), 1U);
+  EXPECT_EQ(sampled[0].token_id, FakeModel::NextToken(tokens));
+  EXPECT_EQ(sampled[0].handle, 1U);
+}
+
+TEST_F(StepExecutorTest, SequencesOfOneStepDoNotMix) {
+  StepPlan plan;
+  const std::vector<TokenId> a = {1, 2, 3};
+  const std::vector<TokenId> b = {4, 5, 6, 7, 8, 9};
+  const std::vector<TokenId> c = {10};
+  plan.introductions = {Introduce(0, a), Introduce(3, b), Introduce(1, c)};
+  plan.slices = {{.handle = 3, .num_tokens = 6, .new_block_ids = {1, 2}},
+                 {.handle = 0, .num_tokens = 2, .new_block_ids = {3}},  // a piece: no token
+                 {.handle = 1, .num_tokens = 1, .new_block_ids = {4}}};
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  ASSERT_EQ(sampled.size(), 2U);
+  EXPECT_EQ(sampled[0].handle, 3U);
+  EXPECT_EQ(sampled[0].token_id, FakeModel::NextToken(b));
+  EXPECT_EQ(sampled[1].handle, 1U);
+  EXPECT_EQ(sampled[1].token_id, FakeModel::NextToken(c));
+}
+
+TEST_F(StepExecutorTest, ASharedPrefixIsReadFromItsBlocks) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6};
+  Prefill(0, tokens, {7, 8});
+  StepPlan plan;
+  std::vector<TokenId> other = {1, 2, 3, 4, 30};
+  plan.introductions = {Introduce(1, other)};
+  plan.introductions[0].num_computed_tokens = 4;
+  plan.introductions[0].block_ids = {7};
+  plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {9}}};
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  ASSERT_EQ(sampled.size(), 1U);
+  EXPECT_EQ(sampled[0].token_id, FakeModel::NextToken(other));
+}
+
+TEST_F(StepExecutorTest, CopiesHappenBeforeTheSlicesThatWriteThem) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
+  TokenId next = Prefill(0, tokens, {7, 8});
+  // A fork: its copy of block 8 gets the same token 5 and then its own sixth token.
+  std::vector<TokenId> forked = {1, 2, 3, 4, 5, 33};
+  StepPlan plan;
+  plan.copies = {{.src = 8, .dst = 9}};
+  plan.introductions = {Introduce(1, forked)};
+  plan.introductions[0].num_prompt_tokens = 5;
+  plan.introductions[0].num_computed_tokens = 5;
+  plan.introductions[0].block_ids = {7, 9};
+  plan.introductions[0].sequence_index = 1;
+  plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {}},
+                 {.handle = 0, .num_tokens = 1, .new_block_ids = {}}};
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  ASSERT_EQ(sampled.size(), 2U);
+  EXPECT_EQ(sampled[0].token_id, FakeModel::NextToken(forked));
+  std::vector<TokenId> original = tokens;
+  original.push_back(next);
+  EXPECT_EQ(sampled[1].token_id, FakeModel::NextToken(original));
+}
+
+TEST_F(StepExecutorTest, AReleasedHandleIsFreeForTheNextSequence) {
+  StepPlan plan;
+  plan.introductions = {Introduce(2, {1, 2})};
+  plan.slices = {{.handle = 2, .num_tokens = 2, .new_block_ids = {3}}};
+  plan.releases = {2};
+  Execute(plan);
+  EXPECT_EQ(executor_.sequences()->num_sequences(), 0);
+  const std::vector<TokenId> tokens = {40, 41, 42};
+
+  EXPECT_EQ(Prefill(2, tokens, {3}), FakeModel::NextToken(tokens));
+}
+
+TEST_F(StepExecutorTest, AnEmptyStepIsAPing) {
+  auto result = TryExecute(Numbered({}));
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->sampled.empty());
+  EXPECT_EQ(result->header.step_id, 1U);
+  EXPECT_EQ(model_.num_forwards(), 0);
+}
+
+TEST_F(StepExecutorTest, TheSameStepAgainIsAnsweredFromMemory) {
+  StepPlan plan;
+  plan.introductions = {Introduce(0, {1, 2})};
+  plan.slices = {{.handle = 0, .num_tokens = 2, .new_block_ids = {3}}};
+  plan = Numbered(plan);
+  auto first = TryExecute(plan);
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  auto again = TryExecute(plan);
+
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *first);
+  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_EQ(executor_.order().last_done(), 1U);
+}
+
+TEST_F(StepExecutorTest, TheResultNamesItsStepAndItsPlan) {
+  StepPlan plan = Numbered({});
+
+  auto result = TryExecute(plan);
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->header, plan.header);
+  EXPECT_EQ(result->plan_digest, DigestOf(plan));
+}
+
+struct BadStep {
+  std::string reason;
+  std::function<void(StepPlan&)> spoil;
+};
+
+// Every refused step leaves the worker as it was: the good step after it is the same one, and its
+// token is right.
+TEST_F(StepExecutorTest, ARefusedStepChangesNothing) {
+  std::vector<TokenId> tokens = {3, 1, 4, 1};
+  tokens.push_back(Prefill(0, tokens, {7}));
+  StepPlan good;
+  good.copies = {{.src = 7, .dst = 10}};
+  good.introductions = {Introduce(1, {20, 21})};
+  good.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {8}},
+                 {.handle = 1, .num_tokens = 2, .new_block_ids = {9}}};
+  good.releases = {1};
+  good = Numbered(good);
+  const std::vector<BadStep> cases = {
+      {"STALE_SCHEDULER", [](auto& p) { p.header.scheduler_incarnation = 0; }},
+      {"STALE_GROUP", [](auto& p) { p.header.group_epoch = 2; }},
+      {"STEP_GAP", [](auto& p) { p.header.step_id = 3; }},
+      {"PROTOCOL_VIOLATION", [](auto& p) { p.header.step_id = 1; }},
+      {"BLOCK_RANGE", [](auto& p) { p.copies[0].dst = 20; }},
+      {"BLOCK_CONFLICT", [](auto& p) { p.slices[1].new_block_ids = {8}; }},
+      {"LENGTH", [](auto& p) { p.slices[0].new_block_ids = {}; }},
+      {"TOKEN_ID_RANGE", [](auto& p) { p.introductions[0].token_ids[1] = 50; }},
+      {"POSITION_RANGE", [](auto& p) { p.slices[1].num_tokens = 3; }},
+      {"STEP_LIMIT", [](auto& p) { p.slices[1].num_tokens = 32; }},
+      {"HANDLE", [](auto& p) { p.releases = {2}; }},
+      {"TOP_P_RANGE", [](auto& p) { p.introductions[0].sampling.top_p = std::nanf(""); }},
+  };
+  for (const BadStep& bad : cases) {
+    StepPlan plan = good;
+    bad.spoil(plan);
+
+    EXPECT_EQ(ReasonOf(TryExecute(plan).status()), bad.reason);
+    EXPECT_EQ(executor_.order().last_done(), 1U) << bad.reason;
+    EXPECT_EQ(executor_.sequences()->num_sequences(), 1) << bad.reason;
+    EXPECT_EQ(executor_.sequences()->View(0)->block_ids.size(), 1U) << bad.reason;
+  }
+  EXPECT_EQ(model_.num_forwards(), 1);
+
+  auto result = TryExecute(good);
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->sampled.size(), 2U);
+  EXPECT_EQ(result->sampled[0].token_id, FakeModel::NextToken(tokens));
+}
+
+TEST_F(StepExecutorTest, ANewEpochForgetsSequencesAndEmptiesThePool) {
+  Prefill(0, {1, 2, 3}, {7});
+  ASSERT_TRUE(executor_.BeginEpoch(Epoch(2)).ok());
+  // A sequence that claims block 7 as computed finds zeros there, which the fake model reads as -1.
+  StepPlan plan;
+  plan.introductions = {Introduce(0, {1, 2, 3, 4, 5})};
+  plan.introductions[0].num_computed_tokens = 4;
+  plan.introductions[0].block_ids = {7};
+  plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {8}}};
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  ASSERT_EQ(sampled.size(), 1U);
+  EXPECT_EQ(sampled[0].token_id, FakeModel::NextToken(std::vector<TokenId>{-1, -1, -1, -1, 5}));
+}
+
+TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
+  std::vector<TokenId> tokens = {1, 2, 3};
+  tokens.push_back(Prefill(0, tokens, {7}));
+  EpochParams too_large = Epoch(2);
+  too_large.limits.num_blocks = executor_.MaxBlocks(*executor_.SpecFor(4, DType::kF32)) + 1;
+  EpochParams too_long = Epoch(2);
+  too_long.limits.max_model_len = FakeModel::kMaxPositions + 1;
+  EpochParams odd_blocks = Epoch(2);
+  odd_blocks.limits.block_size_tokens = 6;
+  EpochParams no_sequences = Epoch(2);
+  no_sequences.limits.max_sequences = 0;
+
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(Epoch(1))), "STALE_GROUP");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(too_large)), "MEMORY");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(too_long)), "STEP_LIMITS");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(odd_blocks)), "STEP_LIMITS");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(no_sequences)), "STEP_LIMITS");
+
+  EXPECT_EQ(Decode(0, {}), FakeModel::NextToken(tokens));
+}
+
+TEST_F(StepExecutorTest, AnEpochMayBringAnotherGeometry) {
+  Prefill(0, {1, 2, 3}, {7});
+  EpochParams wider = Epoch(2);
+  wider.limits.block_size_tokens = 16;
+  wider.limits.num_blocks = 3;
+  ASSERT_TRUE(executor_.BeginEpoch(wider).ok());
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7};
+
+  EXPECT_EQ(Prefill(0, tokens, {2}), FakeModel::NextToken(tokens));
+}
+
+TEST_F(StepExecutorTest, TheBudgetDecidesHowManyBlocks) {
+  KvCacheSpec spec = *executor_.SpecFor(4, DType::kF32);
+  StepExecutor overridden(model_, *backend_, {.bytes = 1, .num_blocks_override = 123});
+  StepExecutor poor(model_, *backend_, {.bytes = 10, .num_blocks_override = 0});
+  StepExecutor rich(model_, *backend_, {.bytes = int64_t{1} << 62, .num_blocks_override = 0});
+
+  EXPECT_EQ(executor_.BlockBytes(spec), 64);  // K and V of 4 tokens of 2 floats
+  EXPECT_EQ(executor_.MaxBlocks(spec), kPoolBytes / 64);
+  EXPECT_EQ(overridden.MaxBlocks(spec), 123);
+  EXPECT_EQ(poor.MaxBlocks(spec), 0);
+  EXPECT_EQ(rich.MaxBlocks(spec), 2147483647);
+}
+
+TEST_F(StepExecutorTest, LogprobsComeAsEachSequenceAskedForThem) {
+  StepPlan plan;
+  plan.introductions = {Introduce(0, {1}), Introduce(1, {2}), Introduce(2, {3})};
+  plan.introductions[0].sampling.num_logprobs = 3;
+  plan.introductions[1].sampling.num_logprobs = -1;
+  plan.introductions[2].sampling.num_logprobs = 1;
+  for (SequenceHandle handle : {0U, 1U, 2U}) {
+    plan.slices.push_back(
+        {.handle = handle, .num_tokens = 1, .new_block_ids = {static_cast<BlockId>(handle + 1)}});
+  }
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  // One logit of 10 and 49 of 0.
+  const double top = 10.0 - std::log(std::exp(10.0) + 49.0);
+  ASSERT_EQ(sampled.size(), 3U);
+  ASSERT_EQ(sampled[0].top_logprobs.size(), 3U);
+  EXPECT_TRUE(sampled[1].top_logprobs.empty());
+  ASSERT_EQ(sampled[2].top_logprobs.size(), 1U);
+  EXPECT_EQ(sampled[0].top_logprobs[0].token_id, sampled[0].token_id);
+  EXPECT_NEAR(sampled[0].top_logprobs[0].logprob, top, 1e-5);
+  EXPECT_NEAR(sampled[0].top_logprobs[2].logprob, top - 10.0, 1e-5);
+  EXPECT_EQ(sampled[2].top_logprobs[0].token_id, sampled[2].token_id);
+  EXPECT_NEAR(sampled[2].logprob, top, 1e-5);
+}
+
+TEST_F(StepExecutorTest, PenaltiesSeeWhatWasSampledBefore) {
+  const std::vector<TokenId> prompt = {1, 2, 3};
+  StepPlan plan;
+  plan.introductions = {Introduce(0, prompt)};
+  plan.introductions[0].sampling.repetition_penalty = 100.0F;
+  plan.introductions[0].sampling.frequency_penalty = 2.0F;
+  plan.slices = {{.handle = 0, .num_tokens = 3, .new_block_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}};
+  std::vector<TokenId> output = {Execute(plan)[0].token_id};
+  for (int i = 0; i < 30; ++i) {
+    output.push_back(Decode(0, {}));
+  }
+
+  // The favourite's 10 becomes 0.1 - 2 on its second time, below every token not used yet.
+  std::vector<TokenId> sorted = output;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+}
+
+TEST_F(StepExecutorTest, LogitsThatAreNoNumbersAreReported) {
+  model_.PoisonNextLogits();
+  StepPlan plan;
+  plan.introductions = {Introduce(0, {1})};
+  plan.introductions[0].sampling.num_logprobs = 2;
+  plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {1}}};
+
+  std::vector<SampledToken> sampled = Execute(plan);
+
+  ASSERT_EQ(sampled.size(), 1U);
+  EXPECT_FALSE(sampled[0].finite);
+  EXPECT_TRUE(sampled[0].top_logprobs.empty());
+}
+
+}  // namespace
+}  // namespace quire
