@@ -1,0 +1,531 @@
+// WorkerService behind a real gRPC server on a Unix socket, driven with the generated client.
+#include "worker/rpc/worker_service.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include "proto/v1/generation.grpc.pb.h"
+
+#include "common/base/error.h"
+#include "common/wire/channel.h"
+#include "common/wire/grpc_status.h"
+#include "common/wire/step_codec.h"
+#include "kernels/reference/reference_backend.h"
+#include "tests/support/random.h"
+#include "tests/worker/runtime/fake_model.h"
+#include "worker/rpc/message_reader.h"
+#include "worker/rpc/worker_server.h"
+
+namespace quire {
+namespace {
+
+// A call that hangs must fail the test, not stop the run.
+constexpr std::chrono::seconds kDeadline(20);
+constexpr int kNumHostileMessages = 2000;
+
+using Stub = v1::WorkerService::Stub;
+using StepsClient = grpc::ClientReaderWriter<v1::StepRequest, v1::StepResponse>;
+
+// A Steps call as a scheduler makes it.
+class StepsConversation {
+ public:
+  explicit StepsConversation(Stub& stub) {
+    context_.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    stream_ = stub.Steps(&context_);
+  }
+
+  bool Send(const StepPlan& plan) { return Send(plan, DigestOf(plan)); }
+  bool Send(const StepPlan& plan, uint64_t digest) {
+    v1::StepRequest request;
+    EncodePlan(plan, digest, &request);
+    return stream_->Write(request);
+  }
+
+  // The next result, or how the stream ended.
+  absl::StatusOr<StepResult> Receive() {
+    v1::StepResponse response;
+    if (stream_->Read(&response)) {
+      return DecodeResult(response);
+    }
+    absl::Status status = FromGrpcStatus(stream_->Finish());
+    return status.ok() ? absl::OutOfRangeError("the stream ended well") : status;
+  }
+
+  absl::StatusOr<StepResult> Exchange(const StepPlan& plan) {
+    Send(plan);
+    return Receive();
+  }
+
+  absl::Status Close() {
+    stream_->WritesDone();
+    return FromGrpcStatus(stream_->Finish());
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<StepsClient> stream_;
+};
+
+class WorkerServiceTest : public testing::Test {
+ protected:
+  WorkerServiceTest()
+      : backend_(CreateReferenceBackend()),
+        executor_(model_, *backend_, {.bytes = 1 << 20, .num_blocks_override = 0}),
+        service_({.uuid = MakeWorkerUuid(),
+                  .version = "1.2.3",
+                  .model_hash = 77,
+                  .determinism_fingerprint = backend_->name()},
+                 executor_) {
+    std::string path = "/tmp/quire_worker_test_" + std::to_string(getpid()) + ".sock";
+    auto server = WorkerServer::Start({.unix_path = path, .host = "", .port = 0}, service_);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = NewStub();
+  }
+
+  std::unique_ptr<Stub> NewStub() {
+    return v1::WorkerService::NewStub(DialWorker(server_->address()));
+  }
+
+  static v1::HandshakeRequest GoodHandshake() {
+    v1::HandshakeRequest request;
+    request.set_protocol_version(1);
+    request.set_scheduler_incarnation(1);
+    request.set_block_size_tokens(4);
+    request.set_tensor_parallel_size(1);
+    return request;
+  }
+
+  absl::Status Handshake(const v1::HandshakeRequest& request, v1::HandshakeResponse* response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    return FromGrpcStatus(stub_->Handshake(&context, request, response));
+  }
+
+  absl::Status BeginEpoch(uint64_t incarnation, uint64_t epoch, int32_t num_blocks = 20) {
+    v1::BeginEpochRequest request;
+    request.set_scheduler_incarnation(incarnation);
+    request.set_group_epoch(epoch);
+    request.set_num_blocks(num_blocks);
+    request.set_block_size_tokens(4);
+    request.set_max_sequences(4);
+    request.set_max_tokens_per_step(32);
+    request.set_max_model_len_tokens(40);
+    v1::BeginEpochResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    return FromGrpcStatus(stub_->BeginEpoch(&context, request, &response));
+  }
+
+  static StepPlan Ping(uint64_t incarnation, uint64_t epoch, uint64_t step) {
+    StepPlan plan;
+    plan.header = {.scheduler_incarnation = incarnation, .group_epoch = epoch, .step_id = step};
+    return plan;
+  }
+
+  // Step 1: introduces handle 0 and computes it whole.
+  static StepPlan Prefill(uint64_t incarnation,
+                          uint64_t epoch,
+                          const std::vector<TokenId>& tokens) {
+    StepPlan plan = Ping(incarnation, epoch, 1);
+    SequenceIntroduction introduction;
+    introduction.token_ids = tokens;
+    introduction.num_prompt_tokens = static_cast<int32_t>(tokens.size());
+    introduction.sampling.temperature = 0.0F;
+    plan.introductions = {introduction};
+    plan.slices = {{.handle = 0,
+                    .num_tokens = static_cast<int32_t>(tokens.size()),
+                    .new_block_ids = {5, 6, 7}}};
+    return plan;
+  }
+
+  static StepPlan Decode(uint64_t incarnation, uint64_t epoch, uint64_t step) {
+    StepPlan plan = Ping(incarnation, epoch, step);
+    plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}}};
+    return plan;
+  }
+
+  // The worker still serves: a new epoch prefills and decodes rightly.
+  void ExpectServes(uint64_t incarnation) {
+    ASSERT_TRUE(BeginEpoch(incarnation, 1).ok());
+    StepsConversation steps(*stub_);
+    std::vector<TokenId> tokens = {1, 2, 3};
+    auto first = steps.Exchange(Prefill(incarnation, 1, tokens));
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_EQ(first->sampled.size(), 1U);
+    EXPECT_EQ(first->sampled[0].token_id, FakeModel::NextToken(tokens));
+    EXPECT_TRUE(steps.Close().ok());
+  }
+
+  FakeModel model_;
+  std::unique_ptr<KernelBackend> backend_;
+  StepExecutor executor_;
+  WorkerService service_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<Stub> stub_;
+};
+
+TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
+  v1::HandshakeResponse response;
+
+  absl::Status status = Handshake(GoodHandshake(), &response);
+
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(response.protocol_version(), 1U);
+  EXPECT_EQ(response.worker_uuid().size(), 16U);
+  EXPECT_EQ(response.version(), "1.2.3");
+  EXPECT_EQ(response.config_hash(), HashOf(model_.config()));
+  EXPECT_EQ(response.model_hash(), 77U);
+  EXPECT_EQ(response.block_bytes(), 64);
+  EXPECT_EQ(response.num_blocks_max(), (1 << 20) / 64);
+  EXPECT_EQ(response.kv_cache_dtype(), v1::DTYPE_F32);  // the model's
+  EXPECT_EQ(response.determinism_fingerprint(), "reference");
+  EXPECT_EQ(response.vocab_size(), FakeModel::kVocabSize);
+}
+
+TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) { EXPECT_NE(MakeWorkerUuid(), MakeWorkerUuid()); }
+
+struct BadHandshake {
+  std::string reason;
+  std::string field;
+  std::function<void(v1::HandshakeRequest&)> spoil;
+};
+
+TEST_F(WorkerServiceTest, HandshakesThatDoNotFitAreRefused) {
+  const std::vector<BadHandshake> cases = {
+      {"CONFIG_MISMATCH", "protocol_version", [](auto& r) { r.set_protocol_version(2); }},
+      {"CONFIG_MISMATCH", "tensor_parallel_size", [](auto& r) { r.set_tensor_parallel_size(2); }},
+      {"CONFIG_MISMATCH", "rank", [](auto& r) { r.set_rank(1); }},
+      {"CONFIG_MISMATCH", "rank", [](auto& r) { r.set_rank(-1); }},
+      {"STEP_LIMITS", "block_size_tokens", [](auto& r) { r.set_block_size_tokens(0); }},
+      {"STEP_LIMITS", "block_size_tokens", [](auto& r) { r.set_block_size_tokens(-16); }},
+      {"STEP_LIMITS", "block_size_tokens", [](auto& r) { r.set_block_size_tokens(24); }},
+      {"ENUM_VALUE",
+       "kv_cache_dtype",
+       [](auto& r) { r.set_kv_cache_dtype(static_cast<v1::DType>(99)); }},
+  };
+  for (const BadHandshake& bad : cases) {
+    v1::HandshakeRequest request = GoodHandshake();
+    bad.spoil(request);
+    v1::HandshakeResponse response;
+
+    absl::Status status = Handshake(request, &response);
+
+    EXPECT_EQ(ReasonOf(status), bad.reason) << bad.field << ": " << status;
+    EXPECT_EQ(std::string(status.message()).substr(0, bad.field.size() + 2), bad.field + ": ");
+  }
+}
+
+TEST_F(WorkerServiceTest, DecodesOverOneStream) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation steps(*stub_);
+  std::vector<TokenId> tokens = {4, 5, 6};
+  for (uint64_t step = 1; step <= 8; ++step) {
+    auto result = steps.Exchange(step == 1 ? Prefill(1, 1, tokens) : Decode(1, 1, step));
+
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->sampled.size(), 1U);
+    EXPECT_EQ(result->sampled[0].token_id, FakeModel::NextToken(tokens));
+    EXPECT_EQ(result->header.step_id, step);
+    tokens.push_back(result->sampled[0].token_id);
+  }
+  EXPECT_TRUE(steps.Close().ok());
+}
+
+TEST_F(WorkerServiceTest, AStepMayBeSentWhileAnotherRuns) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Send(Prefill(1, 1, {4, 5, 6})));
+  ASSERT_TRUE(steps.Send(Decode(1, 1, 2)));
+  ASSERT_TRUE(steps.Send(Decode(1, 1, 3)));
+
+  for (uint64_t step = 1; step <= 3; ++step) {
+    auto result = steps.Receive();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->header.step_id, step);
+  }
+  EXPECT_TRUE(steps.Close().ok());
+}
+
+TEST_F(WorkerServiceTest, AStepRepeatedOnAnotherConnectionIsNotExecutedAgain) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepPlan plan = Prefill(1, 1, {4, 5, 6});
+  StepsConversation lost(*stub_);
+  auto first = lost.Exchange(plan);
+  ASSERT_TRUE(first.ok()) << first.status();
+  lost.Cancel();
+  auto other = NewStub();
+  StepsConversation steps(*other);
+
+  auto again = steps.Exchange(plan);
+
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *first);
+  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_TRUE(steps.Exchange(Decode(1, 1, 2)).ok());
+}
+
+struct RefusedStep {
+  std::string reason;
+  absl::StatusCode code;
+  StepPlan plan;
+};
+
+TEST_F(WorkerServiceTest, ARefusedStepEndsItsStreamWithTheReason) {
+  ASSERT_TRUE(BeginEpoch(2, 2).ok());
+  StepPlan bad_block = Prefill(2, 2, {1, 2});
+  bad_block.slices[0].new_block_ids = {20};
+  StepPlan too_many = Prefill(2, 2, {1, 2});
+  too_many.slices[0].num_tokens = 33;
+  const std::vector<RefusedStep> cases = {
+      {"STALE_SCHEDULER", absl::StatusCode::kFailedPrecondition, Ping(1, 2, 1)},
+      {"STALE_GROUP", absl::StatusCode::kFailedPrecondition, Ping(2, 1, 1)},
+      {"STALE_GROUP", absl::StatusCode::kFailedPrecondition, Ping(3, 2, 1)},
+      {"STEP_GAP", absl::StatusCode::kOutOfRange, Ping(2, 2, 2)},
+      {"BLOCK_RANGE", absl::StatusCode::kInvalidArgument, bad_block},
+      {"STEP_LIMIT", absl::StatusCode::kResourceExhausted, too_many},
+  };
+  for (const RefusedStep& refused : cases) {
+    StepsConversation steps(*stub_);
+
+    absl::Status status = steps.Exchange(refused.plan).status();
+
+    EXPECT_EQ(ReasonOf(status), refused.reason) << status;
+    EXPECT_EQ(status.code(), refused.code);
+  }
+  StepsConversation steps(*stub_);
+  EXPECT_TRUE(steps.Exchange(Prefill(2, 2, {1, 2})).ok());
+}
+
+TEST_F(WorkerServiceTest, APlanWithTheDigestOfAnotherIsNotExecuted) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation steps(*stub_);
+  steps.Send(Prefill(1, 1, {1, 2}), 12345);
+
+  absl::Status status = steps.Receive().status();
+
+  EXPECT_EQ(ReasonOf(status), "PROTOCOL_VIOLATION") << status;
+  EXPECT_EQ(model_.num_forwards(), 0);
+}
+
+TEST_F(WorkerServiceTest, AStreamBeforeAnyEpochIsStale) {
+  StepsConversation steps(*stub_);
+
+  EXPECT_EQ(ReasonOf(steps.Exchange(Ping(1, 1, 1)).status()), "STALE_GROUP");
+}
+
+TEST_F(WorkerServiceTest, ANewerSchedulerTakesTheWorkerOver) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation old_steps(*stub_);
+  ASSERT_TRUE(old_steps.Exchange(Prefill(1, 1, {1, 2})).ok());
+  auto other = NewStub();
+
+  ASSERT_TRUE(BeginEpoch(2, 1).ok());
+  absl::Status ended = old_steps.Receive().status();
+  StepsConversation new_steps(*other);
+  auto result = new_steps.Exchange(Prefill(2, 1, {7, 8}));
+
+  EXPECT_EQ(ReasonOf(ended), "STALE_GROUP") << ended;
+  EXPECT_EQ(ended.code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->sampled[0].token_id, FakeModel::NextToken(std::vector<TokenId>{7, 8}));
+  absl::Status stale = BeginEpoch(1, 9);
+  EXPECT_EQ(ReasonOf(stale), "STALE_SCHEDULER");
+  EXPECT_EQ(MetadataOf(stale, "scheduler_incarnation"), "2");
+  v1::HandshakeResponse response;
+  EXPECT_EQ(ReasonOf(Handshake(GoodHandshake(), &response)), "STALE_SCHEDULER");
+}
+
+TEST_F(WorkerServiceTest, AnEpochIsBegunOnce) {
+  ASSERT_TRUE(BeginEpoch(1, 3).ok());
+
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 3)), "STALE_GROUP");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 2)), "STALE_GROUP");
+  EXPECT_TRUE(BeginEpoch(1, 4).ok());
+}
+
+TEST_F(WorkerServiceTest, EpochsThatCannotBeAreRefused) {
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, (1 << 20) / 64 + 1)), "MEMORY");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, 2147483647)), "MEMORY");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, 1)), "STEP_LIMITS");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, -5)), "STEP_LIMITS");
+
+  EXPECT_TRUE(BeginEpoch(1, 1).ok());
+}
+
+TEST_F(WorkerServiceTest, ACancelledStreamLeavesTheWorkerServing) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  absl::Notification is_running;
+  absl::Notification may_end;
+  model_.OnForward([&](const Batch&) {
+    is_running.Notify();
+    may_end.WaitForNotification();
+  });
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Send(Prefill(1, 1, {1, 2})));
+  is_running.WaitForNotification();
+
+  steps.Cancel();
+  absl::Status status = steps.Receive().status();
+  may_end.Notify();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  model_.OnForward([](const Batch&) {});
+  ExpectServes(2);
+}
+
+TEST_F(WorkerServiceTest, StoppingEndsOpenStreamsWithUnavailable) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Exchange(Ping(1, 1, 1)).ok());
+
+  std::thread stopper([this] { server_->Shutdown(); });
+  absl::Status status = steps.Receive().status();
+  stopper.join();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(status), "SHUTTING_DOWN");
+}
+
+TEST_F(WorkerServiceTest, ThePublicServiceIsNotHere) {
+  auto stub = v1::GenerationService::NewStub(DialWorker(server_->address()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  v1::GetServerInfoResponse response;
+
+  grpc::Status status = stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &response);
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// Calls a method with any bytes, and gives the status.
+class RawCaller {
+ public:
+  explicit RawCaller(const Address& address) : stub_(DialWorker(address)) {}
+
+  absl::Status Call(const std::string& method, const std::string& bytes) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    grpc::CompletionQueue queue;
+    grpc::Slice slice(bytes);
+    auto call = stub_.PrepareCall(&context, "/quire.v1.WorkerService/" + method, &queue);
+    call->StartCall(Tag());
+    Await(queue);
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), {}, Tag());
+    Await(queue);
+    grpc::ByteBuffer response;
+    call->Read(&response, Tag());
+    Await(queue);
+    grpc::Status status;
+    call->Finish(&status, Tag());
+    Await(queue);
+    queue.Shutdown();
+    return FromGrpcStatus(status);
+  }
+
+ private:
+  static void* Tag() { return nullptr; }
+  static void Await(grpc::CompletionQueue& queue) {
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+  }
+
+  grpc::GenericStub stub_;
+};
+
+TEST_F(WorkerServiceTest, BytesThatAreNoMessageAreRefusedByEveryMethod) {
+  RawCaller caller(server_->address());
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  const std::vector<std::string> junk = {"\xFF\xFF\xFF\xFF",
+                                         std::string("\x42\x7F\x01", 3),
+                                         std::string(1000, '\x0B'),
+                                         "\x08",
+                                         std::string("\x00\x00", 2)};
+  for (const char* method : {"Handshake", "BeginEpoch", "Steps"}) {
+    for (const std::string& bytes : junk) {
+      absl::Status status = caller.Call(method, bytes);
+
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << method << ": " << status;
+      EXPECT_EQ(ReasonOf(status), "MALFORMED_PROTO") << method;
+    }
+  }
+  ExpectServes(2);
+}
+
+TEST_F(WorkerServiceTest, AMessageOfMillionsOfEmptyIntroductionsIsRefusedUnparsed) {
+  RawCaller caller(server_->address());
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  std::string bytes;
+  for (int i = 0; i < 10'000'000; ++i) {
+    bytes += std::string("\x3A\x00", 2);
+  }
+
+  absl::Status status = caller.Call("Steps", bytes);
+
+  EXPECT_EQ(ReasonOf(status), "MALFORMED_PROTO") << status;
+  ExpectServes(2);
+}
+
+// Well-formed and damaged steps, in any order: each call ends, and the worker goes on.
+TEST_F(WorkerServiceTest, DamagedStepsNeverEndTheWorker) {
+  RawCaller caller(server_->address());
+  Random random(5);
+  uint64_t epoch = 1;
+  ASSERT_TRUE(BeginEpoch(1, epoch).ok());
+  v1::StepRequest request;
+  for (int i = 0; i < kNumHostileMessages; ++i) {
+    StepPlan plan = Prefill(1, epoch, {1, 2, 3});
+    EncodePlan(plan, DigestOf(plan), &request);
+    std::string bytes = request.SerializeAsString();
+    // Past the header half of the time, so that not only stale headers are tried.
+    int32_t first = random.OneIn(2) ? 15 : 0;
+    bytes[static_cast<size_t>(random.Between(first, static_cast<int32_t>(bytes.size()) - 1))] =
+        static_cast<char>(random.Next());
+    if (caller.Call("Steps", bytes).ok()) {
+      ASSERT_TRUE(BeginEpoch(1, ++epoch).ok());  // the byte was as before: the step was done
+    }
+  }
+
+  ExpectServes(2);
+}
+
+TEST(MessageReaderTest, WritesWhatItReads) {
+  v1::HandshakeRequest request;
+  request.set_scheduler_incarnation(~uint64_t{0});
+  v1::HandshakeRequest back;
+
+  absl::Status status = ReadMessage(WriteMessage(request), &back);
+
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(back.SerializeAsString(), request.SerializeAsString());
+}
+
+TEST(MessageReaderTest, TheLargestHonestMessageIsRead) {
+  v1::StepRequest request;
+  for (int i = 0; i < 4096; ++i) {
+    request.add_introductions()->set_handle(static_cast<uint32_t>(i));
+    request.add_slice_handle(1);
+    request.add_releases(1);
+  }
+  v1::StepRequest back;
+
+  EXPECT_TRUE(ReadMessage(WriteMessage(request), &back).ok());
+  EXPECT_EQ(back.introductions_size(), 4096);
+}
+
+}  // namespace
+}  // namespace quire
