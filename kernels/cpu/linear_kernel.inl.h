@@ -109,6 +109,10 @@ struct LinearTile {
   int64_t level_stride = 0;  // elements between levels
   int64_t level_row = 0;     // elements between rows of a level
   const float* bias = nullptr;
+  // Weights to bring closer meanwhile: cache lines in each step, from here on.
+  const char* ahead = nullptr;
+  int ahead_lines = 0;
+  bool ahead_is_near = false;
 };
 
 // kPanelVecs: vectors in a panel.
@@ -117,9 +121,9 @@ struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
   static constexpr int64_t kCacheBytes = 384 * 1024;  // of x that a task keeps close
-  static constexpr int64_t kPieceLength = 1024;
+  static constexpr int64_t kPieceBytes = 64 * 1024;   // of a panel, read by all tiles in turn
   static constexpr int64_t kMinTaskOperations = 400'000;
-  static constexpr int64_t kPrefetchBytes = 3072;
+  static constexpr int64_t kCacheLine = 64;
 
   template <int kRows, int kVecs, typename Operand>
   static void RunTile(const LinearPiece& piece, const LinearTile<Operand>& t) {
@@ -131,9 +135,17 @@ struct LinearKernel {
     }
     const typename Operand::Input* x = t.x;
     const typename Operand::Weight* w = t.w;
+    const char* ahead = t.ahead;
     const int64_t full = piece.length / Operand::kGroup;
     for (int64_t step = 0; step < full; ++step) {
-      PrefetchStep<kVecs, Operand>(w);
+      for (int line = 0; line < t.ahead_lines; ++line) {
+        if (t.ahead_is_near) {
+          __builtin_prefetch(ahead, 0, 3);
+        } else {
+          __builtin_prefetch(ahead, 0, 2);  // more than the first-level cache holds
+        }
+        ahead += kCacheLine;
+      }
       Operand::template Step<kRows, kVecs>(x, t.x_stride, w, Operand::kGroup, sum);
       x += Operand::kGroup;
       w += t.w_stride;
@@ -142,16 +154,6 @@ struct LinearKernel {
       Operand::template Step<kRows, kVecs>(x, t.x_stride, w, 1, sum);
     }
     Finish<kRows, kVecs>(piece, t, sum);
-  }
-
-  template <int kVecs, typename Operand>
-  static void PrefetchStep(const typename Operand::Weight* w) {
-    constexpr int64_t kStepBytes =
-        int64_t{kVecs} * S::kLanes * Operand::kGroup * sizeof(typename Operand::Weight);
-    const char* ahead = reinterpret_cast<const char*>(w) + kPrefetchBytes;
-    for (int64_t byte = 0; byte < kStepBytes; byte += 64) {
-      __builtin_prefetch(ahead + byte);
-    }
   }
 
   template <int kRows, int kVecs, typename Operand>
@@ -282,7 +284,39 @@ struct LinearKernel {
       t.y = job.y + row * t.y_stride + first_column;
       t.levels =
           task.levels + begin * group_columns + (p - task.panel_begin) * weight.shape().panel;
+      ChooseAhead(job, piece, p, tile, tiles, t);
       RunTileOf(end - begin, columns / S::kLanes, piece, t);
+    }
+  }
+
+  // A lone tile reads its weights a little ahead of itself. Of several tiles over one piece, the
+  // first ones fetch the next piece, so that memory is busy during all of them and not in the first
+  // only.
+  template <typename Operand>
+  static void ChooseAhead(const Job<Operand>& job,
+                          const LinearPiece& piece,
+                          int64_t p,
+                          int64_t tile,
+                          int64_t tiles,
+                          LinearTile<Operand>& t) {
+    constexpr int64_t kLeadBytes = 3072;
+    const char* w = reinterpret_cast<const char*>(t.w);
+    const int64_t step_bytes = t.w_stride * int64_t{sizeof(typename Operand::Weight)};
+    const int64_t step_lines = (step_bytes + kCacheLine - 1) / kCacheLine;
+    const int64_t sharers = tiles < 4 ? (tiles < 2 ? 1 : 2) : 4;
+    t.ahead_lines = static_cast<int>((step_lines + sharers - 1) / sharers);
+    t.ahead_is_near = sharers == 1;
+    if (t.ahead_is_near) {
+      t.ahead = w + kLeadBytes;
+    } else if (tile < sharers) {
+      const int64_t steps = piece.length / Operand::kGroup;
+      const char* next = job.pieces_outside
+                             ? w + (reinterpret_cast<const char*>(job.weight->panel_data(p + 1)) -
+                                    reinterpret_cast<const char*>(job.weight->panel_data(p)))
+                             : w + steps * step_bytes;
+      t.ahead = next + tile * steps * t.ahead_lines * kCacheLine;
+    } else {
+      t.ahead_lines = 0;
     }
   }
 
@@ -342,7 +376,10 @@ struct LinearKernel {
     job.rows_per_block = job.pieces_outside || rows_in_cache < kFewRows
                              ? kFewRows
                              : rows_in_cache / kTileRows * kTileRows;
-    job.piece_length = job.num_rows > kTileRows && length > kPieceLength ? kPieceLength : length;
+    const int64_t column_bytes =
+        job.weight->shape().panel * int64_t{sizeof(typename Operand::Weight)};
+    const int64_t piece_length = kPieceBytes / column_bytes;  // even: a whole number of groups
+    job.piece_length = job.num_rows > kTileRows && length > piece_length ? piece_length : length;
     if (job.rows_per_block > job.num_rows) {
       job.rows_per_block = job.num_rows;
     }
