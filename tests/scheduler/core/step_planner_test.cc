@@ -1,0 +1,213 @@
+#include "scheduler/core/step_planner.h"
+
+#include <optional>
+#include <variant>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/scheduler/core/core_fixture.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using StepPlannerTest = CoreFixture;
+
+TEST_F(StepPlannerTest, HasNoPlanWithoutRequests) {
+  EXPECT_EQ(Plan(), std::nullopt);
+  EXPECT_FALSE(state_.step.is_active);
+  EXPECT_EQ(state_.epoch->last_step_id, 0U);
+}
+
+TEST_F(StepPlannerTest, NumbersTheStepsOfItsEpoch) {
+  Add({.id = 1, .prompt = 1});
+
+  EXPECT_EQ(Plan()->header, (StepHeader{1, 1, 1}));
+  Apply(Answer(5));
+  EXPECT_EQ(Plan()->header, (StepHeader{1, 1, 2}));
+}
+
+TEST_F(StepPlannerTest, IntroducesASequenceWithAllThatDecidesItsTokens) {
+  SequenceGroup& group = Add({.id = 9, .prompt = 3, .min_tokens = 2});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->introductions, SizeIs(1));
+  EXPECT_EQ(plan->introductions[0].token_ids, group.request().prompt_token_ids);
+  EXPECT_EQ(plan->introductions[0].num_prompt_tokens, 3);
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 0);
+  EXPECT_THAT(plan->introductions[0].block_ids, IsEmpty());
+  EXPECT_EQ(plan->introductions[0].sampling, group.request().sampling);
+  ASSERT_THAT(plan->slices, SizeIs(1));
+  EXPECT_EQ(plan->slices[0].handle, plan->introductions[0].handle);
+}
+
+TEST_F(StepPlannerTest, IntroducesASequenceOnce) {
+  Add({.id = 1, .prompt = 3});
+  Step();
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->introductions, IsEmpty());
+  ASSERT_THAT(plan->slices, SizeIs(1));
+  EXPECT_EQ(plan->slices[0].num_tokens, 1);
+}
+
+TEST_F(StepPlannerTest, CutsAPromptToTheBudget) {
+  Add({.id = 1, .prompt = 20});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_EQ(plan->slices[0].num_tokens, 16);
+  EXPECT_THAT(plan->slices[0].new_block_ids, ElementsAre(1, 2, 3, 4));
+  EXPECT_FALSE(state_.step.slices[0].samples);
+  EXPECT_EQ(state_.step.num_sampled, 0U);
+  Apply(Answer(5));
+  EXPECT_EQ(Plan()->slices[0].num_tokens, 4);
+  EXPECT_EQ(state_.step.num_sampled, 1U);
+}
+
+TEST_F(StepPlannerTest, RunningGroupsComeBeforeWaitingOnes) {
+  Add({.id = 1, .prompt = 3});
+  Step();
+  Add({.id = 2, .prompt = 20});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[0].num_tokens, 1);
+  EXPECT_EQ(plan->slices[1].num_tokens, 15);
+}
+
+TEST_F(StepPlannerTest, NobodyIsAdmittedOnASpentBudget) {
+  Add({.id = 1, .prompt = 16});
+  Add({.id = 2, .prompt = 1});
+
+  EXPECT_THAT(Plan()->introductions, SizeIs(1));
+}
+
+// Request 1 is promised the blocks of its whole prompt although it has only taken four yet.
+TEST_F(StepPlannerTest, BlocksPromisedToALongPromptAreNotGivenAway) {
+  Add({.id = 1, .prompt = 24, .max_tokens = 1});
+  Add({.id = 2, .prompt = 12, .max_tokens = 1});
+  Step();
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->introductions, IsEmpty());
+  EXPECT_THAT(plan->slices, SizeIs(1));
+}
+
+TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
+  BeginEpoch({.num_blocks = 5,
+              .block_size_tokens = 4,
+              .max_sequences = 4,
+              .max_tokens_per_step = 64,
+              .max_model_len = 32,
+              .vocab_size = 1000});
+  Add({.id = 1, .prompt = 8, .max_tokens = 4});
+  Add({.id = 2, .prompt = 8, .max_tokens = 4});
+  Step();
+  Add({.id = 3, .prompt = 1, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  // Request 2 gave back two blocks, and request 3 would need one of them.
+  EXPECT_THAT(plan->introductions, IsEmpty());
+  EXPECT_THAT(plan->slices, SizeIs(1));
+  EXPECT_THAT(plan->releases, ElementsAre(1));
+}
+
+TEST_F(StepPlannerTest, NothingIsAdmittedPastAGroupThatFoundNoRoom) {
+  BeginEpoch({.num_blocks = 5,
+              .block_size_tokens = 4,
+              .max_sequences = 4,
+              .max_tokens_per_step = 64,
+              .max_model_len = 32,
+              .vocab_size = 1000});
+  Add({.id = 1, .prompt = 3, .max_tokens = 4});
+  Add({.id = 2, .prompt = 4, .max_tokens = 4, .num_sequences = 2});
+  Step();
+  Add({.id = 3, .prompt = 1, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  // Request 2 needs two blocks and one is free: it is not for request 3.
+  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 1);
+  EXPECT_THAT(plan->introductions, IsEmpty());
+  EXPECT_THAT(plan->slices, SizeIs(1));
+  EXPECT_THAT(plan->releases, IsEmpty());
+}
+
+TEST_F(StepPlannerTest, AHandleIsReleasedInTheNextPlanAndReusedAfterThat) {
+  Add({.id = 1, .prompt = 1, .max_tokens = 1});
+  Step();
+  Add({.id = 2, .prompt = 1, .max_tokens = 5});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->releases, ElementsAre(0));
+  EXPECT_EQ(plan->introductions.at(0).handle, 1U);
+  Apply(Answer(5));
+  Add({.id = 3, .prompt = 1, .max_tokens = 1});
+  EXPECT_EQ(Plan()->introductions.at(0).handle, 0U);
+}
+
+TEST_F(StepPlannerTest, ReleasesAloneAreKeptWhileNobodyWaits) {
+  Add({.id = 1, .prompt = 1, .max_tokens = 1});
+  Step();
+
+  EXPECT_EQ(Plan(), std::nullopt);
+  EXPECT_EQ(state_.epoch->handles.num_to_release(), 1);
+  EXPECT_EQ(state_.epoch->last_step_id, 1U);
+}
+
+TEST_F(StepPlannerTest, ReleasesAloneAreSentWhenSomebodyWaitsForThem) {
+  Add({.id = 1, .prompt = 1, .max_tokens = 1, .num_sequences = 4});
+  Step();
+  Add({.id = 2, .prompt = 1, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->slices, IsEmpty());
+  EXPECT_THAT(plan->releases, ElementsAre(0, 1, 2, 3));
+  Apply(Answer(5));
+  EXPECT_THAT(Plan()->introductions, SizeIs(1));
+}
+
+TEST_F(StepPlannerTest, TheDigestIsThatOfTheWholePlan) {
+  Add({.id = 1, .prompt = 1, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_EQ(state_.step.plan_digest, DigestOf(*plan));
+}
+
+// The checks at the door make this unreachable; the planner does not rely on them.
+TEST_F(StepPlannerTest, AGroupThatCanNeverFitEndsInsteadOfBlockingTheQueue) {
+  Add({.id = 1, .prompt = 33, .max_tokens = 1});
+  Add({.id = 2, .prompt = 1, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->introductions, SizeIs(1));
+  auto events = TakeEvents();
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(std::get<SequenceFinished>(events[0]).reason, FinishReason::kNoCapacity);
+}
+
+using StepPlannerDeathTest = CoreFixture;
+
+TEST_F(StepPlannerDeathTest, RefusesASecondPlan) {
+  Add({.id = 1, .prompt = 1});
+  ASSERT_TRUE(Plan().has_value());
+
+  EXPECT_DEATH(Plan(), "is_active");
+}
+
+}  // namespace
+}  // namespace quire
