@@ -1,0 +1,191 @@
+// What the step RPC costs beside the model: a model that answers at once, behind the real worker
+// server, driven with the synchronous client over one stream. One iteration is one round trip.
+//
+//   p50_us, p99_us  of the round trip as the scheduler sees it, encoding included
+//   worker_us       mean of what the worker spent on checks, batch and sampling
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+#include <grpcpp/client_context.h>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/wire/channel.h"
+#include "common/wire/step_codec.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "worker/rpc/worker_server.h"
+#include "worker/rpc/worker_service.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kVocabSize = 8;
+constexpr int32_t kBlockSize = 256;
+constexpr int32_t kBlocksPerSequence = 64;  // steps before the sequences are full: 16384
+constexpr int32_t kMaxModelLen = kBlockSize * kBlocksPerSequence;
+constexpr int kIterations = 4000;
+
+// Writes no KV and likes every token equally.
+class InstantModel : public Model {
+ public:
+  InstantModel() {
+    config_.vocab_size = kVocabSize;
+    config_.num_layers = 1;
+    config_.num_heads = 1;
+    config_.num_kv_heads = 1;
+    config_.head_dim = 2;
+    config_.max_position_embeddings = kMaxModelLen;
+  }
+  const ModelConfig& config() const override { return config_; }
+  float* Forward(const Batch& batch, const KvCacheView& /*cache*/) override {
+    logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
+    return logits_.data();
+  }
+  int64_t weight_bytes() const override { return 0; }
+
+ private:
+  ModelConfig config_;
+  std::vector<float> logits_;
+};
+
+// A worker and a scheduler's end of its stream.
+class Session {
+ public:
+  explicit Session(const Address& address)
+      : backend_(*CreateCpuBackend({.num_threads = 1, .isa = ""})),
+        executor_(model_, *backend_, {.bytes = int64_t{4} << 30, .num_blocks_override = 0}),
+        service_({.uuid = MakeWorkerUuid(),
+                  .version = "bench",
+                  .model_hash = 0,
+                  .determinism_fingerprint = "instant"},
+                 executor_) {
+    auto server = WorkerServer::Start(address, service_);
+    QUIRE_CHECK(server.ok());
+    server_ = *std::move(server);
+    stub_ = v1::WorkerService::NewStub(DialWorker(server_->address()));
+  }
+
+  ~Session() {
+    stream_->WritesDone();
+    QUIRE_CHECK(stream_->Finish().ok());
+  }
+
+  void Begin(int32_t num_sequences) {
+    v1::BeginEpochRequest request;
+    request.set_scheduler_incarnation(1);
+    request.set_group_epoch(1);
+    request.set_num_blocks(1 + std::max(1, num_sequences) * kBlocksPerSequence);
+    request.set_block_size_tokens(kBlockSize);
+    request.set_max_sequences(std::max(1, num_sequences));
+    request.set_max_tokens_per_step(std::max(1, num_sequences));
+    request.set_max_model_len_tokens(kMaxModelLen);
+    v1::BeginEpochResponse response;
+    grpc::ClientContext context;
+    QUIRE_CHECK(stub_->BeginEpoch(&context, request, &response).ok());
+    stream_ = stub_->Steps(&context_);
+    plan_.header = {.scheduler_incarnation = 1, .group_epoch = 1, .step_id = 0};
+    Introduce(num_sequences);
+  }
+
+  // One step, there and back. The worker's share of it, in microseconds.
+  int64_t Exchange() {
+    ++plan_.header.step_id;
+    EncodePlan(plan_, DigestOf(plan_), &request_);
+    QUIRE_CHECK(stream_->Write(request_));
+    QUIRE_CHECK(stream_->Read(&response_));
+    auto result = DecodeResult(response_);
+    QUIRE_CHECK(result.ok() && result->sampled.size() == plan_.slices.size());
+    return result->timings.build_us + result->timings.forward_us + result->timings.sample_us;
+  }
+
+  size_t request_bytes() const { return request_.ByteSizeLong(); }
+  size_t response_bytes() const { return response_.ByteSizeLong(); }
+
+ private:
+  // The first step introduces all sequences with all the blocks they will need; what is left of the
+  // plan is a steady decode.
+  void Introduce(int32_t num_sequences) {
+    for (int32_t i = 0; i < num_sequences; ++i) {
+      SequenceIntroduction introduction;
+      introduction.handle = static_cast<SequenceHandle>(i);
+      introduction.token_ids = {1};
+      introduction.num_prompt_tokens = 1;
+      introduction.sampling.temperature = 0.0F;
+      for (int32_t k = 0; k < kBlocksPerSequence; ++k) {
+        introduction.block_ids.push_back(1 + i * kBlocksPerSequence + k);
+      }
+      plan_.introductions.push_back(introduction);
+      plan_.slices.push_back({.handle = introduction.handle, .num_tokens = 1, .new_block_ids = {}});
+    }
+    Exchange();
+    plan_.introductions.clear();
+  }
+
+  InstantModel model_;
+  std::unique_ptr<KernelBackend> backend_;
+  StepExecutor executor_;
+  WorkerService service_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StepRequest, v1::StepResponse>> stream_;
+  StepPlan plan_;
+  v1::StepRequest request_;
+  v1::StepResponse response_;
+};
+
+double Percentile(std::vector<double>& values, double fraction) {
+  auto nth = static_cast<std::ptrdiff_t>(fraction * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + nth, values.end());
+  return values[static_cast<size_t>(nth)];
+}
+
+void BenchStep(benchmark::State& state, const Address& address, int32_t num_sequences) {
+  SetLogLevel(LogLevel::kWarning);
+  Session session(address);
+  session.Begin(num_sequences);
+  std::vector<double> micros;
+  int64_t worker_micros = 0;
+  for (auto _ : state) {
+    Instant begin = SteadyNow();
+    worker_micros += session.Exchange();
+    micros.push_back(static_cast<double>(SteadyNow() - begin) / 1e3);
+  }
+  state.counters["p50_us"] = Percentile(micros, 0.5);
+  state.counters["p99_us"] = Percentile(micros, 0.99);
+  state.counters["worker_us"] =
+      static_cast<double>(worker_micros) / static_cast<double>(micros.size());
+  state.counters["request_bytes"] = static_cast<double>(session.request_bytes());
+  state.counters["response_bytes"] = static_cast<double>(session.response_bytes());
+}
+
+Address UnixSocket() {
+  return {.unix_path = "/tmp/quire_step_rpc_bench_" + std::to_string(getpid()) + ".sock",
+          .host = "",
+          .port = 0};
+}
+
+Address Loopback() { return {.unix_path = "", .host = "127.0.0.1", .port = 0}; }
+
+void BM_StepOverUnixSocket(benchmark::State& state) {
+  BenchStep(state, UnixSocket(), static_cast<int32_t>(state.range(0)));
+}
+void BM_StepOverTcp(benchmark::State& state) {
+  BenchStep(state, Loopback(), static_cast<int32_t>(state.range(0)));
+}
+
+// Sequences in the step; 0 is a ping.
+BENCHMARK(BM_StepOverUnixSocket)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
+BENCHMARK(BM_StepOverTcp)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
+
+}  // namespace
+}  // namespace quire
+
+BENCHMARK_MAIN();
