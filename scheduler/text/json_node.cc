@@ -1,6 +1,7 @@
 #include "scheduler/text/json_node.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;
+constexpr int kMaxSequenceDepth = 16;
 
 }  // namespace
 
@@ -102,25 +104,31 @@ absl::Status JsonNode::CheckKeys(std::initializer_list<std::string_view> known) 
 }
 
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key) {
+  struct Open {
+    JsonNode node;
+    int depth;
+  };
   std::vector<JsonNode> leaves;
-  std::vector<JsonNode> open = {node};  // the next one to look at is the last
+  std::vector<Open> open;  // the next one to look at is the last
+  if (!node.json().is_null()) {
+    open.push_back({node, 0});
+  }
   while (!open.empty()) {
-    JsonNode current = open.back();
+    auto [current, depth] = std::move(open.back());
     open.pop_back();
-    if (current.json().is_null()) {
-      if (current.path() != node.path()) {
-        return current.Error("must be an object");
-      }
-      continue;
-    }
     QUIRE_ASSIGN_OR_RETURN(std::string type, current.GetString("type"));
     if (type != "Sequence") {
-      leaves.push_back(current);
+      leaves.push_back(std::move(current));
       continue;
+    }
+    if (depth == kMaxSequenceDepth) {
+      return node.Error(absl::StrCat("sequences must not be nested deeper than ", depth));
     }
     QUIRE_RETURN_IF_ERROR(current.CheckKeys({"type", list_key}));
     QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, current.GetArray(list_key));
-    open.insert(open.end(), items.rbegin(), items.rend());
+    for (auto item = items.rbegin(); item != items.rend(); ++item) {
+      open.push_back({std::move(*item), depth + 1});
+    }
   }
   return leaves;
 }

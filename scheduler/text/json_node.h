@@ -50,8 +50,8 @@ class JsonNode {
   std::string path_;
 };
 
-// The leaves of a component that may be {"type": "Sequence", <list_key>: [...]}, nested to any
-// depth, in order. A null component has none.
+// The leaves of a component that may be {"type": "Sequence", <list_key>: [...]}, nested up to 16
+// deep, in order. A null component has none.
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key);
 
 }  // namespace quire

@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, special.GetArray("ids"));
   std::vector<TokenId> ids;
   for (const JsonNode& item : items) {
-    if (!item.json().is_number_unsigned() ||
+    if (!item.json().is_number_integer() ||
         item.json().get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
         !vocabulary.Contains(static_cast<TokenId>(item.json().get<uint64_t>()))) {
       return item.Error("must be the id of a token");
@@ -34,7 +34,7 @@ absl::StatusOr<TokenId> TokenPair(const JsonNode& node,
                                   const char* key,
                                   const Vocabulary& vocabulary) {
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> pair, node.GetArray(key));
-  if (pair.size() != 2 || !pair[0].json().is_string() || !pair[1].json().is_number_unsigned()) {
+  if (pair.size() != 2 || !pair[0].json().is_string() || !pair[1].json().is_number_integer()) {
     return node.Error(absl::StrCat(key, " must be a token and its id"));
   }
   uint64_t id = pair[1].json().get<uint64_t>();

@@ -70,6 +70,34 @@ constexpr Range kAlphabeticSymbols[] = {
     {0x1F170, 0x1F189},
 };
 
+// Lower case of letters newer than Unicode 15.0: code point plus distance.
+struct CaseRange {
+  char32_t first;
+  char32_t last;
+  int32_t distance;
+};
+constexpr CaseRange kNewLowerCase[] = {
+    {0x1C89, 0x1C89, 1},
+    {0xA7CB, 0xA7CB, -0xA567},
+    {0xA7CC, 0xA7CC, 1},
+    {0xA7CE, 0xA7CE, 1},
+    {0xA7D2, 0xA7D2, 1},
+    {0xA7D4, 0xA7D4, 1},
+    {0xA7DA, 0xA7DA, 1},
+    {0xA7DC, 0xA7DC, -0xA641},
+    {0x10D50, 0x10D65, 0x20},
+    {0x16EA0, 0x16EB8, 0x1B},
+};
+
+char32_t LowerCase(char32_t code_point) {
+  for (const CaseRange& range : kNewLowerCase) {
+    if (code_point >= range.first && code_point <= range.last) {
+      return static_cast<char32_t>(static_cast<int32_t>(code_point) + range.distance);
+    }
+  }
+  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
+}
+
 bool IsSpaceSeparatorOrControl(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -189,8 +217,9 @@ bool IsWordCharacter(char32_t code_point) {
     case UTF8PROC_CATEGORY_PC:
       return true;
     default:
-      return ClassOf(code_point) == CharClass::kLetter || code_point == 0x200C ||
-             code_point == 0x200D || Contains(kAlphabeticSymbols, code_point);
+      return ClassOf(code_point) == CharClass::kLetter || Contains(kNewNumbers, code_point) ||
+             code_point == 0x200C || code_point == 0x200D ||
+             Contains(kAlphabeticSymbols, code_point);
   }
 }
 
@@ -227,8 +256,7 @@ std::string ToLowerCase(std::string_view text) {
     if (code_point == 0x130) {  // the one character whose lower case is two: i, combining dot above
       out += "i\xCC\x87";
     } else {
-      AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))),
-                 &out);
+      AppendUtf8(LowerCase(code_point), &out);
     }
   }
   return out;

@@ -60,11 +60,12 @@ absl::Status Vocabulary::ReadModel(const JsonNode& vocab) {
   }
   model_tokens_.reserve(vocab.json().size());
   for (const auto& [text, id] : vocab.json().items()) {
-    if (!id.is_number_unsigned() ||
-        id.get<uint64_t>() >= uint64_t{std::numeric_limits<TokenId>::max()}) {
+    // Negative numbers become huge ones here, and fail the comparison as they should.
+    uint64_t value = id.is_number_integer() ? id.get<uint64_t>() : uint64_t{UINT64_MAX};
+    if (value >= uint64_t{std::numeric_limits<TokenId>::max()}) {
       return vocab.Error("every id must be an integer in [0, 2^31 - 1)", text);
     }
-    model_tokens_.emplace_back(text, static_cast<TokenId>(id.get<uint64_t>()));
+    model_tokens_.emplace_back(text, static_cast<TokenId>(value));
   }
   if (model_tokens_.empty()) {
     return vocab.Error("must not be empty");

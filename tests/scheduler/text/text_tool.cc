@@ -1,10 +1,11 @@
 // Encodes or decodes lines for make_tokenizer_golden.py and crosscheck.py, which compare with
 // Hugging Face `tokenizers`.
 //
-//   text_tool encode tokenizer.json   reads JSON strings, one a line; writes ids with special tokens
+//   text_tool encode tokenizer.json   reads JSON strings, one a line; writes ids with special
+//   tokens
 //                                     added, separated by spaces, one line each
-//   text_tool plain tokenizer.json    the same without special tokens, special text read as plain text
-//   text_tool decode tokenizer.json   reads ids separated by spaces; writes JSON strings
+//   text_tool plain tokenizer.json    the same without special tokens, special text read as plain
+//   text text_tool decode tokenizer.json   reads ids separated by spaces; writes JSON strings
 #include <iostream>
 #include <sstream>
 #include <string>
