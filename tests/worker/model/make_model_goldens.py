@@ -3,7 +3,7 @@
 them. Needs torch, transformers and safetensors; the test suite needs the files only.
 
     make_model_goldens.py [--only NAME]
-    make_model_goldens.py --model-dir DIR --prompt IDS --out FILE
+    make_model_goldens.py --model-dir DIR --prompt IDS [--tokens N] --out FILE
 
 Each model is a directory <name>/ with config.json, its safetensors files and golden.json: prompts,
 the tokens of greedy decoding, the log-probability of each and the five likeliest at each step, all
@@ -15,7 +15,12 @@ in which greedy decoding flips on rounding: projections N(0, 1/in), the two that
 stream divided by sqrt(2 layers) (three times that in a tied model), norms 1 + N(0, 0.1), biases N(0, 0.2), logits of deviation 4. A
 case whose two likeliest tokens come closer than MIN_MARGIN at any step is drawn again.
 
---model-dir writes the golden of a model that exists already (the bundled one).
+--model-dir writes the golden of a model that exists already. For the bundled one:
+
+    make_model_goldens.py --model-dir deploy/model --prompt "0,574,632,260,483" \\
+        --out tests/worker/model/bundled_model_golden.json
+
+For a large one, compare with the tool model_check, which the test build makes.
 """
 import argparse
 import json
@@ -163,10 +168,10 @@ def write_model(path, model, config, options):
         f.write("\n")
 
 
-def decode(model, prompt):
+def decode(model, prompt, num_tokens):
     """Greedy decoding with every step computed from the whole sequence: no cache to trust."""
     tokens, steps, margin = list(prompt), [], math.inf
-    for _ in range(NUM_TOKENS):
+    for _ in range(num_tokens):
         with torch.no_grad():
             logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].double()
         logprobs = torch.log_softmax(logits, dim=-1)
@@ -200,10 +205,10 @@ def load_as_float32(path):
     return model
 
 
-def golden(model, prompts):
+def golden(model, prompts, num_tokens=NUM_TOKENS):
     cases, margin = [], math.inf
     for prompt in prompts:
-        steps, smallest = decode(model, prompt)
+        steps, smallest = decode(model, prompt, num_tokens)
         margin = min(margin, smallest)
         cases.append({"prompt": prompt, "steps": steps})
     return cases, margin
@@ -248,13 +253,14 @@ def main():
     parser.add_argument("--only", choices=CASES, nargs="+")
     parser.add_argument("--model-dir", help="write the golden of this model instead")
     parser.add_argument("--prompt", help="with --model-dir: token ids, comma-separated; may be given as a;b")
+    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="with --model-dir: how many")
     parser.add_argument("--out", help="with --model-dir: the golden file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.model_dir:
         model = load_as_float32(args.model_dir)
         prompts = [[int(t) for t in p.split(",")] for p in args.prompt.split(";")]
-        cases, margin = golden(model, prompts)
+        cases, margin = golden(model, prompts, args.tokens)
         write_golden(args.out, cases)
         print(f"{args.model_dir}: margin {margin:.4f}")
         return
