@@ -1,0 +1,120 @@
+#include "scheduler/loop/outbox.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+
+SequenceUpdate Tokens(int32_t sequence_index,
+                      int32_t first_position,
+                      std::vector<TokenId> ids,
+                      std::string text = "") {
+  SequenceUpdate update;
+  update.sequence_index = sequence_index;
+  update.first_position = first_position;
+  update.token_ids = std::move(ids);
+  update.text = std::move(text);
+  return update;
+}
+
+TEST(OutboxTest, TokensThatPileUpLeaveAsOneMessagePerSequence) {
+  Outbox outbox({});
+
+  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}, "a"), 10));
+  ASSERT_TRUE(outbox.Append(Tokens(1, 0, {7}), 10));
+  ASSERT_TRUE(outbox.Append(Tokens(0, 1, {2, 3}, "bc"), 11));
+  const auto first = outbox.Take();
+  const auto second = outbox.Take();
+
+  EXPECT_EQ(first->first_position, 0);
+  EXPECT_THAT(first->token_ids, ElementsAre(1, 2, 3));
+  EXPECT_EQ(first->text, "abc");
+  EXPECT_THAT(second->token_ids, ElementsAre(7));
+  EXPECT_FALSE(outbox.Take().has_value());
+}
+
+TEST(OutboxTest, TokensThatComeWhileOneMessageIsOnItsWayMakeAnother) {
+  Outbox outbox({});
+  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}), 10));
+  ASSERT_TRUE(outbox.Take().has_value());
+
+  ASSERT_TRUE(outbox.Append(Tokens(0, 1, {2}), 11));
+  const auto next = outbox.Take();
+
+  EXPECT_EQ(next->first_position, 1);
+  EXPECT_THAT(next->token_ids, ElementsAre(2));
+}
+
+TEST(OutboxTest, MergingKeepsLogprobsAndTheEnd) {
+  Outbox outbox({});
+  SequenceUpdate first = Tokens(0, 0, {1});
+  first.logprobs = {{-0.5F, {}}};
+  SequenceUpdate second = Tokens(0, 1, {2});
+  second.logprobs = {{-0.25F, {{2, -0.25F}}}};
+  second.end.emplace();
+  second.end->num_output_tokens = 2;
+
+  ASSERT_TRUE(outbox.Append(std::move(first), 0));
+  ASSERT_TRUE(outbox.Append(std::move(second), 0));
+  const auto merged = outbox.Take();
+
+  ASSERT_EQ(merged->logprobs.size(), 2U);
+  EXPECT_EQ(merged->logprobs[1].logprob, -0.25F);
+  ASSERT_TRUE(merged->end.has_value());
+  EXPECT_EQ(merged->end->num_output_tokens, 2);
+}
+
+TEST(OutboxTest, AppendRefusesWhatExceedsTheTokenLimit) {
+  Outbox outbox({.max_tokens = 3, .max_bytes = 1000});
+
+  EXPECT_TRUE(outbox.Append(Tokens(0, 0, {1, 2}), 0));
+  EXPECT_FALSE(outbox.Append(Tokens(0, 2, {3, 4}), 0));
+  EXPECT_TRUE(outbox.Append(Tokens(0, 2, {3}), 0));
+  ASSERT_TRUE(outbox.Take().has_value());
+  EXPECT_TRUE(outbox.Append(Tokens(0, 3, {4, 5, 6}), 0));
+}
+
+TEST(OutboxTest, AppendRefusesWhatExceedsTheByteLimit) {
+  Outbox outbox({.max_tokens = 100, .max_bytes = 20});
+
+  EXPECT_TRUE(outbox.Append(Tokens(0, 0, {1}, std::string(16, 'x')), 0));
+  EXPECT_FALSE(outbox.Append(Tokens(0, 1, {2}, ""), 0));
+  ASSERT_TRUE(outbox.Take().has_value());
+  EXPECT_TRUE(outbox.Append(Tokens(0, 1, {2}, ""), 0));
+}
+
+TEST(OutboxTest, IsStalledFromTheFirstMessageThatWaitsUntilOneGetsThrough) {
+  Outbox outbox({});
+
+  EXPECT_EQ(outbox.stalled_since(), kInfiniteFuture);
+  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}), 10));
+  ASSERT_TRUE(outbox.Take().has_value());
+  ASSERT_TRUE(outbox.Append(Tokens(0, 1, {2}), 20));
+  EXPECT_EQ(outbox.stalled_since(), 10);
+  outbox.OnSent(30);
+  EXPECT_EQ(outbox.stalled_since(), 30);
+  ASSERT_TRUE(outbox.Take().has_value());
+  outbox.OnSent(40);
+  EXPECT_EQ(outbox.stalled_since(), kInfiniteFuture);
+}
+
+TEST(OutboxTest, ClearDropsEverythingAndMakesRoom) {
+  Outbox outbox({.max_tokens = 2, .max_bytes = 100});
+  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1, 2}), 10));
+
+  outbox.Clear();
+
+  EXPECT_TRUE(outbox.empty());
+  EXPECT_EQ(outbox.stalled_since(), kInfiniteFuture);
+  EXPECT_TRUE(outbox.Append(Tokens(0, 0, {1, 2}), 11));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,291 @@
+#include "scheduler/loop/output_router.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+#include "tests/scheduler/loop/letter_tokenizer.h"
+#include "tests/scheduler/loop/recording_stream.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr RequestId kId(1);
+constexpr TokenId kEos = 25;
+
+class OutputRouterTest : public testing::Test {
+ protected:
+  OutputRouterTest() : tokenizer_(MakeLetterTokenizer()), router_(&observer_) {
+    options_.tokenizer = tokenizer_.get();
+  }
+
+  void StopAt(std::vector<std::string> stops, bool include = false) {
+    options_.stop_strings = stops;
+    options_.stop_matcher = *StopMatcher::Create(stops, include);
+  }
+  std::shared_ptr<RecordingStream> Open(int32_t num_sequences = 1) {
+    Request request;
+    request.id = kId;
+    request.prompt_token_ids = Letters("the prompt");
+    request.num_sequences = num_sequences;
+    request.stop_token_ids = {kEos};
+    auto stream = std::make_shared<RecordingStream>();
+    router_.Open(request, options_, stream);
+    return stream;
+  }
+  OutputRouter::Published Publish(std::vector<OutputEvent> events) {
+    return router_.Publish(events, /*now=*/100);
+  }
+  static TokenCommitted Token(int32_t index, TokenId id, int32_t sequence_index = 0) {
+    return {.request_id = kId,
+            .sequence_index = sequence_index,
+            .token_index = index,
+            .token_id = id,
+            .logprob = -1.0F,
+            .top_logprobs = {}};
+  }
+  static SequenceFinished Finished(FinishReason reason,
+                                   int32_t sequence_index = 0,
+                                   bool is_last = true) {
+    return {.request_id = kId,
+            .sequence_index = sequence_index,
+            .reason = reason,
+            .num_output_tokens = 0,
+            .is_last_of_request = is_last};
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  LoopObserver observer_;
+  OutputRouter router_;
+  OutputOptions options_;
+};
+
+TEST_F(OutputRouterTest, OneUpdatePerSequenceAndPublish) {
+  auto stream = Open(/*num_sequences=*/2);
+
+  Publish({Token(0, 0), Token(0, 1, 1), Token(1, 2)});
+  Publish({Token(2, 3)});
+
+  const auto updates = stream->updates();
+  ASSERT_THAT(updates, SizeIs(3));
+  EXPECT_THAT(updates[0].token_ids, ElementsAre(0, 2));
+  EXPECT_EQ(updates[0].text, "ac");
+  EXPECT_EQ(updates[1].sequence_index, 1);
+  EXPECT_EQ(updates[2].first_position, 2);
+}
+
+TEST_F(OutputRouterTest, TheEndComesWithTheLastToken) {
+  auto stream = Open();
+
+  Publish({Token(0, 0), Finished(FinishReason::kLength)});
+
+  ASSERT_THAT(stream->updates(), SizeIs(1));
+  ASSERT_TRUE(stream->updates()[0].end.has_value());
+  EXPECT_EQ(stream->updates()[0].end->reason, SequenceEnd::Reason::kLength);
+  EXPECT_EQ(stream->updates()[0].end->num_output_tokens, 1);
+  EXPECT_EQ(stream->updates()[0].end->num_prompt_tokens, 10);
+  EXPECT_TRUE(stream->end()->ok());
+  EXPECT_EQ(router_.num_open(), 0U);
+}
+
+TEST_F(OutputRouterTest, TextOfAStopTokenIsLeftOutAndItsIdIsNot) {
+  auto stream = Open();
+
+  Publish({Token(0, 0)});
+  Publish({Token(1, kEos), Finished(FinishReason::kStop)});
+
+  EXPECT_EQ(stream->Text(), "a");
+  EXPECT_THAT(*stream->Tokens(), ElementsAre(0, kEos));
+}
+
+TEST_F(OutputRouterTest, BytesOfACharacterAreHeldBackUntilItIsWhole) {
+  auto stream = Open();
+
+  Publish({Token(0, kFirstByteOfE)});
+  Publish({Token(1, kSecondByteOfE)});
+  Publish({Token(2, kFirstByteOfE), Finished(FinishReason::kLength)});
+
+  EXPECT_EQ(stream->updates()[0].text, "");
+  EXPECT_EQ(stream->updates()[1].text, "é");
+  EXPECT_EQ(stream->updates()[2].end->text, "\xEF\xBF\xBD");
+}
+
+TEST_F(OutputRouterTest, AStopStringEndsTheSequenceAndIsReportedOnce) {
+  StopAt({"bc"});
+  auto stream = Open();
+
+  EXPECT_THAT(Publish({Token(0, 0)}).stopped, IsEmpty());
+  EXPECT_THAT(Publish({Token(1, 1)}).stopped, IsEmpty());
+  const auto published = Publish({Token(2, 2)});
+  Publish({Token(3, 3), Finished(FinishReason::kStop)});
+
+  ASSERT_THAT(published.stopped, SizeIs(1));
+  EXPECT_EQ(published.stopped[0].request_id, kId);
+  EXPECT_EQ(stream->Text(), "a");
+  EXPECT_THAT(*stream->Tokens(), ElementsAre(0, 1, 2));
+  ASSERT_TRUE(stream->updates().back().end.has_value());
+  EXPECT_EQ(stream->updates().back().end->matched_stop, "bc");
+  EXPECT_EQ(stream->updates().back().end->reason, SequenceEnd::Reason::kStop);
+  EXPECT_TRUE(stream->end()->ok());
+}
+
+TEST_F(OutputRouterTest, AStopStringInTheLastTokenWinsOverItsLength) {
+  StopAt({"b"}, /*include=*/true);
+  auto stream = Open();
+
+  Publish({Token(0, 0), Token(1, 1), Finished(FinishReason::kLength)});
+
+  EXPECT_EQ(stream->updates()[0].end->reason, SequenceEnd::Reason::kStop);
+  EXPECT_EQ(stream->updates()[0].end->matched_stop, "b");
+  EXPECT_EQ(stream->Text(), "ab");
+}
+
+TEST_F(OutputRouterTest, WhatMightHaveBecomeAStopStringComesAtTheEnd) {
+  StopAt({"bcd"});
+  auto stream = Open();
+
+  Publish({Token(0, 0), Token(1, 1), Token(2, 2)});
+  Publish({Finished(FinishReason::kLength)});
+
+  EXPECT_EQ(stream->updates()[0].text, "a");
+  EXPECT_EQ(stream->updates()[1].end->text, "bc");
+}
+
+TEST_F(OutputRouterTest, StopStringsWorkWithoutReturningText) {
+  StopAt({"b"});
+  options_.return_text = false;
+  auto stream = Open();
+
+  const auto published = Publish({Token(0, 0), Token(1, 1)});
+
+  EXPECT_THAT(published.stopped, SizeIs(1));
+  EXPECT_EQ(stream->Text(), "");
+}
+
+TEST_F(OutputRouterTest, WithoutATokenizerOnlyIdsAreSent) {
+  options_.tokenizer = nullptr;
+  options_.return_text = false;
+  auto stream = Open();
+
+  Publish({Token(0, 1000), Finished(FinishReason::kStop)});
+
+  EXPECT_THAT(*stream->Tokens(), ElementsAre(1000));
+  EXPECT_EQ(stream->Text(), "");
+}
+
+TEST_F(OutputRouterTest, LogprobsAreSentWhenAskedFor) {
+  options_.return_logprobs = true;
+  auto stream = Open();
+
+  Publish({Token(0, 0), Token(1, 1)});
+
+  ASSERT_THAT(stream->updates()[0].logprobs, SizeIs(2));
+  EXPECT_EQ(stream->updates()[0].logprobs[0].logprob, -1.0F);
+}
+
+struct BadEnd {
+  FinishReason reason;
+  absl::StatusCode code;
+  std::string name;
+};
+
+class OutputRouterBadEndTest : public OutputRouterTest,
+                               public testing::WithParamInterface<BadEnd> {};
+
+TEST_P(OutputRouterBadEndTest, EndsTheStreamWithItsStatus) {
+  auto stream = Open();
+  Publish({Token(0, 0)});
+
+  Publish({Finished(GetParam().reason)});
+
+  EXPECT_EQ(stream->end()->code(), GetParam().code);
+  EXPECT_EQ(ReasonOf(*stream->end()), GetParam().name);
+  EXPECT_EQ(MetadataOf(*stream->end(), "next_index"), "1");
+  EXPECT_EQ(stream->num_ends(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllReasons,
+    OutputRouterBadEndTest,
+    testing::Values(
+        BadEnd{FinishReason::kAborted, absl::StatusCode::kCancelled, "CLIENT"},
+        BadEnd{FinishReason::kExpiredQueued, absl::StatusCode::kDeadlineExceeded, "EXPIRED_QUEUED"},
+        BadEnd{
+            FinishReason::kExpiredRunning, absl::StatusCode::kDeadlineExceeded, "EXPIRED_RUNNING"},
+        BadEnd{FinishReason::kNonFinite, absl::StatusCode::kInternal, "NON_FINITE_LOGITS"},
+        BadEnd{
+            FinishReason::kNoCapacity, absl::StatusCode::kResourceExhausted, "EXCEEDS_CAPACITY"}),
+    [](const auto& param) { return param.param.name; });
+
+TEST_F(OutputRouterTest, TheFirstAbortStatusIsTheOneToldToTheStream) {
+  auto stream = Open();
+
+  router_.SetAbortStatus(kId, absl::UnavailableError("first"));
+  router_.SetAbortStatus(kId, absl::UnavailableError("second"));
+  router_.SetAbortStatus(RequestId(99), absl::UnavailableError("nobody"));
+  Publish({Finished(FinishReason::kAborted)});
+
+  EXPECT_EQ(*stream->end(), absl::UnavailableError("first"));
+}
+
+TEST_F(OutputRouterTest, OneSequenceThatEndsBadlyEndsTheStreamBadly) {
+  auto stream = Open(/*num_sequences=*/2);
+
+  Publish({Token(0, 0), Finished(FinishReason::kNonFinite, 0, /*is_last=*/false)});
+  Publish({Token(0, 1, 1), Finished(FinishReason::kLength, 1)});
+
+  EXPECT_EQ(ReasonOf(*stream->end()), "NON_FINITE_LOGITS");
+  EXPECT_EQ(stream->Text(1), "b");
+}
+
+TEST_F(OutputRouterTest, AReaderThatIsTooSlowIsCutAndToldSo) {
+  auto stream = Open();
+  stream->RefuseWrites();
+
+  const auto published = Publish({Token(0, 0)});
+  Publish({Token(1, 1)});
+  Publish({Finished(FinishReason::kAborted)});
+
+  EXPECT_THAT(published.overflowed, ElementsAre(kId));
+  EXPECT_EQ(ReasonOf(*stream->end()), "SLOW_CONSUMER");
+}
+
+TEST_F(OutputRouterTest, AReaderThatIsTooSlowForTheVeryLastTokenIsNotToldThatAllIsWell) {
+  auto stream = Open();
+  stream->RefuseWrites();
+
+  Publish({Token(0, 0), Finished(FinishReason::kLength)});
+
+  EXPECT_EQ(ReasonOf(*stream->end()), "SLOW_CONSUMER");
+}
+
+TEST_F(OutputRouterTest, FindStalledNamesStreamsThatGetNothingThrough) {
+  auto stream = Open();
+
+  EXPECT_THAT(router_.FindStalled(50), IsEmpty());
+  stream->StallSince(49);
+  EXPECT_THAT(router_.FindStalled(49), IsEmpty());
+  EXPECT_THAT(router_.FindStalled(50), ElementsAre(kId));
+}
+
+TEST_F(OutputRouterTest, RejectEndsTheStreamWithoutOutput) {
+  auto stream = Open();
+
+  router_.Reject(kId, absl::ResourceExhaustedError("full"), 100);
+
+  EXPECT_THAT(stream->updates(), IsEmpty());
+  EXPECT_EQ(*stream->end(), absl::ResourceExhaustedError("full"));
+  EXPECT_THAT(router_.OpenRequests(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,425 @@
+#include "scheduler/loop/scheduler_loop.h"
+
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+#include "tests/scheduler/loop/fake_worker_client.h"
+#include "tests/scheduler/loop/letter_tokenizer.h"
+#include "tests/scheduler/loop/recording_stream.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::Optional;
+using testing::SizeIs;
+
+constexpr StepLimits kLimits = {.num_blocks = 64,
+                                .block_size_tokens = 4,
+                                .max_sequences = 8,
+                                .max_tokens_per_step = 32,
+                                .max_model_len = 100,
+                                .vocab_size = kLetterVocabSize};
+
+// The output of a request that nothing disturbed.
+std::vector<TokenId> ExpectedOutput(const Request& request, int32_t sequence_index = 0) {
+  std::vector<TokenId> tokens = request.prompt_token_ids;
+  std::vector<TokenId> output;
+  for (int32_t i = 0; i < request.max_tokens; ++i) {
+    output.push_back(
+        ExpectedToken(tokens, request.sampling.seed, sequence_index, kLetterVocabSize));
+    tokens.push_back(output.back());
+  }
+  return output;
+}
+
+class SchedulerLoopTest : public testing::Test {
+ protected:
+  SchedulerLoopTest() : SchedulerLoopTest(LoopConfig{}) {}
+  explicit SchedulerLoopTest(const LoopConfig& config)
+      : inbox_(100),
+        client_(&inbox_, kLimits),
+        loop_(config,
+              {.inbox = &inbox_,
+               .workers = &client_,
+               .state = &state_,
+               .observer = &observer_,
+               .clock = [this] { return now_; }}) {}
+
+  struct Added {
+    Request request;
+    RequestId id;
+    std::shared_ptr<RecordingStream> stream;
+  };
+  Added Add(const RequestSpec& spec, const OutputOptions& output = {}) {
+    Added added{.request = MakeRequest(spec, kLetterVocabSize),
+                .id = {},
+                .stream = std::make_shared<RecordingStream>()};
+    added.id =
+        inbox_.Add({.request = added.request, .output = output, .stream = added.stream}).value();
+    return added;
+  }
+  bool Turn() { return loop_.Turn(absl::ZeroDuration()); }
+  // Answers steps until none is sent any more.
+  void RunDry() {
+    for (Turn(); client_.unanswered().has_value(); Turn()) {
+      client_.Answer();
+    }
+  }
+
+  Instant now_ = kNanosPerSecond;
+  Inbox inbox_;
+  FakeWorkerClient client_;
+  ServingState state_;
+  LoopObserver observer_;
+  SchedulerLoop loop_;
+};
+
+TEST_F(SchedulerLoopTest, ARequestGetsTheTokensOfItsSequence) {
+  client_.BeginEpoch();
+  Added added = Add({.id = 7, .prompt = 5, .max_tokens = 6});
+
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+  EXPECT_THAT(added.stream->end(), Optional(absl::OkStatus()));
+  EXPECT_EQ(state_.Get().num_open_requests, 0);
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(SchedulerLoopTest, TokensOfAStepArePublishedAfterTheNextStepIsSent) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 3});
+  Turn();
+  client_.Answer();
+
+  Turn();
+
+  EXPECT_EQ(client_.num_steps(), 2);
+  EXPECT_TRUE(client_.unanswered().has_value());
+  EXPECT_THAT(added.stream->updates(), SizeIs(1));
+}
+
+TEST_F(SchedulerLoopTest, EventsThatArriveWhileAStepRunsAreNotLost) {
+  client_.BeginEpoch();
+  Added first = Add({.id = 1, .prompt = 2, .max_tokens = 3});
+  Turn();
+
+  Added second = Add({.id = 2, .prompt = 2, .max_tokens = 3});
+  Added third = Add({.id = 3, .prompt = 2, .max_tokens = 3});
+  inbox_.Post(AbortRequest{third.id, absl::CancelledError("changed my mind")});
+  Turn();
+  client_.Answer();
+  RunDry();
+
+  EXPECT_THAT(first.stream->Tokens(), Optional(ExpectedOutput(first.request)));
+  EXPECT_THAT(second.stream->Tokens(), Optional(ExpectedOutput(second.request)));
+  EXPECT_THAT(third.stream->end(), Optional(absl::CancelledError("changed my mind")));
+}
+
+TEST_F(SchedulerLoopTest, RequestsWaitForTheFirstGroup) {
+  Added added = Add({.prompt = 2, .max_tokens = 2});
+  Turn();
+  EXPECT_EQ(client_.num_steps(), 0);
+
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(SchedulerLoopTest, AGroupLostInMidStepChangesNoTokenOfAnyStream) {
+  client_.BeginEpoch();
+  Added first = Add({.id = 1, .prompt = 9, .max_tokens = 10});
+  Added second = Add({.id = 2, .prompt = 3, .max_tokens = 10, .num_sequences = 2});
+  for (int i = 0; i < 4; ++i) {
+    Turn();
+    client_.Answer();
+  }
+  Turn();
+  ASSERT_TRUE(client_.unanswered().has_value());
+
+  client_.LoseGroup();
+  Turn();
+  EXPECT_EQ(state_.Get().group, ServingState::Group::kLost);
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_THAT(client_.abandoned(), ElementsAre(1));
+  EXPECT_EQ(state_.Get().group, ServingState::Group::kReady);
+  EXPECT_THAT(first.stream->Tokens(), Optional(ExpectedOutput(first.request)));
+  EXPECT_THAT(second.stream->Tokens(0), Optional(ExpectedOutput(second.request, 0)));
+  EXPECT_THAT(second.stream->Tokens(1), Optional(ExpectedOutput(second.request, 1)));
+  EXPECT_TRUE(first.stream->end()->ok() && second.stream->end()->ok());
+}
+
+TEST_F(SchedulerLoopTest, AnAnswerOfALostEpochIsDropped) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 4});
+  Turn();
+  const StepResult late = client_.Compute();
+
+  client_.LoseGroup();
+  Turn();
+  client_.BeginEpoch();
+  inbox_.Post(StepReply{late});
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(SchedulerLoopTest, AnAnswerThatDoesNotFitItsPlanFencesTheGroup) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 4});
+  Turn();
+  StepResult wrong = client_.Compute();
+  wrong.plan_digest ^= 1;
+
+  inbox_.Post(StepReply{wrong});
+  Turn();
+  EXPECT_THAT(client_.abandoned(), ElementsAre(1));
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(SchedulerLoopTest, AStepThatIsOverdueIsAskedAgainOnceThenTheGroupIsFenced) {
+  const int64_t timeout = StepTimerConfig().first_timeout_ns;
+  client_.BeginEpoch();
+  Add({.prompt = 2, .max_tokens = 4});
+  Turn();
+
+  now_ += timeout - 1;
+  Turn();
+  EXPECT_EQ(client_.num_resends(), 0);
+  now_ += 1;
+  Turn();
+  EXPECT_EQ(client_.num_resends(), 1);
+  EXPECT_THAT(client_.abandoned(), SizeIs(0));
+  now_ += timeout;
+  Turn();
+
+  EXPECT_EQ(client_.num_resends(), 1);
+  EXPECT_THAT(client_.abandoned(), ElementsAre(1));
+}
+
+TEST_F(SchedulerLoopTest, ARequestThatExpiresInTheQueueEndsWithoutAWorker) {
+  Added added = Add({.prompt = 2, .deadline = now_ + 5});
+  Turn();
+
+  now_ += 5;
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "EXPIRED_QUEUED");
+}
+
+TEST_F(SchedulerLoopTest, ARequestThatExpiresWhileItRunsEndsAtTheNextStep) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 50, .deadline = now_ + 5});
+  Turn();
+  client_.Answer();
+  Turn();
+  client_.Answer();
+
+  now_ += 5;
+  RunDry();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "EXPIRED_RUNNING");
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(SchedulerLoopTest, AStopStringEndsTheSequenceInTheCoreToo) {
+  const auto tokenizer = MakeLetterTokenizer();
+  Request probe = MakeRequest({.id = 5, .prompt = 3, .max_tokens = 40}, kLetterVocabSize);
+  const std::vector<TokenId> expected = ExpectedOutput(probe);
+  const auto letter =
+      std::find_if(expected.begin() + 3, expected.end(), [](TokenId id) { return id < kSpaceId; });
+  const std::string stop(1, static_cast<char>('a' + *letter));
+  OutputOptions output;
+  output.tokenizer = tokenizer.get();
+  output.stop_strings = {stop};
+  output.stop_matcher = *StopMatcher::Create({stop}, false);
+  client_.BeginEpoch();
+
+  Added added = Add({.id = 5, .prompt = 3, .max_tokens = 40}, output);
+  RunDry();
+
+  const auto tokens = *added.stream->Tokens();
+  ASSERT_FALSE(tokens.empty());
+  EXPECT_EQ(tokens.back(), *letter);
+  EXPECT_LT(tokens.size(), 40U);
+  EXPECT_EQ(added.stream->updates().back().end->matched_stop, stop);
+  EXPECT_EQ(state_.Get().stats.num_running_requests, 0);
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(SchedulerLoopTest, AStreamThatGetsNothingThroughIsCut) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 50});
+  Turn();
+  added.stream->StallSince(now_);
+
+  now_ += LoopConfig().slow_consumer_ns + kNanosPerSecond;
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "SLOW_CONSUMER");
+}
+
+TEST_F(SchedulerLoopTest, AStreamThatOverflowsIsCut) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 50});
+  added.stream->RefuseWrites();
+
+  RunDry();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "SLOW_CONSUMER");
+  EXPECT_LT(client_.num_steps(), 5);
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(SchedulerLoopTest, RequestsEndWhenALostGroupDoesNotComeBack) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 50});
+  Turn();
+  client_.LoseGroup();
+  Turn();
+  EXPECT_TRUE(state_.CheckAdmission().ok());
+
+  now_ += LoopConfig().recovery_timeout_ns;
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "RECOVERY_TIMEOUT");
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
+  client_.BeginEpoch();
+  Turn();
+  EXPECT_TRUE(state_.CheckAdmission().ok());
+}
+
+TEST_F(SchedulerLoopTest, AbortAllEndsWhatRunsAndRefusesWhatComes) {
+  client_.BeginEpoch();
+  Added running = Add({.id = 1, .prompt = 2, .max_tokens = 50});
+  Turn();
+
+  inbox_.Post(AbortAll{absl::UnavailableError("closing")});
+  Turn();
+  Added late = Add({.id = 2, .prompt = 2});
+  Turn();
+
+  EXPECT_THAT(running.stream->end(), Optional(absl::UnavailableError("closing")));
+  EXPECT_THAT(late.stream->end(), Optional(absl::UnavailableError("closing")));
+}
+
+TEST_F(SchedulerLoopTest, StopEndsTheLoopAndEveryStream) {
+  Added added = Add({.prompt = 2});
+  EXPECT_TRUE(Turn());
+
+  inbox_.Post(Stop{});
+
+  EXPECT_FALSE(Turn());
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "DRAINING");
+}
+
+class BoundedQueueLoopTest : public SchedulerLoopTest {
+ protected:
+  BoundedQueueLoopTest()
+      : SchedulerLoopTest(
+            LoopConfig{.core = {.max_queued_requests = 2, .max_queued_tokens = 10, .watermark = 0},
+                       .step_timer = {}}) {}
+};
+
+TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
+  Add({.id = 1, .prompt = 2});
+  Added too_many_tokens = Add({.id = 2, .prompt = 9});
+  Add({.id = 3, .prompt = 2});
+  Added one_too_many = Add({.id = 4, .prompt = 2});
+
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*too_many_tokens.stream->end()), "QUEUE_TOKENS");
+  EXPECT_EQ(ReasonOf(*one_too_many.stream->end()), "QUEUE_FULL");
+}
+
+TEST_F(SchedulerLoopTest, RequestsThatCanNeverFitAreRefused) {
+  client_.BeginEpoch();
+  Turn();
+
+  Added too_long = Add({.id = 1, .prompt = 100});
+  Added too_wide = Add({.id = 2, .prompt = 40, .max_tokens = 60, .num_sequences = 8});
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*too_long.stream->end()), "PROMPT_TOO_LONG");
+  EXPECT_EQ(ReasonOf(*too_wide.stream->end()), "EXCEEDS_CAPACITY");
+}
+
+TEST(InboxTest, AFullInboxRefusesRequestsAndStillTakesEverythingElse) {
+  Inbox inbox(1);
+  const auto stream = std::make_shared<RecordingStream>();
+
+  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(1)));
+  EXPECT_EQ(inbox.Add({.request = {}, .output = {}, .stream = stream}), std::nullopt);
+  inbox.Post(Stop{});
+
+  EXPECT_THAT(inbox.TakeAll(absl::ZeroDuration()), SizeIs(2));
+  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(2)));
+}
+
+// Several clients, a loop on its own thread, and a group that dies now and then.
+TEST(SchedulerLoopThreadTest, ClientsGetTheirTokensWhileTheGroupDiesAgainAndAgain) {
+  constexpr int kNumClients = 3;
+  constexpr int kRequestsPerClient = 20;
+  Inbox inbox(100);
+  FakeWorkerClient workers(&inbox, kLimits);
+  ServingState state;
+  LoopObserver observer;
+  SchedulerLoop loop(LoopConfig{},
+                     {.inbox = &inbox,
+                      .workers = &workers,
+                      .state = &state,
+                      .observer = &observer,
+                      .clock = SteadyNow});
+  workers.RunByItself();
+  std::thread loop_thread([&loop] { loop.Run(); });
+
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kNumClients; ++client) {
+    clients.emplace_back([&, client] {
+      for (int i = 0; i < kRequestsPerClient; ++i) {
+        Request request = MakeRequest(
+            {.id = static_cast<uint64_t>(100 * client + i + 1), .prompt = 1 + i, .max_tokens = 10},
+            kLetterVocabSize);
+        auto stream = std::make_shared<RecordingStream>();
+        auto id = inbox.Add({.request = request, .output = {}, .stream = stream});
+        ASSERT_TRUE(id.has_value());
+        if (i % 5 == 4) {
+          inbox.Post(AbortRequest{*id, absl::CancelledError("")});
+          EXPECT_TRUE(stream->WaitForEnd().code() != absl::StatusCode::kDeadlineExceeded);
+          continue;
+        }
+        if (i % 5 == 2) {
+          workers.LoseGroupSoon();
+        }
+        EXPECT_TRUE(stream->WaitForEnd().ok());
+        EXPECT_THAT(stream->Tokens(), Optional(ExpectedOutput(request)));
+      }
+    });
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  inbox.Post(Stop{});
+  loop_thread.join();
+
+  EXPECT_FALSE(workers.abandoned().empty());
+  EXPECT_EQ(state.Get().num_open_requests, 0);
+}
+
+}  // namespace
+}  // namespace quire
