@@ -9,10 +9,13 @@
 namespace quire {
 namespace {
 
-// Below kMinTasksPerThread tasks a thread, tasks are split until there are about
-// kSplitTasksPerThread.
-constexpr int32_t kMinTasksPerThread = 3;
-constexpr int32_t kSplitTasksPerThread = 4;
+// The work is cut until no part is above total / (kPartsPerThread * threads), as far as it can be.
+constexpr int64_t kPartsPerThread = 4;
+// Tiles of queries are not made smaller than this for the sake of more tasks: two row tiles.
+constexpr int64_t kMinTaskRows = 12;
+// Above this a task of several queries is not split by chunks: partial results take memory for each
+// row and chunk, and such a task could have been cut into tiles of fewer queries.
+constexpr int64_t kMaxSplitRows = 16;
 
 struct Tiling {
   int32_t heads_per_kv_head = 0;
@@ -77,11 +80,13 @@ int64_t RowsOf(const AttentionTask& task, const Tiling& tiling) {
 }
 
 int32_t PartsOf(const AttentionTask& task, const Tiling& tiling) {
-  if (tiling.rows_chunks_per_task == 0) {
+  const int64_t rows = RowsOf(task, tiling);
+  const bool single_query = task.query_end - task.query_begin == 1;
+  if (tiling.rows_chunks_per_task == 0 || (rows > kMaxSplitRows && !single_query)) {
     return 1;
   }
   const int32_t chunks = task.chunk_end - task.chunk_begin;
-  const int64_t wanted = DivCeil(RowsOf(task, tiling) * chunks, tiling.rows_chunks_per_task);
+  const int64_t wanted = DivCeil(rows * chunks, tiling.rows_chunks_per_task);
   return static_cast<int32_t>(std::min<int64_t>(wanted, chunks));
 }
 
@@ -131,13 +136,15 @@ void FillPlan(const PagedAttentionParams& p,
 
 AttentionPlan PlanAttention(const PagedAttentionParams& p, ThreadTeam& team, size_t work_bytes) {
   constexpr size_t kAlignment = 64;
+  const int64_t parts = kPartsPerThread * team.num_threads();
+  const int64_t total_rows = int64_t{p.query_start[p.num_seqs]} * p.num_heads;
+  const int64_t task_rows = std::clamp<int64_t>(total_rows / parts, kMinTaskRows, kMaxTaskRows);
   Tiling tiling;
   tiling.heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
-  tiling.queries_per_tile = std::max(1, kMaxTaskRows / tiling.heads_per_kv_head);
+  tiling.queries_per_tile = std::max(1, static_cast<int32_t>(task_rows) / tiling.heads_per_kv_head);
   Counts counts = CountTasks(p, tiling);
-  if (team.num_threads() > 1 && counts.tasks < int64_t{kMinTasksPerThread} * team.num_threads()) {
-    const int64_t target = int64_t{kSplitTasksPerThread} * team.num_threads();
-    tiling.rows_chunks_per_task = std::max<int64_t>(1, counts.rows_chunks / target);
+  if (team.num_threads() > 1) {
+    tiling.rows_chunks_per_task = std::max<int64_t>(1, counts.rows_chunks / parts);
     counts = CountTasks(p, tiling);
   }
 
