@@ -1,0 +1,129 @@
+#include "worker/worker_config.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+#include "common/flags/command_line.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kGibibyte = int64_t{1} << 30;
+
+class WorkerConfigTest : public testing::Test {
+ protected:
+  static absl::StatusOr<WorkerConfig> Parse(const std::vector<const char*>& arguments) {
+    absl::FlagSaver saver;
+    auto line = ParseArguments(arguments);
+    EXPECT_TRUE(line.ok()) << line.status();
+    return WorkerConfigFromFlags(line->positional);
+  }
+};
+
+TEST_F(WorkerConfigTest, ReadsEveryFlag) {
+  auto config = Parse({"--model",
+                       "/models/m",
+                       "--listen=unix:/run/w.sock",
+                       "--threads=3",
+                       "--cpu-isa=avx2",
+                       "--kv-cache-memory-bytes",
+                       "2GiB",
+                       "--num-gpu-blocks-override=77",
+                       "--device=cpu"});
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_dir, "/models/m");
+  EXPECT_EQ(config->listen.unix_path, "/run/w.sock");
+  EXPECT_EQ(config->num_threads, 3);
+  EXPECT_EQ(config->cpu_isa, "avx2");
+  EXPECT_EQ(config->kv_cache.bytes, 2 * kGibibyte);
+  EXPECT_EQ(config->kv_cache.num_blocks_override, 77);
+}
+
+TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
+  auto config = Parse({"/models/m"});
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_dir, "/models/m");
+  EXPECT_EQ(config->listen.ToString(), "127.0.0.1:50061");
+  EXPECT_GT(config->kv_cache.bytes, 0);
+  EXPECT_LE(config->kv_cache.bytes, 4 * kGibibyte);
+}
+
+struct Mistake {
+  std::vector<const char*> arguments;
+  std::string flag;
+};
+
+TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
+  const std::vector<Mistake> mistakes = {
+      {{}, "--model"},
+      {{"a", "b"}, "--model"},
+      {{"--model=a", "b"}, "--model"},
+      {{"m", "--device=cuda"}, "--device"},
+      {{"m", "--load-format=pickle"}, "--load-format"},
+      {{"m", "--threads=-1"}, "--threads"},
+      {{"m", "--threads=100000"}, "--threads"},
+      {{"m", "--listen=nowhere"}, "--listen"},
+      {{"m", "--listen=0.0.0.0:1"}, "--listen"},
+      {{"m", "--listen=10.1.2.3:1"}, "--listen"},
+      {{"m", "--kv-cache-memory-bytes=lots"}, "--kv-cache-memory-bytes"},
+      {{"m", "--kv-cache-memory-bytes=0"}, "--kv-cache-memory-bytes"},
+      {{"m", "--num-gpu-blocks-override=-2"}, "--num-gpu-blocks-override"},
+      {{"m", "--num-gpu-blocks-override=1"}, "--num-gpu-blocks-override"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    absl::Status status = Parse(mistake.arguments).status();
+
+    EXPECT_EQ(ReasonOf(status), "FLAG") << mistake.flag;
+    EXPECT_EQ(std::string(status.message()).substr(0, mistake.flag.size() + 2),
+              mistake.flag + ": ");
+  }
+}
+
+TEST_F(WorkerConfigTest, AnOpenAddressNeedsTheOperatorsWord) {
+  auto config = Parse({"m", "--listen=0.0.0.0:0", "--allow-insecure-bind"});
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->listen.host, "0.0.0.0");
+}
+
+TEST(ByteSizeTest, ReadsNumbersAndBinaryUnits) {
+  EXPECT_EQ(ParseByteSize("4294967296"), 4 * kGibibyte);
+  EXPECT_EQ(ParseByteSize("4GiB"), 4 * kGibibyte);
+  EXPECT_EQ(ParseByteSize("4g"), 4 * kGibibyte);
+  EXPECT_EQ(ParseByteSize("512MiB"), kGibibyte / 2);
+  EXPECT_EQ(ParseByteSize("64k"), 65536);
+  EXPECT_EQ(ParseByteSize("2TiB"), 2048 * kGibibyte);
+  EXPECT_EQ(ParseByteSize("100B"), 100);
+}
+
+TEST(ByteSizeTest, RefusesEverythingElse) {
+  for (const char* text : {"",
+                           "GiB",
+                           "0",
+                           "-1",
+                           "1.5GiB",
+                           "4 GiB",
+                           "4XiB",
+                           "4GB",
+                           "9223372036854775808",
+                           "9223372036854775807k",
+                           "16777216TiB"}) {
+    EXPECT_EQ(ParseByteSize(text), std::nullopt) << text;
+  }
+}
+
+TEST(DefaultKvCacheTest, TakesAThirdOfASmallMachineAndFourGibibytesOfALargeOne) {
+  EXPECT_EQ(DefaultKvCacheBytes(10 * kGibibyte), 3 * kGibibyte);
+  EXPECT_EQ(DefaultKvCacheBytes(1000 * kGibibyte), 4 * kGibibyte);
+  EXPECT_EQ(DefaultKvCacheBytes(std::nullopt), kGibibyte);
+}
+
+}  // namespace
+}  // namespace quire
