@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
@@ -92,6 +93,8 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config, const ServedMode
 SchedulerServer::~SchedulerServer() { Shutdown(absl::ZeroDuration()); }
 
 absl::Status SchedulerServer::StartGrpc() {
+  // Bytes of clients that are no message are answered; the library need not log each one.
+  google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

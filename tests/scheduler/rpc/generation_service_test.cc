@@ -1,0 +1,448 @@
+// The public service over an in-process channel, with the real loop and a worker that computes
+// without a model.
+#include "scheduler/rpc/generation_service.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include "common/base/error.h"
+#include "common/wire/grpc_status.h"
+#include "scheduler/loop/scheduler_loop.h"
+#include "scheduler/rpc/wire_message.h"
+#include "tests/scheduler/loop/fake_worker_client.h"
+#include "tests/scheduler/rpc/tiny_served_model.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr StepLimits kLimits = {.num_blocks = 64,
+                                .block_size_tokens = 4,
+                                .max_sequences = 32,
+                                .max_tokens_per_step = 64,
+                                .max_model_len = 100,
+                                .vocab_size = kLetterVocabSize};
+
+struct Answer {
+  std::vector<v1::GenerateResponse> responses;
+  absl::Status status;
+  grpc::Status wire_status;
+  std::string request_id;  // of the trailing metadata
+
+  std::vector<TokenId> Tokens(int32_t index = 0) const {
+    std::vector<TokenId> tokens;
+    for (const v1::GenerateResponse& response : responses) {
+      if (response.has_chunk() && response.chunk().index() == index) {
+        EXPECT_EQ(response.chunk().first_position(), static_cast<int32_t>(tokens.size()));
+        tokens.insert(
+            tokens.end(), response.chunk().token_ids().begin(), response.chunk().token_ids().end());
+      }
+    }
+    return tokens;
+  }
+};
+
+class GenerationServiceTest : public testing::Test {
+ protected:
+  explicit GenerationServiceTest(bool with_tokenizer = true)
+      : model_(TinyServedModel(with_tokenizer)),
+        inbox_(1000),
+        workers_(&inbox_, kLimits),
+        loop_(LoopConfig{},
+              {.inbox = &inbox_,
+               .workers = &workers_,
+               .state = &state_,
+               .observer = &observer_,
+               .clock = SteadyNow}),
+        tasks_(std::make_unique<TaskPool>(1, 100)),
+        service_({.model = &model_,
+                  .inbox = &inbox_,
+                  .state = &state_,
+                  .tasks = tasks_.get(),
+                  .live_requests = &live_requests_,
+                  .observer = &observer_,
+                  .outbox_limits = {}}) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    channel_ = server_->InProcessChannel(grpc::ChannelArguments());
+    stub_ = v1::GenerationService::NewStub(channel_);
+  }
+  ~GenerationServiceTest() override {
+    inbox_.Post(Stop{});
+    if (loop_thread_.joinable()) {
+      loop_thread_.join();
+    } else {
+      loop_.Turn(absl::ZeroDuration());
+    }
+    server_->Shutdown();
+  }
+
+  // A group is there, and the loop turns until the end of the test.
+  void Run() {
+    workers_.RunByItself();
+    loop_.Turn(absl::ZeroDuration());
+    loop_thread_ = std::thread([this] { loop_.Run(); });
+  }
+  Answer Generate(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    return Finish(context, *stub_->Generate(&context, request));
+  }
+  static Answer Finish(grpc::ClientContext& context,
+                       grpc::ClientReader<v1::GenerateResponse>& reader) {
+    Answer answer;
+    v1::GenerateResponse response;
+    while (reader.Read(&response)) {
+      answer.responses.push_back(response);
+    }
+    answer.wire_status = reader.Finish();
+    answer.status = FromGrpcStatus(answer.wire_status);
+    const auto& trailers = context.GetServerTrailingMetadata();
+    if (auto it = trailers.find("x-request-id"); it != trailers.end()) {
+      answer.request_id = std::string(it->second.data(), it->second.size());
+    }
+    return answer;
+  }
+  // Bytes of any kind to any method.
+  absl::Status CallRaw(const std::string& method, const std::string& bytes) {
+    const grpc::Slice slice(bytes);
+    grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::GenericStub stub(channel_);
+    grpc::ClientContext context;
+    absl::Mutex mutex;
+    std::optional<grpc::Status> status;
+    stub.UnaryCall(&context,
+                   "/quire.v1.GenerationService/" + method,
+                   {},
+                   &request,
+                   &response,
+                   [&](grpc::Status done) {
+                     absl::MutexLock lock(&mutex);
+                     status = std::move(done);
+                   });
+    absl::MutexLock lock(&mutex);
+    const auto is_done = [&status] { return status.has_value(); };
+    mutex.Await(absl::Condition(&is_done));
+    return FromGrpcStatus(*status);
+  }
+
+  static v1::GenerateRequest Prompt(const std::string& text, int32_t max_tokens) {
+    v1::GenerateRequest request;
+    request.set_text(text);
+    request.mutable_stopping()->set_max_tokens(max_tokens);
+    request.mutable_stopping()->set_ignore_eos(true);
+    request.mutable_sampling()->set_seed(5);
+    return request;
+  }
+  static std::vector<TokenId> Expected(const std::string& text,
+                                       int32_t max_tokens,
+                                       int32_t index = 0) {
+    std::vector<TokenId> tokens = Letters(text);
+    for (int32_t i = 0; i < max_tokens; ++i) {
+      tokens.push_back(ExpectedToken(tokens, /*seed=*/5, index, kLetterVocabSize));
+    }
+    return {tokens.begin() + static_cast<ptrdiff_t>(text.size()), tokens.end()};
+  }
+
+  ServedModel model_;
+  Inbox inbox_;
+  FakeWorkerClient workers_;
+  ServingState state_;
+  LoopObserver observer_;
+  SchedulerLoop loop_;
+  std::unique_ptr<TaskPool> tasks_;
+  LiveRequests live_requests_;
+  GenerationService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::GenerationService::Stub> stub_;
+  std::thread loop_thread_;
+};
+
+TEST_F(GenerationServiceTest, StreamsStartTokensTextAndEnd) {
+  Run();
+
+  const Answer answer = Generate(Prompt("hello", 6));
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.Tokens(), Expected("hello", 6));
+  const v1::GenerateResponse& first = answer.responses.front();
+  ASSERT_TRUE(first.has_started());
+  EXPECT_EQ(first.started().num_prompt_tokens(), 5);
+  EXPECT_EQ(first.started().seed(), 5U);
+  EXPECT_EQ(first.started().request_id(), answer.request_id);
+  EXPECT_FALSE(answer.request_id.empty());
+  const v1::GenerateResponse& last = answer.responses.back();
+  ASSERT_TRUE(last.has_finished());
+  EXPECT_EQ(last.finished().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(last.finished().num_output_tokens(), 6);
+}
+
+TEST_F(GenerationServiceTest, EverySequenceOfARequestIsStreamed) {
+  Run();
+  v1::GenerateRequest request = Prompt("ab", 5);
+  request.set_n(3);
+
+  const Answer answer = Generate(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  for (int32_t index = 0; index < 3; ++index) {
+    EXPECT_EQ(answer.Tokens(index), Expected("ab", 5, index));
+  }
+}
+
+TEST_F(GenerationServiceTest, AFreshSeedIsReportedAndRepeatsTheAnswer) {
+  Run();
+  v1::GenerateRequest request = Prompt("ab", 5);
+  request.mutable_sampling()->clear_seed();
+
+  const Answer first = Generate(request);
+  request.mutable_sampling()->set_seed(first.responses.front().started().seed());
+  const Answer second = Generate(request);
+
+  EXPECT_EQ(first.Tokens(), second.Tokens());
+}
+
+TEST_F(GenerationServiceTest, BytesThatAreNoMessageAreAnsweredAsSuchByEveryMethod) {
+  Run();
+
+  for (const char* method : {"Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo"}) {
+    const absl::Status status = CallRaw(method, "\xFF\xFF\xFF");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << method << status;
+    EXPECT_EQ(ReasonOf(status), "MALFORMED_PROTO") << method;
+  }
+}
+
+TEST_F(GenerationServiceTest, ARefusalNamesTheFieldAndTheRequest) {
+  Run();
+  v1::GenerateRequest request = Prompt("ab", 0);
+  request.set_request_id("mine");
+
+  const Answer answer = Generate(request);
+
+  EXPECT_EQ(ReasonOf(answer.status), "MAX_TOKENS_RANGE");
+  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("stopping.max_tokens"));
+  EXPECT_EQ(answer.request_id, "mine");
+  EXPECT_THAT(answer.responses, IsEmpty());
+}
+
+TEST_F(GenerationServiceTest, BeforeTheFirstGroupRequestsAreToldToComeBack) {
+  const Answer answer = Generate(Prompt("ab", 3));
+
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(answer.status), "LOADING");
+  EXPECT_TRUE(RetryDelayOf(answer.wire_status).has_value());
+}
+
+TEST_F(GenerationServiceTest, WhileDrainingRequestsAreRefused) {
+  Run();
+  state_.SetDraining();
+
+  EXPECT_EQ(ReasonOf(Generate(Prompt("ab", 3)).status), "DRAINING");
+}
+
+TEST_F(GenerationServiceTest, ALiveRequestIdIsTakenAndAFreedOneIsNot) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());  // ready; the steps stay unanswered
+  v1::GenerateRequest request = Prompt("ab", 3);
+  request.set_request_id("one");
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (state_.Get().num_open_requests == 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+
+  EXPECT_EQ(ReasonOf(Generate(request).status), "REQUEST_ID_IN_USE");
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (state_.Get().num_open_requests > 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+  request.mutable_stopping()->set_max_tokens(0);
+
+  EXPECT_EQ(ReasonOf(Generate(request).status), "MAX_TOKENS_RANGE");
+}
+
+TEST_F(GenerationServiceTest, AbortEndsTheStreamOfAnother) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());
+  v1::GenerateRequest request = Prompt("ab", 3);
+  request.set_request_id("one");
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (state_.Get().num_open_requests == 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+
+  grpc::ClientContext abort_context;
+  v1::AbortRequest abort;
+  abort.set_request_id("one");
+  v1::AbortResponse abort_response;
+  const grpc::Status aborted = stub_->Abort(&abort_context, abort, &abort_response);
+  while (state_.Get().num_open_requests > 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+  const Answer answer = Finish(context, *reader);
+
+  EXPECT_TRUE(aborted.ok());
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ReasonOf(answer.status), "ADMIN");
+}
+
+TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {
+  grpc::ClientContext context;
+  v1::AbortRequest abort;
+  abort.set_request_id("nobody");
+  v1::AbortResponse response;
+
+  const absl::Status status = FromGrpcStatus(stub_->Abort(&context, abort, &response));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GenerationServiceTest, ATimeoutEndsARequestThatWaits) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());
+  v1::GenerateRequest request = Prompt("ab", 3);
+  request.set_timeout_ms(1);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  std::atomic<bool> is_done = false;
+  std::thread turner([this, &is_done] {
+    while (!is_done) {
+      loop_.Turn(absl::Milliseconds(1));
+      if (workers_.unanswered().has_value()) {
+        workers_.LoseGroup();  // the request was quicker than its timeout, and now it waits
+      }
+    }
+  });
+
+  const Answer answer = Finish(context, *reader);
+  is_done = true;
+  turner.join();
+
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(ReasonOf(answer.status), HasSubstr("EXPIRED"));
+}
+
+TEST_F(GenerationServiceTest, AClientThatGoesAwayFreesWhatItHeld) {
+  Run();
+  for (int i = 0; i < 20; ++i) {
+    v1::GenerateRequest request = Prompt("ab", 90);
+    grpc::ClientContext context;
+    auto reader = stub_->Generate(&context, request);
+    v1::GenerateResponse response;
+    for (int read = 0; read < i % 4; ++read) {
+      reader->Read(&response);
+    }
+    context.TryCancel();
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::CANCELLED);
+  }
+
+  EXPECT_TRUE(Generate(Prompt("ab", 3)).status.ok());
+  while (state_.Get().num_open_requests > 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(GenerationServiceTest, StreamsGoOnWhenTheGroupIsLost) {
+  Run();
+  for (int i = 0; i < 10; ++i) {
+    workers_.LoseGroupSoon();
+    const Answer answer = Generate(Prompt("hello", 8));
+
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.Tokens(), Expected("hello", 8));
+  }
+}
+
+TEST_F(GenerationServiceTest, TokenizeAndDetokenizeAreInverse) {
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("hi you");
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext first;
+  ASSERT_TRUE(stub_->Tokenize(&first, tokenize, &tokens).ok());
+  v1::DetokenizeRequest detokenize;
+  *detokenize.mutable_token_ids() = tokens.token_ids();
+  v1::DetokenizeResponse text;
+  grpc::ClientContext second;
+  ASSERT_TRUE(stub_->Detokenize(&second, detokenize, &text).ok());
+
+  EXPECT_THAT(tokens.token_ids(), ElementsAre(7, 8, kSpaceId, 24, 14, 20));
+  EXPECT_EQ(text.text(), "hi you");
+}
+
+TEST_F(GenerationServiceTest, TokenizeAndDetokenizeRefuseWhatIsNoText) {
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("\x80");
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext first;
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_token_ids(kTinyVocabSize);
+  v1::DetokenizeResponse text;
+  grpc::ClientContext second;
+
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(stub_->Tokenize(&first, tokenize, &tokens))), "INVALID_UTF8");
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(stub_->Detokenize(&second, detokenize, &text))),
+            "TOKEN_ID_RANGE");
+}
+
+TEST_F(GenerationServiceTest, ServerInfoTellsTheLimitsAndTheLoad) {
+  Run();
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+
+  ASSERT_TRUE(stub_->GetServerInfo(&context, {}, &info).ok());
+
+  EXPECT_EQ(info.model(), "tiny");
+  EXPECT_EQ(info.max_model_len_tokens(), 100);
+  EXPECT_EQ(info.num_blocks(), 63);
+  EXPECT_EQ(info.num_free_blocks(), 63);
+  EXPECT_TRUE(info.ready());
+  EXPECT_TRUE(info.has_tokenizer());
+  EXPECT_THAT(info.eos_token_ids(), ElementsAre(kTinyEos));
+}
+
+class ServiceWithoutTokenizerTest : public GenerationServiceTest {
+ protected:
+  ServiceWithoutTokenizerTest() : GenerationServiceTest(/*with_tokenizer=*/false) {}
+};
+
+TEST_F(ServiceWithoutTokenizerTest, TokenIdsAreServedAndTextIsNot) {
+  Run();
+  v1::GenerateRequest request = Prompt("", 4);
+  request.clear_text();
+  for (TokenId id : Letters("hello")) {
+    request.mutable_token_ids()->add_ids(id);
+  }
+  v1::TokenizeRequest tokenize;
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext context;
+
+  const Answer answer = Generate(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.Tokens(), Expected("hello", 4));
+  EXPECT_EQ(ReasonOf(Generate(Prompt("hello", 4)).status), "NO_TOKENIZER");
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(stub_->Tokenize(&context, tokenize, &tokens))), "NO_TOKENIZER");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,88 @@
+#include "scheduler/rpc/wire_message.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+grpc::ByteBuffer Bytes(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string ReasonFor(const std::string& bytes) {
+  v1::GenerateRequest message;
+  return ReasonOf(ParseMessage(Bytes(bytes), &message));
+}
+
+// A length-delimited field.
+std::string Field(int number, const std::string& content) {
+  std::string bytes(1, static_cast<char>(number << 3 | 2));
+  for (size_t length = content.size();; length >>= 7) {
+    bytes.push_back(static_cast<char>((length & 0x7F) | (length > 0x7F ? 0x80 : 0)));
+    if (length <= 0x7F) {
+      break;
+    }
+  }
+  return bytes + content;
+}
+
+TEST(WireMessageTest, WhatIsBuiltIsParsedBack) {
+  v1::GenerateRequest message;
+  message.set_text("a prompt");
+  message.mutable_sampling()->set_seed(7);
+
+  v1::GenerateRequest parsed;
+  const absl::Status status = ParseMessage(SerializeMessage(message), &parsed);
+
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(parsed.SerializeAsString(), message.SerializeAsString());
+}
+
+TEST(WireMessageTest, NoBytesAreAnEmptyMessage) {
+  v1::GetServerInfoRequest message;
+
+  EXPECT_TRUE(ParseMessage(Bytes(""), &message).ok());
+}
+
+TEST(WireMessageTest, BytesThatAreNoMessageAreMalformed) {
+  EXPECT_EQ(ReasonFor("\xFF\xFF\xFF\xFF"), "MALFORMED_PROTO");
+  EXPECT_EQ(ReasonFor("\x1A\x7F"
+                      "abc"),
+            "MALFORMED_PROTO")
+      << "truncated field";
+  EXPECT_EQ(ReasonFor(Field(1, "\x80")), "MALFORMED_PROTO") << "string that is not UTF-8";
+}
+
+TEST(WireMessageTest, NestingDeeperThanTheLimitIsMalformed) {
+  std::string bytes;
+  for (int depth = 0; depth < 200; ++depth) {
+    bytes += '\x7B';  // start of group 15
+  }
+  for (int depth = 0; depth < 200; ++depth) {
+    bytes += '\x7C';
+  }
+
+  EXPECT_EQ(ReasonFor(bytes), "MALFORMED_PROTO");
+}
+
+TEST(WireMessageTest, AKnownFieldOfAnotherWireTypeIsMalformedAtAnyDepth) {
+  EXPECT_EQ(ReasonFor(std::string("\x18\x05", 2)), "MALFORMED_PROTO") << "text as a number";
+  EXPECT_EQ(ReasonFor(Field(5, std::string("\x08\x01", 2))), "MALFORMED_PROTO")
+      << "sampling.temperature as a varint";
+}
+
+TEST(WireMessageTest, AFewUnknownBytesAreIgnoredAndManyAreNot) {
+  EXPECT_EQ(ReasonFor(Field(15, std::string(1000, 'x'))), "");
+  EXPECT_EQ(ReasonFor(Field(15, std::string(1100, 'x'))), "UNKNOWN_FIELDS");
+  EXPECT_EQ(ReasonFor(Field(5, Field(15, std::string(1100, 'x')))), "UNKNOWN_FIELDS") << "nested";
+}
+
+}  // namespace
+}  // namespace quire
