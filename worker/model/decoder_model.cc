@@ -213,6 +213,9 @@ void DecoderModel::Normalize(
 // up as rows of a table, the pending sum as rows of a position table: residual + delta.
 float* DecoderModel::Logits(const Batch& batch) {
   const auto num_logits = static_cast<int64_t>(batch.logits_rows.size());
+  if (num_logits == 0) {
+    return workspace_.logits.floats();
+  }
   float* rows = workspace_.rows.floats();
   EmbeddingParams gather = {.num_tokens = num_logits,
                             .token_ids = batch.logits_rows.data(),

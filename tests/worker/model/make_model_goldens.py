@@ -62,7 +62,8 @@ CASES = {
     "llama_tied": ("Llama", dict(ROPE, tie_word_embeddings=True), {}),
     "llama_biased": ("Llama", dict(ROPE, attention_bias=True, mlp_bias=True), {}),
     "llama_odd_sizes": ("Llama", dict(ROPE, hidden_size=36, intermediate_size=44, num_attention_heads=3,
-                                      num_key_value_heads=1, head_dim=12, vocab_size=97), {}),
+                                      num_key_value_heads=1, head_dim=12, vocab_size=97,
+                                      hidden_act="gelu_pytorch_tanh"), {}),
     "llama3_rope": ("Llama", dict(ROPE, head_dim=16, max_position_embeddings=2048,
                                   rope_parameters=rope("llama3", rope_theta=500000.0, factor=8.0,
                                                        low_freq_factor=1.0, high_freq_factor=4.0,
@@ -78,11 +79,12 @@ CASES = {
     "qwen2": ("Qwen2", dict(ROPE, num_hidden_layers=3, use_sliding_window=True, sliding_window=40,
                             max_window_layers=1), {}),
     "qwen2_tied": ("Qwen2", dict(ROPE, tie_word_embeddings=True), {"dtype": torch.bfloat16, "old_style": True}),
-    "qwen3": ("Qwen3", dict(ROPE, head_dim=16, num_key_value_heads=1), {}),
+    "qwen3": ("Qwen3", dict(ROPE, head_dim=16, num_key_value_heads=1, attention_bias=True, use_sliding_window=True,
+                            sliding_window=33, layer_types=["sliding_attention", "full_attention"]), {}),
     "opt": ("OPT", dict(OPT), {}),
     "opt_post_norm": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24), {}),
     "opt_plain": ("OPT", dict(OPT, enable_bias=False, layer_norm_elementwise_affine=False,
-                              word_embed_proj_dim=16, tie_word_embeddings=False), {"prefix": "decoder."}),
+                              word_embed_proj_dim=16, activation_function="gelu", tie_word_embeddings=False), {"prefix": "decoder."}),
 }
 
 

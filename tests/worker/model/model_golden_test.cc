@@ -163,6 +163,17 @@ TEST_P(ModelGoldenTest, ChunkingDoesNotChangeABit) {
   EXPECT_EQ(whole, by_token);
 }
 
+TEST_P(ModelGoldenTest, LogitsThatNobodyAskedForChangeNothing) {
+  const GoldenCase& golden = cases_.front();
+  const int sequence = runner_->AddSequence();
+
+  runner_->RunWithoutLogits({{.sequence = sequence, .tokens = golden.prompt}});
+  const std::vector<float> logits =
+      runner_->Run({{.sequence = sequence, .tokens = {golden.steps[0].token}}}).front();
+
+  EXPECT_EQ(Compare(logits, golden.steps[1]), golden.steps[1].token);
+}
+
 std::string CaseName(const testing::TestParamInfo<ModelGoldenTest::ParamType>& info) {
   return std::get<0>(info.param) + "_on_" + std::get<1>(info.param);
 }

@@ -78,7 +78,7 @@ BlockId ModelRunner::TakeBlock() {
   return block;
 }
 
-std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
+Batch ModelRunner::MakeBatch(const std::vector<Slice>& slices) {
   Batch batch;
   batch.query_start.push_back(0);
   for (const Slice& slice : slices) {
@@ -104,13 +104,23 @@ std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slice
     table.resize(static_cast<size_t>(batch.max_blocks_per_seq), kNullBlockId);
     batch.block_tables.insert(batch.block_tables.end(), table.begin(), table.end());
   }
-  const float* logits = model_.Forward(batch, cache_);
+  return batch;
+}
+
+std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
+  const float* logits = model_.Forward(MakeBatch(slices), cache_);
   const auto vocab_size = static_cast<size_t>(model_.config().vocab_size);
   std::vector<std::vector<float>> rows;
   for (size_t i = 0; i < slices.size(); ++i) {
     rows.emplace_back(logits + i * vocab_size, logits + (i + 1) * vocab_size);
   }
   return rows;
+}
+
+void ModelRunner::RunWithoutLogits(const std::vector<Slice>& slices) {
+  Batch batch = MakeBatch(slices);
+  batch.logits_rows.clear();
+  model_.Forward(batch, cache_);
 }
 
 std::vector<float> ModelRunner::Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk) {

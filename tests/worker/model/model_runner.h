@@ -52,6 +52,9 @@ class ModelRunner {
   // Runs one batch of slices. Returns the logits of the last token of each.
   std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
 
+  // The same, asking for no logits.
+  void RunWithoutLogits(const std::vector<Slice>& slices);
+
   // Appends the tokens to one sequence in pieces of `chunk`; the logits after the last.
   std::vector<float> Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk);
 
@@ -62,6 +65,7 @@ class ModelRunner {
   };
 
   BlockId TakeBlock();
+  Batch MakeBatch(const std::vector<Slice>& slices);
 
   Model& model_;
   HostBuffer pool_;
