@@ -1,5 +1,9 @@
 #include "kernels/cpu/kernel_table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <string_view>
 
 #include "kernels/cpu/copy_blocks.h"
@@ -67,9 +71,21 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
+// The bf16 path rounds activations, so it comes after the path that does not: it is taken by name.
 constexpr KernelTable kTables[] = {kAvx512, Avx512Bf16(), kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
+#endif
+
+#if defined(__x86_64__)
+// Not among the names that clang's __builtin_cpu_supports knows. Its registers are those of AVX.
+bool HasF16C() {
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
 #endif
 
 }  // namespace
@@ -81,8 +97,7 @@ bool IsSupported(const KernelTable& table) {
 #if defined(__x86_64__)
   // These ask for the operating system's part (saved registers) as well.
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");

@@ -30,7 +30,7 @@ struct KernelTable {
   void (*sample)(const SampleParams& params, ThreadTeam& team) = nullptr;
 };
 
-// All that are compiled in, the fastest first. AVX paths exist on x86-64 only.
+// All that are compiled in, in order of preference. AVX paths exist on x86-64 only.
 std::span<const KernelTable> KernelTables();
 
 // Whether this machine and its operating system can run the table's instructions.

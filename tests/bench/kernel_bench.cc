@@ -247,9 +247,7 @@ void SampleSpeed(benchmark::State& state, const SamplingParams& params) {
                      .top_logprobs_stride = kMaxLogprobs});
     benchmark::ClobberMemory();
   }
-  state.counters["us/row"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * static_cast<double>(num_rows) / 1e6,
-      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.SetItemsProcessed(state.iterations() * state.range(1));  // rows
 }
 
 void RegisterSampling() {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -230,6 +231,34 @@ TEST_P(DenseTest, ActivationsAgreeWithTheirFormulas) {
           << static_cast<int>(kind) << " of " << in[i];
     }
     ExpectGuardIntact(out);
+  }
+}
+
+// Where the result is far smaller than the input, its relative accuracy is that of the exponential.
+TEST_P(DenseTest, TailsOfActivationsAreRelativelyAccurate) {
+  auto backend = MakeBackend(1);
+  const std::pair<ActivationKind, float> tails[] = {{ActivationKind::kSilu, -80.0F},
+                                                    {ActivationKind::kGelu, -8.0F}};
+  for (const auto& [kind, end] : tails) {
+    std::vector<float> in;
+    for (int i = 1; i <= 10'000; ++i) {
+      in.push_back(end * static_cast<float>(i) / 10'000.0F);
+    }
+    std::vector<float> out(in.size());
+
+    backend->Activate({.kind = kind,
+                       .gated = false,
+                       .num_tokens = 1,
+                       .width = static_cast<int64_t>(in.size()),
+                       .in = in.data(),
+                       .out = out.data()});
+
+    for (size_t i = 0; i < in.size(); ++i) {
+      const double expected = ActivationOf(kind, in[i]);
+      // gelu rounds x * x / 2, up to 32, before it takes the exponential.
+      const double bound = kind == ActivationKind::kGelu ? 6e-6 : 5e-7;
+      ASSERT_NEAR(out[i], expected, bound * std::abs(expected)) << "of " << in[i];
+    }
   }
 }
 

@@ -313,18 +313,21 @@ TEST_P(LinearTest, AnInfiniteInputStaysInItsRow) {
   auto backend = MakeBackend(2);
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, 21, 40, 20);
-    std::vector<float> x = RandomFloats(9 * 40, 21);
+    const std::vector<float> x = RandomFloats(9 * 40, 21);
     const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
     const std::vector<float> clean = Run(*backend, *weight, x);
-    x[4 * 40 + 39] = std::numeric_limits<float>::infinity();
+    for (const size_t place : {4U * 40U, 4U * 40U + 39U}) {
+      std::vector<float> spoilt = x;
+      spoilt[place] = std::numeric_limits<float>::infinity();
 
-    const std::vector<float> y = Run(*backend, *weight, x);
+      const std::vector<float> y = Run(*backend, *weight, spoilt);
 
-    for (size_t i = 0; i < y.size(); ++i) {
-      if (i / 21 == 4) {
-        EXPECT_FALSE(std::isfinite(y[i]));
-      } else {
-        EXPECT_EQ(y[i], clean[i]);
+      for (size_t i = 0; i < y.size(); ++i) {
+        if (i / 21 == 4) {
+          EXPECT_FALSE(std::isfinite(y[i]));
+        } else {
+          EXPECT_EQ(y[i], clean[i]) << "row " << i / 21;
+        }
       }
     }
   }

@@ -123,7 +123,7 @@ class SamplingTest : public CpuBackendTest {};
 
 TEST_P(SamplingTest, GreedyTakesTheGreatestAndTheLowestIdAmongEquals) {
   auto backend = MakeBackend(2);
-  for (const size_t vocab : {1, 2, 15, 16, 63, 64, 65, 1000}) {
+  for (const size_t vocab : {1U, 2U, 15U, 16U, 63U, 64U, 65U, 1000U}) {
     Request request = {.params = Greedy(-1), .logits = std::vector<float>(vocab, -3.0F)};
     EXPECT_EQ(SampleOne(*backend, request).token_id, 0) << vocab;
     for (size_t best = 0; best < vocab; best += 1 + vocab / 17) {
@@ -196,7 +196,7 @@ TEST_P(SamplingTest, TopLogprobsBreakTiesByTheLowestId) {
 TEST_P(SamplingTest, RowsThatAreNotFiniteAreReportedAndHarmNoOther) {
   auto backend = MakeBackend(2);
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity}) {
-    for (const size_t where : {0, 5, 63, 64, 98}) {
+    for (const size_t where : {0U, 5U, 63U, 64U, 98U}) {
       std::vector<Request> requests(3, {.params = Greedy(2), .logits = RandomLogits(99, 3, 1.0F)});
       const SampledRow healthy = SampleOne(*backend, requests[0]);
       requests[1].logits[where] = bad;
