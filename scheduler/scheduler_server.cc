@@ -7,10 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include <google/protobuf/message.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
+
+#include "proto/grpc/health/v1/health.pb.h"
 
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -96,6 +99,8 @@ absl::Status SchedulerServer::StartGrpc() {
   // Bytes of clients that are no message are answered; the library need not log each one.
   google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
+  // The library's health service brings no descriptor; reflection finds this one once it is linked.
+  google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   ConfigurePublicServer(builder);

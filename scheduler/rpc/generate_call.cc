@@ -52,6 +52,9 @@ void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
   chunk->set_first_position(update.first_position);
   chunk->mutable_token_ids()->Add(update.token_ids.begin(), update.token_ids.end());
   chunk->set_text(update.text);
+  if (update.token_ids.size() > 1) {
+    chunk->mutable_text_ends()->Add(update.text_ends.begin(), update.text_ends.end());
+  }
   for (const OutputLogprobs& logprobs : update.logprobs) {
     v1::TokenLogprobs* to = chunk->add_logprobs();
     to->set_logprob(logprobs.logprob);

@@ -32,7 +32,6 @@ GrpcWorkerClient::GrpcWorkerClient(Address address,
       thread_([this] { Run(); }) {}
 
 GrpcWorkerClient::~GrpcWorkerClient() {
-  session_.Cancel();
   {
     absl::MutexLock lock(&mutex_);
     is_stopping_ = true;
@@ -40,6 +39,7 @@ GrpcWorkerClient::~GrpcWorkerClient() {
       stream_->Cancel();
     }
   }
+  session_.Cancel();
   thread_.join();
 }
 

@@ -1,0 +1,257 @@
+#!/usr/bin/python3
+"""Processes that start, stop and die: health, readiness, drain, loss of the worker, metrics."""
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+from quire_server import (BIN, MODEL, Process, Server, api, api_grpc, failure_of, generate,
+                          server_info, wait_until_idle)
+import grpc
+from proto.grpc.health.v1 import health_pb2
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+def health(channel, service):
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString)
+    return check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
+
+
+def http_get(server, path):
+    try:
+        with urllib.request.urlopen(f"http://{server.http_address}{path}", timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def eventually(claim, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > deadline:
+            raise AssertionError("did not come true in time")
+        time.sleep(0.02)
+
+
+def long_request(max_tokens, **fields):
+    return api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": 11},
+                               stopping={"max_tokens": max_tokens, "ignore_eos": True}, **fields)
+
+
+class HealthTest(unittest.TestCase):
+
+    def test_health_follows_the_worker(self):
+        with Server(with_worker=False) as server, server.channel() as channel:
+            for service in ("", "quire.v1.GenerationService"):
+                self.assertEqual(health(channel, service), NOT_SERVING)
+            self.assertEqual(health(channel, "liveness"), SERVING)
+            with failure_of() as failures:
+                health(channel, "no.such.Service")
+            self.assertEqual(failures[0].code, grpc.StatusCode.NOT_FOUND)
+            self.assertEqual(http_get(server, "/healthz")[0], 503)
+            self.assertEqual(http_get(server, "/livez")[0], 200)
+            with failure_of() as failures:
+                generate(channel, long_request(3))
+            self.assertEqual((failures[0].code, failures[0].reason),
+                             (grpc.StatusCode.UNAVAILABLE, "LOADING"))
+            self.assertGreater(failures[0].retry_delay, 0)
+
+            server.start_worker()
+            server.wait_until_ready()
+
+            for service in ("", "quire.v1.GenerationService", "liveness"):
+                self.assertEqual(health(channel, service), SERVING)
+            self.assertEqual(http_get(server, "/healthz")[0], 200)
+            self.assertTrue(generate(channel, long_request(3)).finished)
+
+            server.worker.kill()
+
+            eventually(lambda: health(channel, "") == NOT_SERVING)
+            self.assertEqual(health(channel, "liveness"), SERVING)
+            self.assertEqual(http_get(server, "/healthz")[0], 503)
+
+    def test_reflection_knows_our_service_and_health(self):
+        with Server() as server, server.channel() as channel:
+            ask = channel.stream_stream(REFLECTION)
+            listed = next(ask(iter([b"\x3a\x01*"]), timeout=10))
+            self.assertIn(b"quire.v1.GenerationService", listed)
+            self.assertIn(b"grpc.health.v1.Health", listed)
+            for symbol in (b"quire.v1.GenerationService", b"grpc.health.v1.Health"):
+                found = next(ask(iter([b"\x22" + bytes([len(symbol)]) + symbol]), timeout=10))
+                self.assertNotIn(b"not found", found.lower())
+                self.assertIn(b".proto", found)
+
+
+class DrainTest(unittest.TestCase):
+
+    def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(self):
+        with Server() as server, server.channel() as channel:
+            stub = api_grpc.GenerationServiceStub(channel)
+            running = stub.Generate(long_request(1200), timeout=60)
+            num_tokens = len(next(running).chunk.token_ids)
+
+            server.terminate()
+            eventually(lambda: health(channel, "") == NOT_SERVING)
+            with failure_of() as failures:
+                generate(channel, long_request(3))
+            http_status = http_get(server, "/healthz")[0]
+            for message in running:
+                num_tokens += len(message.chunk.token_ids)
+                last = message
+
+            self.assertEqual((failures[0].code, failures[0].reason),
+                             (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
+            self.assertEqual(http_status, 503)
+            self.assertEqual(num_tokens, 1200)
+            self.assertTrue(last.HasField("finished"))
+            self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
+
+    def test_requests_that_outlast_the_drain_end_with_unavailable(self):
+        with Server("--shutdown-timeout=0") as server, server.channel() as channel:
+            stub = api_grpc.GenerationServiceStub(channel)
+            running = stub.Generate(long_request(2000), timeout=60)
+            next(running)
+
+            server.terminate()
+            with failure_of() as failures:
+                for _ in running:
+                    pass
+
+            self.assertEqual((failures[0].code, failures[0].reason),
+                             (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
+            self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
+
+    def test_an_idle_server_stops_at_once(self):
+        for with_worker in (True, False):
+            with Server(with_worker=with_worker) as server:
+                server.terminate()
+                self.assertEqual(server.scheduler.popen.wait(timeout=10), 0)
+
+
+class WorkerLossTest(unittest.TestCase):
+
+    def test_streams_go_on_with_the_same_tokens_when_the_worker_is_killed(self):
+        with Server() as server, server.channel() as channel:
+            requests = [api.GenerateRequest(text=b"Once upon a time",
+                                            sampling={"temperature": 1, "seed": seed},
+                                            stopping={"max_tokens": 300, "ignore_eos": True})
+                        for seed in range(8)]
+            expected = [generate(channel, r).tokens[0] for r in requests]
+            answers = [None] * len(requests)
+
+            def run(i):
+                answers[i] = generate(channel, requests[i], timeout=120)
+
+            for delay in (0.05, 0.15, 0.25):
+                threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
+                for thread in threads:
+                    thread.start()
+                time.sleep(delay)
+                server.worker.kill()
+                server.start_worker()
+                for thread in threads:
+                    thread.join()
+                self.assertEqual([a.tokens[0] for a in answers], expected)
+            wait_until_idle(channel)
+            losses = re.search(r"^quire_worker_group_losses_total (\d+)$",
+                               http_get(server, "/metrics")[1], re.M)
+            self.assertGreaterEqual(int(losses.group(1)), 3)
+
+    def test_a_worker_with_another_model_is_refused_by_name(self):
+        with Server(with_worker=False) as server:
+            folder = os.path.join(server._folder.name, "other")
+            shutil.copytree(MODEL, folder)
+            config = os.path.join(folder, "config.json")
+            with open(config, encoding="utf-8") as file:
+                text = file.read()
+            with open(config, "w", encoding="utf-8") as file:
+                file.write(text.replace('"rope_theta": 10000.0', '"rope_theta": 20000.0'))
+            worker = Process([os.path.join(BIN, "quire_worker"), "--model", folder, "--listen",
+                              server.worker_address])
+            try:
+                server.scheduler.wait_for("CONFIG_MISMATCH")
+                self.assertIn("config_hash", server.scheduler.text())
+                with server.channel() as channel:
+                    self.assertFalse(server_info(channel).ready)
+            finally:
+                worker.kill()
+
+
+class MetricsTest(unittest.TestCase):
+
+    def test_metrics_tell_what_was_served(self):
+        with Server() as server, server.channel() as channel:
+            answer = generate(channel, long_request(20))
+            generate(channel, long_request(5))
+            wait_until_idle(channel)
+            status, text = http_get(server, "/metrics")
+            native = http_get(server, "/metrics/native")[1]
+            prompt = answer.finished[0].num_prompt_tokens
+
+            self.assertEqual(status, 200)
+            for line in (f'quire_tokens_total{{kind="prompt"}} {2 * prompt}',
+                         'quire_tokens_total{kind="generated"} 25',
+                         'quire_requests_total{outcome="length"} 2',
+                         'quire_requests{state="running"} 0',
+                         'quire_kv_blocks{state="used"} 0',
+                         "quire_ttft_seconds_count 2",
+                         "quire_itl_seconds_count 23"):
+                self.assertRegex(text, "(?m)^" + re.escape(line) + "$")
+            for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
+                         "vllm:kv_cache_usage_perc", "vllm:cache_config_info"):
+                self.assertRegex(text, rf'(?m)^{name}{{.*model_name="\w+".*}} ')
+            self.assertNotIn("vllm:", native)
+            self.assertEqual(http_get(server, "/nothing")[0], 404)
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_promtool_has_no_complaint_about_our_names(self):
+        with Server() as server, server.channel() as channel:
+            generate(channel, long_request(5))
+            native = http_get(server, "/metrics/native")[1]
+        check = subprocess.run(["promtool", "check", "metrics"], input=native, text=True,
+                               capture_output=True, check=False)
+        self.assertEqual((check.returncode, check.stdout + check.stderr), (0, ""))
+
+
+class CommandLineTest(unittest.TestCase):
+
+    def refusal(self, *flags):
+        done = subprocess.run([os.path.join(BIN, "quire_scheduler"), *flags], capture_output=True,
+                              text=True, timeout=20, check=False)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.returncode, done.stderr
+
+    def test_mistakes_are_named_in_one_line(self):
+        model = f"--model={MODEL}"
+        for flags, named in [((), "--model"),
+                             ((model, "--workers=a:1,b:2"), "--workers"),
+                             ((model, "--workers=nonsense"), "--workers"),
+                             ((model, "--port=70000"), "--port"),
+                             ((model, "--block-size=0"), "--block-size"),
+                             ((model, "--kv-cache-dtype=int3"), "--kv-cache-dtype"),
+                             ((model, "--host=0.0.0.0"), "--allow-insecure-bind"),
+                             ((model, "--no-such-flag"), "no-such-flag")]:
+            code, text = self.refusal(*flags)
+            self.assertEqual(code, 2, text)
+            self.assertIn(named, text)
+
+    def test_a_model_that_cannot_be_served_ends_with_code_3(self):
+        code, text = self.refusal("--model=/nonexistent")
+
+        self.assertEqual(code, 3)
+        self.assertTrue(text.startswith("load: "), text)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

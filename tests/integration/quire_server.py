@@ -1,0 +1,224 @@
+"""Starts quire_worker and quire_scheduler for a test, and stops them whatever happens.
+
+Needs QUIRE_BIN (the folder of the programs), QUIRE_PYTHON_STUBS (generated code) and QUIRE_SOURCE in
+the environment; CMakeLists.txt sets them.
+"""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.environ["QUIRE_PYTHON_STUBS"])
+
+import grpc  # noqa: E402
+from google.protobuf import any_pb2  # noqa: E402,F401  (details are Any)
+from proto.google.rpc import error_details_pb2, status_pb2  # noqa: E402
+from proto.v1 import generation_pb2 as api  # noqa: E402
+from proto.v1 import generation_pb2_grpc as api_grpc  # noqa: E402
+
+BIN = os.environ["QUIRE_BIN"]
+MODEL = os.environ.get("QUIRE_TEST_MODEL", os.path.join(os.environ["QUIRE_SOURCE"], "deploy/model"))
+START_SECONDS = 60
+
+
+class Process:
+    """A program whose output lines can be waited for."""
+
+    def __init__(self, arguments):
+        self.lines = []
+        self._changed = threading.Condition()
+        self.popen = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      text=True, errors="replace")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.popen.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, pattern, seconds=START_SECONDS):
+        """The match of the first line, past or future, in which the pattern is found."""
+        deadline = time.monotonic() + seconds
+        seen = 0
+        with self._changed:
+            while True:
+                for line in self.lines[seen:]:
+                    if match := re.search(pattern, line):
+                        return match
+                seen = len(self.lines)
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.popen.poll() is not None and not self._reader.is_alive()):
+                    raise AssertionError(f"no line with {pattern!r} in:\n" + self.text())
+                self._changed.wait(min(left, 0.2))
+
+    def text(self):
+        return "\n".join(self.lines)
+
+    def kill(self):
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        self._reader.join()
+        self.popen.stdout.close()
+
+
+class Server:
+    """A scheduler and its worker. `with Server(...) as server:` stops both."""
+
+    def __init__(self, *scheduler_flags, worker_flags=(), with_worker=True):
+        self._folder = tempfile.TemporaryDirectory(prefix="quire-test-")
+        self.worker_address = "unix:" + os.path.join(self._folder.name, "worker.sock")
+        self._worker_flags = list(worker_flags)
+        self.worker = None
+        self.scheduler = None
+        try:
+            if with_worker:
+                self.start_worker()
+            self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", MODEL,
+                                      "--workers", self.worker_address, "--port=0",
+                                      "--http-port=0", *scheduler_flags])
+            # The ready line comes when a worker is there; this one as soon as both ports listen.
+            match = self.scheduler.wait_for(r"scheduler listens grpc=(\S+) http=(\S+)")
+            self.address, self.http_address = match.groups()
+            if with_worker:
+                self.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def start_worker(self):
+        self.worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen",
+                               self.worker_address, *self._worker_flags])
+        self.worker.wait_for(r"^quire_worker: ready ")
+
+    def wait_until_ready(self):
+        match = self.scheduler.wait_for(r"^quire_scheduler: ready grpc=(\S+) http=(\S+)$")
+        assert match.groups() == (self.address, self.http_address)
+
+    def channel(self):
+        return grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+    def terminate(self):
+        self.scheduler.popen.send_signal(signal.SIGTERM)
+
+    def close(self):
+        for process in (self.scheduler, self.worker):
+            if process is not None:
+                process.kill()
+        self._folder.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Answer:
+    """What a Generate call gave: tokens and text per sequence, checked on the way."""
+
+    def __init__(self):
+        self.started = None
+        self.tokens = {}
+        self.text = {}
+        self.finished = {}
+        self.logprobs = {}
+        self.num_messages = 0
+
+    def add(self, message):
+        self.num_messages += 1
+        assert message.HasField("started") == (self.num_messages == 1), "started comes first, once"
+        if message.HasField("started"):
+            self.started = message.started
+        if message.HasField("chunk"):
+            chunk = message.chunk
+            tokens = self.tokens.setdefault(chunk.index, [])
+            assert chunk.index not in self.finished, "a token after the end"
+            assert chunk.first_position == len(tokens), "a gap or a repeat"
+            tokens.extend(chunk.token_ids)
+            self.text[chunk.index] = self.text.get(chunk.index, b"") + chunk.text
+            self.logprobs.setdefault(chunk.index, []).extend(chunk.logprobs)
+        if message.HasField("finished"):
+            finished = message.finished
+            assert finished.index not in self.finished, "two ends"
+            self.finished[finished.index] = finished
+            self.text[finished.index] = self.text.get(finished.index, b"") + finished.text
+            assert finished.num_output_tokens == len(self.tokens.get(finished.index, []))
+
+
+def generate(channel, request, timeout=60):
+    """The whole answer. Raises grpc.RpcError, with the answer so far as `.answer`."""
+    answer = Answer()
+    try:
+        for message in api_grpc.GenerationServiceStub(channel).Generate(request, timeout=timeout):
+            answer.add(message)
+    except grpc.RpcError as error:
+        error.answer = answer
+        raise
+    return answer
+
+
+def server_info(channel):
+    return api_grpc.GenerationServiceStub(channel).GetServerInfo(api.GetServerInfoRequest())
+
+
+def wait_until_idle(channel, seconds=20):
+    """Waits until no request is left and every block is free."""
+    deadline = time.monotonic() + seconds
+    while True:
+        info = server_info(channel)
+        if (info.num_running_requests + info.num_waiting_requests == 0
+                and info.num_free_blocks == info.num_blocks):
+            return info
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still busy:\n{info}")
+        time.sleep(0.01)
+
+
+class Failure:
+    """Code, reason and details of an error."""
+
+    def __init__(self, error):
+        self.code = error.code()
+        self.message = error.details()
+        trailers = dict(error.trailing_metadata() or ())
+        self.request_id = trailers.get("x-request-id", "")
+        self.reason = ""
+        self.metadata = {}
+        self.violations = []
+        self.retry_delay = None
+        status = status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b""))
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            bad_request = error_details_pb2.BadRequest()
+            retry = error_details_pb2.RetryInfo()
+            if detail.Unpack(info):
+                assert info.domain == "quire"
+                self.reason = info.reason
+                self.metadata = dict(info.metadata)
+            elif detail.Unpack(bad_request):
+                self.violations = [v.field for v in bad_request.field_violations]
+            elif detail.Unpack(retry):
+                self.retry_delay = retry.retry_delay.ToMilliseconds() / 1000
+
+    def __str__(self):
+        return f"{self.code} {self.reason}: {self.message}"
+
+
+@contextlib.contextmanager
+def failure_of():
+    """with failure_of() as failures: call(); then failures[0], or none when the call succeeded."""
+    failures = []
+    try:
+        yield failures
+    except grpc.RpcError as error:
+        failures.append(Failure(error))
