@@ -59,7 +59,7 @@ def main():
     parser.add_argument("files", nargs="*")
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     rng = random.Random(arguments.seed)
     texts = [random_text(rng) for _ in range(arguments.count)]
     lines = [json.dumps(text) for text in texts]

@@ -128,6 +128,13 @@ TEST(DetokenizerTest, FirstWordHasNoSpaceAfterAPromptOfSpecialTokensOnly) {
   }
 }
 
+TEST(DetokenizerTest, OnlyOneLeadingSpaceIsStripped) {
+  auto tokenizer = Load("llama2");
+  std::vector<TokenId> ids = {IdOf(*tokenizer, "▁"), IdOf(*tokenizer, "▁▁"), IdOf(*tokenizer, "a")};
+
+  EXPECT_EQ(StreamAll(Detokenizer(tokenizer.get(), {}, true), ids), "  a");
+}
+
 TEST(DetokenizerTest, OutputFinishesTheCharacterThatThePromptBegan) {
   auto tokenizer = Load("gpt2");
   std::vector<TokenId> prompt = Encode(*tokenizer, "a long enough prompt ", true);
