@@ -150,14 +150,18 @@ class WorkerLossTest(unittest.TestCase):
             expected = [generate(channel, r).tokens[0] for r in requests]
             answers = [None] * len(requests)
 
-            def run(i):
-                answers[i] = generate(channel, requests[i], timeout=120)
+            def run(i, messages):
+                answers[i] = generate(channel, requests[i], timeout=120,
+                                      on_message=messages.release)
 
-            for delay in (0.05, 0.15, 0.25):
-                threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
+            for num_messages in (1, 100, 500):
+                messages = threading.Semaphore(0)
+                threads = [threading.Thread(target=run, args=(i, messages))
+                           for i in range(len(requests))]
                 for thread in threads:
                     thread.start()
-                time.sleep(delay)
+                for _ in range(num_messages):
+                    messages.acquire()
                 server.worker.kill()
                 server.start_worker()
                 for thread in threads:

@@ -155,12 +155,13 @@ class Answer:
             assert finished.num_output_tokens == len(self.tokens.get(finished.index, []))
 
 
-def generate(channel, request, timeout=60):
+def generate(channel, request, timeout=60, on_message=lambda: None):
     """The whole answer. Raises grpc.RpcError, with the answer so far as `.answer`."""
     answer = Answer()
     try:
         for message in api_grpc.GenerationServiceStub(channel).Generate(request, timeout=timeout):
             answer.add(message)
+            on_message()
     except grpc.RpcError as error:
         error.answer = answer
         raise
