@@ -1,9 +1,10 @@
 // Admission decides whether a waiting group may start: never, later, or now.
 //
 // A group starts only when all its sequences can: with a handle each, and with blocks for all the
-// tokens it already has, although its first slices may need fewer. Blocks that running groups were
-// promised in the same way count as gone, and a watermark stays free for their growth. When nothing
-// runs there is nobody to keep blocks for, so whatever fits the pool starts.
+// tokens it already has, although its first slices may need fewer: what it does not take at once
+// stays there for it, because a prompt that is cut has spent the budget of its step, and comes
+// before newer groups in the next. A watermark stays free for the growth of running groups. When
+// nothing runs there is nobody to keep blocks for, so whatever fits the pool starts.
 //
 // Thread safety: free functions without state.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; the three answers are vLLM's.
@@ -28,7 +29,6 @@ enum class AllocStatus : uint8_t {
 struct Room {
   int32_t num_free_handles = 0;
   int32_t num_free_blocks = 0;
-  int32_t num_promised_blocks = 0;   // that running groups need for tokens they already have
   int32_t num_watermark_blocks = 0;  // 0 when nothing runs
 };
 

@@ -72,20 +72,17 @@ void StepPlanner::PlanSlices(SequenceGroup& group) {
     }
     int32_t gap = sequence.gap();
     int32_t num_tokens = budget_.Take(gap);
-    if (num_tokens > 0) {
-      auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
-      QUIRE_CHECK(new_block_ids.has_value());
-      sequence.BeginSlice(num_tokens);
-      SequenceSlice& slice = plan_.slices.emplace_back();
-      slice.handle = sequence.handle();
-      slice.num_tokens = num_tokens;
-      slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
-      state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
+    if (num_tokens == 0) {
+      return;
     }
-    if (num_tokens < gap) {
-      num_promised_blocks_ +=
-          epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - sequence.table.num_blocks();
-    }
+    auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
+    QUIRE_CHECK(new_block_ids.has_value());
+    sequence.BeginSlice(num_tokens);
+    SequenceSlice& slice = plan_.slices.emplace_back();
+    slice.handle = sequence.handle();
+    slice.num_tokens = num_tokens;
+    slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
+    state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
   }
 }
 
@@ -127,7 +124,6 @@ Room StepPlanner::RoomNow() const {
   double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
   return {.num_free_handles = epoch_.handles.num_free(),
           .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
-          .num_promised_blocks = num_promised_blocks_,
           .num_watermark_blocks =
               state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark))};
 }

@@ -47,7 +47,6 @@ class StepPlanner {
   TokenBudget budget_;
   StepPlan plan_;
   bool may_admit_ = true;
-  int32_t num_promised_blocks_ = 0;
 };
 
 }  // namespace quire

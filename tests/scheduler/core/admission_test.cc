@@ -65,13 +65,13 @@ TEST(AdmissionTest, AsksForTheWholePromptOfEverySequence) {
   EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kLater);
 }
 
-TEST(AdmissionTest, PromisedAndWatermarkBlocksCountAsGone) {
+TEST(AdmissionTest, WatermarkBlocksCountAsGone) {
   SequenceGroup group(MakeRequest({.prompt = 16, .max_tokens = 1}));
   Room room = kWideOpen;
 
-  room.num_promised_blocks = 4;
+  room.num_watermark_blocks = 4;
   EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kOk);
-  room.num_watermark_blocks = 1;
+  room.num_watermark_blocks = 5;
   EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kLater);
 }
 

@@ -90,8 +90,8 @@ TEST_F(StepPlannerTest, NobodyIsAdmittedOnASpentBudget) {
   EXPECT_THAT(Plan()->introductions, SizeIs(1));
 }
 
-// Request 1 is promised the blocks of its whole prompt although it has only taken four yet.
-TEST_F(StepPlannerTest, BlocksPromisedToALongPromptAreNotGivenAway) {
+// Request 1 has taken four of the six blocks that it was admitted for; the other two are its own.
+TEST_F(StepPlannerTest, BlocksThatALongPromptWasAdmittedForAreNotGivenAway) {
   Add({.id = 1, .prompt = 24, .max_tokens = 1});
   Add({.id = 2, .prompt = 12, .max_tokens = 1});
   Step();
@@ -102,24 +102,30 @@ TEST_F(StepPlannerTest, BlocksPromisedToALongPromptAreNotGivenAway) {
   EXPECT_THAT(plan->slices, SizeIs(1));
 }
 
+// A victim never fits beside whoever took its blocks. So the rule shows only when somebody older
+// waits: here request 1, whose row was not finite.
 TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
-  BeginEpoch({.num_blocks = 5,
+  BeginEpoch({.num_blocks = 6,
               .block_size_tokens = 4,
-              .max_sequences = 4,
+              .max_sequences = 5,
               .max_tokens_per_step = 64,
               .max_model_len = 32,
               .vocab_size = 1000});
-  Add({.id = 1, .prompt = 8, .max_tokens = 4});
-  Add({.id = 2, .prompt = 8, .max_tokens = 4});
-  Step();
-  Add({.id = 3, .prompt = 1, .max_tokens = 1});
+  Add({.id = 1, .prompt = 3, .max_tokens = 4});
+  Add({.id = 2, .prompt = 4, .max_tokens = 4, .num_sequences = 2});
+  Add({.id = 3, .prompt = 8, .max_tokens = 4});
+  ASSERT_TRUE(Plan().has_value());
+  StepResult result = Answer(5);
+  result.sampled[0].finite = false;
+  Apply(result);
 
   std::optional<StepPlan> plan = Plan();
 
-  // Request 2 gave back two blocks, and request 3 would need one of them.
+  // Request 2 needed two blocks where one was free; request 3 gave two, and one is free again.
+  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 1);
+  EXPECT_EQ(state_.counters.num_preemptions, 1);
   EXPECT_THAT(plan->introductions, IsEmpty());
-  EXPECT_THAT(plan->slices, SizeIs(1));
-  EXPECT_THAT(plan->releases, ElementsAre(1));
+  EXPECT_THAT(plan->slices, SizeIs(2));
 }
 
 TEST_F(StepPlannerTest, NothingIsAdmittedPastAGroupThatFoundNoRoom) {
