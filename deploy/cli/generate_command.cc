@@ -75,6 +75,18 @@ FlagTable GenerateFlags(GenerateOptions& options) {
   return flags;
 }
 
+// What one token of a chunk brought. A server that sends no ends, or wrong ones, gives the whole
+// text to the last token.
+std::string TextOfToken(const v1::Chunk& chunk, int i) {
+  const auto size = static_cast<uint32_t>(chunk.text().size());
+  if (chunk.text_ends_size() != chunk.token_ids_size()) {
+    return i + 1 == chunk.token_ids_size() ? chunk.text() : "";
+  }
+  const uint32_t begin = i == 0 ? 0 : std::min(chunk.text_ends(i - 1), size);
+  const uint32_t end = std::min(chunk.text_ends(i), size);
+  return begin < end ? chunk.text().substr(begin, end - begin) : "";
+}
+
 std::string FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
 }
@@ -134,11 +146,12 @@ std::string JsonLines(const v1::GenerateResponse& response) {
   };
   const v1::Chunk& chunk = response.chunk();
   for (int i = 0; i < chunk.token_ids_size(); ++i) {
+    const std::string text = TextOfToken(chunk, i);
     bool last = i + 1 == chunk.token_ids_size();
     Json line = {{"index", chunk.index()},
                  {"position", chunk.first_position() + i},
                  {"token_id", chunk.token_ids(i)},
-                 {"text", last ? chunk.text() : ""},
+                 {"text", text},
                  {"logprob", nullptr},
                  {"finish_reason", nullptr}};
     if (i < chunk.logprobs_size()) {
@@ -148,7 +161,7 @@ std::string JsonLines(const v1::GenerateResponse& response) {
       }
     }
     if (last && ends_chunk) {
-      line["text"] = chunk.text() + response.finished().text();
+      line["text"] = text + response.finished().text();
       line["finish_reason"] = FinishReasonName(response.finished().reason());
     }
     add(line);

@@ -39,6 +39,9 @@ bool Outbox::Append(SequenceUpdate update, Instant now) {
     if (waiting.sequence_index == update.sequence_index) {
       MoveToBack(update.token_ids, waiting.token_ids);
       MoveToBack(update.logprobs, waiting.logprobs);
+      for (uint32_t end : update.text_ends) {
+        waiting.text_ends.push_back(static_cast<uint32_t>(waiting.text.size()) + end);
+      }
       waiting.text += update.text;
       waiting.end = std::move(update.end);
       return true;

@@ -129,6 +129,7 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
     sequence.update.logprobs.push_back({token.logprob, token.top_logprobs});
   }
   sequence.update.text += TextOf(request, sequence, token.token_id);
+  sequence.update.text_ends.push_back(static_cast<uint32_t>(sequence.update.text.size()));
   if (sequence.stop_matcher.has_value() && sequence.stop_matcher->matched()) {
     EndSequence(request, sequence, SequenceEnd::Reason::kStop);
     published.stopped.push_back({token.request_id, token.sequence_index});

@@ -40,6 +40,7 @@ struct SequenceUpdate {
   int32_t first_position = 0;  // output position of token_ids[0]; of the next token when empty
   std::vector<TokenId> token_ids;
   std::string text;
+  std::vector<uint32_t> text_ends;       // one per token: where what it brought ends in text
   std::vector<OutputLogprobs> logprobs;  // one per token when asked for, else empty
   std::optional<SequenceEnd> end;
 };

@@ -1,5 +1,6 @@
 #include "deploy/cli/generate_command.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace quire {
@@ -71,6 +72,21 @@ TEST(GenerateCommandTest, JsonHasOneLineForEachToken) {
             "\"finish_reason\":null}\n"
             "{\"index\":1,\"position\":4,\"token_id\":8,\"text\":\"\xE2\x82\xAC\\\"\","
             "\"logprob\":null,\"finish_reason\":null}\n");
+}
+
+TEST(GenerateCommandTest, EachTokenOfAMergedMessageHasItsOwnText) {
+  v1::GenerateResponse response;
+  response.mutable_chunk()->set_text(" a cat");
+  for (uint32_t end : {2U, 2U, 6U}) {
+    response.mutable_chunk()->add_token_ids(1);
+    response.mutable_chunk()->add_text_ends(end);
+  }
+
+  std::string lines = JsonLines(response);
+
+  EXPECT_THAT(lines, testing::HasSubstr("\"position\":0,\"token_id\":1,\"text\":\" a\""));
+  EXPECT_THAT(lines, testing::HasSubstr("\"position\":1,\"token_id\":1,\"text\":\"\""));
+  EXPECT_THAT(lines, testing::HasSubstr("\"position\":2,\"token_id\":1,\"text\":\" cat\""));
 }
 
 TEST(GenerateCommandTest, LastTokenCarriesTheReason) {

@@ -27,15 +27,21 @@ SequenceUpdate Tokens(int32_t sequence_index,
 TEST(OutboxTest, TokensThatPileUpLeaveAsOneMessagePerSequence) {
   Outbox outbox({});
 
-  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}, "a"), 10));
+  SequenceUpdate two_tokens = Tokens(0, 1, {2, 3}, "bc");
+  two_tokens.text_ends = {0, 2};
+  SequenceUpdate one_token = Tokens(0, 0, {1}, "a");
+  one_token.text_ends = {1};
+
+  ASSERT_TRUE(outbox.Append(std::move(one_token), 10));
   ASSERT_TRUE(outbox.Append(Tokens(1, 0, {7}), 10));
-  ASSERT_TRUE(outbox.Append(Tokens(0, 1, {2, 3}, "bc"), 11));
+  ASSERT_TRUE(outbox.Append(std::move(two_tokens), 11));
   const auto first = outbox.Take();
   const auto second = outbox.Take();
 
   EXPECT_EQ(first->first_position, 0);
   EXPECT_THAT(first->token_ids, ElementsAre(1, 2, 3));
   EXPECT_EQ(first->text, "abc");
+  EXPECT_THAT(first->text_ends, ElementsAre(1, 1, 3));
   EXPECT_THAT(second->token_ids, ElementsAre(7));
   EXPECT_FALSE(outbox.Take().has_value());
 }
