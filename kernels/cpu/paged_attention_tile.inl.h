@@ -33,6 +33,11 @@ constexpr int TileVecs(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // 16 registers
 }
 
+// As it lies in the cache.
+template <typename S, typename E>
+constexpr int kVecBytes = static_cast<int>(sizeof(E)) * S::kLanes;
+constexpr int kCacheLine = 64;
+
 // Slots [begin, end) of a chunk whose values lie next to each other.
 template <typename E>
 struct ValueSegment {
@@ -85,8 +90,8 @@ inline void ScoreTile(
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const typename S::Vec k = S::Load(keys[v] + at);
-      if (kPrefetch && (sizeof(E) * S::kLanes >= 64 || d % 2 == 0)) {
-        __builtin_prefetch(prefetch[v] + d * static_cast<int64_t>(sizeof(E) * S::kLanes), 0, 2);
+      if (kPrefetch && d * kVecBytes<S, E> % kCacheLine == 0) {
+        __builtin_prefetch(prefetch[v] + d * kVecBytes<S, E>, 0, 2);
       }
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {
@@ -163,7 +168,7 @@ inline void ValueTile(const ChunkView<S, E>& chunk,
       for (int v = 0; v < kVecs; ++v) {
         const E* source = segment.values + at + v * S::kLanes;
         values[v] = kPartial ? S::LoadN(source, lanes) : S::Load(source);
-        if (kPrefetch && v * sizeof(E) * S::kLanes % 64 == 0) {
+        if (kPrefetch && v * kVecBytes<S, E> % kCacheLine == 0) {
           const auto* ahead = static_cast<const E*>(segment.prefetch) + at + v * S::kLanes;
           __builtin_prefetch(ahead, 0, 2);
         }

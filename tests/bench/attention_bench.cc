@@ -1,22 +1,21 @@
-// Paged attention of one layer, in the shape of a 254 M parameter Llama (16 heads, 8 KV heads,
-// head_dim 64, blocks of 16 tokens, bf16), beside what the memory can do.
+// Paged attention through all layers of two models, beside what the memory can do.
 //
-//   decode/<batch>/<context>/<threads>     one query per sequence
-//   prefill/<tokens>/<threads>             one prompt from its first token
-//   read_memory/<threads>                  a plain sum over memory far larger than the caches
+//   small, a 254 M parameter Llama: 16 layers, 16 heads, 8 KV heads, head_dim 64
+//   tiny:                            6 layers,  6 heads, 6 KV heads, head_dim 48
 //
-// GB/s counts each K and V byte of the context once; GFLOP/s counts 4 * head_dim a (head,
-// position). us/token/layer is the time of one query of all heads. The pool of a decode is as large
-// as 16 layers' worth, as in the model, so that no cache holds it, and the calls go through all
-// layers.
-#include <chrono>
-#include <cmath>
+//   <model>_decode/<batch>/<context>/<threads>    one query per sequence
+//   <model>_prefill/<tokens>/<threads>            one prompt from its first token
+//   read_memory/<threads>                         a plain sum over 512 MiB
+//
+// bf16, blocks of 16 tokens that lie all over the pool. GB/s counts each K and V byte of the
+// context once; GFLOP/s counts 4 * head_dim a (head, position); time/token/layer is that of one
+// query of all heads. On a shared machine compare the CPU time of one thread.
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "benchmark/benchmark.h"
@@ -26,24 +25,30 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kNumLayers = 16;
-constexpr int32_t kNumHeads = 16;
-constexpr int32_t kNumKvHeads = 8;
-constexpr int32_t kHeadDim = 64;
+struct Model {
+  int32_t num_layers;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+
+  int64_t row_width() const { return (num_heads + int64_t{2} * num_kv_heads) * head_dim; }
+};
+
+constexpr Model kSmall = {16, 16, 8, 64};
+constexpr Model kTiny = {6, 6, 6, 48};
 constexpr int32_t kBlockSize = 16;
-constexpr int64_t kRowWidth = (kNumHeads + 2 * kNumKvHeads) * kHeadDim;
 
 struct Free {
   void operator()(uint16_t* p) const { ::operator delete[](p, std::align_val_t{64}); }
 };
 using Pool = std::unique_ptr<uint16_t[], Free>;
 
-// Every element the bf16 number 1/128 times its low bits: finite and not all the same.
+// Small finite numbers, not all the same.
 Pool MakePool(const KvCacheLayout& layout, int64_t num_blocks) {
   int64_t elements = layout.block_stride * num_blocks;
   Pool pool(new (std::align_val_t{64}) uint16_t[static_cast<size_t>(elements)]);
   for (int64_t i = 0; i < elements; ++i) {
-    pool[static_cast<size_t>(i)] = static_cast<uint16_t>(0x3C00 + (i * 37 % 251));
+    pool[static_cast<size_t>(i)] = static_cast<uint16_t>(0x3C00 + i * 37 % 251);
   }
   return pool;
 }
@@ -51,11 +56,13 @@ Pool MakePool(const KvCacheLayout& layout, int64_t num_blocks) {
 // A batch of equal sequences whose blocks lie all over the pool.
 class Batch {
  public:
-  Batch(int32_t num_seqs, int32_t query_len, int32_t seq_len, int num_threads) {
+  Batch(const Model& model, int32_t num_seqs, int32_t query_len, int32_t seq_len, int num_threads)
+      : num_layers_(model.num_layers) {
     CpuBackendOptions options;
     options.num_threads = num_threads;
     backend_ = std::move(CreateCpuBackend(options).value());
-    KvCacheSpec spec{kNumLayers, kNumKvHeads, kHeadDim, kBlockSize, DType::kBF16};
+    KvCacheSpec spec{
+        model.num_layers, model.num_kv_heads, model.head_dim, kBlockSize, DType::kBF16};
     KvCacheLayout layout = backend_->LayoutFor(spec);
     int32_t blocks_per_seq = (seq_len + kBlockSize - 1) / kBlockSize;
     int64_t num_blocks = int64_t{num_seqs} * blocks_per_seq;
@@ -68,14 +75,14 @@ class Batch {
       query_start_.push_back(query_start_.back() + query_len);
       seq_lens_.push_back(seq_len);
     }
-    auto num_tokens = static_cast<size_t>(query_start_.back());
-    q_.assign(num_tokens * kRowWidth, 0.25F);
-    out_.resize(num_tokens * kNumHeads * kHeadDim);
+    int64_t num_tokens = query_start_.back();
+    q_.assign(static_cast<size_t>(num_tokens * model.row_width()), 0.25F);
+    out_.resize(static_cast<size_t>(num_tokens * model.num_heads * model.head_dim));
 
     params_.num_seqs = num_seqs;
-    params_.num_heads = kNumHeads;
+    params_.num_heads = model.num_heads;
     params_.q = q_.data();
-    params_.q_row_stride = kRowWidth;
+    params_.q_row_stride = model.row_width();
     params_.out = out_.data();
     params_.scale = 0.125F;
     params_.query_start = query_start_.data();
@@ -87,7 +94,7 @@ class Batch {
 
   // All layers once.
   void Run() {
-    for (int32_t layer = 0; layer < kNumLayers; ++layer) {
+    for (int32_t layer = 0; layer < num_layers_; ++layer) {
       params_.layer = layer;
       backend_->PagedAttention(params_);
     }
@@ -95,6 +102,7 @@ class Batch {
   }
 
  private:
+  int32_t num_layers_;
   std::unique_ptr<KernelBackend> backend_;
   Pool pool_;
   std::vector<BlockId> block_tables_;
@@ -105,45 +113,63 @@ class Batch {
   PagedAttentionParams params_;
 };
 
-void Report(benchmark::State& state, double tokens, double positions_read, double positions_used) {
+struct Work {
+  double tokens;          // queries
+  double positions_read;  // whose K and V are read
+  double pairs;           // (query, position)
+};
+
+void Report(benchmark::State& state, const Model& model, const Work& work) {
   using benchmark::Counter;
-  double layers = static_cast<double>(state.iterations()) * kNumLayers;
-  double bytes = positions_read * 2 * kNumKvHeads * kHeadDim * 2;
-  double flops = positions_used * kNumHeads * 4.0 * kHeadDim;
+  double layers = static_cast<double>(state.iterations()) * model.num_layers;
+  double bytes = work.positions_read * 2 * model.num_kv_heads * model.head_dim * 2;
+  double flops = work.pairs * model.num_heads * 4.0 * model.head_dim;
   state.counters["GB/s"] = Counter(layers * bytes / 1e9, Counter::kIsRate);
   state.counters["GFLOP/s"] = Counter(layers * flops / 1e9, Counter::kIsRate);
-  state.counters["us/token/layer"] =
-      Counter(layers * tokens / 1e6, Counter::kIsRate | Counter::kInvert);
+  state.counters["time/token/layer"] =
+      Counter(layers * work.tokens, Counter::kIsRate | Counter::kInvert);
 }
 
-void BM_Decode(benchmark::State& state) {
+void BM_Decode(benchmark::State& state, const Model& model) {
   auto num_seqs = static_cast<int32_t>(state.range(0));
   auto context = static_cast<int32_t>(state.range(1));
-  Batch batch(num_seqs, 1, context, static_cast<int>(state.range(2)));
+  Batch batch(model, num_seqs, 1, context, static_cast<int>(state.range(2)));
   batch.Run();
   for (auto _ : state) {
     batch.Run();
   }
   double positions = static_cast<double>(num_seqs) * context;
-  Report(state, num_seqs, positions, positions);
+  Report(state, model, {static_cast<double>(num_seqs), positions, positions});
 }
-BENCHMARK(BM_Decode)
-    ->Name("decode")
-    ->ArgsProduct({{1, 8, 32}, {128, 1024, 4096}, {1, 2}})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
 
-void BM_Prefill(benchmark::State& state) {
+void BM_Prefill(benchmark::State& state, const Model& model) {
   auto tokens = static_cast<int32_t>(state.range(0));
-  Batch batch(1, tokens, tokens, static_cast<int>(state.range(1)));
+  Batch batch(model, 1, tokens, tokens, static_cast<int>(state.range(1)));
   batch.Run();
   for (auto _ : state) {
     batch.Run();
   }
-  Report(state, tokens, tokens, 0.5 * tokens * (tokens + 1.0));
+  double size = tokens;
+  Report(state, model, {size, size, 0.5 * size * (size + 1.0)});
 }
-BENCHMARK(BM_Prefill)
-    ->Name("prefill")
+
+BENCHMARK_CAPTURE(BM_Decode, small, kSmall)
+    ->Name("small_decode")
+    ->ArgsProduct({{1, 4, 8, 16, 32}, {128, 1024, 4096}, {1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Prefill, small, kSmall)
+    ->Name("small_prefill")
+    ->ArgsProduct({{512, 2048}, {1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Decode, tiny, kTiny)
+    ->Name("tiny_decode")
+    ->ArgsProduct({{1, 8, 32}, {128, 1024}, {1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Prefill, tiny, kTiny)
+    ->Name("tiny_prefill")
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
@@ -158,10 +184,11 @@ void BM_ReadMemory(benchmark::State& state) {
   size_t part = data.size() / num_threads;
   for (auto _ : state) {
     std::vector<std::thread> threads;
-    for (size_t t = 0; t < num_threads; ++t) {
+    for (size_t t = 1; t < num_threads; ++t) {
       threads.emplace_back(
           [&, t] { benchmark::DoNotOptimize(SumOf(data.data() + t * part, part)); });
     }
+    benchmark::DoNotOptimize(SumOf(data.data(), part));
     for (std::thread& thread : threads) {
       thread.join();
     }
@@ -170,7 +197,12 @@ void BM_ReadMemory(benchmark::State& state) {
   state.counters["GB/s"] = benchmark::Counter(static_cast<double>(state.iterations()) * bytes / 1e9,
                                               benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_ReadMemory)->Name("read_memory")->Arg(1)->Arg(2)->UseRealTime();
+BENCHMARK(BM_ReadMemory)
+    ->Name("read_memory")
+    ->Arg(1)
+    ->Arg(2)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace quire

@@ -175,16 +175,21 @@ TEST_P(PagedAttentionTest, PrefillInChunksGivesTheBitsOfTheWholePrefill) {
 }
 
 TEST_P(PagedAttentionTest, DecodeTokenByTokenGivesTheBitsOfThePrefill) {
-  for (int32_t block_size : {5, 16, 32}) {
-    AttentionCase c;
-    c.head_dim = 48;
-    c.num_kv_heads = 1;
-    c.block_size_tokens = block_size;
-    constexpr int32_t kSeqLen = 270;
+  // A decode has as many rows as heads: every height of a row tile, and two tiles. The prefill's
+  // tiles are as high as they can be.
+  for (int32_t num_heads : {1, 2, 3, 4, 5, 6, 8}) {
+    for (int32_t block_size : {5, 32}) {
+      AttentionCase c;
+      c.head_dim = 48;
+      c.num_heads = num_heads;
+      c.num_kv_heads = 1;
+      c.block_size_tokens = block_size;
+      constexpr int32_t kSeqLen = 270;
 
-    std::vector<float> whole = InChunks(c, kSeqLen, kSeqLen, 1);
+      std::vector<float> whole = InChunks(c, kSeqLen, kSeqLen, 1);
 
-    EXPECT_TRUE(SameBits(InChunks(c, kSeqLen, 1, 1), whole)) << Describe(c);
+      EXPECT_TRUE(SameBits(InChunks(c, kSeqLen, 1, 1), whole)) << Describe(c);
+    }
   }
 }
 
@@ -211,7 +216,7 @@ TEST_P(PagedAttentionTest, PhysicalBlocksAndTheirSizeDoNotChangeBits) {
 
   for (int32_t block_size : {1, 5, 8, 16, 32, 128}) {
     c.block_size_tokens = block_size;
-    for (uint64_t seed : {2, 3}) {
+    for (uint64_t seed : {2U, 3U}) {
       c.block_seed = seed;
       EXPECT_TRUE(SameBits(RunAttention(*MakeBackend(2), c), first)) << Describe(c);
     }
