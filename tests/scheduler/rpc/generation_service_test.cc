@@ -69,18 +69,14 @@ class GenerationServiceTest : public testing::Test {
                .observer = &observer_,
                .clock = SteadyNow}),
         tasks_(std::make_unique<TaskPool>(1, 100)),
-        service_({.model = &model_,
-                  .inbox = &inbox_,
-                  .state = &state_,
-                  .tasks = tasks_.get(),
-                  .live_requests = &live_requests_,
-                  .observer = &observer_,
-                  .outbox_limits = {}}) {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    channel_ = server_->InProcessChannel(grpc::ChannelArguments());
-    stub_ = v1::GenerationService::NewStub(channel_);
+        parts_{.model = &model_,
+               .inbox = &inbox_,
+               .state = &state_,
+               .tasks = tasks_.get(),
+               .live_requests = &live_requests_,
+               .observer = &observer_,
+               .outbox_limits = {}} {
+    Restart();
   }
   ~GenerationServiceTest() override {
     inbox_.Post(Stop{});
@@ -92,6 +88,18 @@ class GenerationServiceTest : public testing::Test {
     server_->Shutdown();
   }
 
+  // A server for parts_.
+  void Restart() {
+    stub_.reset();
+    channel_.reset();
+    server_.reset();
+    service_ = std::make_unique<GenerationService>(parts_);
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    channel_ = server_->InProcessChannel(grpc::ChannelArguments());
+    stub_ = v1::GenerationService::NewStub(channel_);
+  }
   // A group is there, and the loop turns until the end of the test.
   void Run() {
     workers_.RunByItself();
@@ -167,7 +175,8 @@ class GenerationServiceTest : public testing::Test {
   SchedulerLoop loop_;
   std::unique_ptr<TaskPool> tasks_;
   LiveRequests live_requests_;
-  GenerationService service_;
+  ServiceParts parts_;
+  std::unique_ptr<GenerationService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::GenerationService::Stub> stub_;
@@ -359,6 +368,27 @@ TEST_F(GenerationServiceTest, AClientThatGoesAwayFreesWhatItHeld) {
   while (state_.Get().num_open_requests > 0) {
     std::this_thread::yield();
   }
+  EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
+}
+
+TEST_F(GenerationServiceTest, AClientThatDoesNotReadIsCutAndNobodyElse) {
+  // In process a write goes through when it is read: the outbox fills at once.
+  parts_.outbox_limits.max_tokens = 8;
+  Restart();
+  Run();
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, Prompt("hello", 90));
+  while (state_.Get().stats.num_tokens_committed == 0 || state_.Get().num_open_requests > 0) {
+    std::this_thread::yield();
+  }
+
+  const Answer other = Generate(Prompt("ab", 5));
+  const Answer cut = Finish(context, *reader);
+
+  EXPECT_TRUE(other.status.ok()) << other.status;
+  EXPECT_EQ(cut.status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ReasonOf(cut.status), "SLOW_CONSUMER");
+  EXPECT_LT(cut.Tokens().size(), 90U);
   EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
 }
 
