@@ -85,7 +85,7 @@ absl::Status Conflict(std::string_view field, std::string_view rule, BlockId blo
 
 absl::Status Validate(const StepLimits& limits) {
   constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
-  QUIRE_RETURN_IF_ERROR(CheckLimit("num_blocks", limits.num_blocks, 2, kMaxInt));
+  QUIRE_RETURN_IF_ERROR(CheckLimit("num_blocks", limits.num_blocks, 2, kMaxBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("block_size_tokens", limits.block_size_tokens, 1, kMaxBlockSizeTokens));
   if ((limits.block_size_tokens & (limits.block_size_tokens - 1)) != 0) {

@@ -38,6 +38,7 @@
 namespace quire {
 
 // The most that any group may agree on: what fits the arithmetic and one message.
+inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // a few words are kept for each, on both sides
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;

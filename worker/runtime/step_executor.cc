@@ -1,7 +1,6 @@
 #include "worker/runtime/step_executor.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,11 +49,10 @@ int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
 }
 
 int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
-  if (budget_.num_blocks_override > 0) {
-    return budget_.num_blocks_override;
-  }
-  int64_t blocks = budget_.bytes / std::max<int64_t>(1, BlockBytes(spec));
-  return static_cast<int32_t>(std::clamp<int64_t>(blocks, 0, std::numeric_limits<int32_t>::max()));
+  int64_t blocks = budget_.num_blocks_override > 0
+                       ? budget_.num_blocks_override
+                       : budget_.bytes / std::max<int64_t>(1, BlockBytes(spec));
+  return static_cast<int32_t>(std::clamp<int64_t>(blocks, 0, kMaxBlocksLimit));
 }
 
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {

@@ -58,7 +58,8 @@ class StepExecutor {
   // Bytes of one block as the backend lays it out.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
 
-  // Blocks that the budget allows, the null block included; 0 when not even one fits.
+  // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
+  // even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
 
   // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing.

@@ -292,6 +292,7 @@ TEST(StepLimitsTest, EveryLimitIsChecked) {
   const std::vector<BadLimits> cases = {
       {"num_blocks", [](auto& l) { l.num_blocks = 1; }},
       {"num_blocks", [](auto& l) { l.num_blocks = kMinInt; }},
+      {"num_blocks", [](auto& l) { l.num_blocks = kMaxInt; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 0; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 12; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 512; }},

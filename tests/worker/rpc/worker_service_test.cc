@@ -359,7 +359,7 @@ TEST_F(WorkerServiceTest, AnEpochIsBegunOnce) {
 
 TEST_F(WorkerServiceTest, EpochsThatCannotBeAreRefused) {
   EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, (1 << 20) / 64 + 1)), "MEMORY");
-  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, 2147483647)), "MEMORY");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, 2147483647)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, 1)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(BeginEpoch(1, 1, -5)), "STEP_LIMITS");
 

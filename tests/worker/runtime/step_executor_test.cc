@@ -345,7 +345,7 @@ TEST_F(StepExecutorTest, TheBudgetDecidesHowManyBlocks) {
   EXPECT_EQ(executor_.MaxBlocks(spec), kPoolBytes / 64);
   EXPECT_EQ(overridden.MaxBlocks(spec), 123);
   EXPECT_EQ(poor.MaxBlocks(spec), 0);
-  EXPECT_EQ(rich.MaxBlocks(spec), 2147483647);
+  EXPECT_EQ(rich.MaxBlocks(spec), 16777216);  // what both sides keep records of
 }
 
 TEST_F(StepExecutorTest, LogprobsComeAsEachSequenceAskedForThem) {
