@@ -33,8 +33,8 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the determinism fingerprint. Two
-  // backends with the same name give the same bits.
+  // "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the determinism
+  // fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
 
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;

@@ -41,12 +41,13 @@ struct SampledLogprob {
 struct SampleParams {
   int32_t num_rows = 0;
   int32_t vocab_size = 0;
-  int64_t row_stride = 0;          // elements between rows of logits
-  float* logits = nullptr;         // [num_rows, vocab_size]; overwritten
+  int64_t row_stride = 0;             // elements between rows of logits
+  float* logits = nullptr;            // [num_rows, vocab_size]; overwritten
   const SamplingRow* rows = nullptr;  // [num_rows]
-  TokenId* token_ids = nullptr;    // [num_rows] out
-  float* logprobs = nullptr;       // [num_rows] out, of the sampled token
-  bool* finite = nullptr;          // [num_rows] out; false: NaN or infinity in the row, token is 0
+  TokenId* token_ids = nullptr;       // [num_rows] out
+  // [num_rows] out, of the sampled token; unspecified where the row wants none (num_logprobs < 0).
+  float* logprobs = nullptr;
+  bool* finite = nullptr;  // [num_rows] out; false: NaN or infinity in the row, token is 0
   // Out: the likeliest tokens, best first. Row i has room for max(0, rows[i].params->num_logprobs)
   // at top_logprobs + i * top_logprobs_stride.
   SampledLogprob* top_logprobs = nullptr;

@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -52,13 +54,23 @@ class CpuBackend final : public KernelBackend {
   ThreadTeam team_;
 };
 
+// CPUs' worth of time that the control group of a container grants, or more than there are.
+double QuotaCpus() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "<quota> <period>" in us, or "max <period>"
+  double quota = 0.0;
+  double period = 0.0;
+  const bool is_limited = static_cast<bool>(file >> quota >> period);
+  return is_limited && quota > 0.0 && period > 0.0 ? quota / period : ThreadTeam::kMaxThreads;
+}
+
 int UsableCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) {
     return 1;
   }
-  return std::clamp(CPU_COUNT(&set), 1, ThreadTeam::kMaxThreads);
+  const double cpus = std::min(std::ceil(QuotaCpus()), static_cast<double>(CPU_COUNT(&set)));
+  return std::clamp(static_cast<int>(cpus), 1, ThreadTeam::kMaxThreads);
 }
 
 absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {

@@ -20,7 +20,7 @@
 namespace quire {
 
 struct CpuBackendOptions {
-  int num_threads = 0;  // 0: as many as this process may run on
+  int num_threads = 0;  // 0: as many as this process may run on (affinity, cgroup quota)
   std::string_view isa =
       "";  // "": the best there is; or "avx512", "avx512bf16", "avx2", "portable"
 };

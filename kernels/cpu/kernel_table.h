@@ -3,6 +3,8 @@
 //
 // Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
 // <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, which are compiled with that path's flags.
+//
+// Thread safety: tables are constants; a kernel has one caller at a time per team.
 #ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
 #define QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
 

@@ -122,7 +122,7 @@ struct LinearKernel {
   static constexpr int kTileRows = 6;
   static constexpr int64_t kCacheBytes = 384 * 1024;  // of x that a task keeps close
   static constexpr int64_t kPieceBytes = 64 * 1024;   // of a panel, read by all tiles in turn
-  static constexpr int64_t kMinTaskOperations = 400'000;
+  static constexpr int64_t kMinTaskOperations = 200'000;
   static constexpr int64_t kCacheLine = 64;
 
   template <int kRows, int kVecs, typename Operand>
@@ -407,6 +407,9 @@ struct LinearKernel {
                   const typename Operand::Input* x,
                   int64_t x_stride,
                   ThreadTeam& team) {
+    if (params.num_tokens == 0) {
+      return;
+    }
     Job<Operand> job;
     job.weight = static_cast<const CpuPackedLinear*>(params.weight);
     job.x = x;

@@ -20,8 +20,8 @@ struct RowScan {
   // that -infinity (a banned token) is accepted where accept_banned is set.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // weights[i] = exp((row[i] - shift) * factor), or 0 where that is below floor;
-  // block_sum[b] = their sum. weights may be null: sums only.
+  // Writes exp((row[i] - shift) * factor), or 0 where that is below floor, to weights[i], unless
+  // weights is null, and the sum of block b to block_sum[b].
   void (*exp_weights)(const float* row,
                       int64_t n,
                       float shift,
@@ -29,6 +29,9 @@ struct RowScan {
                       float floor,
                       float* weights,
                       float* block_sum) = nullptr;
+
+  // The sum of the weights that are at least `bound`.
+  double (*mass_at_least)(const float* weights, int64_t n, float bound) = nullptr;
 
   // Writes the indices of values >= bound in ascending order; returns how many. ids has room for n.
   int64_t (*collect)(const float* row, int64_t n, float bound, int32_t* ids) = nullptr;

@@ -68,6 +68,21 @@ struct RowScanKernel {
     }
   }
 
+  static double MassAtLeast(const float* weights, int64_t n, float bound) {
+    const Vec bound_vec = S::Broadcast(bound);
+    double mass = 0.0;
+    for (int64_t begin = 0; begin < n; begin += kScanBlock) {
+      const int64_t end = begin + kScanBlock < n ? begin + kScanBlock : n;
+      Vec sum = S::Zero();
+      for (int64_t i = begin; i < end; i += S::kLanes) {
+        const Vec v = LoadFilled(weights + i, end - i, 0.0F);
+        sum = S::Add(sum, S::Select(S::GreaterEqualMask(v, bound_vec), v, S::Zero()));
+      }
+      mass += static_cast<double>(S::ReduceSum(sum));
+    }
+    return mass;
+  }
+
   static int64_t Collect(const float* row, int64_t n, float bound, int32_t* ids) {
     const Vec bound_vec = S::Broadcast(bound);
     int64_t count = 0;
@@ -84,8 +99,10 @@ struct RowScanKernel {
     return count;
   }
 
-  static constexpr RowScan kScan = {
-      .block_max = &BlockMax, .exp_weights = &ExpWeights, .collect = &Collect};
+  static constexpr RowScan kScan = {.block_max = &BlockMax,
+                                    .exp_weights = &ExpWeights,
+                                    .mass_at_least = &MassAtLeast,
+                                    .collect = &Collect};
 };
 
 }  // namespace quire

@@ -1,4 +1,6 @@
 // ForEachRow shares rows of equal cost out to a thread team, in runs long enough to be worth it.
+//
+// Thread safety: that of ThreadTeam::ParallelFor; fn runs on several threads at once.
 #ifndef QUIRE_KERNELS_CPU_ROW_TASKS_H_
 #define QUIRE_KERNELS_CPU_ROW_TASKS_H_
 

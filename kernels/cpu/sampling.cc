@@ -196,12 +196,16 @@ class RowSampler {
   // All tokens lighter than (1 - top_p) * total / n together weigh less than what top-p leaves out,
   // so none of them belongs to the nucleus.
   CandidateSet NucleusCandidates() {
+    constexpr int64_t kManyCandidates = 4096;
     const double total = SumOfBlocks(block_scratch_);
     const double top_p = row_.params->top_p;
-    const double bound = std::max((1.0 - top_p) * total / static_cast<double>(n_) * 0.999,
+    const double floor = std::max((1.0 - top_p) * total / static_cast<double>(n_) * 0.999,
                                   double{std::numeric_limits<float>::min()});
-    const int64_t found =
-        scan_.collect(memory_.weights, n_, static_cast<float>(bound), memory_.ids);
+    int64_t found = scan_.collect(memory_.weights, n_, static_cast<float>(floor), memory_.ids);
+    if (found > kManyCandidates) {
+      const float bound = BoundOfMass(top_p * total, static_cast<float>(floor));
+      found = scan_.collect(memory_.weights, n_, bound, memory_.ids);
+    }
     for (int64_t i = 0; i < found; ++i) {
       const TokenId token = memory_.ids[i];  // at least i: compacts in place
       memory_.logits[i] = logits_[token];
@@ -210,6 +214,26 @@ class RowSampler {
     CandidateSet candidates(memory_, found, max_, row_.params->temperature);
     candidates.KeepMass(top_p * total);
     return candidates;
+  }
+
+  // The greatest power of two such that the tokens of at least that weight reach the mass, or
+  // floor.
+  float BoundOfMass(double mass, float floor) const {
+    constexpr double kSlack = 1.0001;  // covers the rounding of fp32 sums
+    constexpr int kMaxHalvings = 32;
+    int low = 0;
+    int high = kMaxHalvings;
+    while (low < high) {
+      const int halvings = (low + high) / 2;
+      const auto bound = static_cast<float>(std::ldexp(1.0, -halvings));
+      if (scan_.mass_at_least(memory_.weights, n_, bound) >= mass * kSlack) {
+        high = halvings;
+      } else {
+        low = halvings + 1;
+      }
+    }
+    return high == kMaxHalvings ? floor
+                                : std::max(floor, static_cast<float>(std::ldexp(1.0, -high)));
   }
 
   TokenId DrawFromAll(double u) const {

@@ -1,5 +1,7 @@
 // SimdAvx2 is the vector interface of the kernels on AVX2 with FMA and F16C: 8 lanes. The contract
 // is that of SimdAvx512 (simd_avx512.h); include it only from sources compiled for AVX2.
+//
+// Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX2_H_
 #define QUIRE_KERNELS_CPU_SIMD_AVX2_H_
 

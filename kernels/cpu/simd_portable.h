@@ -1,6 +1,8 @@
 // SimdPortable is the vector interface of the kernels in plain C++ with the 16-byte vectors that
 // gcc and clang offer on every machine: 4 lanes. The contract is that of SimdAvx512
 // (simd_avx512.h); Fma rounds twice here, because most baseline machines have no fused instruction.
+//
+// Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_PORTABLE_H_
 #define QUIRE_KERNELS_CPU_SIMD_PORTABLE_H_
 

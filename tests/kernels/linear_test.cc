@@ -333,6 +333,16 @@ TEST_P(LinearTest, AnInfiniteInputStaysInItsRow) {
   }
 }
 
+TEST_P(LinearTest, NoTokensAreNoWork) {
+  auto backend = MakeBackend(2);
+  for (const DType dtype : kDTypes) {
+    const Matrix matrix(dtype, 21, 40, 24);
+    const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
+
+    EXPECT_TRUE(Run(*backend, *weight, {}).empty());
+  }
+}
+
 TEST_P(LinearTest, RefusesWhatCannotBePacked) {
   auto backend = MakeBackend(1);
   const Matrix matrix(DType::kF32, 4, 12, 22);

@@ -326,6 +326,26 @@ TEST_P(SamplingTest, AgreesWithTheReference) {
   }
 }
 
+// Distributions whose nucleus is a large part of the vocabulary.
+TEST_P(SamplingTest, AgreesWithTheReferenceOnFlatDistributions) {
+  auto backend = MakeBackend(2);
+  auto reference = CreateReferenceBackend();
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 24; ++i) {
+    Request request = {.logits = RandomLogits(20'011, 500 + i, 0.5F * static_cast<float>(i % 6))};
+    request.params.seed = i;
+    request.params.top_p = i % 2 == 0 ? 0.9F : 0.6F;
+    requests.push_back(request);
+  }
+
+  const std::vector<SampledRow> rows = Sample(*backend, requests);
+  const std::vector<SampledRow> expected = Sample(*reference, requests);
+
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].token_id, expected[i].token_id) << "row " << i;
+  }
+}
+
 struct GoldenCase {
   std::string name;
   Request request;
