@@ -15,9 +15,9 @@ namespace {
 constexpr char kModelDir[] = "deploy/model";
 constexpr char kGolden[] = "tests/worker/model/bundled_model_golden.json";
 
-// Six layers of width 256: sums are longer than in the tiny models of model_golden_test.cc, and the
-// same argument gives some 1e-5.
-constexpr double kTolerance = 1e-3;
+// The width is 256: sums are longer than in the tiny models of model_golden_test.cc, where the
+// tolerance is argued for; 2e-5 is what is measured.
+constexpr double kTolerance = 2e-4;
 
 TEST(BundledModelTest, GivesTransformersTokens) {
   auto backend = CreateCpuBackend({.num_threads = 2});

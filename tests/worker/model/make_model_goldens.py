@@ -17,7 +17,7 @@ case whose two likeliest tokens come closer than MIN_MARGIN at any step is drawn
 
 --model-dir writes the golden of a model that exists already. For the bundled one:
 
-    make_model_goldens.py --model-dir deploy/model --prompt "0,574,632,260,483" \\
+    make_model_goldens.py --model-dir deploy/model --prompt "0,588,653,260,451" \\
         --out tests/worker/model/bundled_model_golden.json
 
 For a large one, compare with the tool model_check, which the test build makes.
