@@ -247,9 +247,19 @@ void OutputRouter::Close(RequestId id, RequestOutput& request, Instant now) {
   std::shared_ptr<ResponseStream> stream = std::move(request.stream);
   requests_.erase(id);
   stream->End(std::move(status));
+  if (stream->stalled_since() != kInfiniteFuture) {
+    unread_.push_back(std::move(stream));
+  }
 }
 
-std::vector<RequestId> OutputRouter::FindStalled(Instant before) const {
+std::vector<RequestId> OutputRouter::FindStalled(Instant before) {
+  std::erase_if(unread_, [before](const std::shared_ptr<ResponseStream>& stream) {
+    const Instant since = stream->stalled_since();
+    if (since < before) {
+      stream->End(SlowConsumerStatus());
+    }
+    return since < before || since == kInfiniteFuture;
+  });
   std::vector<RequestId> stalled;
   for (const auto& [id, request] : requests_) {
     if (request->stream->stalled_since() < before) {

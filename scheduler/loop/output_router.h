@@ -73,8 +73,9 @@ class OutputRouter {
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Requests whose stream got nothing through since `before`.
-  std::vector<RequestId> FindStalled(Instant before) const;
+  // Requests whose stream got nothing through since `before`. Streams of requests that are over and
+  // still have something to send are cut here.
+  std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }
   std::vector<RequestId> OpenRequests() const;
@@ -115,7 +116,8 @@ class OutputRouter {
 
   LoopObserver* observer_;
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestOutput>> requests_;
-  std::vector<SequenceRef> touched_;  // have an update to write
+  std::vector<SequenceRef> touched_;                     // have an update to write
+  std::vector<std::shared_ptr<ResponseStream>> unread_;  // ended, and not all of it has been read
 };
 
 }  // namespace quire

@@ -52,7 +52,8 @@ class ResponseStream {
   // False when what waits to be sent is past its bound: the reader is too slow to be served.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
-  // The last call. OK: every sequence ended well.
+  // No Write follows. OK: every sequence ended well. What waits to be sent is sent before; but
+  // with ABORTED, which may also come after another End, it is dropped.
   virtual void End(absl::Status status) = 0;
 
   // Since when something waits to be sent and nothing gets through; kInfiniteFuture when it flows.

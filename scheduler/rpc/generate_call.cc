@@ -179,7 +179,7 @@ bool GenerateCall::Write(SequenceUpdate update, Instant now) {
 
 void GenerateCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
-  if (ReasonOf(status) == "SLOW_CONSUMER") {
+  if (absl::IsAborted(status)) {
     outbox_.Clear();
     FinishNow(std::move(status));  // also behind a write that is stuck
     return;

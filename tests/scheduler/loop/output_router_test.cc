@@ -277,6 +277,33 @@ TEST_F(OutputRouterTest, FindStalledNamesStreamsThatGetNothingThrough) {
   EXPECT_THAT(router_.FindStalled(50), ElementsAre(kId));
 }
 
+TEST_F(OutputRouterTest, AnEndedStreamThatIsNotReadIsCutOnce) {
+  auto stream = Open();
+  stream->StallSince(49);
+  Publish({Token(0, 0), Finished(FinishReason::kLength)});
+
+  EXPECT_THAT(router_.FindStalled(49), IsEmpty());
+  EXPECT_EQ(stream->num_ends(), 1);
+  EXPECT_THAT(router_.FindStalled(50), IsEmpty());
+  EXPECT_EQ(ReasonOf(*stream->end()), "SLOW_CONSUMER");
+  router_.FindStalled(51);
+
+  EXPECT_EQ(stream->num_ends(), 2);
+  EXPECT_EQ(stream.use_count(), 1);
+}
+
+TEST_F(OutputRouterTest, AnEndedStreamThatIsReadAfterAllIsLeftAlone) {
+  auto stream = Open();
+  stream->StallSince(49);
+  Publish({Token(0, 0), Finished(FinishReason::kLength)});
+
+  stream->StallSince(kInfiniteFuture);
+  router_.FindStalled(50);
+
+  EXPECT_EQ(stream->num_ends(), 1);
+  EXPECT_EQ(stream.use_count(), 1);
+}
+
 TEST_F(OutputRouterTest, RejectEndsTheStreamWithoutOutput) {
   auto stream = Open();
 
