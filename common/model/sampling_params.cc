@@ -28,25 +28,38 @@ absl::Status CheckRange(const Range& r) {
   if (inside) {
     return absl::OkStatus();
   }
-  return InvalidArgument(
-      r.reason, absl::StrCat("sampling.", ToAbsl(r.field), ": must be in ",
-                                   r.low_open ? "(" : "[", r.low, ", ", r.high, "] (got ", r.value,
-                                   ")"));
+  return InvalidArgument(r.reason,
+                         absl::StrCat("sampling.",
+                                      ToAbsl(r.field),
+                                      ": must be in ",
+                                      r.low_open ? "(" : "[",
+                                      r.low,
+                                      ", ",
+                                      r.high,
+                                      "] (got ",
+                                      r.value,
+                                      ")"));
 }
 
 absl::Status CheckLogitBias(const SamplingParams& params, int32_t vocab_size) {
   if (params.logit_bias.size() > static_cast<size_t>(kMaxLogitBias)) {
     return InvalidArgument("LOGIT_BIAS",
                            absl::StrCat("sampling.logit_bias: too many entries (got ",
-                                        params.logit_bias.size(), ", limit ", kMaxLogitBias, ")"));
+                                        params.logit_bias.size(),
+                                        ", limit ",
+                                        kMaxLogitBias,
+                                        ")"));
   }
   absl::flat_hash_set<TokenId> seen;
   int32_t num_banned = 0;
   for (const auto& [token, bias] : params.logit_bias) {
     if (token < 0 || token >= vocab_size) {
       return InvalidArgument("LOGIT_BIAS",
-                             absl::StrCat("sampling.logit_bias: token id out of range (got ", token,
-                                          ", limit ", vocab_size - 1, ")"));
+                             absl::StrCat("sampling.logit_bias: token id out of range (got ",
+                                          token,
+                                          ", limit ",
+                                          vocab_size - 1,
+                                          ")"));
     }
     if (!seen.insert(token).second) {
       return InvalidArgument("LOGIT_BIAS", "sampling.logit_bias: token id given twice");
@@ -65,30 +78,40 @@ absl::Status CheckLogitBias(const SamplingParams& params, int32_t vocab_size) {
 }  // namespace
 
 absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
-  QUIRE_RETURN_IF_ERROR(CheckRange(
-      {"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
+  QUIRE_RETURN_IF_ERROR(
+      CheckRange({"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"top_p", "TOP_P_RANGE", params.top_p, 0.0F, 1.0F, true}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"min_p", "MIN_P_RANGE", params.min_p, 0.0F, 1.0F}));
-  QUIRE_RETURN_IF_ERROR(CheckRange({"repetition_penalty", "PENALTY_RANGE",
-                                    params.repetition_penalty, 0.0F, 100.0F, true}));
+  QUIRE_RETURN_IF_ERROR(CheckRange(
+      {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.0F, 100.0F, true}));
   QUIRE_RETURN_IF_ERROR(
       CheckRange({"presence_penalty", "PENALTY_RANGE", params.presence_penalty, -2.0F, 2.0F}));
   QUIRE_RETURN_IF_ERROR(
       CheckRange({"frequency_penalty", "PENALTY_RANGE", params.frequency_penalty, -2.0F, 2.0F}));
   if (params.top_k < 0 || params.top_k > vocab_size) {
-    return InvalidArgument("TOP_K_RANGE", absl::StrCat("sampling.top_k: must be in [0, vocab] (got ",
-                                                       params.top_k, ", limit ", vocab_size, ")"));
+    return InvalidArgument("TOP_K_RANGE",
+                           absl::StrCat("sampling.top_k: must be in [0, vocab] (got ",
+                                        params.top_k,
+                                        ", limit ",
+                                        vocab_size,
+                                        ")"));
   }
   if (params.num_logprobs < -1 || params.num_logprobs > kMaxLogprobs) {
     return InvalidArgument("LOGPROBS_RANGE",
-                           absl::StrCat("sampling.logprobs: must be in [0, ", kMaxLogprobs,
-                                        "] (got ", params.num_logprobs, ")"));
+                           absl::StrCat("sampling.logprobs: must be in [0, ",
+                                        kMaxLogprobs,
+                                        "] (got ",
+                                        params.num_logprobs,
+                                        ")"));
   }
   for (TokenId token : params.banned_before_min_tokens) {
     if (token < 0 || token >= vocab_size) {
       return InvalidArgument("TOKEN_ID_RANGE",
                              absl::StrCat("stopping.stop_token_ids: token id out of range (got ",
-                                          token, ", limit ", vocab_size - 1, ")"));
+                                          token,
+                                          ", limit ",
+                                          vocab_size - 1,
+                                          ")"));
     }
   }
   return CheckLogitBias(params, vocab_size);

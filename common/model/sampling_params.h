@@ -17,13 +17,13 @@
 namespace quire {
 
 struct SamplingParams {
-  float temperature = 1.0F;         // 0 means greedy; below 1e-5 is taken as 0
-  int32_t top_k = 0;                // 0 means off
-  float top_p = 1.0F;               // (0, 1]; 1 means off
-  float min_p = 0.0F;               // [0, 1]; 0 means off
-  float repetition_penalty = 1.0F;  // over prompt and output; 1 means off
-  float presence_penalty = 0.0F;    // over output; [-2, 2]
-  float frequency_penalty = 0.0F;   // over output; [-2, 2]
+  float temperature = 1.0F;                           // 0 means greedy; below 1e-5 is taken as 0
+  int32_t top_k = 0;                                  // 0 means off
+  float top_p = 1.0F;                                 // (0, 1]; 1 means off
+  float min_p = 0.0F;                                 // [0, 1]; 0 means off
+  float repetition_penalty = 1.0F;                    // over prompt and output; 1 means off
+  float presence_penalty = 0.0F;                      // over output; [-2, 2]
+  float frequency_penalty = 0.0F;                     // over output; [-2, 2]
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
   int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
 

@@ -1,4 +1,6 @@
 // DType on the wire.
+//
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_DTYPE_CODEC_H_
 #define QUIRE_COMMON_WIRE_DTYPE_CODEC_H_
 

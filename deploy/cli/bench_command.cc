@@ -33,7 +33,7 @@ constexpr char kUsage[] =
 
     --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
     --dataset-name random|custom     default random
-    --dataset-path FILE              custom: one JSON object a line, {"prompt": "...", "output_tokens": 64}
+    --dataset-path FILE              custom: JSON lines, {"prompt": "...", "output_tokens": 64}
     --random-input-len N             tokens of a random prompt; default 128
     --random-output-len N            output tokens; default 128
     --num-prompts N                  requests; default 100
