@@ -19,7 +19,7 @@ class StrongId {
 
   constexpr Rep value() const { return value_; }
 
-  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;  // NOLINT(modernize-use-nullptr)
 
   template <typename H>
   friend H AbslHashValue(H state, StrongId id) {

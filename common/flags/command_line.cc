@@ -210,15 +210,15 @@ std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const Pro
                  program.name.c_str(),
                  std::string(parsed.status().message()).c_str(),
                  program.name.c_str());
-    std::exit(kExitUsage);
+    std::exit(kExitUsage);  // NOLINT(concurrency-mt-unsafe)
   }
   if (parsed->help) {
     std::fputs(HelpText(program).c_str(), stdout);
-    std::exit(EXIT_SUCCESS);
+    std::exit(EXIT_SUCCESS);  // NOLINT(concurrency-mt-unsafe)
   }
   if (parsed->version) {
     std::printf("%s %s\n", program.name.c_str(), std::string(Version()).c_str());
-    std::exit(EXIT_SUCCESS);
+    std::exit(EXIT_SUCCESS);  // NOLINT(concurrency-mt-unsafe)
   }
   return std::move(parsed->positional);
 }

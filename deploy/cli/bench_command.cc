@@ -147,6 +147,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
     return absl::InvalidArgumentError(absl::StrCat(options.dataset_path, ": holds no prompts"));
   }
   std::vector<v1::GenerateRequest> requests;
+  requests.reserve(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     requests.push_back(lines[static_cast<size_t>(i) % lines.size()]);
   }

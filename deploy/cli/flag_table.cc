@@ -99,7 +99,7 @@ void FlagTable::Switch(const std::string& name, std::function<void()> set) {
 
 absl::Status FlagTable::Parse(const std::vector<std::string>& args) const {
   for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i].rfind("--", 0) != 0) {
+    if (!args[i].starts_with("--")) {
       return absl::InvalidArgumentError(absl::StrCat("not a flag: ", args[i]));
     }
     const size_t equals = args[i].find('=');

@@ -100,8 +100,10 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
 std::vector<std::unique_ptr<v1::GenerationService::Stub>> Connect(const Address& server,
                                                                   size_t num_streams) {
   const auto wanted = static_cast<int32_t>(num_streams / kStreamsPerConnection) + 1;
+  const int32_t num_connections = std::min(wanted, kMaxConnections);
   std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs;
-  for (int32_t i = 0; i < std::min(wanted, kMaxConnections); ++i) {
+  stubs.reserve(static_cast<size_t>(num_connections));
+  for (int32_t i = 0; i < num_connections; ++i) {
     stubs.push_back(v1::GenerationService::NewStub(DialPublic(server)));
   }
   return stubs;

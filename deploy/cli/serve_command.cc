@@ -82,7 +82,7 @@ std::string ProgramFolder() {
 class SocketFolder {
  public:
   SocketFolder() {
-    const char* base = ::getenv("XDG_RUNTIME_DIR");
+    const char* base = ::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe)
     std::string pattern = absl::StrCat(base != nullptr ? base : "/tmp", "/quire-XXXXXX");
     if (::mkdtemp(pattern.data()) == nullptr) {
       pattern = "/tmp/quire-XXXXXX";
@@ -258,15 +258,15 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
   bool has_model = false;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string> words = {args[i]};
-    bool positional_model = i == 0 && args[0].rfind('-', 0) != 0;
+    bool positional_model = i == 0 && !args[0].starts_with('-');
     if (positional_model) {
       words = {"--model", args[0]};
-    } else if (args[i].rfind("--", 0) != 0) {
+    } else if (!args[i].starts_with("--")) {
       return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
     }
     std::string name = FlagName(words[0]);
     bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
-                         i + 1 < args.size() && args[i + 1].rfind("--", 0) != 0;
+                         i + 1 < args.size() && !args[i + 1].starts_with("--");
     if (value_follows) {
       words.push_back(args[++i]);
     }
@@ -307,7 +307,7 @@ int RunServe(const std::vector<std::string>& args) {
   for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGHUP}) {
     sigaddset(&signals, signal);
   }
-  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   int signal_fd = ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 
   std::string folder = ProgramFolder();

@@ -22,6 +22,7 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits) {
     sum += std::exp(logit - max_logit);
   }
   std::vector<double> result;
+  result.reserve(logits.size());
   for (double logit : logits) {
     result.push_back(logit - max_logit - std::log(sum));
   }

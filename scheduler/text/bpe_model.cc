@@ -70,6 +70,7 @@ absl::Status BpeModel::ReadOptions(const JsonNode& node, const Vocabulary& vocab
     return node.Error("dropout must be null or 0");
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    // NOLINTNEXTLINE(readability-container-size-empty): empty() of json is not about strings
     if (node.Has(key) && node.json()[key] != "") {
       return node.Error(absl::StrCat(key, " must be null or empty"));
     }

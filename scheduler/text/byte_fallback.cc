@@ -9,9 +9,15 @@ constexpr std::string_view kOpen = "<0x";
 constexpr std::string_view kHexDigits = "0123456789ABCDEF";
 
 std::optional<uint32_t> HexValue(char c) {
-  if (c >= '0' && c <= '9') return static_cast<uint32_t>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<uint32_t>(c - 'a' + 10);
-  if (c >= 'A' && c <= 'F') return static_cast<uint32_t>(c - 'A' + 10);
+  if (c >= '0' && c <= '9') {
+    return static_cast<uint32_t>(c - '0');
+  }
+  if (c >= 'a' && c <= 'f') {
+    return static_cast<uint32_t>(c - 'a' + 10);
+  }
+  if (c >= 'A' && c <= 'F') {
+    return static_cast<uint32_t>(c - 'A' + 10);
+  }
   return std::nullopt;
 }
 

@@ -14,10 +14,18 @@ namespace quire {
 namespace {
 
 std::optional<NormalizationForm> FormNamed(std::string_view type) {
-  if (type == "NFC") return NormalizationForm::kNfc;
-  if (type == "NFD") return NormalizationForm::kNfd;
-  if (type == "NFKC") return NormalizationForm::kNfkc;
-  if (type == "NFKD") return NormalizationForm::kNfkd;
+  if (type == "NFC") {
+    return NormalizationForm::kNfc;
+  }
+  if (type == "NFD") {
+    return NormalizationForm::kNfd;
+  }
+  if (type == "NFKC") {
+    return NormalizationForm::kNfkc;
+  }
+  if (type == "NFKD") {
+    return NormalizationForm::kNfkd;
+  }
   return std::nullopt;
 }
 

@@ -19,8 +19,8 @@ constexpr size_t kMaxPatternBytes = 4096;
 // Per match, not per text. Ten steps for every byte of the longest prompt the service takes.
 constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
-constexpr size_t kJitStackStartBytes = 32 * 1024;
-constexpr size_t kJitStackMaxBytes = 1024 * 1024;
+constexpr size_t kJitStackStartBytes = size_t{32} * 1024;
+constexpr size_t kJitStackMaxBytes = size_t{1024} * 1024;
 
 template <auto kFree>
 struct Free {
@@ -57,9 +57,8 @@ absl::Status CheckPortable(std::string_view pattern) {
       return Refused("nested character classes are not supported");
     } else if (in_class && pattern.substr(i).starts_with("&&")) {
       return Refused("intersections of character classes are not supported");
-    } else if (in_class && pattern.substr(i).starts_with("[:")) {
-      i += 1;
-    } else if (in_class && pattern.substr(i).starts_with(":]")) {
+    } else if (in_class &&
+               (pattern.substr(i).starts_with("[:") || pattern.substr(i).starts_with(":]"))) {
       i += 1;
     } else if (c == '[' || c == ']') {
       in_class = c == '[';

@@ -209,11 +209,21 @@ absl::Status PreTokenizer::AddSplit(const JsonNode& node) {
 
 absl::StatusOr<PreTokenizer::Behavior> PreTokenizer::ParseBehavior(const JsonNode& node) {
   QUIRE_ASSIGN_OR_RETURN(std::string name, node.GetString("behavior"));
-  if (name == "Isolated") return Behavior::kIsolated;
-  if (name == "Removed") return Behavior::kRemoved;
-  if (name == "Contiguous") return Behavior::kContiguous;
-  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  if (name == "Isolated") {
+    return Behavior::kIsolated;
+  }
+  if (name == "Removed") {
+    return Behavior::kRemoved;
+  }
+  if (name == "Contiguous") {
+    return Behavior::kContiguous;
+  }
+  if (name == "MergedWithPrevious") {
+    return Behavior::kMergedWithPrevious;
+  }
+  if (name == "MergedWithNext") {
+    return Behavior::kMergedWithNext;
+  }
   return node.Error("behavior is not known", name);
 }
 

@@ -25,9 +25,9 @@ constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
 
 // A component that may be absent, as the parsers expect it: null when it is.
 JsonNode Component(const JsonNode& root, const char* key) {
-  static const Json kNull;
+  static const Json null;
   auto it = root.json().find(key);
-  return JsonNode(it == root.json().end() ? &kNull : &*it, key);
+  return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
 }  // namespace

@@ -204,8 +204,8 @@ bool IsAscii(std::string_view text) {
 }  // namespace
 
 CharClass ClassOf(char32_t code_point) {
-  static const std::array<CharClass, 128> kAscii = MakeAsciiTable();
-  return code_point < 128 ? kAscii[code_point] : ComputeClass(code_point);
+  static const std::array<CharClass, 128> ascii = MakeAsciiTable();
+  return code_point < 128 ? ascii[code_point] : ComputeClass(code_point);
 }
 
 bool IsWordCharacter(char32_t code_point) {
