@@ -34,7 +34,7 @@ template <typename T>
 T ValueOrExit(absl::StatusOr<T> value, const char* prefix, int exit_code) {
   if (!value.ok()) {
     std::fprintf(stderr, "%s%s\n", prefix, std::string(value.status().message()).c_str());
-    std::exit(exit_code);
+    std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe)
   }
   return *std::move(value);
 }

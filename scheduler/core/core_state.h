@@ -29,7 +29,7 @@ namespace quire {
 // One membership of a worker group, and all that means something only inside it. It is made empty
 // and dropped as a whole.
 struct Epoch {
-  Epoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+  Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits);
 
   uint64_t scheduler_incarnation;
   uint64_t group_epoch;

@@ -181,7 +181,7 @@ void GenerateCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (absl::IsAborted(status)) {
     outbox_.Clear();
-    FinishNow(std::move(status));  // also behind a write that is stuck
+    FinishNow(status);  // also behind a write that is stuck
     return;
   }
   end_status_ = std::move(status);
@@ -232,11 +232,11 @@ void GenerateCall::Advance() {
     is_writing_ = true;
     StartWrite(&buffer_);
   } else if (end_status_.has_value()) {
-    FinishNow(*std::move(end_status_));
+    FinishNow(*end_status_);
   }
 }
 
-void GenerateCall::FinishNow(absl::Status status) {
+void GenerateCall::FinishNow(const absl::Status& status) {
   if (is_finished_) {
     return;
   }

@@ -80,7 +80,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Refuse(absl::Status status);
   // Starts the next write, or sends the status when all is written.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FinishNow(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishNow(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Encode(const SequenceUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ServiceParts& parts_;

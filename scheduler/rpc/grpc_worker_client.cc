@@ -98,7 +98,7 @@ absl::Status GrpcWorkerClient::ServeEpoch(uint64_t group_epoch) {
   absl::Time broken_at = absl::InfiniteFuture();
   for (;;) {
     const absl::Time opened_at = absl::Now();
-    const absl::Status end = ServeStream(group_epoch);
+    absl::Status end = ServeStream(group_epoch);
     if (IsOver(group_epoch)) {
       return absl::OkStatus();
     }

@@ -8,7 +8,7 @@ namespace quire {
 
 absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abortable> request) {
   absl::MutexLock lock(&mutex_);
-  if (!requests_.emplace(request_id, std::move(request)).second) {
+  if (!requests_.try_emplace(request_id, std::move(request)).second) {
     return Error(absl::StatusCode::kAlreadyExists,
                  "REQUEST_ID_IN_USE",
                  "request_id: a request with this id is running");

@@ -14,7 +14,7 @@ struct RetryRule {
   absl::Duration delay;
 };
 
-const RetryRule kRetryRules[] = {
+constexpr RetryRule kRetryRules[] = {
     {"QUEUE_FULL", absl::Seconds(1)},
     {"QUEUE_TOKENS", absl::Seconds(1)},
     {"LOADING", absl::Seconds(2)},

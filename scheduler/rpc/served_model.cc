@@ -40,7 +40,7 @@ absl::Status CheckDefaults(const GenerationDefaults& defaults, int32_t vocab_siz
   params.min_p = defaults.min_p.value_or(params.min_p);
   params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
   params.banned_before_min_tokens = defaults.eos_token_ids;
-  const absl::Status status = Validate(params, vocab_size);
+  absl::Status status = Validate(params, vocab_size);
   if (status.ok()) {
     return status;
   }

@@ -159,7 +159,7 @@ absl::Status WorkerSession::BeginEpoch(const StepLimits& limits,
   context.set_deadline(std::chrono::system_clock::now() + kBeginEpochTimeout);
   QUIRE_RETURN_IF_ERROR(SetContext(&context));
   v1::BeginEpochResponse response;
-  const absl::Status status = FromGrpcStatus(stub_->BeginEpoch(&context, request, &response));
+  absl::Status status = FromGrpcStatus(stub_->BeginEpoch(&context, request, &response));
   QUIRE_RETURN_IF_ERROR(SetContext(nullptr));
   if (ReasonOf(status) == "STALE_SCHEDULER") {
     // The clock went back. The next attempt comes as the youngest.
