@@ -22,7 +22,8 @@ struct DotOperand {
                    __m512 (&sum)[kRows][kVecs]) {
     __m512bh b[kVecs];
     for (int j = 0; j < kVecs; ++j) {
-      b[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + 2 * j * SimdAvx512::kLanes));
+      b[j] =
+          reinterpret_cast<__m512bh>(_mm512_loadu_si512(w + int64_t{2} * j * SimdAvx512::kLanes));
     }
     for (int i = 0; i < kRows; ++i) {
       int pair = 0;

@@ -120,8 +120,9 @@ template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
-  static constexpr int64_t kCacheBytes = 384 * 1024;  // of x that a task keeps close
-  static constexpr int64_t kPieceBytes = 64 * 1024;   // of a panel, read by all tiles in turn
+  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // of x that a task keeps close
+  static constexpr int64_t kPieceBytes =
+      int64_t{64} * 1024;  // of a panel, read by all tiles in turn
   static constexpr int64_t kMinTaskOperations = 200'000;
   static constexpr int64_t kCacheLine = 64;
 
@@ -368,7 +369,7 @@ struct LinearKernel {
   // Many rows: as many as fit the cache with all of k, else fewer k at a time.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
-    constexpr int64_t kFewRows = 16 * kTileRows;
+    constexpr int64_t kFewRows = int64_t{16} * kTileRows;
     const int64_t length = job.weight->segment_length();
     const int64_t row_bytes = job.weight->in_features() * int64_t{sizeof(typename Operand::Input)};
     const int64_t rows_in_cache = kCacheBytes / row_bytes;

@@ -21,7 +21,7 @@ namespace quire {
 namespace {
 
 // From so many rows on, widening keys and values once pays for itself.
-constexpr int32_t kPackRows = 24;
+inline constexpr int32_t kPackRows = 24;
 
 // The result of some chunks for the rows of a task, in memory of PartialFloats(rows, head_dim).
 struct Partial {
@@ -45,29 +45,43 @@ struct TaskMemory {
 
   TaskMemory(void* memory, int64_t rows, int64_t head_dim) {
     auto* base = static_cast<float*>(memory);
-    int64_t used = 0;
-    const auto take = [&](int64_t floats) {
-      float* taken = base != nullptr ? base + used : nullptr;
-      used += (floats + kAlignment - 1) / kAlignment * kAlignment;
-      return taken;
-    };
-    q = take(rows * head_dim);
-    ranges = reinterpret_cast<SlotRange*>(take(2 * rows));
-    scores = take(int64_t{kTileRows} * kScoreStride);
-    running = take(PartialFloats(rows, head_dim));
-    chunk = take(PartialFloats(rows, head_dim));
-    key_panel = take(kAttentionChunkTokens * head_dim);
-    value_panel = take(kAttentionChunkTokens * head_dim);
-    bytes = static_cast<size_t>(used) * sizeof(float);
+    const Layout at(rows, head_dim);
+    q = base + at.q;
+    ranges = reinterpret_cast<SlotRange*>(base + at.ranges);
+    scores = base + at.scores;
+    running = base + at.running;
+    chunk = base + at.chunk;
+    key_panel = base + at.key_panel;
+    value_panel = base + at.value_panel;
   }
 
   static size_t Bytes(int64_t rows, int64_t head_dim) {
-    return TaskMemory(nullptr, rows, head_dim).bytes;
+    return static_cast<size_t>(Layout(rows, head_dim).end) * sizeof(float);
   }
 
  private:
-  static constexpr int64_t kAlignment = 16;  // floats
-  size_t bytes;
+  // Floats before each part.
+  struct Layout {
+    int64_t end = 0;
+    int64_t q, ranges, scores, running, chunk, key_panel, value_panel;
+
+    Layout(int64_t rows, int64_t head_dim) {
+      q = Take(rows * head_dim);
+      ranges = Take(2 * rows);
+      scores = Take(int64_t{kTileRows} * kScoreStride);
+      running = Take(PartialFloats(rows, head_dim));
+      chunk = Take(PartialFloats(rows, head_dim));
+      key_panel = Take(kAttentionChunkTokens * head_dim);
+      value_panel = Take(kAttentionChunkTokens * head_dim);
+    }
+
+    int64_t Take(int64_t floats) {
+      constexpr int64_t kAlignment = 16;  // floats
+      const int64_t begin = end;
+      end += (floats + kAlignment - 1) / kAlignment * kAlignment;
+      return begin;
+    }
+  };
 };
 
 // Rows are ordered by query, then head. Tiles are as equal as they can be.

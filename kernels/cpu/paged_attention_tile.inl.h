@@ -19,9 +19,9 @@
 namespace quire {
 namespace {
 
-constexpr int kTileRows = 6;
+inline constexpr int kTileRows = 6;
 // Scores of a row, with a gap so that the rows of a tile do not fall into the same cache sets.
-constexpr int kScoreStride = kAttentionChunkTokens + 16;
+inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
 // Vectors next to each other in a tile: enough accumulators to hide the latency of Fma (two a
 // cycle, four cycles each), no more than there are registers.
@@ -36,7 +36,7 @@ constexpr int TileVecs(int rows) {
 // As it lies in the cache.
 template <typename S, typename E>
 constexpr int kVecBytes = static_cast<int>(sizeof(E)) * S::kLanes;
-constexpr int kCacheLine = 64;
+inline constexpr int kCacheLine = 64;
 
 // Slots [begin, end) of a chunk whose values lie next to each other.
 template <typename E>
@@ -103,7 +103,7 @@ inline void ScoreTile(
   for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      S::Store(scores + r * kScoreStride + (group + v) * S::kLanes, sums[r][v]);
+      S::Store(scores + int64_t{r} * kScoreStride + int64_t{group + v} * S::kLanes, sums[r][v]);
     }
   }
 }
