@@ -130,45 +130,45 @@ void Report(benchmark::State& state, const Model& model, const Work& work) {
       Counter(layers * work.tokens, Counter::kIsRate | Counter::kInvert);
 }
 
-void BM_Decode(benchmark::State& state, const Model& model) {
+void Decode(benchmark::State& state, const Model& model) {
   auto num_seqs = static_cast<int32_t>(state.range(0));
   auto context = static_cast<int32_t>(state.range(1));
   Batch batch(model, num_seqs, 1, context, static_cast<int>(state.range(2)));
   batch.Run();
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     batch.Run();
   }
   double positions = static_cast<double>(num_seqs) * context;
   Report(state, model, {static_cast<double>(num_seqs), positions, positions});
 }
 
-void BM_Prefill(benchmark::State& state, const Model& model) {
+void Prefill(benchmark::State& state, const Model& model) {
   auto tokens = static_cast<int32_t>(state.range(0));
   Batch batch(model, 1, tokens, tokens, static_cast<int>(state.range(1)));
   batch.Run();
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     batch.Run();
   }
   double size = tokens;
   Report(state, model, {size, size, 0.5 * size * (size + 1.0)});
 }
 
-BENCHMARK_CAPTURE(BM_Decode, small, kSmall)
+BENCHMARK_CAPTURE(Decode, small, kSmall)
     ->Name("small_decode")
     ->ArgsProduct({{1, 4, 8, 16, 32}, {128, 1024, 4096}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, small, kSmall)
+BENCHMARK_CAPTURE(Prefill, small, kSmall)
     ->Name("small_prefill")
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Decode, tiny, kTiny)
+BENCHMARK_CAPTURE(Decode, tiny, kTiny)
     ->Name("tiny_decode")
     ->ArgsProduct({{1, 8, 32}, {128, 1024}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, tiny, kTiny)
+BENCHMARK_CAPTURE(Prefill, tiny, kTiny)
     ->Name("tiny_prefill")
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
@@ -178,11 +178,11 @@ uint64_t SumOf(const uint64_t* data, size_t size) {
   return std::accumulate(data, data + size, uint64_t{0});
 }
 
-void BM_ReadMemory(benchmark::State& state) {
+void ReadMemory(benchmark::State& state) {
   std::vector<uint64_t> data((size_t{512} << 20) / sizeof(uint64_t), 1);
   auto num_threads = static_cast<size_t>(state.range(0));
   size_t part = data.size() / num_threads;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     std::vector<std::thread> threads;
     for (size_t t = 1; t < num_threads; ++t) {
       threads.emplace_back(
@@ -197,7 +197,7 @@ void BM_ReadMemory(benchmark::State& state) {
   state.counters["GB/s"] = benchmark::Counter(static_cast<double>(state.iterations()) * bytes / 1e9,
                                               benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_ReadMemory)
+BENCHMARK(ReadMemory)
     ->Name("read_memory")
     ->Arg(1)
     ->Arg(2)

@@ -40,7 +40,7 @@ std::vector<int32_t> Numbers(const std::string& text) {
     numbers.push_back(0);
     if (!absl::SimpleAtoi(part, &numbers.back())) {
       std::fprintf(stderr, "engine_bench: not a number: %s\n", text.c_str());
-      std::exit(kExitUsage);
+      std::exit(kExitUsage);  // NOLINT(concurrency-mt-unsafe)
     }
   }
   return numbers;
@@ -82,9 +82,9 @@ double TimePrefill(Engine& engine, int32_t context) {
 
 template <typename Time>
 double Median(Time time) {
-  std::vector<double> seconds;
-  for (int i = 0; i < absl::GetFlag(FLAGS_repeat); ++i) {
-    seconds.push_back(time());
+  std::vector<double> seconds(static_cast<size_t>(std::max(absl::GetFlag(FLAGS_repeat), 1)));
+  for (double& second : seconds) {
+    second = time();
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
@@ -112,7 +112,7 @@ int Main() {
     for (int32_t batch : batches) {
       const double seconds = Median([&] {
         if (!(*engine)->Reset(options).ok()) {
-          std::exit(1);
+          std::exit(1);  // NOLINT(concurrency-mt-unsafe)
         }
         return decode ? TimeDecode(**engine, batch, context, steps)
                       : TimePrefill(**engine, context);

@@ -63,14 +63,14 @@ std::vector<std::byte> RandomWeights(DType dtype, int64_t count) {
 }
 
 void FmaPeak(benchmark::State& state) {
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     state.counters["GFLOP/s"] = MeasureFmaPeak(static_cast<int>(state.range(0))) / 1e9;
   }
 }
 BENCHMARK(FmaPeak)->Name("Machine/FmaPeak")->ArgName("threads")->Arg(1)->Arg(2)->Iterations(1);
 
 void MemoryRead(benchmark::State& state) {
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     state.counters["GB/s"] = MeasureMemoryRead(static_cast<int>(state.range(0))) / 1e9;
   }
 }
@@ -123,7 +123,7 @@ void LinearSpeed(benchmark::State& state,
 
   size_t layer = 0;
   double seconds = 1e30;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     backend->Linear(
         {.num_tokens = num_tokens, .x = x.data(), .y = y.data(), .weight = layers[layer].get()});
@@ -171,7 +171,7 @@ void NormSpeed(benchmark::State& state) {
   const std::vector<float> delta(residual.size(), 0.0F);
   const std::vector<float> weight(kWidth, 1.0F);
   std::vector<float> out(residual.size());
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     backend->Norm({.kind = NormKind::kRmsNorm,
                    .num_tokens = num_tokens,
                    .width = kWidth,
@@ -195,7 +195,7 @@ void ActivationSpeed(benchmark::State& state, ActivationKind kind) {
   auto backend = MakeBackend("", static_cast<int>(state.range(1)));
   const std::vector<float> in = RandomFloats(num_tokens * kWidth * 2, 1.0F);
   std::vector<float> out(in.size() / 2);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     backend->Activate({.kind = kind,
                        .gated = true,
                        .num_tokens = num_tokens,
@@ -229,7 +229,7 @@ void SampleSpeed(benchmark::State& state, const SamplingParams& params) {
   std::vector<SampledLogprob> top(num_rows * kMaxLogprobs);
   const auto finite = std::make_unique<bool[]>(num_rows);
   const bool changes_logits = params.repetition_penalty != 1.0F;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     if (changes_logits) {
       state.PauseTiming();
       work = logits;

@@ -62,7 +62,7 @@ void Run(int32_t num_sequences, int32_t num_steps) {
     AddOutcome outcome = core.AddRequest(RequestWithId(static_cast<uint64_t>(i) + 1, num_steps));
     if (outcome != AddOutcome::kQueued) {
       std::fprintf(stderr, "request %d refused: %d\n", i, static_cast<int>(outcome));
-      std::exit(1);
+      std::exit(1);  // NOLINT(concurrency-mt-unsafe)
     }
   }
   std::vector<double> plan_us;
@@ -79,7 +79,7 @@ void Run(int32_t num_sequences, int32_t num_steps) {
     Instant applied = SteadyNow();
     if (!is_ok || events.size() < static_cast<size_t>(num_sequences)) {
       std::fprintf(stderr, "step %d went wrong\n", step);
-      std::exit(1);
+      std::exit(1);  // NOLINT(concurrency-mt-unsafe)
     }
     if (step > 0 && step + 1 < num_steps) {  // the first is the prompts, the last the ends
       plan_us.push_back(static_cast<double>(planned - begin) / kNanosPerMicro);

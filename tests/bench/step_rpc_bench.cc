@@ -153,7 +153,7 @@ void BenchStep(benchmark::State& state, const Address& address, int32_t num_sequ
   session.Begin(num_sequences);
   std::vector<double> micros;
   int64_t worker_micros = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     Instant begin = SteadyNow();
     worker_micros += session.Exchange();
     micros.push_back(static_cast<double>(SteadyNow() - begin) / 1e3);
@@ -174,16 +174,16 @@ Address UnixSocket() {
 
 Address Loopback() { return {.unix_path = "", .host = "127.0.0.1", .port = 0}; }
 
-void BM_StepOverUnixSocket(benchmark::State& state) {
+void StepOverUnixSocket(benchmark::State& state) {
   BenchStep(state, UnixSocket(), static_cast<int32_t>(state.range(0)));
 }
-void BM_StepOverTcp(benchmark::State& state) {
+void StepOverTcp(benchmark::State& state) {
   BenchStep(state, Loopback(), static_cast<int32_t>(state.range(0)));
 }
 
 // Sequences in the step; 0 is a ping.
-BENCHMARK(BM_StepOverUnixSocket)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
-BENCHMARK(BM_StepOverTcp)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
+BENCHMARK(StepOverUnixSocket)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
+BENCHMARK(StepOverTcp)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
 
 }  // namespace
 }  // namespace quire

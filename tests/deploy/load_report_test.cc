@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-RequestRecord Record(std::vector<int> arrivals_ms, int end_ms, int start_ms = 0) {
+RequestRecord Record(const std::vector<int>& arrivals_ms, int end_ms, int start_ms = 0) {
   RequestRecord record;
   record.start = start_ms * kNanosPerMilli;
   record.end = end_ms * kNanosPerMilli;

@@ -89,7 +89,7 @@ TEST_P(DenseTest, EmbedPicksRowsAndAddsLearnedPositions) {
   for (size_t i = 0; i < 4; ++i) {
     for (size_t d = 0; d < kWidth; ++d) {
       const auto token = static_cast<size_t>(tokens[i]);
-      const auto position = static_cast<size_t>(positions[i] + 2);
+      const auto position = static_cast<size_t>(positions[i]) + 2;
       EXPECT_EQ(out[i * kWidth + d],
                 table[token * kWidth + d] + positions_table[position * kWidth + d]);
     }
@@ -210,8 +210,8 @@ constexpr ActivationKind kActivations[] = {
 TEST_P(DenseTest, ActivationsAgreeWithTheirFormulas) {
   auto backend = MakeBackend(2);
   std::vector<float> in;
-  for (float x = -30.0F; x <= 30.0F; x += 0.00173F) {
-    in.push_back(x);
+  for (int step = -17341; step <= 17341; ++step) {  // -30 to 30
+    in.push_back(static_cast<float>(step) * 0.00173F);
   }
   const auto width = static_cast<int64_t>(in.size());
   for (const ActivationKind kind : kActivations) {
@@ -315,7 +315,7 @@ TEST_P(DenseTest, AGateMultipliesTheSecondHalfOfTheRow) {
 TEST_P(DenseTest, AnUngatedActivationMayRunInPlace) {
   auto backend = MakeBackend(2);
   for (const ActivationKind kind : kActivations) {
-    std::vector<float> values = RandomFloats(5 * 77, 8, 2.0F);
+    std::vector<float> values = RandomFloats(int64_t{5} * 77, 8, 2.0F);
     std::vector<float> out(values.size());
     const ActivationParams apart = {.kind = kind,
                                     .gated = false,

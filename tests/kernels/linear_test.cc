@@ -184,7 +184,7 @@ TEST_P(LinearTest, ARowAloneHasTheSameBitsAsInAnyBatch) {
 TEST_P(LinearTest, ARowAloneHasTheSameBitsAsInALargePrefill) {
   for (const DType dtype : kDTypes) {
     ExpectRowsDoNotDependOnTheBatch(dtype, 97, 2601, Reduction::kSequential, {7, 96, 97, 512});
-    ExpectRowsDoNotDependOnTheBatch(dtype, 69, 8 * 1101, Reduction::kTree8, {7, 98, 200});
+    ExpectRowsDoNotDependOnTheBatch(dtype, 69, int64_t{8} * 1101, Reduction::kTree8, {7, 98, 200});
   }
 }
 
@@ -195,7 +195,7 @@ TEST_P(LinearTest, SequentialOrderIsOneAccumulatorOverAscendingK) {
       continue;
     }
     const Matrix matrix(dtype, 37, 1500, 8);
-    const std::vector<float> x = RandomFloats(9 * 1500, 9);
+    const std::vector<float> x = RandomFloats(int64_t{9} * 1500, 9);
     const std::vector<float> bias = RandomFloats(37, 10);
     auto backend = MakeBackend(2);
     const auto weight = Pack(*backend, matrix.view(), bias, Reduction::kSequential);
@@ -264,7 +264,7 @@ TEST_P(LinearTest, PartsStandOneAboveTheOther) {
     const MatrixView parts[] = {{whole.bytes.data(), dtype, 33, 21},
                                 {whole.bytes.data() + 33 * row_bytes, dtype, 1, 21},
                                 {whole.bytes.data() + 34 * row_bytes, dtype, 41, 21}};
-    const std::vector<float> x = RandomFloats(3 * 21, 14);
+    const std::vector<float> x = RandomFloats(int64_t{3} * 21, 14);
     const auto one = Pack(*backend, whole.view(), {}, Reduction::kSequential);
 
     const auto joined = backend->PackLinear({.parts = parts});
@@ -284,7 +284,7 @@ TEST_P(LinearTest, PartsOfDifferentTypesAreWidened) {
   std::vector<float> values = half.values;
   values.insert(values.end(), brain.values.begin(), brain.values.end());
   const MatrixView wide = {values.data(), DType::kF32, 25, 18};
-  const std::vector<float> x = RandomFloats(4 * 18, 17);
+  const std::vector<float> x = RandomFloats(int64_t{4} * 18, 17);
 
   const auto mixed = backend->PackLinear({.parts = parts});
 
@@ -299,7 +299,7 @@ TEST_P(LinearTest, SourcesNeedNoAlignment) {
     const Matrix matrix(dtype, 19, 23, 18);
     std::vector<std::byte> shifted(matrix.bytes.size() + 1);
     std::memcpy(shifted.data() + 1, matrix.bytes.data(), matrix.bytes.size());
-    const std::vector<float> x = RandomFloats(2 * 23, 19);
+    const std::vector<float> x = RandomFloats(int64_t{2} * 23, 19);
     const auto aligned = Pack(*backend, matrix.view(), {}, Reduction::kSequential);
 
     const auto unaligned =
@@ -313,7 +313,7 @@ TEST_P(LinearTest, AnInfiniteInputStaysInItsRow) {
   auto backend = MakeBackend(2);
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, 21, 40, 20);
-    const std::vector<float> x = RandomFloats(9 * 40, 21);
+    const std::vector<float> x = RandomFloats(int64_t{9} * 40, 21);
     const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
     const std::vector<float> clean = Run(*backend, *weight, x);
     for (const size_t place : {4U * 40U, 4U * 40U + 39U}) {
@@ -384,7 +384,7 @@ TEST_P(LinearTest, WeightsKeepTheirTypeInMemory) {
 
     const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kSequential);
 
-    EXPECT_EQ(weight->bytes(), 128 * 64 * SizeOf(dtype));
+    EXPECT_EQ(weight->bytes(), int64_t{128} * 64 * SizeOf(dtype));
   }
 }
 

@@ -42,8 +42,8 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 // Every path asks for the same cases, and the reference takes its time. For cases without changed
 // elements, which the description does not tell apart.
 const std::vector<float>& ReferenceOf(const AttentionCase& c) {
-  static auto* const kKnown = new std::map<std::string, std::vector<float>>;
-  auto [at, is_new] = kKnown->try_emplace(Describe(c));
+  static auto* const known = new std::map<std::string, std::vector<float>>;
+  auto [at, is_new] = known->try_emplace(Describe(c));
   if (is_new) {
     at->second = ReferenceAttention(c);
   }
@@ -231,7 +231,7 @@ TEST_P(PagedAttentionTest, NeighboursDoNotChangeBits) {
   c.sequences = Sequences{{1, 40, 1}, {3, 530, 9}, {200, 300, 2}, {1, 900, 3}};
   std::vector<float> together = RunAttention(*MakeBackend(2), c);
 
-  auto width = static_cast<std::ptrdiff_t>(c.num_heads * c.head_dim);
+  auto width = std::ptrdiff_t{c.num_heads} * c.head_dim;
   std::vector<float> own(together.begin() + width, together.begin() + 4 * width);
   EXPECT_TRUE(SameBits(own, alone));
 }
@@ -265,7 +265,7 @@ TEST_P(PagedAttentionTest, AnInfiniteValueDoesNotReachQueriesThatMayNotSeeIt) {
 
     std::vector<float> out = RunAttention(*MakeBackend(2), c);
 
-    auto width = static_cast<size_t>(c.num_heads * c.head_dim);
+    auto width = static_cast<size_t>(c.num_heads) * static_cast<size_t>(c.head_dim);
     for (size_t i = 0; i < out.size(); ++i) {
       auto position = static_cast<int32_t>(i / width);
       bool sees_it = position >= kInfinite && (window == 0 || position - kInfinite < window);

@@ -28,15 +28,16 @@ void PrintSeed(int) {
 }
 
 uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
+  const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 class CoreRandomTest : public ::testing::Test {
- protected:
+ public:
   CoreRandomTest() { std::signal(SIGABRT, PrintSeed); }
   ~CoreRandomTest() override { std::signal(SIGABRT, SIG_DFL); }
 
+ protected:
   static void Run(CoreSimulation& simulation, uint64_t seed) {
     current_seed = static_cast<std::sig_atomic_t>(seed);
     ASSERT_EQ(simulation.Run(kEventsPerSeed), "") << "QUIRE_SEED=" << seed;
@@ -46,8 +47,8 @@ class CoreRandomTest : public ::testing::Test {
 
 TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   uint64_t first = NumberFromEnvironment("QUIRE_SEED", 1);
-  uint64_t num_seeds =
-      NumberFromEnvironment("QUIRE_NUM_SEEDS", std::getenv("QUIRE_SEED") ? 1 : kNumSeeds);
+  const bool is_one_seed = std::getenv("QUIRE_SEED") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+  uint64_t num_seeds = NumberFromEnvironment("QUIRE_NUM_SEEDS", is_one_seed ? 1 : kNumSeeds);
   int64_t num_events = 0;
   int64_t num_preemptions = 0;
   int64_t num_recomputed = 0;

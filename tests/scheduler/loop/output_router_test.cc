@@ -28,7 +28,7 @@ class OutputRouterTest : public testing::Test {
     options_.tokenizer = tokenizer_.get();
   }
 
-  void StopAt(std::vector<std::string> stops, bool include = false) {
+  void StopAt(const std::vector<std::string>& stops, bool include = false) {
     options_.stop_strings = stops;
     options_.stop_matcher = *StopMatcher::Create(stops, include);
   }

@@ -395,6 +395,7 @@ TEST(SchedulerLoopThreadTest, ClientsGetTheirTokensWhileTheGroupDiesAgainAndAgai
   std::thread loop_thread([&loop] { loop.Run(); });
 
   std::vector<std::thread> clients;
+  clients.reserve(kNumClients);
   for (int client = 0; client < kNumClients; ++client) {
     clients.emplace_back([&, client] {
       for (int i = 0; i < kRequestsPerClient; ++i) {

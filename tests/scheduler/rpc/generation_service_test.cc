@@ -57,7 +57,7 @@ struct Answer {
 };
 
 class GenerationServiceTest : public testing::Test {
- protected:
+ public:
   explicit GenerationServiceTest(bool with_tokenizer = true)
       : model_(TinyServedModel(with_tokenizer)),
         inbox_(1000),
@@ -88,6 +88,7 @@ class GenerationServiceTest : public testing::Test {
     server_->Shutdown();
   }
 
+ protected:
   // A server for parts_.
   void Restart() {
     stub_.reset();

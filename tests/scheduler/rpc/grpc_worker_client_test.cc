@@ -26,9 +26,6 @@
 namespace quire {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
 // What to do with the next step; kAnswer when nothing else is asked.
 enum class OnStep { kAnswer, kAnswerNonsense, kBreakBefore, kBreakAfter, kRefuse };
 
@@ -146,7 +143,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
 };
 
 class GrpcWorkerClientTest : public testing::Test {
- protected:
+ public:
   GrpcWorkerClientTest() : inbox_(100) {
     address_.unix_path = absl::StrCat(testing::TempDir(), "/quire-client-test-", getpid());
   }
@@ -156,6 +153,7 @@ class GrpcWorkerClientTest : public testing::Test {
     unlink(address_.unix_path.c_str());
   }
 
+ protected:
   void StartWorker() {
     grpc::ServerBuilder builder;
     ConfigureWorkerServer(builder);

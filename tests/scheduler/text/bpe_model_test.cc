@@ -58,6 +58,7 @@ std::vector<TokenId> MergeByDefinition(const Json& model, const std::string& tex
     symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best_at) + 1);
   }
   std::vector<TokenId> ids;
+  ids.reserve(symbols.size());
   for (const std::string& symbol : symbols) {
     ids.push_back(model["vocab"][symbol].get<TokenId>());
   }

@@ -89,7 +89,7 @@ const std::vector<Text>& Texts() {
 
 void Encode(benchmark::State& state, const Tokenizer* tokenizer, const std::string* text) {
   size_t tokens = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     auto ids = tokenizer->Encode(*text, true, true);
     if (!ids.ok()) {
       state.SkipWithError(std::string(ids.status().message()).c_str());
@@ -103,7 +103,7 @@ void Encode(benchmark::State& state, const Tokenizer* tokenizer, const std::stri
 
 void Stream(benchmark::State& state, const Tokenizer* tokenizer, const std::string* text) {
   auto ids = tokenizer->Encode(*text, true, true);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     Detokenizer detokenizer(tokenizer, {}, true);
     for (TokenId id : *ids) {
       benchmark::DoNotOptimize(detokenizer.Push(id));
@@ -113,7 +113,7 @@ void Stream(benchmark::State& state, const Tokenizer* tokenizer, const std::stri
 }
 
 void Load(benchmark::State& state, const std::string& path) {
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(Tokenizer::Load(path));
   }
 }
@@ -142,7 +142,8 @@ bool Register(const std::string& label, const std::string& path) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  if (const char* path = std::getenv("TOKENIZER"); path != nullptr) {
+  const char* path = std::getenv("TOKENIZER");  // NOLINT(concurrency-mt-unsafe)
+  if (path != nullptr) {
     if (!quire::Register("given", path)) {
       return 1;
     }

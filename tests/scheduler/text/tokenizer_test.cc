@@ -468,12 +468,12 @@ void MutateValue(Json* json, std::mt19937* random) {
     std::advance(child, static_cast<std::ptrdiff_t>((*random)() % at->size()));
     at = &*child;
   }
-  static const std::vector<Json> kValues = {
+  static const std::vector<Json> values = {
       nullptr,       true,          false,       0,          -1,      1,           5,
       300,           2147483647,    4294967296,  1e300,      "",      "a",         "▁",
       "<s>",         "NFC",         "ByteLevel", "Sequence", "Split", "Metaspace", "Isolated",
       Json::array(), Json::object()};
-  *at = kValues[(*random)() % kValues.size()];
+  *at = values[(*random)() % values.size()];
 }
 
 TEST_P(TokenizerMutationTest, MutatedFileIsRefusedOrWorks) {

@@ -30,6 +30,7 @@ class WordSplitterTest : public testing::TestWithParam<KnownPattern> {};
 
 std::vector<std::string> Words(const std::vector<TextSpan>& spans, const std::string& text) {
   std::vector<std::string> words;
+  words.reserve(spans.size());
   for (const TextSpan& span : spans) {
     words.push_back(text.substr(span.begin, span.end - span.begin) + (span.is_match ? "+" : "-"));
   }
