@@ -8,11 +8,13 @@ namespace quire {
 
 absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abortable> request) {
   absl::MutexLock lock(&mutex_);
-  if (!requests_.try_emplace(request_id, std::move(request)).second) {
+  const auto [entry, is_new] = requests_.try_emplace(request_id);
+  if (!is_new) {
     return Error(absl::StatusCode::kAlreadyExists,
                  "REQUEST_ID_IN_USE",
                  "request_id: a request with this id is running");
   }
+  entry->second = std::move(request);
   return absl::OkStatus();
 }
 
