@@ -37,7 +37,7 @@ T ValueOrExit(absl::StatusOr<T> value, const std::string& prefix, int exit_code)
   if (!value.ok()) {
     std::string line(value.status().message());
     std::fprintf(stderr, "%s%s\n", line.starts_with(prefix) ? "" : prefix.c_str(), line.c_str());
-    std::exit(exit_code);
+    std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   }
   return *std::move(value);
 }

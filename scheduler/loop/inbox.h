@@ -10,14 +10,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 #include "common/base/bounded_queue.h"
@@ -81,7 +80,7 @@ class Inbox {
 
   // Gives the request the next id, in the order of the queue. Nothing when the inbox is full.
   [[nodiscard]] std::optional<RequestId> Add(AddRequest add) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     const RequestId id(next_id_);
     add.request.id = id;
     if (!queue_.Push(std::move(add))) {
@@ -97,8 +96,8 @@ class Inbox {
   std::deque<LoopEvent> TakeAll(absl::Duration timeout) { return queue_.PopAll(timeout); }
 
  private:
-  absl::Mutex mutex_;
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::mutex mutex_;
+  uint64_t next_id_ = 1;  // guarded by mutex_
   BoundedQueue<LoopEvent> queue_;
 };
 

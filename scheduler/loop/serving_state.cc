@@ -7,12 +7,12 @@
 namespace quire {
 
 ServingState::Snapshot ServingState::Get() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   return snapshot_;
 }
 
 absl::Status ServingState::CheckAdmission() const {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   if (snapshot_.draining) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down");
   }
@@ -29,24 +29,24 @@ absl::Status ServingState::CheckAdmission() const {
 }
 
 void ServingState::SetGroup(Group group) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.group = group;
 }
 
 void ServingState::SetGroupReady(const StepLimits& limits, std::string determinism_fingerprint) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.group = Group::kReady;
   snapshot_.limits = limits;
   snapshot_.determinism_fingerprint = std::move(determinism_fingerprint);
 }
 
 void ServingState::SetDraining() {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.draining = true;
 }
 
 void ServingState::SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now) {
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.stats = stats;
   snapshot_.num_open_requests = num_open_requests;
   snapshot_.last_turn = now;

@@ -7,11 +7,10 @@
 #define QUIRE_SCHEDULER_LOOP_SERVING_STATE_H_
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 
 #include "common/base/clock.h"
 #include "common/step/step_limits.h"
@@ -50,8 +49,8 @@ class ServingState {
   void SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now);
 
  private:
-  mutable absl::Mutex mutex_;
-  Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  Snapshot snapshot_;  // guarded by mutex_
 };
 
 }  // namespace quire

@@ -49,7 +49,7 @@ void DecoderModel::Reserve(const Batch& batch) {
   const int64_t num_tokens = batch.num_tokens();
   const auto num_logits = static_cast<int64_t>(batch.logits_rows.size());
   const int64_t q_heads = config_.num_heads;
-  const int64_t qkv_heads = q_heads + 2 * config_.num_kv_heads;
+  const int64_t qkv_heads = q_heads + int64_t{2} * config_.num_kv_heads;
   Workspace& w = workspace_;
   for (HostBuffer* buffer : {&w.residual, &w.hidden, &w.delta}) {
     ReserveFloats(*buffer, num_tokens, config_.hidden_size);
@@ -163,7 +163,8 @@ void DecoderModel::Attend(int32_t layer,
        .num_heads = config_.num_heads,
        .layer = layer,
        .q = qkv,
-       .q_row_stride = (int64_t{config_.num_heads} + 2 * config_.num_kv_heads) * config_.head_dim,
+       .q_row_stride =
+           (int64_t{config_.num_heads} + int64_t{2} * config_.num_kv_heads) * config_.head_dim,
        .out = workspace_.attention.floats(),
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
        .sliding_window = windowed ? *config_.sliding_window : 0,

@@ -64,7 +64,7 @@ void StepsCall::OnReadDone(bool ok) {
     action = Next(/*in_reaction=*/true);
   }
   if (is_request) {
-    handler_(self, std::move(request));
+    handler_(self, request);
   }
   Do(action);
 }

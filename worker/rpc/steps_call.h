@@ -27,7 +27,7 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   // One step runs and one waits.
   static constexpr int kMaxUnanswered = 2;
 
-  using Handler = std::function<void(std::shared_ptr<StepsCall>, grpc::ByteBuffer)>;
+  using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;
 
   // Starts to read. The handler is called on an RPC thread for each request and must not block;
   // each request is to be followed by one Answer or by Fail.

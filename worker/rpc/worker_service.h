@@ -75,10 +75,10 @@ class WorkerService
                                      UnaryHandler handler);
 
   // All below: on the executor thread only.
-  absl::StatusOr<grpc::ByteBuffer> DoHandshake(const grpc::ByteBuffer& request);
-  absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const grpc::ByteBuffer& request);
+  absl::StatusOr<grpc::ByteBuffer> DoHandshake(const grpc::ByteBuffer& bytes);
+  absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const grpc::ByteBuffer& bytes);
   void DoStep(const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& request);
-  absl::StatusOr<grpc::ByteBuffer> ExecuteStep(const grpc::ByteBuffer& request);
+  absl::StatusOr<grpc::ByteBuffer> ExecuteStep(const grpc::ByteBuffer& bytes);
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
   void Remember(const std::shared_ptr<StepsCall>& stream);
   void EndStreams(const absl::Status& status);

@@ -5,15 +5,16 @@
 #define QUIRE_TESTS_SCHEDULER_LOOP_RECORDING_STREAM_H_
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 #include "scheduler/loop/response_stream.h"
@@ -23,7 +24,7 @@ namespace quire {
 class RecordingStream : public ResponseStream {
  public:
   bool Write(SequenceUpdate update, Instant /*now*/) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     if (refuses_writes_) {
       return false;
     }
@@ -31,41 +32,41 @@ class RecordingStream : public ResponseStream {
     return true;
   }
   void End(absl::Status status) override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     ++num_ends_;
     end_ = std::move(status);
+    ended_.notify_all();
   }
   Instant stalled_since() const override {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return stalled_since_;
   }
 
   void RefuseWrites() {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     refuses_writes_ = true;
   }
   void StallSince(Instant when) {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     stalled_since_ = when;
   }
   // Waits, long at most.
   absl::Status WaitForEnd() {
-    absl::MutexLock lock(&mutex_);
-    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); };
-    mutex_.AwaitWithTimeout(absl::Condition(&ended), absl::Seconds(60));
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended_.wait_for(lock, std::chrono::seconds(60), [this] { return end_.has_value(); });
     return end_.value_or(absl::DeadlineExceededError("the stream did not end"));
   }
 
   std::vector<SequenceUpdate> updates() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return updates_;
   }
   std::optional<absl::Status> end() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return end_;
   }
   int num_ends() const {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard<std::mutex> lock(mutex_);
     return num_ends_;
   }
 
@@ -96,12 +97,13 @@ class RecordingStream : public ResponseStream {
   }
 
  private:
-  mutable absl::Mutex mutex_;
-  std::vector<SequenceUpdate> updates_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  int num_ends_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool refuses_writes_ ABSL_GUARDED_BY(mutex_) = false;
-  Instant stalled_since_ ABSL_GUARDED_BY(mutex_) = kInfiniteFuture;
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable ended_;
+  std::vector<SequenceUpdate> updates_;
+  std::optional<absl::Status> end_;
+  int num_ends_ = 0;
+  bool refuses_writes_ = false;
+  Instant stalled_since_ = kInfiniteFuture;
 };
 
 }  // namespace quire
