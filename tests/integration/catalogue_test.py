@@ -294,12 +294,16 @@ class CatalogueTest(unittest.TestCase):
 
 
 class SmallServerTest(unittest.TestCase):
-    """Rows about a server that is full: one sequence at a time, one request in the queue."""
+    """Rows about a server that is full: one sequence at a time, one request in the queue.
+
+    The slowest kernels, so that the request that fills the server lasts for seconds on any machine.
+    """
 
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--max-num-seqs=1", "--max-queued-requests=1", "--max-queued-tokens=50",
-                            "--num-gpu-blocks-override=64")
+                            "--num-gpu-blocks-override=64",
+                            worker_flags=["--cpu-isa=portable", "--threads=1"])
         cls.addClassCleanup(cls.server.close)
         cls.channel = cls.server.channel()
         cls.addClassCleanup(cls.channel.close)
