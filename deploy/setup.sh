@@ -9,7 +9,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-grpcio python3-protobuf prometheus clang-format clang-tidy
+  git python3 python3-grpcio python3-protobuf prometheus clang-format clang-tidy
 )
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }

@@ -37,7 +37,12 @@ ABSL_FLAG(
     false,
     "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
 ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
-ABSL_FLAG(int32_t, max_num_batched_tokens, 2048, "Most tokens in a step.");
+ABSL_FLAG(
+    int32_t,
+    max_num_batched_tokens,
+    256,
+    "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
+    "256 keep the gap short and the matrix products full.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
 ABSL_FLAG(std::string,
           kv_cache_dtype,

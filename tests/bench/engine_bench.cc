@@ -61,9 +61,14 @@ void AddRequests(Engine& engine, int32_t batch, int32_t prompt_tokens, int32_t o
   }
 }
 
+// What the first sequences produce while the last ones are still being prefilled.
+int32_t SpareTokens(int32_t batch, int32_t context) {
+  return 2 + batch + 2 * batch * context / absl::GetFlag(FLAGS_max_num_batched_tokens);
+}
+
 // Seconds.
 double TimeDecode(Engine& engine, int32_t batch, int32_t context, int32_t steps) {
-  AddRequests(engine, batch, context, steps + 2);
+  AddRequests(engine, batch, context, steps + SpareTokens(batch, context));
   while (engine.Step() && (engine.last_num_slices() < batch || engine.last_num_tokens() > batch)) {
   }
   const Instant start = SteadyNow();
@@ -101,7 +106,8 @@ int Main() {
   const std::vector<int32_t> batches =
       decode ? Numbers(absl::GetFlag(FLAGS_batch)) : std::vector<int32_t>{1};
   options.max_sequences = *std::max_element(batches.begin(), batches.end());
-  options.max_model_len = *std::max_element(contexts.begin(), contexts.end()) + steps + 2;
+  const int32_t longest = *std::max_element(contexts.begin(), contexts.end());
+  options.max_model_len = longest + steps + SpareTokens(options.max_sequences, longest);
   auto engine = Engine::Create(absl::GetFlag(FLAGS_model), options);
   if (!engine.ok()) {
     std::fprintf(stderr, "engine_bench: %s\n", std::string(engine.status().message()).c_str());
