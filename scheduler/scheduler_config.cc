@@ -42,7 +42,7 @@ ABSL_FLAG(
     max_num_batched_tokens,
     256,
     "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
-    "256 keep the gap short and the matrix products full.");
+    "256 keeps the gap short and the matrix products full.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
 ABSL_FLAG(std::string,
           kv_cache_dtype,
