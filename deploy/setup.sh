@@ -9,7 +9,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  git python3 python3-grpcio python3-protobuf prometheus clang-format clang-tidy
+  git python3 python3-grpcio python3-protobuf clang-format clang-tidy
 )
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
@@ -31,6 +31,18 @@ install_packages() {
   "${as_root[@]}" apt-get update -q >&2
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+# install_promtool FOLDER: promtool from Debian's package, unpacked there and put on the PATH. Installed, the
+# package would also start a Prometheus server on this machine.
+install_promtool() {
+  command -v promtool >/dev/null && return 0
+  if [ ! -x "$1/usr/bin/promtool" ]; then
+    say "Unpacking promtool"
+    mkdir -p "$1"
+    (cd "$1" && apt-get download -q prometheus >&2 && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb)
+  fi
+  PATH=$1/usr/bin:$PATH
 }
 
 # Jobs for the compiler: one a core, and 1.5 GiB of memory for each.
