@@ -10,9 +10,20 @@
 
 namespace quire {
 
-enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3 };
+// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity; KV caches of the GPU backend.
+enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4 };
 
-constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }  // bytes
+// Bytes.
+constexpr int64_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 4;
+    case DType::kF8E4M3:
+      return 1;
+    default:
+      return 2;
+  }
+}
 
 // "float32", "float16", "bfloat16": the names of config.json and of the flags.
 constexpr std::string_view NameOf(DType dtype) {
@@ -23,6 +34,8 @@ constexpr std::string_view NameOf(DType dtype) {
       return "float16";
     case DType::kBF16:
       return "bfloat16";
+    case DType::kF8E4M3:
+      return "float8_e4m3";
   }
   return "unknown";
 }

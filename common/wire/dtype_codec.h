@@ -20,6 +20,8 @@ inline v1::DType ToProto(DType dtype) {
       return v1::DTYPE_F16;
     case DType::kBF16:
       return v1::DTYPE_BF16;
+    case DType::kF8E4M3:
+      return v1::DTYPE_F8_E4M3;
   }
   return v1::DTYPE_UNSPECIFIED;
 }
@@ -33,6 +35,8 @@ inline std::optional<DType> FromProto(v1::DType dtype) {
       return DType::kF16;
     case v1::DTYPE_BF16:
       return DType::kBF16;
+    case v1::DTYPE_F8_E4M3:
+      return DType::kF8E4M3;
     default:
       return std::nullopt;
   }

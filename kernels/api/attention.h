@@ -8,6 +8,8 @@
 // Shapes use these names: num_tokens tokens of the whole step, num_seqs sequences, num_heads query
 // heads, num_kv_heads divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads).
 //
+// q, k, v and out are activations (KernelBackend::activation_dtype).
+//
 // Thread safety: value types; they own nothing.
 // Source: PagedAttention, Kwon et al. 2023, section 4.1, eq. 4; online softmax, Milakov and
 //         Gimelshein 2018; chunked merge as in FlashAttention-2, Dao 2023, section 3.1.
@@ -31,26 +33,26 @@ struct PrepareAttentionParams {
   int32_t num_tokens = 0;
   int32_t num_heads = 0;
   int32_t layer = 0;
-  float* qkv = nullptr;             // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
-  const float* q_norm = nullptr;    // [head_dim], or null: no norm
-  const float* k_norm = nullptr;    // [head_dim], or null: no norm
+  void* qkv = nullptr;            // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
+  const float* q_norm = nullptr;  // [head_dim], or null: no norm
+  const float* k_norm = nullptr;  // [head_dim], or null: no norm
   float norm_eps = 0.0F;
-  const float* rope_cos = nullptr;  // [max_positions, head_dim / 2], or null: no rotation
-  const float* rope_sin = nullptr;  // [max_positions, head_dim / 2]
+  const float* rope_cos = nullptr;        // [max_positions, head_dim / 2], or null: no rotation
+  const float* rope_sin = nullptr;        // [max_positions, head_dim / 2]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
-  KvCacheView cache;                // num_kv_heads, head_dim and block size come from its layout
+  KvCacheView cache;  // num_kv_heads, head_dim and block size come from its layout
 };
 
 struct PagedAttentionParams {
   int32_t num_seqs = 0;
   int32_t num_heads = 0;
   int32_t layer = 0;
-  const float* q = nullptr;      // [num_tokens, num_heads * head_dim], rows q_row_stride apart
-  int64_t q_row_stride = 0;      // elements
-  float* out = nullptr;          // [num_tokens, num_heads * head_dim], contiguous
-  float scale = 1.0F;            // of the scores, before softmax
-  int32_t sliding_window = 0;    // > 0: a query attends to itself and sliding_window - 1 before it
+  const void* q = nullptr;     // [num_tokens, num_heads * head_dim], rows q_row_stride apart
+  int64_t q_row_stride = 0;    // elements
+  void* out = nullptr;         // [num_tokens, num_heads * head_dim], contiguous
+  float scale = 1.0F;          // of the scores, before softmax
+  int32_t sliding_window = 0;  // > 0: a query attends to itself and sliding_window - 1 before it
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding

@@ -1,7 +1,9 @@
 // Parameters of the dense operations: embedding, norms, linear layers, activations.
 //
-// All activations are fp32 rows, contiguous unless a stride is given. Every output row depends on
-// its own input row alone, bit for bit, whatever num_tokens is.
+// Activations are rows of the backend's activation type (KernelBackend::activation_dtype: fp32 on
+// the host), contiguous unless a stride is given; what is added up over layers, the residual, is
+// always fp32, and so are norm weights and logits. Every output row depends on its own input row
+// alone, bit for bit, whatever num_tokens is.
 //
 // Thread safety: value types; they own nothing.
 #ifndef QUIRE_KERNELS_API_DENSE_H_
@@ -55,20 +57,22 @@ class PackedLinear {
 
 struct LinearParams {
   int64_t num_tokens = 0;
-  const float* x = nullptr;  // [num_tokens, in_features]
-  float* y = nullptr;        // [num_tokens, out_features]
+  const void* x = nullptr;  // [num_tokens, in_features], activations
+  void* y = nullptr;        // [num_tokens, out_features], activations
   const PackedLinear* weight = nullptr;
+  bool f32_out = false;  // y is fp32, whatever the activations are
 };
 
 struct EmbeddingParams {
   int64_t num_tokens = 0;
-  const TokenId* token_ids = nullptr;   // [num_tokens], each < table.rows
-  MatrixView table = {};                // [vocab, width]
+  const TokenId* token_ids = nullptr;  // [num_tokens], each < table.rows
+  MatrixView table = {};               // [vocab, width]
   // Learned positions (OPT): row positions[i] + position_offset is added. Null data: none.
   MatrixView position_table = {};
-  const int32_t* positions = nullptr;   // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]
   int32_t position_offset = 0;
-  float* out = nullptr;                 // [num_tokens, width]
+  DType out_dtype = DType::kF32;  // kF32 or the activations' type
+  void* out = nullptr;            // [num_tokens, width]
 };
 
 // residual += delta (where given), then out = norm(residual) * weight + bias. The pre-norm
@@ -78,11 +82,12 @@ struct NormParams {
   int64_t num_tokens = 0;
   int64_t width = 0;
   float* residual = nullptr;      // [num_tokens, width], updated when delta is given
-  const float* delta = nullptr;   // [num_tokens, width], or null
+  const void* delta = nullptr;    // [num_tokens, width], activations, or null
   const float* weight = nullptr;  // [width]
   const float* bias = nullptr;    // [width], kLayerNorm only; null: none
   float eps = 1e-5F;
-  float* out = nullptr;           // [num_tokens, width]
+  void* out = nullptr;       // [num_tokens, width], activations
+  float* out_f32 = nullptr;  // [num_tokens, width], the same in fp32, or null
 };
 
 // gated: out[i] = act(in[i]) * in[i + width] with rows of 2 * width (gate, then up).
@@ -92,8 +97,8 @@ struct ActivationParams {
   bool gated = true;
   int64_t num_tokens = 0;
   int64_t width = 0;
-  const float* in = nullptr;
-  float* out = nullptr;  // [num_tokens, width]
+  const void* in = nullptr;  // activations
+  void* out = nullptr;       // [num_tokens, width], activations
 };
 
 }  // namespace quire

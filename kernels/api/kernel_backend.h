@@ -1,28 +1,38 @@
-// KernelBackend is the set of operations that a model runs on. The CPU backend is here; the CUDA
-// backend and the reference implement the same class.
+// KernelBackend is the set of operations that a model runs on, and the memory they run in. CPU, GPU
+// and reference backends implement the same class.
 //
-// Thread safety: one caller at a time (the executor thread). An operation is finished when the call
-//                returns.
+// Every pointer in the parameters of an operation points to memory of Allocate, or to what
+// BeginStep and PackLinear gave; a HostBackend takes any pointer. Host data is named where it
+// occurs.
+//
+// Thread safety: one caller at a time (the executor thread). Operations take effect in the order of
+//                their calls; Sample waits for all of them.
 // Errors:        arguments are the caller's duty and were checked before (step_plan_check); an
-//                operation itself cannot fail on the CPU. Allocation returns kResourceExhausted.
+//                operation itself cannot fail on the CPU. A GPU that fails ends the process: it has
+//                to be opened anew, and the scheduler recomputes. Allocation returns
+//                kResourceExhausted.
 #ifndef QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 #define QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "kernels/api/attention.h"
 #include "kernels/api/dense.h"
+#include "kernels/api/device_memory.h"
 #include "kernels/api/kv_cache_layout.h"
 #include "kernels/api/sampling.h"
+#include "kernels/api/step_inputs.h"
 
 namespace quire {
 
-// (src, dst) pairs of whole blocks; no dst is also a src or another dst.
+// (src, dst) pairs of whole blocks, in host memory; no dst is also a src or another dst.
 struct CopyBlocksParams {
   KvCacheView cache;
   std::span<const BlockId> src;
@@ -37,11 +47,34 @@ class KernelBackend {
   // fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
 
+  // Says which model will run, before anything else is called. Errors: kFailedPrecondition, reason
+  // DEVICE, naming what of the model there is no kernel for.
+  virtual absl::Status PrepareFor(const ModelConfig& config) = 0;
+
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
+  virtual bool CanStoreKvAs(DType dtype) const = 0;
+
+  // The type of what linear layers read and write.
+  virtual DType activation_dtype() const = 0;
+
+  // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
+  // From host memory, which may be reused when the call returns.
+  virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
 
   // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
   // on their columns or kTree8 does not divide them; kResourceExhausted.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
+
+  // Brings the inputs of the next step, which are host arrays, to where the operations read them.
+  // The result is valid until the next call. It may have more rows than were given, all of them
+  // padding that takes part in nothing (slot -1, length 0).
+  virtual StepInputs BeginStep(const StepInputs& host) = 0;
+  // Runs the operations that the function calls, for the inputs of the last BeginStep. A backend
+  // may record them, and repeat the record without calling the function for another step of the
+  // same shape: so they must depend on nothing but the inputs' shape and memory that stays where it
+  // is.
+  virtual void RunStep(const std::function<void()>& operations) = 0;
 
   virtual void Embed(const EmbeddingParams& params) = 0;
   virtual void Norm(const NormParams& params) = 0;

@@ -32,20 +32,20 @@ struct KvCacheLayout {
   int64_t block_stride = 0;
   int64_t layer_stride = 0;
   int64_t head_stride = 0;
-  int64_t value_offset = 0;      // from the keys of a head to its values
+  int64_t value_offset = 0;  // from the keys of a head to its values
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // dims of a value are always contiguous
 
   // First key element of (block, layer, kv_head).
-  int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
+  constexpr int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
     return block * block_stride + layer * layer_stride + kv_head * head_stride;
   }
   // First value element of (block, layer, kv_head).
-  int64_t ValueOffset(BlockId block, int32_t layer, int32_t kv_head) const {
+  constexpr int64_t ValueOffset(BlockId block, int32_t layer, int32_t kv_head) const {
     return KeyOffset(block, layer, kv_head) + value_offset;
   }
-  int64_t block_bytes() const { return block_stride * SizeOf(dtype); }
+  constexpr int64_t block_bytes() const { return block_stride * SizeOf(dtype); }
 };
 
 // Keys dim-major, values token-major: the order of the CPU backend.

@@ -78,8 +78,9 @@ struct ActivateKernel {
     const int64_t width = params.width;
     const int64_t in_width = params.gated ? 2 * width : width;
     ForEachRow(params.num_tokens, in_width, team, [&](int64_t i) {
-      const float* in = params.in + i * in_width;
-      RunRow<Function>(in, params.gated ? in + width : nullptr, width, params.out + i * width);
+      const float* in = static_cast<const float*>(params.in) + i * in_width;
+      float* out = static_cast<float*>(params.out) + i * width;
+      RunRow<Function>(in, params.gated ? in + width : nullptr, width, out);
     });
   }
 

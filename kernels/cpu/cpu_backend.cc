@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/host_backend.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/thread_team.h"
@@ -17,7 +18,7 @@
 namespace quire {
 namespace {
 
-class CpuBackend final : public KernelBackend {
+class CpuBackend final : public HostBackend {
  public:
   CpuBackend(const KernelTable& table, int num_threads) : table_(table), team_(num_threads) {}
 

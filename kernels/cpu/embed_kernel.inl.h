@@ -17,7 +17,7 @@ struct EmbedKernel {
   static void Run(const EmbeddingParams& params, ThreadTeam& team) {
     const int64_t width = params.table.cols;
     ForEachRow(params.num_tokens, width, team, [&](int64_t i) {
-      float* out = params.out + i * width;
+      float* out = static_cast<float*>(params.out) + i * width;
       WidenRow(params.table, params.token_ids[i], out, nullptr);
       if (params.position_table.data != nullptr) {
         const int64_t position = int64_t{params.positions[i]} + params.position_offset;
@@ -36,6 +36,8 @@ struct EmbedKernel {
         return Widen(static_cast<const Float16*>(table.data) + first, table.cols, out, addend);
       case DType::kBF16:
         return Widen(static_cast<const BFloat16*>(table.data) + first, table.cols, out, addend);
+      case DType::kF8E4M3:  // no type of a weight file that is loaded
+        break;
     }
   }
 

@@ -64,7 +64,7 @@ const BFloat16* RoundInput(const LinearParams& params,
          row < (task + 1) * kRowsPerTask && row < params.num_tokens;
          ++row) {
       for (int segment = 0; segment < weight.num_segments(); ++segment) {
-        RoundSegment(params.x + row * weight.in_features() + segment * length,
+        RoundSegment(static_cast<const float*>(params.x) + row * weight.in_features() + segment * length,
                      length,
                      padded,
                      rounded + row * stride + segment * padded);

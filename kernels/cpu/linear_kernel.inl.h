@@ -415,7 +415,7 @@ struct LinearKernel {
     job.weight = static_cast<const CpuPackedLinear*>(params.weight);
     job.x = x;
     job.x_stride = x_stride;
-    job.y = params.y;
+    job.y = static_cast<float*>(params.y);
     job.num_rows = params.num_tokens;
     ChooseBlocks(job);
     ChooseGroups(job, team.num_threads());
@@ -450,14 +450,17 @@ struct LinearKernel {
 
   static void RunWidened(const LinearParams& params, ThreadTeam& team) {
     const auto* weight = static_cast<const CpuPackedLinear*>(params.weight);
+    const auto* x = static_cast<const float*>(params.x);
     const int64_t stride = weight->in_features();
     switch (weight->dtype()) {
       case DType::kF32:
-        return Run<WidenedOperand<S, float>>(params, params.x, stride, team);
+        return Run<WidenedOperand<S, float>>(params, x, stride, team);
       case DType::kF16:
-        return Run<WidenedOperand<S, Float16>>(params, params.x, stride, team);
+        return Run<WidenedOperand<S, Float16>>(params, x, stride, team);
       case DType::kBF16:
-        return Run<WidenedPairOperand<S>>(params, params.x, stride, team);
+        return Run<WidenedPairOperand<S>>(params, x, stride, team);
+      case DType::kF8E4M3:  // no type of a weight file that is loaded
+        break;
     }
   }
 };

@@ -3,6 +3,7 @@
 #define QUIRE_KERNELS_CPU_NORM_KERNEL_INL_H_
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/api/dense.h"
 #include "kernels/cpu/row_tasks.h"
@@ -19,9 +20,15 @@ struct NormKernel {
     ForEachRow(params.num_tokens, params.width, team, [&](int64_t i) {
       float* residual = params.residual + i * params.width;
       if (params.delta != nullptr) {
-        AddTo(residual, params.delta + i * params.width, params.width);
+        AddTo(residual, static_cast<const float*>(params.delta) + i * params.width, params.width);
       }
-      NormRow(params, residual, params.out + i * params.width);
+      float* out = static_cast<float*>(params.out) + i * params.width;
+      NormRow(params, residual, out);
+      if (params.out_f32 != nullptr) {
+        std::memcpy(params.out_f32 + i * params.width,
+                    out,
+                    static_cast<size_t>(params.width) * sizeof(float));
+      }
     });
   }
 

@@ -186,7 +186,7 @@ class AttentionTaskRunner {
       FinishRow<S>(running.stats[row],
                    running.values + int64_t{row} * head_dim_,
                    head_dim_,
-                   p_.out + RowOffset(row, int64_t{p_.num_heads} * head_dim_));
+                   static_cast<float*>(p_.out) + RowOffset(row, int64_t{p_.num_heads} * head_dim_));
     }
   }
 
@@ -196,7 +196,7 @@ class AttentionTaskRunner {
       const int32_t rows = tiles_.end(tile) - begin;
       float* to = memory_.q + int64_t{begin} * head_dim_;
       for (int32_t r = 0; r < rows; ++r) {
-        const float* from = p_.q + RowOffset(begin + r, p_.q_row_stride);
+        const float* from = static_cast<const float*>(p_.q) + RowOffset(begin + r, p_.q_row_stride);
         for (int32_t d = 0; d < head_dim_; ++d) {
           to[d * rows + r] = from[d];
         }
@@ -333,6 +333,8 @@ void PagedAttentionKernel(const PagedAttentionParams& p, ThreadTeam& team) {
       return PagedAttentionOf<S, Float16>(p, team);
     case DType::kBF16:
       return PagedAttentionOf<S, BFloat16>(p, team);
+    case DType::kF8E4M3:  // CanStoreKvAs refused it
+      break;
   }
 }
 

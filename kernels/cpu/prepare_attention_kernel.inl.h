@@ -90,7 +90,8 @@ template <typename S, typename T>
 void PrepareToken(const PrepareAttentionParams& p, int64_t token, T* narrow_key) {
   const int64_t head_dim = p.cache.layout.head_dim;
   const int32_t num_kv_heads = p.cache.layout.num_kv_heads;
-  float* q = p.qkv + token * (p.num_heads + int64_t{2} * num_kv_heads) * head_dim;
+  float* q =
+      static_cast<float*>(p.qkv) + token * (p.num_heads + int64_t{2} * num_kv_heads) * head_dim;
   float* k = q + p.num_heads * head_dim;
   float* v = k + num_kv_heads * head_dim;
   for (int32_t h = 0; h < p.num_heads; ++h) {
@@ -133,6 +134,8 @@ void PrepareAttentionKernel(const PrepareAttentionParams& p, ThreadTeam& team) {
       return PrepareTokens<S, Float16>(p, team);
     case DType::kBF16:
       return PrepareTokens<S, BFloat16>(p, team);
+    case DType::kF8E4M3:  // CanStoreKvAs refused it
+      break;
   }
 }
 

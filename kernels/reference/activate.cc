@@ -28,13 +28,13 @@ double ActivationOf(ActivationKind kind, double x) {
 void Activate(const ActivationParams& p) {
   int64_t in_width = p.gated ? 2 * p.width : p.width;
   for (int64_t t = 0; t < p.num_tokens; ++t) {
-    const float* in = p.in + t * in_width;
+    const float* in = static_cast<const float*>(p.in) + t * in_width;
     for (int64_t i = 0; i < p.width; ++i) {
       double value = ActivationOf(p.kind, in[i]);
       if (p.gated) {
         value *= in[p.width + i];
       }
-      p.out[t * p.width + i] = static_cast<float>(value);
+      static_cast<float*>(p.out)[t * p.width + i] = static_cast<float>(value);
     }
   }
 }

@@ -12,7 +12,7 @@ void Embed(const EmbeddingParams& p) {
         int64_t row = int64_t{p.positions[t]} + p.position_offset;
         value += LoadElement(p.position_table.data, p.position_table.dtype, row * width + d);
       }
-      p.out[t * width + d] = value;
+      static_cast<float*>(p.out)[t * width + d] = value;
     }
   }
 }

@@ -80,9 +80,9 @@ void Linear(const LinearParams& p) {
     for (int64_t n = 0; n < rows; ++n) {
       double sum = 0.0;
       for (int64_t k = 0; k < cols; ++k) {
-        sum += double{p.x[t * cols + k]} * linear.row(n)[k];
+        sum += double{static_cast<const float*>(p.x)[t * cols + k]} * linear.row(n)[k];
       }
-      p.y[t * rows + n] = static_cast<float>(sum + linear.bias(n));
+      static_cast<float*>(p.y)[t * rows + n] = static_cast<float>(sum + linear.bias(n));
     }
   }
 }

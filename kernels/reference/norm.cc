@@ -1,5 +1,6 @@
 // RMSNorm: Zhang and Sennrich 2019, eq. 4, with eps inside the root as in Hugging Face. LayerNorm:
 // Ba, Kiros and Hinton 2016, with the biased variance.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/reference/reference_ops.h"
@@ -28,13 +29,17 @@ void Norm(const NormParams& p) {
     double sum = 0.0;
     for (int64_t d = 0; d < p.width; ++d) {
       if (p.delta != nullptr) {
-        row[d] += p.delta[t * p.width + d];
+        row[d] += static_cast<const float*>(p.delta)[t * p.width + d];
       }
       sum += row[d];
     }
     bool centred = p.kind == NormKind::kLayerNorm;
     double mean = centred ? sum / static_cast<double>(p.width) : 0.0;
-    NormaliseRow(p, row, mean, p.out + t * p.width);
+    float* out = static_cast<float*>(p.out) + t * p.width;
+    NormaliseRow(p, row, mean, out);
+    if (p.out_f32 != nullptr) {
+      std::copy_n(out, p.width, p.out_f32 + t * p.width);
+    }
   }
 }
 

@@ -77,8 +77,8 @@ void PagedAttention(const PagedAttentionParams& p) {
       int32_t position = p.seq_lens[s] - query_len + i;
       for (int32_t h = 0; h < p.num_heads; ++h) {
         Query query;
-        query.q = p.q + token * p.q_row_stride + h * head_dim;
-        query.out = p.out + (token * p.num_heads + h) * head_dim;
+        query.q = static_cast<const float*>(p.q) + token * p.q_row_stride + h * head_dim;
+        query.out = static_cast<float*>(p.out) + (token * p.num_heads + h) * head_dim;
         query.block_table = p.block_tables + int64_t{s} * p.max_blocks_per_seq;
         query.kv_head = h / heads_per_kv_head;
         query.first = p.sliding_window > 0 ? std::max(0, position - p.sliding_window + 1) : 0;

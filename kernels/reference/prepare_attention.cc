@@ -62,7 +62,7 @@ void PrepareAttention(const PrepareAttentionParams& p) {
   int32_t num_kv_heads = p.cache.layout.num_kv_heads;
   int64_t row_width = (p.num_heads + int64_t{2} * num_kv_heads) * head_dim;
   for (int32_t t = 0; t < p.num_tokens; ++t) {
-    float* q = p.qkv + t * row_width;
+    float* q = static_cast<float*>(p.qkv) + t * row_width;
     float* k = q + p.num_heads * head_dim;
     float* v = k + num_kv_heads * head_dim;
     for (int32_t h = 0; h < p.num_heads; ++h) {

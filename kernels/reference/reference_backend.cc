@@ -5,12 +5,13 @@
 
 #include "absl/status/statusor.h"
 
+#include "kernels/api/host_backend.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace quire {
 namespace {
 
-class ReferenceBackend : public KernelBackend {
+class ReferenceBackend : public HostBackend {
  public:
   std::string name() const override { return "reference"; }
 

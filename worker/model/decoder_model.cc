@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
@@ -13,14 +14,19 @@
 namespace quire {
 namespace {
 
-// A workspace that cannot be had ends the worker: nothing can be computed without it, and the
-// scheduler recovers a lost worker.
-void ReserveFloats(HostBuffer& buffer, int64_t rows, int64_t width) {
-  QUIRE_CHECK(buffer.Reserve(rows * width * SizeOf(DType::kF32)));
-}
-
-const float* DataOrNull(const std::vector<float>& values) {
-  return values.empty() ? nullptr : values.data();
+// The inputs of a batch as they lie in host memory.
+StepInputs ViewOf(const Batch& batch) {
+  return {.num_tokens = batch.num_tokens(),
+          .num_seqs = batch.num_seqs(),
+          .num_logits = static_cast<int32_t>(batch.logits_rows.size()),
+          .max_blocks_per_seq = batch.max_blocks_per_seq,
+          .token_ids = batch.token_ids.data(),
+          .positions = batch.positions.data(),
+          .slot_mapping = batch.slot_mapping.data(),
+          .query_start = batch.query_start.data(),
+          .seq_lens = batch.seq_lens.data(),
+          .block_tables = batch.block_tables.data(),
+          .logits_rows = batch.logits_rows.data()};
 }
 
 }  // namespace
@@ -28,60 +34,81 @@ const float* DataOrNull(const std::vector<float>& values) {
 DecoderModel::DecoderModel(ModelConfig config, DecoderWeights weights, KernelBackend& backend)
     : config_(std::move(config)), weights_(std::move(weights)), backend_(backend) {
   if (config_.rope.has_value()) {
-    rope_.emplace(*config_.rope, config_.head_dim);
+    rope_.emplace(*config_.rope, config_.head_dim, backend_);
   }
 }
 
 float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
-  Reserve(batch);
-  Embed(batch);
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    if (config_.norm_before) {
-      RunPreNormLayer(layer, batch, cache);
-    } else {
-      RunPostNormLayer(layer, batch, cache);
-    }
-  }
-  return Logits(batch);
+  const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
+  const int32_t last_position =
+      batch.positions.empty() ? -1
+                              : *std::max_element(batch.positions.begin(), batch.positions.end());
+  // Without a workspace nothing can be computed; the scheduler recovers a lost worker.
+  const absl::Status reserved = Reserve(inputs, last_position);
+  QUIRE_CHECK(reserved.ok());
+  backend_.RunStep([&] { Compute(inputs, cache); });
+  return workspace_.logits.floats();
 }
 
-void DecoderModel::Reserve(const Batch& batch) {
-  const int64_t num_tokens = batch.num_tokens();
-  const auto num_logits = static_cast<int64_t>(batch.logits_rows.size());
+absl::Status DecoderModel::Reserve(const StepInputs& inputs, int32_t last_position) {
+  const int64_t num_tokens = inputs.num_tokens;
+  const int64_t num_logits = inputs.num_logits;
   const int64_t q_heads = config_.num_heads;
   const int64_t qkv_heads = q_heads + int64_t{2} * config_.num_kv_heads;
+  const int64_t mlp_width = int64_t{config_.intermediate_size} * (config_.gated_mlp ? 2 : 1);
+  const int64_t projected_width = weights_.project_in != nullptr ? config_.embedding_dim : 0;
+  const DType activation = backend_.activation_dtype();
   Workspace& w = workspace_;
-  for (HostBuffer* buffer : {&w.residual, &w.hidden, &w.delta}) {
-    ReserveFloats(*buffer, num_tokens, config_.hidden_size);
+  struct Need {
+    DeviceBuffer* buffer;
+    DType dtype;
+    int64_t elements;
+  };
+  for (const Need& need : {
+           Need{&w.residual, DType::kF32, num_tokens * config_.hidden_size},
+           Need{&w.hidden, activation, num_tokens * config_.hidden_size},
+           Need{&w.delta, activation, num_tokens * config_.hidden_size},
+           Need{&w.embedding, activation, num_tokens * projected_width},
+           Need{&w.qkv, activation, num_tokens * qkv_heads * config_.head_dim},
+           Need{&w.attention, activation, num_tokens * q_heads * config_.head_dim},
+           Need{&w.mlp, activation, num_tokens * mlp_width},
+           Need{&w.activated, activation, num_tokens * config_.intermediate_size},
+           Need{&w.rows, DType::kF32, num_logits * config_.hidden_size},
+           Need{&w.last, activation, num_logits * config_.hidden_size},
+           Need{&w.projected, activation, num_logits * projected_width},
+           Need{&w.logits, DType::kF32, num_logits * config_.vocab_size},
+       }) {
+    QUIRE_RETURN_IF_ERROR(need.buffer->Reserve(backend_, need.elements * SizeOf(need.dtype)));
   }
-  ReserveFloats(w.qkv, num_tokens, qkv_heads * config_.head_dim);
-  ReserveFloats(w.attention, num_tokens, q_heads * config_.head_dim);
-  ReserveFloats(
-      w.mlp, num_tokens, int64_t{config_.intermediate_size} * (config_.gated_mlp ? 2 : 1));
-  ReserveFloats(w.activated, num_tokens, config_.intermediate_size);
-  ReserveFloats(w.rows, 2 * num_logits, config_.hidden_size);
-  ReserveFloats(w.logits, num_logits, config_.vocab_size);
-  if (weights_.project_in != nullptr) {
-    ReserveFloats(w.embedding, num_tokens, config_.embedding_dim);
-    ReserveFloats(w.projected, num_logits, config_.embedding_dim);
-    if (row_ids_.size() < static_cast<size_t>(num_tokens)) {
-      row_ids_.resize(static_cast<size_t>(num_tokens));
-      std::iota(row_ids_.begin(), row_ids_.end(), 0);
-    }
+  const bool needs_row_ids = weights_.project_in != nullptr || !config_.norm_before;
+  if (needs_row_ids && w.row_ids.capacity_bytes() < num_tokens * int64_t{sizeof(TokenId)}) {
+    std::vector<TokenId> row_ids(static_cast<size_t>(num_tokens));
+    std::iota(row_ids.begin(), row_ids.end(), 0);
+    QUIRE_RETURN_IF_ERROR(w.row_ids.Assign<TokenId>(backend_, row_ids));
   }
-  if (rope_.has_value() && num_tokens > 0) {
-    rope_->Reserve(int64_t{*std::max_element(batch.positions.begin(), batch.positions.end())} + 1);
-  }
+  return rope_.has_value() ? rope_->Reserve(int64_t{last_position} + 1) : absl::OkStatus();
 }
 
-void DecoderModel::Embed(const Batch& batch) {
-  const int64_t num_tokens = batch.num_tokens();
-  EmbeddingParams tokens = {.num_tokens = num_tokens,
-                            .token_ids = batch.token_ids.data(),
+void DecoderModel::Compute(const StepInputs& inputs, const KvCacheView& cache) {
+  Embed(inputs);
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (config_.norm_before) {
+      RunPreNormLayer(layer, inputs, cache);
+    } else {
+      RunPostNormLayer(layer, inputs, cache);
+    }
+  }
+  Logits(inputs);
+}
+
+void DecoderModel::Embed(const StepInputs& inputs) {
+  Workspace& w = workspace_;
+  EmbeddingParams tokens = {.num_tokens = inputs.num_tokens,
+                            .token_ids = inputs.token_ids,
                             .table = weights_.token_table.view(),
-                            .out = workspace_.residual.floats()};
-  EmbeddingParams positions = {.num_tokens = num_tokens,
-                               .positions = batch.positions.data(),
+                            .out = w.residual.data()};
+  EmbeddingParams positions = {.num_tokens = inputs.num_tokens,
+                               .positions = inputs.positions,
                                .position_offset = config_.learned_position_offset};
   if (weights_.position_table.rows > 0) {
     positions.position_table = weights_.position_table.view();
@@ -92,168 +119,190 @@ void DecoderModel::Embed(const Batch& batch) {
     tokens.positions = positions.positions;
     tokens.position_offset = positions.position_offset;
     backend_.Embed(tokens);
-    return;
+  } else {
+    // Positions are as wide as the layers: they are added to the projected rows, which are looked
+    // up as the rows of a table.
+    tokens.out_dtype = backend_.activation_dtype();
+    tokens.out = w.embedding.data();
+    backend_.Embed(tokens);
+    backend_.Linear({.num_tokens = inputs.num_tokens,
+                     .x = w.embedding.data(),
+                     .y = w.hidden.data(),
+                     .weight = weights_.project_in.get()});
+    positions.token_ids = static_cast<const TokenId*>(w.row_ids.data());
+    positions.table = {.data = w.hidden.data(),
+                       .dtype = backend_.activation_dtype(),
+                       .rows = inputs.num_tokens,
+                       .cols = config_.hidden_size};
+    positions.out = w.residual.data();
+    backend_.Embed(positions);
   }
-  // Positions are as wide as the layers: they are added to the projected rows, which are looked up
-  // as the rows of a table.
-  tokens.out = workspace_.embedding.floats();
-  backend_.Embed(tokens);
-  backend_.Linear({.num_tokens = num_tokens,
-                   .x = workspace_.embedding.floats(),
-                   .y = workspace_.hidden.floats(),
-                   .weight = weights_.project_in.get()});
-  positions.token_ids = row_ids_.data();
-  positions.table = {.data = workspace_.hidden.data(),
-                     .dtype = DType::kF32,
-                     .rows = num_tokens,
-                     .cols = config_.hidden_size};
-  positions.out = workspace_.residual.floats();
-  backend_.Embed(positions);
+  if (!config_.norm_before) {
+    // The first sub-layer reads the embedding as it is.
+    backend_.Embed({.num_tokens = inputs.num_tokens,
+                    .token_ids = static_cast<const TokenId*>(w.row_ids.data()),
+                    .table = {.data = w.residual.data(),
+                              .dtype = DType::kF32,
+                              .rows = inputs.num_tokens,
+                              .cols = config_.hidden_size},
+                    .out_dtype = backend_.activation_dtype(),
+                    .out = w.hidden.data()});
+  }
 }
 
-void DecoderModel::RunPreNormLayer(int32_t layer, const Batch& batch, const KvCacheView& cache) {
+void DecoderModel::RunPreNormLayer(int32_t layer,
+                                   const StepInputs& inputs,
+                                   const KvCacheView& cache) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t num_tokens = batch.num_tokens();
-  float* residual = workspace_.residual.floats();
-  float* hidden = workspace_.hidden.floats();
-  Normalize(weights.attention_norm, residual, pending_delta_, hidden, num_tokens);
-  Attend(layer, hidden, batch, cache);
-  Normalize(weights.mlp_norm, residual, workspace_.delta.floats(), hidden, num_tokens);
-  RunMlp(layer, hidden, num_tokens);
-  pending_delta_ = workspace_.delta.floats();
+  Normalize(weights.attention_norm, pending_delta_, /*replace=*/false, inputs.num_tokens);
+  Attend(layer, inputs, cache);
+  Normalize(weights.mlp_norm, workspace_.delta.data(), /*replace=*/false, inputs.num_tokens);
+  RunMlp(layer, inputs.num_tokens);
+  pending_delta_ = workspace_.delta.data();
 }
 
-void DecoderModel::RunPostNormLayer(int32_t layer, const Batch& batch, const KvCacheView& cache) {
+void DecoderModel::RunPostNormLayer(int32_t layer,
+                                    const StepInputs& inputs,
+                                    const KvCacheView& cache) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t num_tokens = batch.num_tokens();
-  Workspace& w = workspace_;
-  Attend(layer, w.residual.floats(), batch, cache);
-  Normalize(
-      weights.attention_norm, w.residual.floats(), w.delta.floats(), w.hidden.floats(), num_tokens);
-  std::swap(w.residual, w.hidden);
-  RunMlp(layer, w.residual.floats(), num_tokens);
-  Normalize(weights.mlp_norm, w.residual.floats(), w.delta.floats(), w.hidden.floats(), num_tokens);
-  std::swap(w.residual, w.hidden);
+  Attend(layer, inputs, cache);
+  Normalize(weights.attention_norm, workspace_.delta.data(), /*replace=*/true, inputs.num_tokens);
+  RunMlp(layer, inputs.num_tokens);
+  Normalize(weights.mlp_norm, workspace_.delta.data(), /*replace=*/true, inputs.num_tokens);
 }
 
-void DecoderModel::Attend(int32_t layer,
-                          const float* x,
-                          const Batch& batch,
-                          const KvCacheView& cache) {
+void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  float* qkv = workspace_.qkv.floats();
-  backend_.Linear(
-      {.num_tokens = batch.num_tokens(), .x = x, .y = qkv, .weight = weights.qkv.get()});
-  backend_.PrepareAttention({.num_tokens = batch.num_tokens(),
+  void* qkv = workspace_.qkv.data();
+  backend_.Linear({.num_tokens = inputs.num_tokens,
+                   .x = workspace_.hidden.data(),
+                   .y = qkv,
+                   .weight = weights.qkv.get()});
+  backend_.PrepareAttention({.num_tokens = inputs.num_tokens,
                              .num_heads = config_.num_heads,
                              .layer = layer,
                              .qkv = qkv,
-                             .q_norm = DataOrNull(weights.q_norm),
-                             .k_norm = DataOrNull(weights.k_norm),
+                             .q_norm = weights.q_norm.floats(),
+                             .k_norm = weights.k_norm.floats(),
                              .norm_eps = static_cast<float>(config_.norm_eps),
                              .rope_cos = rope_.has_value() ? rope_->cos() : nullptr,
                              .rope_sin = rope_.has_value() ? rope_->sin() : nullptr,
-                             .positions = batch.positions.data(),
-                             .slot_mapping = batch.slot_mapping.data(),
+                             .positions = inputs.positions,
+                             .slot_mapping = inputs.slot_mapping,
                              .cache = cache});
   const bool windowed = config_.sliding_window.has_value() &&
                         config_.layer_uses_sliding_window[static_cast<size_t>(layer)];
   backend_.PagedAttention(
-      {.num_seqs = batch.num_seqs(),
+      {.num_seqs = inputs.num_seqs,
        .num_heads = config_.num_heads,
        .layer = layer,
        .q = qkv,
        .q_row_stride =
            (int64_t{config_.num_heads} + int64_t{2} * config_.num_kv_heads) * config_.head_dim,
-       .out = workspace_.attention.floats(),
+       .out = workspace_.attention.data(),
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
        .sliding_window = windowed ? *config_.sliding_window : 0,
-       .query_start = batch.query_start.data(),
-       .seq_lens = batch.seq_lens.data(),
-       .block_tables = batch.block_tables.data(),
-       .max_blocks_per_seq = batch.max_blocks_per_seq,
+       .query_start = inputs.query_start,
+       .seq_lens = inputs.seq_lens,
+       .block_tables = inputs.block_tables,
+       .max_blocks_per_seq = inputs.max_blocks_per_seq,
        .cache = cache});
-  backend_.Linear({.num_tokens = batch.num_tokens(),
-                   .x = workspace_.attention.floats(),
-                   .y = workspace_.delta.floats(),
+  backend_.Linear({.num_tokens = inputs.num_tokens,
+                   .x = workspace_.attention.data(),
+                   .y = workspace_.delta.data(),
                    .weight = weights.attention_out.get()});
 }
 
-void DecoderModel::RunMlp(int32_t layer, const float* x, int64_t num_tokens) {
+void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   backend_.Linear({.num_tokens = num_tokens,
-                   .x = x,
-                   .y = workspace_.mlp.floats(),
+                   .x = workspace_.hidden.data(),
+                   .y = workspace_.mlp.data(),
                    .weight = weights.mlp_in.get()});
   backend_.Activate({.kind = config_.activation,
                      .gated = config_.gated_mlp,
                      .num_tokens = num_tokens,
                      .width = config_.intermediate_size,
-                     .in = workspace_.mlp.floats(),
-                     .out = workspace_.activated.floats()});
+                     .in = workspace_.mlp.data(),
+                     .out = workspace_.activated.data()});
   backend_.Linear({.num_tokens = num_tokens,
-                   .x = workspace_.activated.floats(),
-                   .y = workspace_.delta.floats(),
+                   .x = workspace_.activated.data(),
+                   .y = workspace_.delta.data(),
                    .weight = weights.mlp_out.get()});
 }
 
-void DecoderModel::Normalize(
-    const NormWeights& norm, float* residual, const float* delta, float* out, int64_t num_tokens) {
+void DecoderModel::Normalize(const NormWeights& norm,
+                             const void* delta,
+                             bool replace,
+                             int64_t num_tokens) {
   backend_.Norm({.kind = config_.norm,
                  .num_tokens = num_tokens,
                  .width = config_.hidden_size,
-                 .residual = residual,
+                 .residual = workspace_.residual.floats(),
                  .delta = delta,
-                 .weight = norm.weight.data(),
-                 .bias = DataOrNull(norm.bias),
+                 .weight = norm.weight.floats(),
+                 .bias = norm.bias.floats(),
                  .eps = static_cast<float>(config_.norm_eps),
-                 .out = out});
+                 .out = workspace_.hidden.data(),
+                 .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
 // Only the rows that are asked for go through the last norm and the output matrix. They are looked
 // up as rows of a table, the pending sum as rows of a position table: residual + delta.
-float* DecoderModel::Logits(const Batch& batch) {
-  const auto num_logits = static_cast<int64_t>(batch.logits_rows.size());
+void DecoderModel::Logits(const StepInputs& inputs) {
+  Workspace& w = workspace_;
+  const int64_t num_logits = inputs.num_logits;
   if (num_logits == 0) {
-    return workspace_.logits.floats();
+    return;
   }
-  float* rows = workspace_.rows.floats();
   EmbeddingParams gather = {.num_tokens = num_logits,
-                            .token_ids = batch.logits_rows.data(),
-                            .table = {.data = workspace_.residual.data(),
+                            .token_ids = inputs.logits_rows,
+                            .table = {.data = w.residual.data(),
                                       .dtype = DType::kF32,
-                                      .rows = batch.num_tokens(),
+                                      .rows = inputs.num_tokens,
                                       .cols = config_.hidden_size},
-                            .out = rows};
+                            .out = w.rows.data()};
   if (pending_delta_ != nullptr) {
     gather.position_table = gather.table;
     gather.position_table.data = pending_delta_;
-    gather.positions = batch.logits_rows.data();
+    gather.position_table.dtype = backend_.activation_dtype();
+    gather.positions = inputs.logits_rows;
   }
-  backend_.Embed(gather);
   if (config_.final_norm) {
-    float* normalized = rows + num_logits * config_.hidden_size;
-    Normalize(weights_.final_norm, rows, nullptr, normalized, num_logits);
-    rows = normalized;
+    backend_.Embed(gather);
+    backend_.Norm({.kind = config_.norm,
+                   .num_tokens = num_logits,
+                   .width = config_.hidden_size,
+                   .residual = w.rows.floats(),
+                   .weight = weights_.final_norm.weight.floats(),
+                   .bias = weights_.final_norm.bias.floats(),
+                   .eps = static_cast<float>(config_.norm_eps),
+                   .out = w.last.data()});
+  } else {
+    gather.out_dtype = backend_.activation_dtype();
+    gather.out = w.last.data();
+    backend_.Embed(gather);
   }
+  const void* last = w.last.data();
   if (weights_.project_out != nullptr) {
     backend_.Linear({.num_tokens = num_logits,
-                     .x = rows,
-                     .y = workspace_.projected.floats(),
+                     .x = last,
+                     .y = w.projected.data(),
                      .weight = weights_.project_out.get()});
-    rows = workspace_.projected.floats();
+    last = w.projected.data();
   }
   backend_.Linear({.num_tokens = num_logits,
-                   .x = rows,
-                   .y = workspace_.logits.floats(),
-                   .weight = weights_.lm_head.get()});
-  return workspace_.logits.floats();
+                   .x = last,
+                   .y = w.logits.data(),
+                   .weight = weights_.lm_head.get(),
+                   .f32_out = true});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
   QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(config, files, backend, progress));
   return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);

@@ -10,13 +10,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
+
+#include "absl/status/status.h"
 
 #include "common/model/model_config.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/batch.h"
 #include "worker/model/decoder_weights.h"
-#include "worker/model/host_buffer.h"
+#include "worker/model/device_buffer.h"
 #include "worker/model/model.h"
 #include "worker/model/rope_table.h"
 
@@ -32,40 +33,43 @@ class DecoderModel : public Model {
   int64_t weight_bytes() const override { return weights_.bytes; }
 
  private:
-  // Activations of one step. Rows are tokens.
+  // Memory of one step. Rows are tokens; of the activations' type, except where fp32 is said.
   struct Workspace {
-    HostBuffer residual;   // [num_tokens, hidden_size]
-    HostBuffer hidden;     // [num_tokens, hidden_size], a normalised residual
-    HostBuffer delta;      // [num_tokens, hidden_size], what a sub-layer adds
-    HostBuffer embedding;  // [num_tokens, embedding_dim], where it differs from hidden_size
-    HostBuffer qkv;        // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
-    HostBuffer attention;  // [num_tokens, num_heads * head_dim]
-    HostBuffer mlp;        // [num_tokens, intermediate_size, twice that when gated]
-    HostBuffer activated;  // [num_tokens, intermediate_size]
-    HostBuffer rows;       // [num_logits, hidden_size]
-    HostBuffer projected;  // [num_logits, embedding_dim]
-    HostBuffer logits;     // [num_logits, vocab_size]
+    DeviceBuffer residual;   // fp32 [num_tokens, hidden_size], the sum over layers
+    DeviceBuffer hidden;     // [num_tokens, hidden_size], what a sub-layer reads
+    DeviceBuffer delta;      // [num_tokens, hidden_size], what a sub-layer adds
+    DeviceBuffer embedding;  // [num_tokens, embedding_dim], where it differs from hidden_size
+    DeviceBuffer row_ids;    // int32 [num_tokens]: 0, 1, 2, ...
+    DeviceBuffer qkv;        // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
+    DeviceBuffer attention;  // [num_tokens, num_heads * head_dim]
+    DeviceBuffer mlp;        // [num_tokens, intermediate_size, twice that when gated]
+    DeviceBuffer activated;  // [num_tokens, intermediate_size]
+    DeviceBuffer rows;       // fp32 [num_logits, hidden_size]
+    DeviceBuffer last;       // [num_logits, hidden_size], normalised rows
+    DeviceBuffer projected;  // [num_logits, embedding_dim]
+    DeviceBuffer logits;     // fp32 [num_logits, vocab_size]
   };
 
-  void Reserve(const Batch& batch);
-  void Embed(const Batch& batch);
-  void RunPreNormLayer(int32_t layer, const Batch& batch, const KvCacheView& cache);
-  void RunPostNormLayer(int32_t layer, const Batch& batch, const KvCacheView& cache);
-  // x [num_tokens, hidden_size] -> workspace delta.
-  void Attend(int32_t layer, const float* x, const Batch& batch, const KvCacheView& cache);
-  void RunMlp(int32_t layer, const float* x, int64_t num_tokens);
-  void Normalize(
-      const NormWeights& norm, float* residual, const float* delta, float* out, int64_t num_tokens);
-  float* Logits(const Batch& batch);
+  absl::Status Reserve(const StepInputs& inputs, int32_t last_position);
+  void Compute(const StepInputs& inputs, const KvCacheView& cache);
+  void Embed(const StepInputs& inputs);
+  void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
+  void RunPostNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
+  // Workspace hidden -> workspace delta.
+  void Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
+  void RunMlp(int32_t layer, int64_t num_tokens);
+  // residual += delta where given; hidden = norm(residual), which replaces the residual where
+  // asked.
+  void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
+  void Logits(const StepInputs& inputs);
 
   const ModelConfig config_;
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;
   Workspace workspace_;
-  std::vector<TokenId> row_ids_;  // 0, 1, 2, ...
   // The sum that the next norm has to add to the residual, or null.
-  const float* pending_delta_ = nullptr;
+  const void* pending_delta_ = nullptr;
 };
 
 }  // namespace quire

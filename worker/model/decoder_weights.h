@@ -12,18 +12,18 @@
 
 #include "common/model/dtype.h"
 #include "kernels/api/dense.h"
-#include "worker/model/host_buffer.h"
+#include "worker/model/device_buffer.h"
 
 namespace quire {
 
 struct NormWeights {
-  std::vector<float> weight;  // [width]; ones when the model has none
-  std::vector<float> bias;    // [width], or empty
+  DeviceBuffer weight;  // fp32 [width]; ones when the model has none
+  DeviceBuffer bias;    // fp32 [width], or empty
 };
 
 // A matrix that is looked up by rows.
 struct TableWeights {
-  HostBuffer data;
+  DeviceBuffer data;
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t width = 0;
@@ -36,8 +36,8 @@ struct TableWeights {
 struct LayerWeights {
   NormWeights attention_norm;
   std::unique_ptr<PackedLinear> qkv;
-  std::vector<float> q_norm;  // [head_dim], or empty
-  std::vector<float> k_norm;
+  DeviceBuffer q_norm;  // fp32 [head_dim], or empty
+  DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;

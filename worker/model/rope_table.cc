@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/base/status_macros.h"
+
 namespace quire {
 namespace {
 
@@ -51,26 +53,29 @@ std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim) 
   return frequencies;
 }
 
-RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim)
-    : inverse_frequencies_(InverseFrequencies(rope, head_dim)) {}
+RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend)
+    : inverse_frequencies_(InverseFrequencies(rope, head_dim)), backend_(backend) {}
 
-void RopeTable::Reserve(int64_t num_positions) {
+absl::Status RopeTable::Reserve(int64_t num_positions) {
   if (num_positions <= num_positions_) {
-    return;
+    return absl::OkStatus();
   }
   const auto wanted = static_cast<uint64_t>(std::max(num_positions, kMinPositions));
   const auto grown = static_cast<size_t>(std::bit_ceil(wanted));
   const size_t width = inverse_frequencies_.size();
-  cos_.resize(grown * width);
-  sin_.resize(grown * width);
-  for (auto position = static_cast<size_t>(num_positions_); position < grown; ++position) {
+  std::vector<float> cosines(grown * width);
+  std::vector<float> sines(grown * width);
+  for (size_t position = 0; position < grown; ++position) {
     for (size_t i = 0; i < width; ++i) {
       const float angle = static_cast<float>(position) * inverse_frequencies_[i];
-      cos_[position * width + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      sin_[position * width + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+      cosines[position * width + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      sines[position * width + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
   }
+  QUIRE_RETURN_IF_ERROR(cos_.Assign<float>(backend_, cosines));
+  QUIRE_RETURN_IF_ERROR(sin_.Assign<float>(backend_, sines));
   num_positions_ = static_cast<int64_t>(grown);
+  return absl::OkStatus();
 }
 
 }  // namespace quire

@@ -15,7 +15,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+
 #include "common/model/model_config.h"
+#include "kernels/api/kernel_backend.h"
+#include "worker/model/device_buffer.h"
 
 namespace quire {
 
@@ -24,21 +28,24 @@ std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim);
 
 class RopeTable {
  public:
-  RopeTable(const RopeConfig& rope, int32_t head_dim);
+  // The backend, which must outlive the table, reads it.
+  RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
 
   // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. Grows to
   // the next power of two, so that a decoding sequence does not grow it at every step.
-  void Reserve(int64_t num_positions);
+  // Errors: those of KernelBackend::Allocate.
+  absl::Status Reserve(int64_t num_positions);
 
   int64_t num_positions() const { return num_positions_; }
-  const float* cos() const { return cos_.data(); }
-  const float* sin() const { return sin_.data(); }
+  const float* cos() const { return cos_.floats(); }
+  const float* sin() const { return sin_.floats(); }
 
  private:
   std::vector<float> inverse_frequencies_;
+  KernelBackend& backend_;
   int64_t num_positions_ = 0;
-  std::vector<float> cos_;
-  std::vector<float> sin_;
+  DeviceBuffer cos_;
+  DeviceBuffer sin_;
 };
 
 }  // namespace quire

@@ -12,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "worker/model/host_buffer.h"
 #include "worker/model/load_error.h"
 
 namespace quire {
@@ -178,28 +179,39 @@ class WeightReader {
     }
   }
 
-  absl::Status Read(const TableLayout& layout, TableWeights& table) {
+  // Returns the table in host memory, where it stays until the next tensor is read.
+  absl::StatusOr<MatrixView> Read(const TableLayout& layout, TableWeights& table) {
     const WeightRef weight = files_.Find(WeightOf(layout.name));
-    if (!table.data.Reserve(weight.tensor->bytes)) {
-      return OutOfMemory(weight.tensor->bytes);
+    const int64_t bytes = weight.tensor->bytes;
+    if (!staging_.Reserve(bytes)) {
+      return OutOfMemory(bytes);
     }
+    QUIRE_RETURN_IF_ERROR(ReadInto(weight, staging_.data()));
     table.dtype = *weight.tensor->dtype;
     table.rows = layout.rows;
     table.width = layout.width;
-    bytes_ += weight.tensor->bytes;
-    return ReadInto(weight, table.data.data());
+    bytes_ += bytes;
+    const std::span<const std::byte> staged(staging_.data(), static_cast<size_t>(bytes));
+    QUIRE_RETURN_IF_ERROR(table.data.Assign(backend_, staged));
+    return MatrixView{
+        .data = staged.data(), .dtype = table.dtype, .rows = table.rows, .cols = table.width};
   }
 
   absl::Status Read(const NormLayout& layout, NormWeights& norm) {
-    norm.weight.assign(static_cast<size_t>(layout.width), 1.0F);
-    if (layout.has_weight) {
-      QUIRE_RETURN_IF_ERROR(ReadFloats(WeightOf(layout.name), norm.weight));
+    if (!layout.has_weight) {
+      const std::vector<float> ones(static_cast<size_t>(layout.width), 1.0F);
+      QUIRE_RETURN_IF_ERROR(norm.weight.Assign<float>(backend_, ones));
+    } else {
+      QUIRE_RETURN_IF_ERROR(ReadFloats(WeightOf(layout.name), layout.width, norm.weight));
     }
-    if (layout.has_bias) {
-      norm.bias.resize(static_cast<size_t>(layout.width));
-      QUIRE_RETURN_IF_ERROR(ReadFloats(BiasOf(layout.name), norm.bias));
-    }
-    return absl::OkStatus();
+    return layout.has_bias ? ReadFloats(BiasOf(layout.name), layout.width, norm.bias)
+                           : absl::OkStatus();
+  }
+
+  absl::Status ReadFloats(const std::string& name, int64_t width, DeviceBuffer& out) {
+    std::vector<float> values(static_cast<size_t>(width));
+    QUIRE_RETURN_IF_ERROR(ReadFloats(name, values));
+    return out.Assign<float>(backend_, values);
   }
 
   absl::Status Read(const LinearLayout& layout, std::unique_ptr<PackedLinear>& packed) {
@@ -287,27 +299,15 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.attention_norm, layer.attention_norm));
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.qkv, layer.qkv));
   if (layout.q_norm.has_value()) {
-    layer.q_norm.resize(static_cast<size_t>(layout.q_norm->width));
-    layer.k_norm.resize(static_cast<size_t>(layout.k_norm->width));
-    QUIRE_RETURN_IF_ERROR(reader.ReadFloats(WeightOf(layout.q_norm->name), layer.q_norm));
-    QUIRE_RETURN_IF_ERROR(reader.ReadFloats(WeightOf(layout.k_norm->name), layer.k_norm));
+    for (const auto& [norm, buffer] :
+         {std::pair(&*layout.q_norm, &layer.q_norm), std::pair(&*layout.k_norm, &layer.k_norm)}) {
+      QUIRE_RETURN_IF_ERROR(reader.ReadFloats(WeightOf(norm->name), norm->width, *buffer));
+    }
   }
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.attention_out, layer.attention_out));
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.mlp_norm, layer.mlp_norm));
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.mlp_in, layer.mlp_in));
   return reader.Read(layout.mlp_out, layer.mlp_out);
-}
-
-// The matrix of a tied model is the token table, which is in memory already.
-absl::Status ReadLmHead(const ModelConfig& config,
-                        WeightReader& reader,
-                        const WeightLayout& layout,
-                        DecoderWeights& weights) {
-  if (!config.tie_word_embeddings) {
-    return reader.Read(layout.lm_head, weights.lm_head);
-  }
-  const MatrixView table = weights.token_table.view();
-  return reader.Pack({.parts = std::span(&table, 1), .bias = {}}, weights.lm_head);
 }
 
 }  // namespace
@@ -335,9 +335,15 @@ absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   WeightReader reader(files, backend, progress);
   DecoderWeights weights;
-  QUIRE_RETURN_IF_ERROR(reader.Read(layout.token_table, weights.token_table));
+  QUIRE_ASSIGN_OR_RETURN(const MatrixView table,
+                         reader.Read(layout.token_table, weights.token_table));
+  if (config.tie_word_embeddings) {
+    // The output matrix of a tied model is the token table, now that it is at hand.
+    QUIRE_RETURN_IF_ERROR(
+        reader.Pack({.parts = std::span(&table, 1), .bias = {}}, weights.lm_head));
+  }
   if (layout.position_table.has_value()) {
-    QUIRE_RETURN_IF_ERROR(reader.Read(*layout.position_table, weights.position_table));
+    QUIRE_RETURN_IF_ERROR(reader.Read(*layout.position_table, weights.position_table).status());
   }
   if (layout.project_in.has_value()) {
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.project_in, weights.project_in));
@@ -349,7 +355,9 @@ absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
   if (layout.final_norm.has_value()) {
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.final_norm, weights.final_norm));
   }
-  QUIRE_RETURN_IF_ERROR(ReadLmHead(config, reader, layout, weights));
+  if (!config.tie_word_embeddings) {
+    QUIRE_RETURN_IF_ERROR(reader.Read(layout.lm_head, weights.lm_head));
+  }
   reader.Finish();
   weights.bytes = reader.bytes();
   return weights;

@@ -36,6 +36,12 @@ absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DTy
                                         kMaxBlockSizeTokens,
                                         ")"));
   }
+  if (!backend_.CanStoreKvAs(dtype)) {
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat("kv_cache_dtype: this worker cannot store keys and values as ",
+                     ToAbsl(NameOf(dtype))));
+  }
   const ModelConfig& config = model_.config();
   return KvCacheSpec{.num_layers = config.num_layers,
                      .num_kv_heads = config.num_kv_heads,
@@ -85,10 +91,15 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks)
   if (fits && storage_->Clear().ok()) {
     return absl::OkStatus();
   }
-  // Mapping takes no memory, so the old pool may stay until the new one is there.
-  QUIRE_ASSIGN_OR_RETURN(auto storage,
-                         KvCacheStorage::Create(backend_.LayoutFor(spec), num_blocks));
-  storage_ = std::move(storage);
+  const KvCacheLayout layout = backend_.LayoutFor(spec);
+  auto storage = KvCacheStorage::Create(backend_, layout, num_blocks);
+  if (absl::IsResourceExhausted(storage.status())) {
+    // A GPU has no room for the old pool and the new one.
+    storage_.reset();
+    storage = KvCacheStorage::Create(backend_, layout, num_blocks);
+  }
+  QUIRE_RETURN_IF_ERROR(storage.status());
+  storage_ = *std::move(storage);
   spec_ = spec;
   return absl::OkStatus();
 }
@@ -112,6 +123,11 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
   QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, digest));
   if (verdict == StepOrder::Verdict::kReplay) {
     return &order_.last_result();
+  }
+  if (storage_ == nullptr) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "MEMORY",
+                 "step: the worker has no pool since memory for the last one was refused");
   }
   QUIRE_RETURN_IF_ERROR(
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));

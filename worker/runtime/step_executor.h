@@ -52,7 +52,8 @@ class StepExecutor {
   StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget);
 
   // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
-  // size that is no power of two in [1, kMaxBlockSizeTokens].
+  // size that is no power of two in [1, kMaxBlockSizeTokens] and a type that the backend cannot
+  // store.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
   // Bytes of one block as the backend lays it out.
@@ -62,8 +63,9 @@ class StepExecutor {
   // even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
 
-  // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing.
-  // Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
+  // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing, except
+  // that a device without memory for the new pool has given up the old one: then steps are refused
+  // too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
   // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks.
   absl::Status BeginEpoch(const EpochParams& params);
 

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <memory>
 
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "kernels/reference/reference_backend.h"
 
 namespace quire {
 namespace {
@@ -18,8 +20,13 @@ constexpr KvCacheSpec kSpec = {.num_layers = 2,
                                .block_size_tokens = 4,
                                .dtype = DType::kF32};
 
-TEST(KvCacheStorageTest, ThePoolIsAlignedAndZeroToItsLastByte) {
-  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 5);
+class KvCacheStorageTest : public testing::Test {
+ protected:
+  std::unique_ptr<KernelBackend> backend_ = CreateReferenceBackend();
+};
+
+TEST_F(KvCacheStorageTest, ThePoolIsAlignedAndZeroToItsLastByte) {
+  auto storage = KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), 5);
 
   ASSERT_TRUE(storage.ok()) << storage.status();
   const KvCacheView& view = (*storage)->view();
@@ -32,8 +39,8 @@ TEST(KvCacheStorageTest, ThePoolIsAlignedAndZeroToItsLastByte) {
   }
 }
 
-TEST(KvCacheStorageTest, ClearMakesEveryByteZeroAgain) {
-  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 5);
+TEST_F(KvCacheStorageTest, ClearMakesEveryByteZeroAgain) {
+  auto storage = KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), 5);
   ASSERT_TRUE(storage.ok()) << storage.status();
   auto* bytes = static_cast<char*>((*storage)->view().base);
   int64_t size = (*storage)->size_bytes();
@@ -44,12 +51,12 @@ TEST(KvCacheStorageTest, ClearMakesEveryByteZeroAgain) {
   EXPECT_EQ(std::count(bytes, bytes + size, 0), size);
 }
 
-TEST(KvCacheStorageTest, APoolLargerThanMemoryIsTakenLazily) {
+TEST_F(KvCacheStorageTest, APoolLargerThanMemoryIsTakenLazily) {
   if (std::ifstream("/proc/sys/vm/overcommit_memory").get() == '2') {
     GTEST_SKIP() << "this machine reserves memory for every mapping";
   }
 
-  auto storage = KvCacheStorage::Create(DimMajorKeys(kSpec), 100'000'000);  // 154 GB
+  auto storage = KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), 100'000'000);  // 154 GB
 
   ASSERT_TRUE(storage.ok()) << storage.status();
   const KvCacheView& view = (*storage)->view();
@@ -58,15 +65,16 @@ TEST(KvCacheStorageTest, APoolLargerThanMemoryIsTakenLazily) {
   EXPECT_EQ(*last, 1.0F);
 }
 
-TEST(KvCacheStorageTest, RefusesPoolsThatCannotBe) {
+TEST_F(KvCacheStorageTest, RefusesPoolsThatCannotBe) {
   KvCacheLayout empty = DimMajorKeys({.num_layers = 0});
   KvCacheLayout huge = DimMajorKeys(kSpec);
   huge.block_stride = std::numeric_limits<int64_t>::max() / 8;
 
-  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(empty, 5).status()), "MEMORY");
-  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(DimMajorKeys(kSpec), 0).status()), "MEMORY");
-  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(DimMajorKeys(kSpec), -1).status()), "MEMORY");
-  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(huge, 1 << 30).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, empty, 5).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), 0).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), -1).status()),
+            "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, huge, 1 << 30).status()), "MEMORY");
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "worker/model/rope_table.h"
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
+
+#include "kernels/reference/reference_backend.h"
 
 namespace quire {
 namespace {
@@ -56,9 +59,10 @@ TEST(RopeTableTest, Llama3ScalingGivesTransformersFrequencies) {
 // Cosines and sines printed by transformers for theta 10000 and head_dim 8, where rounding the
 // angle in another order shows: the exact values at 99,999 differ in the fourth decimal.
 TEST(RopeTableTest, LongPositionsGiveTransformersAngles) {
-  RopeTable table({.theta = 10000.0}, /*head_dim=*/8);
+  std::unique_ptr<KernelBackend> backend = CreateReferenceBackend();
+  RopeTable table({.theta = 10000.0}, /*head_dim=*/8, *backend);
 
-  table.Reserve(100'001);
+  ASSERT_TRUE(table.Reserve(100'001).ok());
 
   const std::vector<int64_t> positions = {0, 1, 4095, 32769, 99999, 100000};
   const std::vector<float> cosines = {
@@ -82,12 +86,13 @@ TEST(RopeTableTest, LongPositionsGiveTransformersAngles) {
 }
 
 TEST(RopeTableTest, GrowingKeepsWhatWasThere) {
-  RopeTable grown({.theta = 10000.0}, /*head_dim=*/8);
-  RopeTable whole({.theta = 10000.0}, /*head_dim=*/8);
+  std::unique_ptr<KernelBackend> backend = CreateReferenceBackend();
+  RopeTable grown({.theta = 10000.0}, /*head_dim=*/8, *backend);
+  RopeTable whole({.theta = 10000.0}, /*head_dim=*/8, *backend);
 
-  grown.Reserve(1);
-  grown.Reserve(5000);
-  whole.Reserve(5000);
+  ASSERT_TRUE(grown.Reserve(1).ok());
+  ASSERT_TRUE(grown.Reserve(5000).ok());
+  ASSERT_TRUE(whole.Reserve(5000).ok());
 
   ASSERT_GE(grown.num_positions(), 5000);
   for (size_t i = 0; i < 5000 * 4; ++i) {

@@ -1,0 +1,37 @@
+// DeviceMemory is one allocation where a backend computes: main memory for the CPU, a GPU's memory
+// for a GPU. Made by KernelBackend::Allocate, freed with the object.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Invariants:    data() is at least 64-byte aligned, and does not change.
+#ifndef QUIRE_KERNELS_API_DEVICE_MEMORY_H_
+#define QUIRE_KERNELS_API_DEVICE_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  void* data() const { return data_; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+  // Every byte reads as zero again, for operations that are started after the call.
+  virtual absl::Status Clear() = 0;
+
+ protected:
+  DeviceMemory(void* data, int64_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
+
+ private:
+  void* data_;
+  int64_t size_bytes_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_DEVICE_MEMORY_H_

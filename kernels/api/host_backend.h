@@ -1,0 +1,34 @@
+// HostBackend is what all backends have in common that compute in main memory: fp32 activations,
+// pages of anonymous memory, inputs used where they are, operations run one by one.
+//
+// Memory is mapped and becomes real page by page, when it is first written. A page that was never
+// written reads as zero.
+//
+// Thread safety: as KernelBackend.
+#ifndef QUIRE_KERNELS_API_HOST_BACKEND_H_
+#define QUIRE_KERNELS_API_HOST_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/kernel_backend.h"
+
+namespace quire {
+
+class HostBackend : public KernelBackend {
+ public:
+  absl::Status PrepareFor(const ModelConfig& /*config*/) override { return absl::OkStatus(); }
+  DType activation_dtype() const override { return DType::kF32; }
+  bool CanStoreKvAs(DType dtype) const override { return dtype != DType::kF8E4M3; }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
+  void Upload(void* device, const void* host, int64_t bytes) override;
+  StepInputs BeginStep(const StepInputs& host) override { return host; }
+  void RunStep(const std::function<void()>& operations) override { operations(); }
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_HOST_BACKEND_H_

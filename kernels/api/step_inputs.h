@@ -1,0 +1,31 @@
+// StepInputs are the flat arrays of one step as operations read them, and the one place where the
+// shapes of a step are written down.
+//
+// Thread safety: a value type; it owns nothing.
+// Invariants:    query_start is ascending from 0 to num_tokens; every id was checked before.
+#ifndef QUIRE_KERNELS_API_STEP_INPUTS_H_
+#define QUIRE_KERNELS_API_STEP_INPUTS_H_
+
+#include <cstdint>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+struct StepInputs {
+  int32_t num_tokens = 0;
+  int32_t num_seqs = 0;
+  int32_t num_logits = 0;
+  int32_t max_blocks_per_seq = 0;
+  const TokenId* token_ids = nullptr;     // [num_tokens]
+  const int32_t* positions = nullptr;     // [num_tokens]
+  const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
+  const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
+  const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
+  const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
+  const int32_t* logits_rows = nullptr;   // [num_logits], tokens whose logits are wanted
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_STEP_INPUTS_H_
