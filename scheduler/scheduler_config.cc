@@ -47,7 +47,7 @@ ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
 ABSL_FLAG(std::string,
           kv_cache_dtype,
           "auto",
-          "How K and V are stored: auto, float32, bfloat16 or float16.");
+          "How K and V are stored: auto, float32, bfloat16, float16, or on a GPU fp8.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
@@ -126,9 +126,12 @@ absl::StatusOr<std::optional<DType>> KvCacheDType() {
   if (name == "auto") {
     return std::optional<DType>();
   }
+  if (name == "fp8" || name == "fp8_e4m3") {
+    return DType::kF8E4M3;
+  }
   const std::optional<DType> dtype = DTypeFromName(name);
   if (!dtype.has_value()) {
-    return FlagError("kv-cache-dtype", "must be auto, float32, bfloat16 or float16");
+    return FlagError("kv-cache-dtype", "must be auto, float32, bfloat16, float16 or fp8");
   }
   return dtype;
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,13 +14,15 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
 #include "worker/rpc/worker_server.h"
+#include "worker/worker_backend.h"
 #include "worker/worker_config.h"
 
 namespace {
+
+constexpr char kName[] = "quire_worker: ";
 
 // Before any thread starts, so that all inherit the mask and only sigwait gets them.
 sigset_t BlockStopSignals() {
@@ -47,13 +50,17 @@ struct LoadedModel {
   uint64_t hash = 0;
 };
 
-absl::StatusOr<LoadedModel> Load(const std::string& dir, quire::KernelBackend& backend) {
-  LoadedModel loaded;
+absl::StatusOr<LoadedModel> Load(const quire::WorkerConfig& config, quire::KernelBackend& backend) {
+  const std::string& dir = config.model_dir;
+  if (config.has_dummy_weights) {
+    QUIRE_ASSIGN_OR_RETURN(auto model, quire::MakeDummyModel(dir, /*seed=*/0, backend));
+    return LoadedModel{.model = std::move(model)};
+  }
   quire::LoadProgressBar bar(STDERR_FILENO);
   QUIRE_ASSIGN_OR_RETURN(
-      loaded.model, quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); }));
-  QUIRE_ASSIGN_OR_RETURN(loaded.hash, quire::HashModelFiles(dir));
-  return loaded;
+      auto model, quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); }));
+  QUIRE_ASSIGN_OR_RETURN(const uint64_t hash, quire::HashModelFiles(dir));
+  return LoadedModel{.model = std::move(model), .hash = hash};
 }
 
 }  // namespace
@@ -67,25 +74,24 @@ int main(int argc, char** argv) {
        .usage = "--model DIR [flags]",
        .summary = "Computes the steps that a scheduler orders, for one rank of a model."});
   quire::WorkerConfig config =
-      ValueOrExit(quire::WorkerConfigFromFlags(positional), "quire_worker: ", quire::kExitUsage);
-  auto backend = ValueOrExit(
-      quire::CreateCpuBackend({.num_threads = config.num_threads, .isa = config.cpu_isa}),
-      "quire_worker: --cpu-isa: ",
-      quire::kExitUsage);
-  LoadedModel loaded = ValueOrExit(Load(config.model_dir, *backend), "load: ", quire::kExitModel);
+      ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);
+  auto backend = ValueOrExit(quire::CreateBackend(config), kName, quire::kExitUsage);
+  LoadedModel loaded = ValueOrExit(Load(config, *backend), "load: ", quire::kExitModel);
 
-  quire::StepExecutor executor(*loaded.model, *backend, config.kv_cache);
+  const quire::KvCacheBudget budget =
+      ValueOrExit(quire::SizeKvCache(config, *backend, *loaded.model), kName, EXIT_FAILURE);
+  quire::StepExecutor executor(*loaded.model, *backend, budget);
   quire::WorkerService service({.uuid = quire::MakeWorkerUuid(),
                                 .version = std::string(quire::Version()),
                                 .model_hash = loaded.hash,
                                 .determinism_fingerprint = backend->name()},
                                executor);
-  auto server = ValueOrExit(
-      quire::WorkerServer::Start(config.listen, service), "quire_worker: ", EXIT_FAILURE);
+  auto server =
+      ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
   quire::LogInfo("worker ready",
                  {{"backend", backend->name()},
                   {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
-                  {"kv_cache_bytes", absl::StrCat(config.kv_cache.bytes)}});
+                  {"kv_cache_bytes", absl::StrCat(budget.bytes)}});
   std::printf("quire_worker: ready listen=%s\n", server->address().ToString().c_str());
   std::fflush(stdout);
 

@@ -1,6 +1,7 @@
 #include "worker/worker_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
@@ -26,18 +27,45 @@ ABSL_FLAG(
     allow_insecure_bind,
     false,
     "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
-ABSL_FLAG(std::string, device, "auto", "What computes: auto or cpu.");
-ABSL_FLAG(std::string,
-          cpu_isa,
-          "",
-          "Instruction set: avx512bf16, avx512, avx2 or portable. Empty: the best here.");
-ABSL_FLAG(std::string, load_format, "auto", "Format of the weights: auto or safetensors.");
-ABSL_FLAG(int32_t, threads, 0, "Compute threads. 0: as many as this process may run on.");
 ABSL_FLAG(
     std::string,
-    kv_cache_memory_bytes,
+    device,
+    "auto",
+    "What computes: cpu, cuda, emu (the GPU kernels emulated on the CPU: slow, for tests), or "
+    "auto: cuda where it can, else cpu.");
+ABSL_FLAG(int32_t, device_index, 0, "Which GPU of this machine.");
+ABSL_FLAG(
+    std::string,
+    dtype,
+    "auto",
+    "What a GPU computes in: bfloat16, float16, or auto: the model's type, bfloat16 for float32.");
+ABSL_FLAG(bool, enforce_eager, false, "On a GPU: run every step anew instead of repeating graphs.");
+ABSL_FLAG(bool,
+          batch_invariant,
+          false,
+          "On a GPU: a request's tokens do not depend on what else is in the batch. Slower.");
+ABSL_FLAG(double,
+          gpu_memory_utilization,
+          0.9,
+          "Share of a GPU's memory that weights, workspace and KV cache may take together.");
+ABSL_FLAG(
+    std::string,
+    cpu_isa,
     "",
-    "Memory of the KV cache, for example 4GiB. Empty: 30 % of what is available, at most 4 GiB.");
+    "Instruction set: avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 or portable. "
+    "Empty: the first of these that the machine has.");
+ABSL_FLAG(std::string,
+          load_format,
+          "auto",
+          "Format of the weights: auto, safetensors, or dummy: random weights for benchmarks, only "
+          "config.json is read.");
+ABSL_FLAG(int32_t, threads, 0, "Compute threads. 0: as many as this process may run on.");
+ABSL_FLAG(std::string,
+          kv_cache_memory_bytes,
+          "",
+          "Memory of the KV cache, for example 4GiB. Empty: on a GPU what --gpu-memory-utilization "
+          "leaves, "
+          "on a CPU 30 % of what is available, at most 4 GiB.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
@@ -67,20 +95,45 @@ absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional)
   return model_dir;
 }
 
-absl::Status CheckDevice() {
-  std::string device = absl::GetFlag(FLAGS_device);
-  if (device == "auto" || device == "cpu") {
-    return absl::OkStatus();
+absl::StatusOr<WorkerDevice> Device() {
+  const std::string device = absl::GetFlag(FLAGS_device);
+  for (const auto& [name, value] : {std::pair("auto", WorkerDevice::kAuto),
+                                    std::pair("cpu", WorkerDevice::kCpu),
+                                    std::pair("cuda", WorkerDevice::kCuda),
+                                    std::pair("emu", WorkerDevice::kEmulated)}) {
+    if (device == name) {
+      return value;
+    }
   }
-  return FlagError("device", "this worker computes on the CPU only: auto or cpu");
+  return FlagError("device", "must be auto, cpu, cuda or emu");
 }
 
-absl::Status CheckLoadFormat() {
-  std::string format = absl::GetFlag(FLAGS_load_format);
-  if (format == "auto" || format == "safetensors") {
-    return absl::OkStatus();
+absl::StatusOr<GpuOptions> Gpu() {
+  GpuOptions gpu;
+  gpu.device_index = absl::GetFlag(FLAGS_device_index);
+  if (gpu.device_index < 0) {
+    return FlagError("device-index", "must be at least 0");
   }
-  return FlagError("load-format", "must be auto or safetensors");
+  const std::string dtype = absl::GetFlag(FLAGS_dtype);
+  gpu.dtype = DTypeFromName(dtype);
+  if (dtype != "auto" && gpu.dtype != DType::kBF16 && gpu.dtype != DType::kF16) {
+    return FlagError("dtype", "must be auto, bfloat16 or float16");
+  }
+  gpu.use_graphs = !absl::GetFlag(FLAGS_enforce_eager);
+  gpu.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
+  gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
+  if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
+    return FlagError("gpu-memory-utilization", "must be more than 0 and at most 1");
+  }
+  return gpu;
+}
+
+absl::StatusOr<bool> IsDummy() {
+  const std::string format = absl::GetFlag(FLAGS_load_format);
+  if (format == "auto" || format == "safetensors" || format == "dummy") {
+    return format == "dummy";
+  }
+  return FlagError("load-format", "must be auto, safetensors or dummy");
 }
 
 absl::StatusOr<Address> ListenAddress() {
@@ -150,8 +203,9 @@ int64_t DefaultKvCacheBytes(std::optional<int64_t> available_bytes) {
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional) {
   WorkerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
-  QUIRE_RETURN_IF_ERROR(CheckDevice());
-  QUIRE_RETURN_IF_ERROR(CheckLoadFormat());
+  QUIRE_ASSIGN_OR_RETURN(config.device, Device());
+  QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu());
+  QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
   config.num_threads = absl::GetFlag(FLAGS_threads);
   if (config.num_threads < 0 || config.num_threads > kMaxThreads) {
@@ -159,6 +213,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   }
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());
+  config.kv_cache_bytes_given = !absl::GetFlag(FLAGS_kv_cache_memory_bytes).empty();
   return config;
 }
 

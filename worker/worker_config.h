@@ -12,19 +12,34 @@
 
 #include "absl/status/statusor.h"
 
+#include "common/model/dtype.h"
 #include "common/wire/address.h"
 #include "worker/runtime/step_executor.h"
 
 namespace quire {
 
+enum class WorkerDevice : uint8_t { kAuto, kCpu, kCuda, kEmulated };
+
+struct GpuOptions {
+  int32_t device_index = 0;
+  std::optional<DType> dtype;  // none: the model's, bf16 for an fp32 model
+  bool use_graphs = true;
+  bool batch_invariant = false;
+  double memory_utilization = 0.9;  // share of the device's memory for everything of this worker
+};
+
 struct WorkerConfig {
   std::string model_dir;
+  bool has_dummy_weights = false;  // random ones, for benchmarks
   // Local to this machine, unless --allow-insecure-bind was given: the connection is not encrypted
   // and nobody is asked who they are.
   Address listen;
   int32_t num_threads = 0;  // 0: as many as this process may run on
   std::string cpu_isa;      // "": the best there is
+  WorkerDevice device = WorkerDevice::kAuto;
+  GpuOptions gpu;
   KvCacheBudget kv_cache;
+  bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes, rather than by what is free
 };
 
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".

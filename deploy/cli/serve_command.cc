@@ -29,10 +29,15 @@ namespace quire {
 namespace {
 
 // Flags of quire_worker alone. --model goes to both; everything else is the scheduler's.
-constexpr std::array<std::string_view, 6> kWorkerFlags = {"threads",
+constexpr std::array<std::string_view, 11> kWorkerFlags = {"threads",
                                                           "kv-cache-memory-bytes",
                                                           "num-gpu-blocks-override",
                                                           "device",
+                                                          "device-index",
+                                                          "dtype",
+                                                          "enforce-eager",
+                                                          "batch-invariant",
+                                                          "gpu-memory-utilization",
                                                           "cpu-isa",
                                                           "load-format"};
 
@@ -58,8 +63,10 @@ lists all of them):
     --max-num-seqs N                sequences in one step
     --max-num-batched-tokens N      tokens in one step
     --block-size N                  tokens in one KV block
-    --kv-cache-dtype auto|float32|bfloat16|float16
+    --kv-cache-dtype auto|float32|bfloat16|float16|fp8 (a GPU)
     --kv-cache-memory-bytes N       memory for KV blocks
+    --device auto|cpu|cuda|emu      what computes; auto: a GPU where there is one
+    --gpu-memory-utilization 0.9    share of a GPU's memory to use
     --num-gpu-blocks-override N     KV blocks, whatever the memory
     --threads N                     threads of the CPU worker
     --shutdown-timeout SECONDS      how long running requests may finish after SIGTERM

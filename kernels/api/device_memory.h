@@ -12,6 +12,12 @@
 
 namespace quire {
 
+// Of a device with memory of its own.
+struct DeviceSpace {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 
@@ -23,6 +24,7 @@ class HostBackend : public KernelBackend {
   absl::Status PrepareFor(const ModelConfig& /*config*/) override { return absl::OkStatus(); }
   DType activation_dtype() const override { return DType::kF32; }
   bool CanStoreKvAs(DType dtype) const override { return dtype != DType::kF8E4M3; }
+  std::optional<DeviceSpace> space() const override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
   StepInputs BeginStep(const StepInputs& host) override { return host; }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -54,8 +55,11 @@ class KernelBackend {
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
 
-  // The type of what linear layers read and write.
+  // The type of what linear layers read and write; known after PrepareFor.
   virtual DType activation_dtype() const = 0;
+
+  // Nothing when the backend computes in main memory.
+  virtual std::optional<DeviceSpace> space() const = 0;
 
   // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;

@@ -1,10 +1,10 @@
 // CreateCpuBackend makes the CPU implementation of KernelBackend.
 //
-// Three instruction-set paths are compiled in and one is chosen at run time: AVX-512, AVX2 with
-// FMA, and portable C++. A fourth, avx512bf16, is taken only when asked for: it rounds the inputs
-// of bf16 linear layers to bf16 and computes them about twice as fast. Within one path a result is
-// the same bits whatever the batch, the chunking and the number of threads; across paths it agrees
-// to rounding.
+// Four instruction-set paths are compiled in and the first that the machine has is taken: AVX-512
+// with bf16 products, AVX-512, AVX2 with FMA, and portable C++. The first differs from the second
+// for bf16 weights alone: it rounds the inputs of their products to bf16 too and computes them
+// about twice as fast. Within one path a result is the same bits whatever the batch, the chunking
+// and the number of threads; across paths it agrees to rounding.
 //
 // Thread safety: CreateCpuBackend from any thread; the backend as KernelBackend says.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
@@ -22,7 +22,7 @@ namespace quire {
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: as many as this process may run on (affinity, cgroup quota)
   std::string_view isa =
-      "";  // "": the best there is; or "avx512", "avx512bf16", "avx2", "portable"
+      "";  // "": the best there is; or "avx512bf16", "avx512", "avx2", "portable"
 };
 
 // Errors: kInvalidArgument for an unknown isa; kFailedPrecondition when this machine lacks it.

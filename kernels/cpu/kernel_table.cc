@@ -71,8 +71,9 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// The bf16 path rounds activations, so it comes after the path that does not: it is taken by name.
-constexpr KernelTable kTables[] = {kAvx512, Avx512Bf16(), kAvx2, kPortable};
+// The first that the machine has is taken. avx512bf16 differs from avx512 for bf16 weights alone,
+// whose own rounding is as coarse as the one it adds to activations.
+constexpr KernelTable kTables[] = {Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
 #endif

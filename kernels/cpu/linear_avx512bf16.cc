@@ -64,10 +64,11 @@ const BFloat16* RoundInput(const LinearParams& params,
          row < (task + 1) * kRowsPerTask && row < params.num_tokens;
          ++row) {
       for (int segment = 0; segment < weight.num_segments(); ++segment) {
-        RoundSegment(static_cast<const float*>(params.x) + row * weight.in_features() + segment * length,
-                     length,
-                     padded,
-                     rounded + row * stride + segment * padded);
+        RoundSegment(
+            static_cast<const float*>(params.x) + row * weight.in_features() + segment * length,
+            length,
+            padded,
+            rounded + row * stride + segment * padded);
       }
     }
   });

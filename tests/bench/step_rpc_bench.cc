@@ -48,6 +48,9 @@ class InstantModel : public Model {
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return logits_.data();
   }
+  absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
+    return absl::OkStatus();
+  }
   int64_t weight_bytes() const override { return 0; }
 
  private:

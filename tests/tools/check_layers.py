@@ -22,6 +22,8 @@ LAYERS = {
     "kernels/api": (["common/base", "common/model"], []),
     "kernels/reference": (["kernels/api", "common/base", "common/model"], []),
     "kernels/cpu": (["kernels/api", "common/base", "common/model"], []),
+    "kernels/cuda": (["kernels/api", "common/base", "common/model"], ["cuda"]),
+    "kernels/gpu": (["kernels/cuda", "kernels/api", "common/base", "common/model"], []),
     "scheduler/text": (["common/base", "common/json"], []),
     "scheduler/kv_cache": (["common/base", "common/model"], []),
     "scheduler/core": (["scheduler/kv_cache", "common/base", "common/model", "common/step"], []),
@@ -39,7 +41,7 @@ LAYERS = {
                     "proto"], ["grpc", "protobuf"]),
     # Whole programs: main.cc and the configuration read by it.
     "scheduler": (["scheduler", "common", "proto"], ["grpc", "protobuf", "prometheus"]),
-    "worker": (["worker", "kernels/api", "kernels/cpu", "common", "proto"], ["grpc", "protobuf"]),
+    "worker": (["worker", "kernels/api", "kernels/cpu", "kernels/gpu", "common", "proto"], ["grpc", "protobuf"]),
     "deploy/cli": (["common", "proto"], ["grpc", "protobuf"]),
 }
 

@@ -157,11 +157,38 @@ TEST(WorkerProcessTest, ASocketIsGoneAfterSigint) {
 }
 
 TEST(WorkerProcessTest, AMistakeOnTheCommandLineIsOneLineAndTwo) {
-  Process worker({"--model", kModelDir, "--device", "cuda"});
+  Process worker({"--model", kModelDir, "--device", "abacus"});
 
   EXPECT_EQ(worker.Wait(), 2);
-  EXPECT_EQ(worker.errors(),
-            "quire_worker: --device: this worker computes on the CPU only: auto or cpu\n");
+  EXPECT_EQ(worker.errors(), "quire_worker: --device: must be auto, cpu, cuda or emu\n");
+}
+
+TEST(WorkerProcessTest, AGpuThatIsNotThereIsOneLineAndTwo) {
+  // A number that no machine has: the test says the same with a GPU and without.
+  Process worker({"--model", kModelDir, "--device", "cuda", "--device-index", "4095"});
+
+  EXPECT_EQ(worker.Wait(), 2);
+  EXPECT_EQ(worker.last_error_line().rfind("quire_worker: --device: device: ", 0), 0U)
+      << worker.errors();
+}
+
+TEST(WorkerProcessTest, AutoComputesOnTheCpuWhereThereIsNoGpuAndSaysWhy) {
+  Process worker({"--model",
+                  kModelDir,
+                  "--device-index",
+                  "4095",
+                  "--listen",
+                  "127.0.0.1:0",
+                  "--kv-cache-memory-bytes",
+                  "16MiB"});
+
+  std::string ready = worker.ReadLine();
+  worker.Signal(SIGTERM);
+
+  EXPECT_EQ(ready.rfind(kReady, 0), 0U) << ready;
+  EXPECT_EQ(worker.Wait(), 0);
+  EXPECT_NE(worker.errors().find("computing on the CPU"), std::string::npos) << worker.errors();
+  EXPECT_NE(worker.errors().find("backend=cpu-"), std::string::npos) << worker.errors();
 }
 
 TEST(WorkerProcessTest, AModelThatIsNotThereIsOneLineAndThree) {

@@ -8,7 +8,9 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "worker/model/tensor_source.h"
 #include "worker/model/weight_files.h"
+#include "worker/model/weight_layout.h"
 #include "worker/model/weight_loader.h"
 
 namespace quire {
@@ -40,19 +42,19 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderWeights weights, KernelBac
 
 float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
   const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
-  const int32_t last_position =
-      batch.positions.empty() ? -1
-                              : *std::max_element(batch.positions.begin(), batch.positions.end());
-  // Without a workspace nothing can be computed; the scheduler recovers a lost worker.
-  const absl::Status reserved = Reserve(inputs, last_position);
-  QUIRE_CHECK(reserved.ok());
+  // Without memory nothing can be computed; the scheduler recovers a lost worker.
+  QUIRE_CHECK(Reserve(inputs.num_tokens, inputs.num_logits).ok());
+  if (rope_.has_value() && !batch.positions.empty()) {
+    const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
+    QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
+  }
   backend_.RunStep([&] { Compute(inputs, cache); });
   return workspace_.logits.floats();
 }
 
-absl::Status DecoderModel::Reserve(const StepInputs& inputs, int32_t last_position) {
-  const int64_t num_tokens = inputs.num_tokens;
-  const int64_t num_logits = inputs.num_logits;
+absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
+  const int64_t num_tokens = max_tokens;
+  const int64_t num_logits = max_logits;
   const int64_t q_heads = config_.num_heads;
   const int64_t qkv_heads = q_heads + int64_t{2} * config_.num_kv_heads;
   const int64_t mlp_width = int64_t{config_.intermediate_size} * (config_.gated_mlp ? 2 : 1);
@@ -86,7 +88,7 @@ absl::Status DecoderModel::Reserve(const StepInputs& inputs, int32_t last_positi
     std::iota(row_ids.begin(), row_ids.end(), 0);
     QUIRE_RETURN_IF_ERROR(w.row_ids.Assign<TokenId>(backend_, row_ids));
   }
-  return rope_.has_value() ? rope_->Reserve(int64_t{last_position} + 1) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 void DecoderModel::Compute(const StepInputs& inputs, const KvCacheView& cache) {
@@ -304,7 +306,22 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(config, files, backend, progress));
+  QUIRE_ASSIGN_OR_RETURN(const WeightLayout layout, CheckWeightFiles(config, files));
+  FileTensors tensors(files);
+  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights,
+                         LoadWeights(config, layout, tensors, backend, progress));
+  return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
+                                                      uint64_t seed,
+                                                      KernelBackend& backend) {
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
+  const WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
+  DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
+  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights,
+                         LoadWeights(config, layout, tensors, backend, nullptr));
   return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
 }
 

@@ -30,6 +30,7 @@ class DecoderModel : public Model {
 
   const ModelConfig& config() const override { return config_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
 
  private:
@@ -50,7 +51,6 @@ class DecoderModel : public Model {
     DeviceBuffer logits;     // fp32 [num_logits, vocab_size]
   };
 
-  absl::Status Reserve(const StepInputs& inputs, int32_t last_position);
   void Compute(const StepInputs& inputs, const KvCacheView& cache);
   void Embed(const StepInputs& inputs);
   void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "common/model/model_config.h"
@@ -31,6 +32,10 @@ class Model {
   // Runs the batch: writes the K and V of its tokens into cache, then attends through its block
   // tables. REQUIRES: batch invariants; cache geometry equal to the model's.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
+
+  // Takes the memory that steps of up to so many tokens and rows of logits need, so that none has
+  // to be taken later. Errors: kResourceExhausted, reason MEMORY.
+  virtual absl::Status Reserve(int32_t max_tokens, int32_t max_logits) = 0;
 
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;
@@ -52,6 +57,12 @@ using LoadProgressFn = std::function<void(const LoadProgress&)>;
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress);
+
+// A model of the shape in config.json, with weights from a seed: for benchmarks without model
+// files. Errors: those of LoadModelConfig; kResourceExhausted.
+absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
+                                                      uint64_t seed,
+                                                      KernelBackend& backend);
 
 // Identity of the weights: a digest of the config and of the sorted list of (tensor name,
 // dtype, shape, file size and a sample of its bytes); equal on workers that loaded

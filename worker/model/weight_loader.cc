@@ -168,31 +168,29 @@ float ToFloat(const std::byte* data, DType dtype) {
                               : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Reads tensors that were checked before.
+// Reads tensors into the memory of a backend.
 class WeightReader {
  public:
-  WeightReader(const WeightFiles& files, KernelBackend& backend, const LoadProgressFn& progress)
-      : files_(files), backend_(backend), progress_(progress) {
-    for (const auto& [name, weight] : files_.tensors()) {
-      ++state_.tensors_total;
-      state_.bytes_total += weight.tensor->bytes;
-    }
+  WeightReader(TensorSource& source, KernelBackend& backend, const LoadProgressFn& progress)
+      : source_(source), backend_(backend), progress_(progress) {
+    state_.tensors_total = source.num_tensors();
+    state_.bytes_total = source.num_bytes();
   }
 
   // Returns the table in host memory, where it stays until the next tensor is read.
   absl::StatusOr<MatrixView> Read(const TableLayout& layout, TableWeights& table) {
-    const WeightRef weight = files_.Find(WeightOf(layout.name));
-    const int64_t bytes = weight.tensor->bytes;
+    const std::string name = WeightOf(layout.name);
+    table.dtype = source_.dtype(name);
+    table.rows = layout.rows;
+    table.width = layout.width;
+    const int64_t bytes = layout.rows * layout.width * SizeOf(table.dtype);
     if (!staging_.Reserve(bytes)) {
       return OutOfMemory(bytes);
     }
-    QUIRE_RETURN_IF_ERROR(ReadInto(weight, staging_.data()));
-    table.dtype = *weight.tensor->dtype;
-    table.rows = layout.rows;
-    table.width = layout.width;
+    const std::span<std::byte> staged(staging_.data(), static_cast<size_t>(bytes));
+    QUIRE_RETURN_IF_ERROR(ReadInto(name, layout.width, staged));
+    QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, staged));
     bytes_ += bytes;
-    const std::span<const std::byte> staged(staging_.data(), static_cast<size_t>(bytes));
-    QUIRE_RETURN_IF_ERROR(table.data.Assign(backend_, staged));
     return MatrixView{
         .data = staged.data(), .dtype = table.dtype, .rows = table.rows, .cols = table.width};
   }
@@ -215,12 +213,13 @@ class WeightReader {
   }
 
   absl::Status Read(const LinearLayout& layout, std::unique_ptr<PackedLinear>& packed) {
-    int64_t bytes = 0;
+    // All parts have the type of the first.
+    const DType dtype = source_.dtype(WeightOf(layout.parts.front().name));
     int64_t rows = 0;
     for (const LinearPart& part : layout.parts) {
-      bytes += files_.Find(WeightOf(part.name)).tensor->bytes;
       rows += part.rows;
     }
+    const int64_t bytes = rows * layout.cols * SizeOf(dtype);
     if (!staging_.Reserve(bytes)) {
       return OutOfMemory(bytes);
     }
@@ -229,11 +228,11 @@ class WeightReader {
     std::byte* next = staging_.data();
     std::span<float> bias_left(bias);
     for (const LinearPart& part : layout.parts) {
-      const WeightRef weight = files_.Find(WeightOf(part.name));
-      QUIRE_RETURN_IF_ERROR(ReadInto(weight, next));
-      views.push_back(
-          {.data = next, .dtype = *weight.tensor->dtype, .rows = part.rows, .cols = layout.cols});
-      next += weight.tensor->bytes;
+      const auto part_bytes = static_cast<size_t>(part.rows * layout.cols * SizeOf(dtype));
+      QUIRE_RETURN_IF_ERROR(
+          ReadInto(WeightOf(part.name), layout.cols, std::span(next, part_bytes)));
+      views.push_back({.data = next, .dtype = dtype, .rows = part.rows, .cols = layout.cols});
+      next += part_bytes;
       if (layout.has_bias) {
         const auto part_rows = static_cast<size_t>(part.rows);
         QUIRE_RETURN_IF_ERROR(ReadFloats(BiasOf(part.name), bias_left.first(part_rows)));
@@ -251,12 +250,12 @@ class WeightReader {
 
   // Tensors may be of any of the three types; norms and biases are kept as fp32.
   absl::Status ReadFloats(const std::string& name, std::span<float> out) {
-    const WeightRef weight = files_.Find(name);
-    std::vector<std::byte> raw(static_cast<size_t>(weight.tensor->bytes));
-    QUIRE_RETURN_IF_ERROR(ReadInto(weight, raw.data()));
-    const DType dtype = *weight.tensor->dtype;
+    const DType dtype = source_.dtype(name);
+    const auto size = static_cast<size_t>(SizeOf(dtype));
+    std::vector<std::byte> raw(out.size() * size);
+    QUIRE_RETURN_IF_ERROR(ReadInto(name, static_cast<int64_t>(out.size()), raw));
     for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = ToFloat(raw.data() + i * static_cast<size_t>(SizeOf(dtype)), dtype);
+      out[i] = ToFloat(raw.data() + i * size, dtype);
     }
     bytes_ += static_cast<int64_t>(out.size_bytes());
     return absl::OkStatus();
@@ -272,11 +271,10 @@ class WeightReader {
   int64_t bytes() const { return bytes_; }
 
  private:
-  absl::Status ReadInto(const WeightRef& weight, std::byte* out) {
-    const auto bytes = static_cast<size_t>(weight.tensor->bytes);
-    QUIRE_RETURN_IF_ERROR(weight.file->Read(*weight.tensor, 0, std::span(out, bytes)));
+  absl::Status ReadInto(const std::string& name, int64_t cols, std::span<std::byte> out) {
+    QUIRE_RETURN_IF_ERROR(source_.Read(name, cols, out));
     ++state_.tensors_done;
-    state_.bytes_done += weight.tensor->bytes;
+    state_.bytes_done += static_cast<int64_t>(out.size());
     Report();
     return absl::OkStatus();
   }
@@ -287,7 +285,7 @@ class WeightReader {
     }
   }
 
-  const WeightFiles& files_;
+  TensorSource& source_;
   KernelBackend& backend_;
   const LoadProgressFn& progress_;
   HostBuffer staging_;
@@ -329,11 +327,11 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
 }
 
 absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
-                                           const WeightFiles& files,
+                                           const WeightLayout& layout,
+                                           TensorSource& source,
                                            KernelBackend& backend,
                                            const LoadProgressFn& progress) {
-  QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
-  WeightReader reader(files, backend, progress);
+  WeightReader reader(source, backend, progress);
   DecoderWeights weights;
   QUIRE_ASSIGN_OR_RETURN(const MatrixView table,
                          reader.Read(layout.token_table, weights.token_table));

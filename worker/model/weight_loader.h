@@ -1,5 +1,5 @@
-// LoadWeights checks a model's files against its configuration and reads the weights through a
-// backend.
+// CheckWeightFiles compares a model's files with its configuration; LoadWeights reads the weights
+// through a backend.
 //
 // The check comes first and is complete: every tensor is there, has the shape that config.json asks
 // for and a type that can be computed with, and nothing unknown lies beside them. Only then is
@@ -18,6 +18,7 @@
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/decoder_weights.h"
 #include "worker/model/model.h"
+#include "worker/model/tensor_source.h"
 #include "worker/model/weight_files.h"
 #include "worker/model/weight_layout.h"
 
@@ -27,7 +28,8 @@ namespace quire {
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
-                                           const WeightFiles& files,
+                                           const WeightLayout& layout,
+                                           TensorSource& source,
                                            KernelBackend& backend,
                                            const LoadProgressFn& progress);
 

@@ -132,7 +132,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Step
 
 absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
   if (requested == v1::DTYPE_UNSPECIFIED) {
-    return executor_.model().config().dtype;
+    return executor_.DefaultKvCacheDtype();
   }
   auto dtype = FromProto(requested);
   if (!dtype.has_value()) {

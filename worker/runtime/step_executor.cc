@@ -50,6 +50,11 @@ absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DTy
                      .dtype = dtype};
 }
 
+DType StepExecutor::DefaultKvCacheDtype() const {
+  const DType stored = model_.config().dtype;
+  return backend_.CanStoreKvAs(stored) ? stored : backend_.activation_dtype();
+}
+
 int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
   return backend_.LayoutFor(spec).block_bytes();
 }

@@ -56,6 +56,10 @@ class StepExecutor {
   // store.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
+  // The model's stored type where the backend can store keys and values so, else its activations'
+  // type.
+  DType DefaultKvCacheDtype() const;
+
   // Bytes of one block as the backend lays it out.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
 

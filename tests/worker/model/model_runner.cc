@@ -51,7 +51,7 @@ ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_block
                                      .num_kv_heads = config.num_kv_heads,
                                      .head_dim = config.head_dim,
                                      .block_size_tokens = kBlockSizeTokens,
-                                     .dtype = DType::kF32});
+                                     .dtype = backend.activation_dtype()});
   cache_.num_blocks = num_blocks;
   const int64_t bytes = num_blocks * cache_.layout.block_bytes();
   QUIRE_CHECK(pool_.Reserve(bytes));

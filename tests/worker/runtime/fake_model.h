@@ -29,6 +29,9 @@ class FakeModel : public Model {
 
   const ModelConfig& config() const override { return config_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
+    return absl::OkStatus();
+  }
   int64_t weight_bytes() const override { return 0; }
 
   // Called at the start of each Forward.

@@ -1,0 +1,100 @@
+// The activation between the two halves of an MLP, gated or not: 8 elements a thread, in fp32.
+//
+// Cost:   reads and writes each element once: 6 bytes an output of bf16, gated. 64 rows of 14336
+// move
+//         5.5 MB, 1.3 us at 4.3 TB/s; 8192 rows 705 MB, 164 us.
+// Source: SiLU, Elfwing et al. 2017; GELU and its tanh form, Hendrycks and Gimpel 2016.
+#include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kElements = 8;
+constexpr int32_t kThreads = 128;
+
+// x / (1 + e^-y): exact at both ends, where e^-y is 0 or infinity.
+QUIRE_DEVICE float TimesSigmoid(float x, float y) { return x / (1.0F + Exp(-y)); }
+
+template <ActivationFunction kFunction>
+QUIRE_DEVICE float ActivationOf(float x) {
+  if constexpr (kFunction == ActivationFunction::kSilu) {
+    return TimesSigmoid(x, x);
+  } else if constexpr (kFunction == ActivationFunction::kGelu) {
+    constexpr float kRootOfHalf = 0.70710678118654752F;
+    return 0.5F * x * (1.0F + Erf(x * kRootOfHalf));
+  } else if constexpr (kFunction == ActivationFunction::kGeluTanh) {
+    // 0.5 (1 + tanh z) is the sigmoid of 2 z, which keeps its digits where tanh nears -1.
+    constexpr float kTwiceRootOfTwoOverPi = 1.59576912160573071F;
+    return TimesSigmoid(x, kTwiceRootOfTwoOverPi * (x + 0.044715F * x * x * x));
+  } else {
+    return x > 0.0F ? x : 0.0F;
+  }
+}
+
+// CTAs of one row are neighbours; out may be in.
+template <typename T, ActivationFunction kFunction>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
+    ActivateKernel(ActivateArgs args, int32_t ctas_per_row) {
+  const auto cta = static_cast<int32_t>(blockIdx.x);
+  const int64_t row = cta / ctas_per_row;
+  const int32_t i = (cta % ctas_per_row * kThreads + static_cast<int32_t>(threadIdx.x)) * kElements;
+  if (i >= args.width) {
+    return;
+  }
+  const T* in = static_cast<const T*>(args.in) + row * (args.gated ? 2 : 1) * args.width;
+  float x[kElements];
+  LoadVector(in + i, x);
+  QUIRE_UNROLL
+  for (int e = 0; e < kElements; ++e) {
+    x[e] = ActivationOf<kFunction>(x[e]);
+  }
+  if (args.gated) {
+    float up[kElements];
+    LoadVector(in + args.width + i, up);
+    QUIRE_UNROLL
+    for (int e = 0; e < kElements; ++e) {
+      x[e] *= up[e];
+    }
+  }
+  StoreVector(static_cast<T*>(args.out) + row * args.width + i, x);
+}
+
+template <typename T, ActivationFunction kFunction>
+int LaunchActivate(const ActivateArgs& args, Stream stream) {
+  const int32_t ctas_per_row = (args.width / kElements + kThreads - 1) / kThreads;
+  return QUIRE_LAUNCH((ActivateKernel<T, kFunction>),
+                      dim3(static_cast<uint32_t>(args.num_tokens * ctas_per_row)),
+                      dim3(kThreads),
+                      0,
+                      stream,
+                      args,
+                      ctas_per_row);
+}
+
+}  // namespace
+
+int Activate(const ActivateArgs& args, Stream stream) {
+  return DispatchElement(args.dtype, [&]<typename T>() {
+    if (args.num_tokens == 0) {
+      return 0;
+    }
+    switch (args.function) {
+      case ActivationFunction::kSilu:
+        return LaunchActivate<T, ActivationFunction::kSilu>(args, stream);
+      case ActivationFunction::kGelu:
+        return LaunchActivate<T, ActivationFunction::kGelu>(args, stream);
+      case ActivationFunction::kGeluTanh:
+        return LaunchActivate<T, ActivationFunction::kGeluTanh>(args, stream);
+      case ActivationFunction::kRelu:
+        return LaunchActivate<T, ActivationFunction::kRelu>(args, stream);
+    }
+    return kUnsupported;
+  });
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,507 @@
+// Tiles of attention on tensor cores, shared by decode and prefill: a warp computes S = Q K^T and
+// O += P V for 16 query rows and multiples of 16 keys, with mma m16n8k16 and fp32 accumulators.
+//
+// Fragments. Lane l of a warp has group = l / 4 (0..7) and quad = l % 4 (0..3). A 32-bit register
+// of A or B holds two 16-bit elements, the lower k in the lower half.
+//   A [16 x 16]:  a[0] = row group,     k 2 quad, 2 quad + 1
+//                 a[1] = row group + 8, k 2 quad, 2 quad + 1
+//                 a[2] = row group,     k 2 quad + 8, 2 quad + 9
+//                 a[3] = row group + 8, k 2 quad + 8, 2 quad + 9
+//   B [16 x 8]:   b[0] = k 2 quad, 2 quad + 1, column group
+//                 b[1] = k 2 quad + 8, 2 quad + 9, column group
+//   C [16 x 8]:   c[0], c[1] = row group,     columns 2 quad, 2 quad + 1
+//                 c[2], c[3] = row group + 8, columns 2 quad, 2 quad + 1
+// Q is A of the first product, K^T its B, S its C. Two neighbouring C tiles of S, rounded, are one
+// A of the second product (PackWeights): no data moves between lanes. V is its B, O its C.
+//
+// Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
+//
+// Cache of e4m3: the mma runs in f16; every e4m3 value is exact there, and P has 11 bits. ldmatrix
+// moves pairs of bytes as if they were 16-bit elements, so each lane receives 4 consecutive dims
+// (K) or 2 (V) where the fragment wants 2 or 1. Instead of moving them, the order of the dims is
+// changed on both sides of each product:
+//   K: within 16 dims, B holds at k 2 quad + {0, 1} the dims 4 quad + {0, 1} and at
+//      k 2 quad + 8 + {0, 1} the dims 4 quad + {2, 3}. A sum over k does not care, as long as Q is
+//      stored in the same order (StoreQueryRow).
+//   V: of 16 dims, the even ones are the columns of one C tile, the odd ones of the next.
+//      AccumulatorDim says which dim a register holds.
+// Queries of bf16 may exceed f16's range. Each query row is divided by a power of two that brings
+// its largest element to [1, 2), which changes no bit of elements down to 2^-14 of that; the factor
+// goes back in with the scale of the scores.
+//
+// Shared memory. Rows are padded to an odd number of 16-byte units: the 8 rows that one phase of
+// ldmatrix reads then lie in 8 different groups of banks.
+//
+// Masked keys must be zero in shared memory, not only masked in S: a weight of 0 times NaN is NaN.
+// CopyTile fills rows outside [begin, end) with zeros and does not read them.
+#ifndef QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
+#define QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/tensor_core.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/device/warp.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/online_softmax.cuh"
+
+namespace quire::gpu {
+
+// Rows of an A fragment, and keys of the smallest tile.
+inline constexpr int kTileRows = 16;
+inline constexpr int kTileKeys = 16;
+
+// The type both products run in.
+template <typename T, typename Cache>
+using MmaElement = std::conditional_t<sizeof(Cache) == 1, F16, T>;
+
+// Bytes from row to row in shared memory, for rows of `bytes` (a multiple of 16).
+constexpr int PaddedRowBytes(int bytes) { return bytes / 16 % 2 == 0 ? bytes + 16 : bytes; }
+
+// A tile of K or V in shared memory: token rows of head_dim elements.
+template <typename Cache, int kHeadDim>
+struct KvTile {
+  static constexpr int kRowChunks = kHeadDim * static_cast<int>(sizeof(Cache)) / 16;  // of 16 bytes
+  static constexpr int kRowStride = PaddedRowBytes(kRowChunks * 16);                  // bytes
+  static constexpr int kBytes = kTileKeys * kRowStride;                               // 16 rows
+};
+
+// A tile of Q in shared memory: query rows of head_dim 16-bit elements.
+template <int kHeadDim>
+struct QueryTile {
+  static constexpr int kRowStride = PaddedRowBytes(kHeadDim * 2);  // bytes
+  static constexpr int kBytes = kTileRows * kRowStride;            // 16 rows
+};
+
+// ---- Global to shared ---------------------------------------------------------------------------
+
+// The pool as attention of one layer, one KV head and one sequence sees it. Strides in bytes.
+struct PagedKv {
+  const uint8_t* keys = nullptr;    // of block 0, slot 0
+  const uint8_t* values = nullptr;  // likewise
+  const BlockId* block_table = nullptr;
+  int64_t block_stride = 0;
+  int32_t key_slot_stride = 0;
+  int32_t value_slot_stride = 0;
+  int32_t block_shift = 0;  // log2 of the block size, which is at least 8
+};
+
+template <typename Cache>
+QUIRE_DEVICE PagedKv MakePagedKv(const KvCacheView& cache,
+                                 int32_t layer,
+                                 int32_t kv_head,
+                                 const BlockId* block_table,
+                                 int32_t block_shift) {
+  constexpr int64_t kSize = sizeof(Cache);
+  const KvCacheLayout& layout = cache.layout;
+  const auto* base = static_cast<const uint8_t*>(cache.base);
+  PagedKv kv;
+  kv.keys = base + layout.KeyOffset(0, layer, kv_head) * kSize;
+  kv.values = base + layout.ValueOffset(0, layer, kv_head) * kSize;
+  kv.block_table = block_table;
+  kv.block_stride = layout.block_stride * kSize;
+  kv.key_slot_stride = static_cast<int32_t>(layout.key_slot_stride * kSize);
+  kv.value_slot_stride = static_cast<int32_t>(layout.value_slot_stride * kSize);
+  kv.block_shift = block_shift;
+  return kv;
+}
+
+// The block of the 8 positions from `position`, a multiple of 8: they never straddle blocks, as
+// blocks hold a multiple of 8 tokens. Entries of the block table that hold no position of [begin,
+// end) are not read.
+QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int end) {
+  bool needed = position < end && position + 8 > begin;
+  return needed ? kv.block_table[position >> kv.block_shift] : kNullBlockId;
+}
+
+// The blocks of a tile of 16 positions; the same in all lanes.
+struct TileBlocks {
+  BlockId low = kNullBlockId;   // position + 0 .. 7
+  BlockId high = kNullBlockId;  // position + 8 .. 15
+};
+
+QUIRE_DEVICE TileBlocks FindTileBlocks(const PagedKv& kv, int position, int begin, int end) {
+  TileBlocks blocks;
+  blocks.low = FindBlock(kv, position, begin, end);
+  blocks.high = FindBlock(kv, position + 8, begin, end);
+  return blocks;
+}
+
+// One warp starts the copy of 16 rows of K (plane = kv.keys, slot_stride = kv.key_slot_stride) or
+// of V (likewise) to tile; rows outside [begin, end) become zeros and are not read. The caller
+// commits.
+template <typename Cache, int kHeadDim>
+QUIRE_DEVICE void CopyTile(uint8_t* tile,
+                           const PagedKv& kv,
+                           const uint8_t* plane,
+                           int32_t slot_stride,
+                           TileBlocks blocks,
+                           int position,
+                           int begin,
+                           int end) {
+  using Tile = KvTile<Cache, kHeadDim>;
+  constexpr int kChunks = kTileKeys * Tile::kRowChunks;
+  int lane = static_cast<int>(threadIdx.x % 32);
+  int slot_mask = (1 << kv.block_shift) - 1;
+  const uint8_t* low = plane + blocks.low * kv.block_stride + (position & slot_mask) * slot_stride;
+  const uint8_t* high =
+      plane + blocks.high * kv.block_stride + ((position + 8) & slot_mask) * slot_stride;
+  QUIRE_UNROLL
+  for (int first = 0; first < kChunks; first += 32) {
+    int chunk = first + lane;
+    int row = chunk / Tile::kRowChunks;
+    int column = chunk % Tile::kRowChunks * 16;
+    bool valid = position + row >= begin && position + row < end;
+    const uint8_t* source = (row < 8 ? low : high) + (row & 7) * slot_stride + column;
+    if (kChunks % 32 == 0 || chunk < kChunks) {
+      CopyAsync16(tile + row * Tile::kRowStride + column, source, valid);
+    }
+  }
+}
+
+// Of bf16 queries on an e4m3 cache: the power of two that a row with this largest magnitude is
+// divided by, so that it fits f16.
+QUIRE_DEVICE float QueryFactor(float magnitude) {
+  uint32_t exponent = __float_as_uint(magnitude) >> 23;
+  exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+  return __uint_as_float(exponent << 23);
+}
+
+// One warp writes a row of Q to shared memory in the mma's type and order of dims; null: zeros.
+// row: QueryTile<kHeadDim>::kRowStride bytes. Returns the row's factor: what was stored times the
+// factor is q. All lanes get it; it is 1 unless T is bf16 and the cache e4m3.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
+  using M = MmaElement<T, Cache>;
+  constexpr int kVectors = kHeadDim / 8;
+  int lane = static_cast<int>(threadIdx.x % 32);
+  float values[8] = {};
+  if (q != nullptr && lane < kVectors) {
+    LoadVector<T, 8>(q + 8 * lane, values);
+  }
+
+  float factor = 1.0F;
+  if constexpr (!std::is_same_v<M, T>) {
+    float magnitude = 0.0F;
+    QUIRE_UNROLL
+    for (float value : values) {
+      magnitude = fmaxf(magnitude, fabsf(value));
+    }
+    factor = QueryFactor(WarpMax(magnitude));
+    float inverse = 1.0F / factor;
+    QUIRE_UNROLL
+    for (float& value : values) {
+      value *= inverse;
+    }
+  }
+
+  if (lane < kVectors) {
+    uint32_t pairs[4];
+    QUIRE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = Pack2<M>(values[2 * i], values[2 * i + 1]);
+    }
+    if constexpr (sizeof(Cache) == 1) {
+      // Dims 4 quad + {0, 1} go to 2 quad + {0, 1}, dims 4 quad + {2, 3} to 2 quad + 8 + {0, 1}.
+      uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
+      StoreWords<8>(low, {pairs[0], pairs[2]});
+      StoreWords<8>(low + 16, {pairs[1], pairs[3]});
+    } else {
+      StoreWords<16>(row + lane * 16, pairs);
+    }
+  }
+  return factor;
+}
+
+// ---- Shared to fragments ------------------------------------------------------------------------
+
+// The head_dim / 16 A fragments of 16 query rows. Kept in registers, or read again at each use
+// where registers are short (head_dim 256 would need 64 of them beside 128 accumulators).
+template <int kHeadDim, bool kInRegisters>
+class QueryFragments {
+ public:
+  // rows: a QueryTile<kHeadDim>, complete and visible to the warp.
+  QUIRE_DEVICE void Load(const uint8_t* rows) {
+    int lane = static_cast<int>(threadIdx.x % 32);
+    // ldmatrix: lanes 8 j .. 8 j + 7 give the rows of matrix j. 0: rows 0..7, k 0..7; 1: rows
+    // 8..15, k 0..7; 2: rows 0..7, k 8..15; 3: rows 8..15, k 8..15.
+    lane_row_ = rows + lane % 16 * QueryTile<kHeadDim>::kRowStride + lane / 16 * 16;
+    if constexpr (kInRegisters) {
+      QUIRE_UNROLL
+      for (int k = 0; k < kHeadDim / 16; ++k) {
+        LoadMatrixX4(fragments_[k], lane_row_ + k * 32);
+      }
+    }
+  }
+
+  // a: dims 16 k .. 16 k + 15. k must be known when compiling, by unrolling.
+  QUIRE_DEVICE void Get(int k, uint32_t (&a)[4]) const {
+    if constexpr (kInRegisters) {
+      QUIRE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        a[i] = fragments_[k][i];
+      }
+    } else {
+      LoadMatrixX4(a, lane_row_ + k * 32);
+    }
+  }
+
+ private:
+  const uint8_t* lane_row_ = nullptr;
+  uint32_t fragments_[kInRegisters ? kHeadDim / 16 : 1][4];
+};
+
+// Two e4m3 bytes to two f16: from the lower or the upper half of a register.
+QUIRE_DEVICE uint32_t LowF8ToF16(uint32_t bytes) {
+  return F8x2ToF16x2(static_cast<uint16_t>(bytes));
+}
+QUIRE_DEVICE uint32_t HighF8ToF16(uint32_t bytes) {
+  return F8x2ToF16x2(static_cast<uint16_t>(bytes >> 16));
+}
+
+// scores += Q K^T. scores: C tiles of 16 rows x kKeys keys, tile n has keys 8 n .. 8 n + 7. keys:
+// kKeys rows of KvTile<Cache, kHeadDim>::kRowStride bytes.
+template <typename T, typename Cache, int kHeadDim, int kKeys, bool kInRegisters>
+QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
+                            const QueryFragments<kHeadDim, kInRegisters>& query,
+                            const uint8_t* keys) {
+  using M = MmaElement<T, Cache>;
+  using Tile = KvTile<Cache, kHeadDim>;
+  int lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (sizeof(Cache) == 2) {
+    // Matrices: 0: keys 0..7, k 0..7; 1: keys 0..7, k 8..15; 2 and 3: keys 8..15 likewise.
+    int lane_row = lane / 16 * 8 + lane % 8;
+    const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
+    QUIRE_UNROLL
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      uint32_t a[4];
+      query.Get(k, a);
+      QUIRE_UNROLL
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32_t b[4];
+        LoadMatrixX4(b, lane_keys + n * Tile::kBytes + k * 32);
+        const uint32_t first[2] = {b[0], b[1]};
+        const uint32_t second[2] = {b[2], b[3]};
+        Mma16816<M>(scores[2 * n], a, first);
+        Mma16816<M>(scores[2 * n + 1], a, second);
+      }
+    }
+  } else {
+    // A 16-byte chunk is 16 dims. Matrices: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
+    // chunk c + 1 likewise; of the last chunk of an odd number, that chunk again, unused.
+    int lane_row = lane % 16;
+    QUIRE_UNROLL
+    for (int c = 0; c < Tile::kRowChunks; c += 2) {
+      int lane_chunk = c + 1 < Tile::kRowChunks ? c + lane / 16 : c;
+      const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane_chunk * 16;
+      uint32_t b[kKeys / 16][4];
+      QUIRE_UNROLL
+      for (int n = 0; n < kKeys / 16; ++n) {
+        LoadMatrixX4(b[n], lane_keys + n * Tile::kBytes);
+      }
+      QUIRE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        if (c + i < Tile::kRowChunks) {
+          uint32_t a[4];
+          query.Get(c + i, a);
+          QUIRE_UNROLL
+          for (int n = 0; n < kKeys / 16; ++n) {
+            const uint32_t first[2] = {LowF8ToF16(b[n][2 * i]), HighF8ToF16(b[n][2 * i])};
+            const uint32_t second[2] = {LowF8ToF16(b[n][2 * i + 1]), HighF8ToF16(b[n][2 * i + 1])};
+            Mma16816<M>(scores[2 * n], a, first);
+            Mma16816<M>(scores[2 * n + 1], a, second);
+          }
+        }
+      }
+    }
+  }
+}
+
+// out += P V. out: C tiles of 16 rows x head_dim, for the dims see AccumulatorDim. weights: A
+// fragments of PackWeights. values: kKeys rows of KvTile<Cache, kHeadDim>::kRowStride bytes.
+template <typename T, typename Cache, int kHeadDim, int kKeys>
+QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
+                            const uint32_t (&weights)[kKeys / 16][4],
+                            const uint8_t* values) {
+  using M = MmaElement<T, Cache>;
+  using Tile = KvTile<Cache, kHeadDim>;
+  int lane = static_cast<int>(threadIdx.x % 32);
+  const uint8_t* lane_row = values + lane % 16 * Tile::kRowStride;
+  QUIRE_UNROLL
+  for (int n = 0; n < kKeys / 16; ++n) {
+    if constexpr (sizeof(Cache) == 2) {
+      // Matrices, transposed: 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7; 2 and 3:
+      // dims 8..15.
+      QUIRE_UNROLL
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        uint32_t b[4];
+        LoadMatrixX4Transposed(b, lane_row + n * Tile::kBytes + d * 32 + lane / 16 * 16);
+        const uint32_t first[2] = {b[0], b[1]};
+        const uint32_t second[2] = {b[2], b[3]};
+        Mma16816<M>(out[2 * d], weights[n], first);
+        Mma16816<M>(out[2 * d + 1], weights[n], second);
+      }
+    } else {
+      // Matrices of byte pairs, transposed: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
+      // chunk c + 1 likewise. A register has the bytes (key 2 quad: dims 2 group, 2 group + 1; key
+      // 2 quad + 1: the same dims); the permutation brings the two keys of a dim together.
+      QUIRE_UNROLL
+      for (int c = 0; c < Tile::kRowChunks; c += 2) {
+        int lane_chunk = c + 1 < Tile::kRowChunks ? c + lane / 16 : c;
+        uint32_t b[4];
+        LoadMatrixX4Transposed(b, lane_row + n * Tile::kBytes + lane_chunk * 16);
+        QUIRE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          if (c + i < Tile::kRowChunks) {
+            uint32_t low = BytePermute(b[2 * i], 0, 0x3120);
+            uint32_t high = BytePermute(b[2 * i + 1], 0, 0x3120);
+            const uint32_t even[2] = {LowF8ToF16(low), LowF8ToF16(high)};
+            const uint32_t odd[2] = {HighF8ToF16(low), HighF8ToF16(high)};
+            Mma16816<M>(out[2 * (c + i)], weights[n], even);
+            Mma16816<M>(out[2 * (c + i) + 1], weights[n], odd);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The dim that register r (0 .. 3) of C tile n of O holds in a lane of this quad.
+template <typename Cache>
+QUIRE_DEVICE constexpr int AccumulatorDim(int n, int r, int quad) {
+  return sizeof(Cache) == 2 ? n * 8 + 2 * quad + r % 2
+                            : n / 2 * 16 + 4 * quad + 2 * (r % 2) + n % 2;
+}
+
+// ---- Between the products -----------------------------------------------------------------------
+
+// The first key that a query at this position attends to.
+QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
+  return sliding_window > 0 && position >= sliding_window ? position - sliding_window + 1 : 0;
+}
+
+// How the products q . k of one row become scores in base 2.
+struct ScoreRow {
+  float scale = 1.0F;    // of the product; with a soft cap, of the argument of tanh
+  float slope = 0.0F;    // ALiBi, in base 2
+  int32_t position = 0;  // of the query
+  int32_t begin = 0;     // keys of [begin, position] are attended to
+};
+
+// The part of it that all rows share.
+struct ScoreRule {
+  float cap = 0.0F;    // > 0: scores become cap * tanh(.), in base 2
+  bool alibi = false;  // slopes count
+};
+
+QUIRE_DEVICE ScoreRule MakeScoreRule(const AttentionArgs& args) {
+  ScoreRule rule;
+  rule.cap = args.soft_cap * kLog2E;
+  rule.alibi = args.alibi_slopes != nullptr;
+  return rule;
+}
+
+// factor: of StoreQueryRow.
+QUIRE_DEVICE ScoreRow MakeScoreRow(const AttentionArgs& args,
+                                   int32_t head,
+                                   int32_t position,
+                                   float factor) {
+  ScoreRow row;
+  row.scale = args.scale * args.k_scale * factor;
+  row.scale *= args.soft_cap > 0.0F ? 1.0F / args.soft_cap : kLog2E;
+  row.slope = args.alibi_slopes != nullptr ? args.alibi_slopes[head] * kLog2E : 0.0F;
+  row.position = position;
+  row.begin = FirstKey(position, args.sliding_window);
+  return row;
+}
+
+// scores: C tiles of 16 rows x (8 * kTiles) keys, the first key at first_position. rows: of the
+// lane's row group and row group + 8. Scale, then soft cap, then ALiBi.
+template <int kTiles>
+QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
+                              const ScoreRule& rule,
+                              const ScoreRow (&rows)[2],
+                              int32_t first_position) {
+  int quad = static_cast<int>(threadIdx.x % 4);
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      scores[n][r] *= rows[r / 2].scale;
+    }
+  }
+  if (rule.cap > 0.0F) {
+    QUIRE_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      QUIRE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        scores[n][r] = rule.cap * Tanh(scores[n][r]);
+      }
+    }
+  }
+  if (rule.alibi) {
+    QUIRE_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      QUIRE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        int32_t key = first_position + n * 8 + 2 * quad + r % 2;
+        scores[n][r] += rows[r / 2].slope * static_cast<float>(key - rows[r / 2].position);
+      }
+    }
+  }
+}
+
+// Sets the scores of keys that a row does not attend to to -infinity. Not needed for tiles that lie
+// inside [begin, position] of both rows.
+template <int kTiles>
+QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
+                             const ScoreRow (&rows)[2],
+                             int32_t first_position) {
+  int quad = static_cast<int>(threadIdx.x % 4);
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      int32_t key = first_position + n * 8 + 2 * quad + r % 2;
+      if (key < rows[r / 2].begin || key > rows[r / 2].position) {
+        scores[n][r] = -INFINITY;
+      }
+    }
+  }
+}
+
+// Multiplies the two rows of the lane by their factors.
+template <int kTiles>
+QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&factors)[2]) {
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      out[n][r] *= factors[r / 2];
+    }
+  }
+}
+
+// Weights of 16 rows x kKeys keys from C tiles to A fragments of the mma's type M.
+template <typename M, int kKeys>
+QUIRE_DEVICE void PackWeights(uint32_t (&weights)[kKeys / 16][4],
+                              const float (&scores)[kKeys / 8][4]) {
+  QUIRE_UNROLL
+  for (int n = 0; n < kKeys / 16; ++n) {
+    QUIRE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* pair = &scores[2 * n + i / 2][i % 2 * 2];
+      weights[n][i] = Pack2<M>(pair[0], pair[1]);
+    }
+  }
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_

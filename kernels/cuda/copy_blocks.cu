@@ -1,0 +1,60 @@
+// Copies whole blocks inside the pool, for copy-on-write: CTA (i, j) copies the j-th chunk of pair
+// i.
+//
+// Each thread has 8 loads of 16 bytes in flight before its first store, a CTA of 256 threads 32 KB:
+// what one SM needs outstanding to keep its share of the memory busy.
+//
+// Cost:      2 * block_bytes a pair; blocks of up to 65535 chunks, 2 GiB. 64 blocks of 2 MiB: 268
+// MB, 62 us at 4.3 TB/s. Registers: 56 (sm_90), no shared memory: 4 CTAs an SM.
+#include <cstdint>
+
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLoads = 8;  // of 16 bytes, a thread
+constexpr int64_t kChunkVectors = int64_t{kThreads} * kLoads;
+
+// pool: [num_blocks, block_vectors]; pairs: [num_pairs, 2].
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
+    CopyBlocksKernel(uint4* pool, int64_t block_vectors, const BlockId* pairs) {
+  const uint4* source = pool + pairs[2 * blockIdx.x] * block_vectors;
+  uint4* target = pool + pairs[2 * blockIdx.x + 1] * block_vectors;
+  const int64_t first = blockIdx.y * kChunkVectors + threadIdx.x;
+  uint4 vectors[kLoads];
+  QUIRE_UNROLL
+  for (int i = 0; i < kLoads; ++i) {
+    if (first + i * kThreads < block_vectors) {
+      vectors[i] = source[first + i * kThreads];
+    }
+  }
+  QUIRE_UNROLL
+  for (int i = 0; i < kLoads; ++i) {
+    if (first + i * kThreads < block_vectors) {
+      target[first + i * kThreads] = vectors[i];
+    }
+  }
+}
+
+}  // namespace
+
+int CopyBlocks(const CopyBlocksArgs& args, Stream stream) {
+  const int64_t block_vectors = args.block_bytes / static_cast<int64_t>(sizeof(uint4));
+  if (args.num_pairs == 0 || block_vectors == 0) {
+    return 0;
+  }
+  const int64_t chunks = (block_vectors + kChunkVectors - 1) / kChunkVectors;
+  return QUIRE_LAUNCH(CopyBlocksKernel,
+                      dim3(static_cast<uint32_t>(args.num_pairs), static_cast<uint32_t>(chunks)),
+                      dim3(kThreads),
+                      0,
+                      stream,
+                      static_cast<uint4*>(args.pool),
+                      block_vectors,
+                      args.pairs);
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,55 @@
+// cp.async: copies from global to shared memory that run beside the thread that starts them.
+//
+// A thread waits for its own copies; a barrier after the wait shows them to the other threads. A
+// thread waits for all of its copies before it returns.
+//
+// Usage: CopyAsync16 for each 16 bytes of a tile, CommitCopies, the same for the next tile; then
+// WaitCopies<1>, after which all groups but the latest have landed, and a barrier.
+//
+// Thread safety: device functions; a thread's groups are its own.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
+
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+// 16 bytes, both 16-byte aligned. Not valid: zeros are written and global is not read.
+QUIRE_DEVICE void CopyAsync16(void* shared,
+                              const void* global,
+                              bool valid,
+                              [[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+                 "l"(global),
+                 "r"(valid ? 16 : 0)
+               : "memory");
+#else
+  emulator::CopyAsync16(shared, global, valid, at);
+#endif
+}
+
+// Closes the group of the copies started since the last call.
+QUIRE_DEVICE void CommitCopies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emulator::CommitCopies();
+#endif
+}
+
+// Returns when at most kMaxPending groups are in flight.
+template <int kMaxPending>
+QUIRE_DEVICE void WaitCopies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(kMaxPending) : "memory");
+#else
+  emulator::WaitCopies(kMaxPending);
+#endif
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_

@@ -1,0 +1,75 @@
+// From types and sizes known at run time to template arguments. Each function calls body with the
+// argument and returns what it returns, or kUnsupported where there is no kernel.
+//
+// Usage:
+//   return DispatchElement(args.dtype, [&]<typename T>() {
+//     return DispatchHeadDim(args.head_dim, [&]<int kHeadDim>() {
+//       return QUIRE_LAUNCH((Rotate<T, kHeadDim>), grid, cta, 0, stream, params);
+//     });
+//   });
+//
+// Thread safety: host functions without state.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_DISPATCH_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_DISPATCH_H_
+
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+
+// Bf16 or F16: the activations.
+template <typename Body>
+int DispatchElement(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kBF16:
+      return body.template operator()<Bf16>();
+    case DType::kF16:
+      return body.template operator()<F16>();
+    default:
+      return kUnsupported;
+  }
+}
+
+// Bf16, F16 or float.
+template <typename Body>
+int DispatchElementOrFloat(DType dtype, Body&& body) {
+  if (dtype == DType::kF32) {
+    return body.template operator()<float>();
+  }
+  return DispatchElement(dtype, body);
+}
+
+// The activations' type and the cache's, which is the same or F8E4M3.
+template <typename Body>
+int DispatchCacheElement(DType dtype, DType cache_dtype, Body&& body) {
+  return DispatchElement(dtype, [&]<typename T>() {
+    if (cache_dtype == DType::kF8E4M3) {
+      return body.template operator()<T, F8E4M3>();
+    }
+    return cache_dtype == dtype ? body.template operator()<T, T>() : kUnsupported;
+  });
+}
+
+template <typename Body>
+int DispatchHeadDim(int32_t head_dim, Body&& body) {
+  switch (head_dim) {
+    case 64:
+      return body.template operator()<64>();
+    case 80:
+      return body.template operator()<80>();
+    case 96:
+      return body.template operator()<96>();
+    case 112:
+      return body.template operator()<112>();
+    case 128:
+      return body.template operator()<128>();
+    case 256:
+      return body.template operator()<256>();
+    default:
+      return kUnsupported;
+  }
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_DISPATCH_H_

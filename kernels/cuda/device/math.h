@@ -1,0 +1,42 @@
+// Functions of one fp32 number. Exp2 may flush results below 2^-126 to zero; the others are the
+// accurate ones of the platform.
+//
+// Thread safety: pure functions.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_MATH_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_MATH_H_
+
+#include <cmath>
+
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+inline constexpr float kLog2E = 1.44269504088896340736F;
+
+#ifdef __CUDACC__
+
+QUIRE_DEVICE float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+QUIRE_DEVICE float Exp(float x) { return expf(x); }
+QUIRE_DEVICE float Log(float x) { return logf(x); }
+QUIRE_DEVICE float Rsqrt(float x) { return rsqrtf(x); }
+QUIRE_DEVICE float Tanh(float x) { return tanhf(x); }
+QUIRE_DEVICE float Erf(float x) { return erff(x); }
+
+#else
+
+QUIRE_DEVICE float Exp2(float x) { return std::exp2(x); }
+QUIRE_DEVICE float Exp(float x) { return std::exp(x); }
+QUIRE_DEVICE float Log(float x) { return std::log(x); }
+QUIRE_DEVICE float Rsqrt(float x) { return 1.0F / std::sqrt(x); }
+QUIRE_DEVICE float Tanh(float x) { return std::tanh(x); }
+QUIRE_DEVICE float Erf(float x) { return std::erf(x); }
+
+#endif
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_MATH_H_

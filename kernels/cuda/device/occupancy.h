@@ -1,0 +1,58 @@
+// CountResidentCtas: how many CTAs of a kernel the device holds at once, for persistent grids.
+//
+// Thread safety: as the CUDA runtime.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+#ifdef __CUDACC__
+
+template <typename... Parameters>
+int CountResidentCtas(void (*kernel)(Parameters...),
+                      int num_threads,
+                      size_t shared_bytes,
+                      int32_t* num_ctas) {
+  const void* function = reinterpret_cast<const void*>(kernel);
+  int device = 0;
+  int num_sms = 0;
+  int ctas_per_sm = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  }
+  if (error == cudaSuccess) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &ctas_per_sm, function, num_threads, shared_bytes);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // reported here; a later launch must not report it again
+    return static_cast<int>(error);
+  }
+  *num_ctas = num_sms * ctas_per_sm;
+  return 0;
+}
+
+#else
+
+// The emulator runs one CTA after the other. More than one, so that CTAs do share the work.
+template <typename... Parameters>
+int CountResidentCtas(void (*)(Parameters...), int, size_t, int32_t* num_ctas) {
+  *num_ctas = 3;
+  return 0;
+}
+
+#endif
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_

@@ -1,0 +1,265 @@
+// The CUDA names that kernels use, under nvcc and, with the emulator behind them, under g++.
+//
+// Usage:
+//   QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(128, 2) Scale(float* x, float factor) { ... }
+//   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
+//   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
+//
+// Shared memory is dynamic, of one size a launch: QUIRE_SHARED_MEMORY(name) makes name a uint8_t*
+// to it, 128-byte aligned. Warp operations name all 32 lanes unless there is a reason: kWholeWarp.
+//
+// Thread safety: launches as the stream's; device functions as CUDA says.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#include <type_traits>
+
+#include <cuda_runtime.h>
+#else
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/emulator/emulator.h"
+#endif
+
+namespace quire::gpu {
+
+inline constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
+inline constexpr int kWarpSize = 32;
+
+}  // namespace quire::gpu
+
+#ifdef __CUDACC__
+
+#define QUIRE_DEVICE __device__ __forceinline__
+#define QUIRE_KERNEL __global__
+#define QUIRE_LAUNCH_BOUNDS(max_threads, min_ctas) __launch_bounds__(max_threads, min_ctas)
+#define QUIRE_PRAGMA(text) _Pragma(#text)
+#define QUIRE_UNROLL _Pragma("unroll")
+#define QUIRE_UNROLL_BY(count) QUIRE_PRAGMA(unroll count)
+#define QUIRE_SHARED_MEMORY(name)                                 \
+  extern __shared__ __align__(128) uint8_t quire_shared_memory[]; \
+  uint8_t* name = quire_shared_memory
+#define QUIRE_LAUNCH(kernel, grid, cta, shared_bytes, stream, ...) \
+  ::quire::gpu::LaunchKernel(kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
+
+namespace quire::gpu {
+
+// The emulator's reports name lines; on a device there is nothing to report.
+struct SourceLine {
+  __host__ __device__ static constexpr SourceLine Here() { return {}; }
+};
+
+template <typename... Parameters>
+int LaunchKernel(void (*kernel)(Parameters...),
+                 dim3 grid,
+                 dim3 cta,
+                 size_t shared_bytes,
+                 void* stream,
+                 std::type_identity_t<Parameters>... arguments) {
+  constexpr size_t kWithoutOptIn = 48 * 1024;
+  const void* function = reinterpret_cast<const void*>(kernel);
+  cudaError_t error = cudaSuccess;
+  if (shared_bytes > kWithoutOptIn) {
+    error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  }
+  if (error == cudaSuccess) {
+    // One pointer more than there are arguments, so that the array is never empty.
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
+    error = cudaLaunchKernel(
+        function, grid, cta, pointers, shared_bytes, static_cast<cudaStream_t>(stream));
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // reported here; a later launch must not report it again
+  }
+  return static_cast<int>(error);
+}
+
+}  // namespace quire::gpu
+
+#else  // the emulator
+
+#define QUIRE_DEVICE inline
+#define QUIRE_KERNEL
+#define QUIRE_LAUNCH_BOUNDS(max_threads, min_ctas)
+#define QUIRE_UNROLL
+#define QUIRE_UNROLL_BY(count)
+#define QUIRE_SHARED_MEMORY(name) uint8_t* name = ::quire::gpu::emulator::SharedMemory()
+#define QUIRE_LAUNCH(kernel, grid, cta, shared_bytes, stream, ...) \
+  (static_cast<void>(stream),                                      \
+   ::quire::gpu::emulator::Launch(                                 \
+       #kernel, kernel, grid, cta, shared_bytes __VA_OPT__(, ) __VA_ARGS__))
+
+// NOLINTBEGIN(readability-identifier-naming, bugprone-reserved-identifier): the names are CUDA's.
+
+// ---- Barriers ----
+
+inline void __syncthreads(quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  quire::gpu::emulator::SyncCta(false, at);
+}
+inline int __syncthreads_or(int predicate,
+                            quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::SyncCta(predicate != 0, at).any ? 1 : 0;
+}
+inline int __syncthreads_and(int predicate,
+                             quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::SyncCta(predicate != 0, at).all ? 1 : 0;
+}
+inline int __syncthreads_count(int predicate,
+                               quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::SyncCta(predicate != 0, at).count;
+}
+inline void __syncwarp(uint32_t mask = quire::gpu::kWholeWarp,
+                       quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  quire::gpu::emulator::SyncWarp(mask, at);
+}
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// ---- Shuffles and votes ----
+
+namespace quire::gpu::emulator {
+
+template <typename T>
+T ShuffleFrom(uint32_t mask, T value, uint32_t source, SourceLine at) {
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = RunShuffle(mask, bits, source, at);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace quire::gpu::emulator
+
+template <typename T>
+T __shfl_sync(uint32_t mask,
+              T value,
+              int source,
+              int width = quire::gpu::kWarpSize,
+              quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  const auto in_segment = static_cast<uint32_t>(width - 1);
+  const uint32_t lane = quire::gpu::emulator::Lane();
+  return quire::gpu::emulator::ShuffleFrom(
+      mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
+}
+
+// Out of the segment of width lanes: the lane's own value.
+template <typename T>
+T __shfl_xor_sync(uint32_t mask,
+                  T value,
+                  int lane_mask,
+                  int width = quire::gpu::kWarpSize,
+                  quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  const uint32_t lane = quire::gpu::emulator::Lane();
+  const uint32_t source = lane ^ static_cast<uint32_t>(lane_mask);
+  // As in hardware, a lane may read from an earlier segment and not from a later one.
+  const bool later = source > (lane | static_cast<uint32_t>(width - 1));
+  return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
+}
+
+template <typename T>
+T __shfl_down_sync(uint32_t mask,
+                   T value,
+                   uint32_t delta,
+                   int width = quire::gpu::kWarpSize,
+                   quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  const uint32_t lane = quire::gpu::emulator::Lane();
+  const uint32_t source = lane + delta;
+  const bool later = source > (lane | static_cast<uint32_t>(width - 1));
+  return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
+}
+
+template <typename T>
+T __shfl_up_sync(uint32_t mask,
+                 T value,
+                 uint32_t delta,
+                 int width = quire::gpu::kWarpSize,
+                 quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  const uint32_t lane = quire::gpu::emulator::Lane();
+  const bool earlier = delta > (lane & static_cast<uint32_t>(width - 1));
+  return quire::gpu::emulator::ShuffleFrom(mask, value, earlier ? lane : lane - delta, at);
+}
+
+inline uint32_t __ballot_sync(uint32_t mask,
+                              int predicate,
+                              quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::RunBallot(mask, predicate != 0, at);
+}
+inline int __any_sync(uint32_t mask,
+                      int predicate,
+                      quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::RunBallot(mask, predicate != 0, at) != 0 ? 1 : 0;
+}
+inline int __all_sync(uint32_t mask,
+                      int predicate,
+                      quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
+  return quire::gpu::emulator::RunBallot(mask, predicate == 0, at) == 0 ? 1 : 0;
+}
+
+// ---- Atomics, relaxed as in CUDA ----
+
+namespace quire::gpu::emulator {
+
+template <typename T, typename Update>
+T AtomicUpdate(T* address, Update update) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  auto* bits = reinterpret_cast<Bits*>(address);
+  Bits before = __atomic_load_n(bits, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(bits,
+                                      &before,
+                                      std::bit_cast<Bits>(update(std::bit_cast<T>(before))),
+                                      false,
+                                      __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
+  }
+  return std::bit_cast<T>(before);
+}
+
+}  // namespace quire::gpu::emulator
+
+template <typename T>
+T atomicAdd(T* address, std::type_identity_t<T> value) {
+  return quire::gpu::emulator::AtomicUpdate(address, [=](T old) { return old + value; });
+}
+template <typename T>
+T atomicMax(T* address, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return quire::gpu::emulator::AtomicUpdate(address,
+                                            [=](T old) { return old < value ? value : old; });
+}
+template <typename T>
+T atomicMin(T* address, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>);
+  return quire::gpu::emulator::AtomicUpdate(address,
+                                            [=](T old) { return value < old ? value : old; });
+}
+template <typename T>
+T atomicExch(T* address, std::type_identity_t<T> value) {
+  return quire::gpu::emulator::AtomicUpdate(address, [=](T) { return value; });
+}
+
+// ---- Bits ----
+
+inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline int __popc(uint32_t bits) { return std::popcount(bits); }
+inline int __clz(int bits) { return std::countl_zero(static_cast<uint32_t>(bits)); }
+inline int __ffs(int bits) {  // 0: none set
+  return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1;
+}
+inline uint32_t __umulhi(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
+}
+
+// NOLINTEND(readability-identifier-naming, bugprone-reserved-identifier)
+
+#endif  // __CUDACC__
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_

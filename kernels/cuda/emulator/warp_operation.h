@@ -1,0 +1,32 @@
+// WarpOperation is what the lanes of a mask do together: shuffles, votes and matrix instructions.
+// The last lane to arrive does the work for all.
+//
+// Thread safety: as the emulator; called by kernels, during a launch.
+#ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_
+#define QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/emulator/emulator.h"
+
+namespace quire::gpu::emulator {
+
+inline constexpr uint32_t kWarpSize = 32;
+
+struct WarpOperation {
+  const char* name;
+  // Null: nothing to do but to wait. lanes[i] is the argument of lane i of the mask.
+  void (*run)(void* const* lanes, uint32_t mask);
+  bool from_one_line;  // .aligned in PTX
+  bool orders_memory;  // what a lane wrote before is seen by the others after
+};
+
+// Returns when all lanes of the mask have called with the same operation and mask.
+void RunWarpOperation(const WarpOperation& operation, uint32_t mask, void* argument, SourceLine at);
+
+bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
+
+}  // namespace quire::gpu::emulator
+
+#endif  // QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_

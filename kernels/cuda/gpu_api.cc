@@ -1,0 +1,49 @@
+#include "kernels/cuda/gpu_api.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr GpuApi kApi = {
+    .version = kGpuApiVersion,
+#ifdef QUIRE_GPU_EMULATED
+    .name = "emu",
+#else
+    .name = "cuda",
+#endif
+    .query_device = &QueryDevice,
+    .allocate = &Allocate,
+    .free = &Free,
+    .allocate_pinned = &AllocatePinned,
+    .free_pinned = &FreePinned,
+    .copy_to_device = &CopyToDevice,
+    .copy_to_host = &CopyToHost,
+    .fill_bytes = &FillBytes,
+    .create_stream = &CreateStream,
+    .destroy_stream = &DestroyStream,
+    .synchronize = &Synchronize,
+    .begin_graph = &BeginGraph,
+    .end_graph = &EndGraph,
+    .launch_graph = &LaunchGraph,
+    .destroy_graph = &DestroyGraph,
+    .error_text = &ErrorText,
+    .create_gemm = &CreateGemm,
+    .destroy_gemm = &DestroyGemm,
+    .run_gemm = &RunGemm,
+    .embed = &Embed,
+    .norm = &Norm,
+    .activate = &Activate,
+    .prepare_attention = &PrepareAttention,
+    .plan_decode = &PlanDecode,
+    .decode = &Decode,
+    .decode_grid_size = &DecodeGridSize,
+    .prefill = &Prefill,
+    .copy_blocks = &CopyBlocks,
+    .sample = &Sample,
+};
+
+}  // namespace
+}  // namespace quire::gpu
+
+extern "C" __attribute__((visibility("default"))) const quire::gpu::GpuApi* quire_gpu_api() {
+  return &quire::gpu::kApi;
+}

@@ -1,0 +1,65 @@
+// GpuApi is the C interface between the worker and the library with the kernels, which the worker
+// opens when it runs: quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU.
+// So one worker program starts on machines with and without a GPU, and needs no CUDA library to be
+// installed.
+//
+// Thread safety: the table is constant. Its functions as their declarations say.
+#ifndef QUIRE_KERNELS_CUDA_GPU_API_H_
+#define QUIRE_KERNELS_CUDA_GPU_API_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/runtime.h"
+
+namespace quire::gpu {
+
+// Grows with every change of a signature or of a struct: worker and library are built together.
+inline constexpr uint32_t kGpuApiVersion = 1;
+
+struct GpuApi {
+  uint32_t version = kGpuApiVersion;
+  const char* name = "";  // "cuda" or "emu"
+
+  decltype(&QueryDevice) query_device = nullptr;
+  decltype(&Allocate) allocate = nullptr;
+  decltype(&Free) free = nullptr;
+  decltype(&AllocatePinned) allocate_pinned = nullptr;
+  decltype(&FreePinned) free_pinned = nullptr;
+  decltype(&CopyToDevice) copy_to_device = nullptr;
+  decltype(&CopyToHost) copy_to_host = nullptr;
+  decltype(&FillBytes) fill_bytes = nullptr;
+  decltype(&CreateStream) create_stream = nullptr;
+  decltype(&DestroyStream) destroy_stream = nullptr;
+  decltype(&Synchronize) synchronize = nullptr;
+  decltype(&BeginGraph) begin_graph = nullptr;
+  decltype(&EndGraph) end_graph = nullptr;
+  decltype(&LaunchGraph) launch_graph = nullptr;
+  decltype(&DestroyGraph) destroy_graph = nullptr;
+  decltype(&ErrorText) error_text = nullptr;
+
+  decltype(&CreateGemm) create_gemm = nullptr;
+  decltype(&DestroyGemm) destroy_gemm = nullptr;
+  decltype(&RunGemm) run_gemm = nullptr;
+
+  decltype(&Embed) embed = nullptr;
+  decltype(&Norm) norm = nullptr;
+  decltype(&Activate) activate = nullptr;
+  decltype(&PrepareAttention) prepare_attention = nullptr;
+  decltype(&PlanDecode) plan_decode = nullptr;
+  decltype(&Decode) decode = nullptr;
+  decltype(&DecodeGridSize) decode_grid_size = nullptr;
+  decltype(&Prefill) prefill = nullptr;
+  decltype(&CopyBlocks) copy_blocks = nullptr;
+  decltype(&Sample) sample = nullptr;
+};
+
+// What the library exports: a function of this name and type.
+inline constexpr char kGpuApiSymbol[] = "quire_gpu_api";
+using GpuApiFunction = const GpuApi* (*)();
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_GPU_API_H_

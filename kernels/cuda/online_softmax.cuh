@@ -1,0 +1,86 @@
+// The running softmax of attention: a maximum and a sum, in base 2, updated tile by tile and merged
+// state by state. A state in which everything was masked has maximum -infinity and sum 0; it
+// merges with any other without a NaN. A NaN among the scores reaches the sum, so that the row
+// comes out as NaN.
+//
+// Source: Milakov and Gimelshein 2018, algorithm 3; merge as in FlashAttention-2, Dao 2023, 3.1.
+#ifndef QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_
+#define QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+// Weights of everything seen so far are 2^(score - max); sum adds them up.
+struct SoftmaxState {
+  float max = -INFINITY;
+  float sum = 0.0F;
+};
+
+// The factor that moves weights from one maximum to a larger one. 0 where nothing was seen, since
+// -infinity - -infinity is not a number.
+QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
+  return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
+}
+
+// Adds the scores of one row to its state and turns them into weights. scores: C fragments of
+// 16 rows x (8 * kTiles) keys; half 0 is the lane's row group, half 1 its row group + 8. The four
+// lanes of a row call it together. state.max is the row's, state.sum the lane's share: see RowSum.
+// Returns the factor for what was accumulated with the earlier weights.
+template <int kTiles>
+QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4], int half) {
+  float tile_max = -INFINITY;
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    tile_max = fmaxf(tile_max, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+  }
+  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 1));
+  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 2));
+
+  float max = fmaxf(state.max, tile_max);
+  float factor = RescaleFactor(state.max, max);
+  float shift = max == -INFINITY ? 0.0F : max;
+  float sum = 0.0F;
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float weight = Exp2(scores[n][2 * half + i] - shift);
+      scores[n][2 * half + i] = weight;
+      sum += weight;
+    }
+  }
+  state.max = max;
+  state.sum = state.sum * factor + sum;
+  return factor;
+}
+
+// The sum of a row from the shares of its four lanes; all four get the same bits.
+QUIRE_DEVICE float RowSum(float share) {
+  share += __shfl_xor_sync(kWholeWarp, share, 1);
+  return share + __shfl_xor_sync(kWholeWarp, share, 2);
+}
+
+// Two states as one, with the factors for what was accumulated under each.
+struct MergedState {
+  SoftmaxState state;
+  float first_factor = 0.0F;
+  float second_factor = 0.0F;
+};
+
+QUIRE_DEVICE MergedState MergeStates(SoftmaxState first, SoftmaxState second) {
+  MergedState merged;
+  merged.state.max = fmaxf(first.max, second.max);
+  merged.first_factor = RescaleFactor(first.max, merged.state.max);
+  merged.second_factor = RescaleFactor(second.max, merged.state.max);
+  merged.state.sum = first.sum * merged.first_factor + second.sum * merged.second_factor;
+  return merged;
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_

@@ -1,0 +1,180 @@
+// PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh; here are the
+// prefix sum before it and the merge of the splits after it.
+//
+// Splits of a sequence: ceil(seq_len / split_tokens), less those that lie wholly before the window.
+// So a batch has at most num_decodes * ceil(max seq_len / split_tokens) of them, and with a window
+// at most num_decodes * (ceil(sliding_window / split_tokens) + 1): room for the smaller one is
+// enough. Partial results are written by sequences of two splits or more only.
+#include <bit>
+#include <cstdint>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/partial_results.cuh"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kPlanThreads = 256;
+constexpr int kPlanWarps = kPlanThreads / kWarpSize;
+
+QUIRE_DEVICE int32_t CountSplits(const PlanDecodeArgs& args, int32_t i) {
+  int32_t sequence = args.seq_index != nullptr ? args.seq_index[i] : i;
+  int32_t seq_len = args.seq_lens[sequence];  // of padding 0, and so is the result
+  int32_t first_split = FirstKey(seq_len - 1, args.sliding_window) / args.split_tokens;
+  return (seq_len + args.split_tokens - 1) / args.split_tokens - first_split;
+}
+
+// The sum over this lane and those before it.
+QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  QUIRE_UNROLL
+  for (uint32_t distance = 1; distance < kWarpSize; distance *= 2) {
+    int32_t before = __shfl_up_sync(kWholeWarp, value, distance);
+    value += lane >= static_cast<int>(distance) ? before : 0;
+  }
+  return value;
+}
+
+// One CTA of kPlanThreads threads, kPlanWarps integers of shared memory.
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1) PlanSplits(PlanDecodeArgs args) {
+  QUIRE_SHARED_MEMORY(shared);
+  auto* warp_sums = reinterpret_cast<int32_t*>(shared);
+  int warp = static_cast<int>(threadIdx.x / kWarpSize);
+  int32_t splits_before = 0;
+  for (int32_t first = 0; first < args.num_decodes; first += kPlanThreads) {
+    int32_t i = first + static_cast<int32_t>(threadIdx.x);
+    int32_t splits = i < args.num_decodes ? CountSplits(args, i) : 0;
+    int32_t prefix_sum = WarpPrefixSum(splits);
+    if (threadIdx.x % kWarpSize == kWarpSize - 1) {
+      warp_sums[warp] = prefix_sum;
+    }
+    __syncthreads();
+
+    int32_t all_warps = 0;
+    int32_t warps_before = 0;
+    for (int w = 0; w < kPlanWarps; ++w) {
+      warps_before += w < warp ? warp_sums[w] : 0;
+      all_warps += warp_sums[w];
+    }
+    if (i < args.num_decodes) {
+      args.split_start[i] = splits_before + warps_before + prefix_sum - splits;
+    }
+    splits_before += all_warps;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    args.split_start[args.num_decodes] = splits_before;
+  }
+}
+
+constexpr int kMergeWarps = 4;
+constexpr int kMergeThreads = kMergeWarps * kWarpSize;
+
+// Adds up the splits of one sequence and head: each warp every fourth split, then the warps' sums.
+// The order depends on the number of splits alone. Grid (num_heads, num_decodes), kMergeThreads
+// threads; shared memory: kMergeWarps x (head_dim + 2) floats.
+template <typename T>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeArgs decode) {
+  QUIRE_SHARED_MEMORY(shared);
+  const AttentionArgs& args = decode.attention;
+  int32_t head_dim = args.cache.layout.head_dim;
+  int32_t first_split = decode.split_start[blockIdx.y];
+  int32_t num_splits = decode.split_start[blockIdx.y + 1] - first_split;
+  if (num_splits < 2) {
+    return;
+  }
+
+  auto* warp_out = reinterpret_cast<float*>(shared);  // [kMergeWarps, head_dim]
+  float* warp_states = warp_out + kMergeWarps * head_dim;
+  int warp = static_cast<int>(threadIdx.x / kWarpSize);
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  int64_t first_row =
+      int64_t{first_split + warp} * args.num_heads + static_cast<int32_t>(blockIdx.x);
+  PartialResults splits = {.out = decode.partial_out + first_row * head_dim,
+                           .out_stride = int64_t{kMergeWarps} * args.num_heads * head_dim,
+                           .state = decode.partial_state + first_row * 2,
+                           .state_stride = int64_t{kMergeWarps} * args.num_heads * 2};
+  int count = (num_splits - warp + kMergeWarps - 1) / kMergeWarps;
+  for (int32_t dim = 4 * lane; dim < head_dim; dim += 4 * kWarpSize) {
+    PartialResults vectors = splits;
+    vectors.out += dim;
+    float out[4] = {};
+    SoftmaxState state = MergeResults(out, vectors, count);
+    StoreVector<float, 4>(warp_out + warp * head_dim + dim, out);
+    if (dim == 0) {
+      warp_states[2 * warp] = state.max;
+      warp_states[2 * warp + 1] = state.sum;
+    }
+  }
+  __syncthreads();
+
+  int32_t sequence =
+      decode.seq_index != nullptr ? decode.seq_index[blockIdx.y] : static_cast<int32_t>(blockIdx.y);
+  int64_t out_row =
+      int64_t{args.query_start[sequence]} * args.num_heads + static_cast<int32_t>(blockIdx.x);
+  for (int32_t dim = 4 * static_cast<int32_t>(threadIdx.x); dim < head_dim;
+       dim += 4 * kMergeThreads) {
+    const PartialResults warps = {
+        .out = warp_out + dim, .out_stride = head_dim, .state = warp_states, .state_stride = 2};
+    float out[4] = {};
+    SoftmaxState state = MergeResults(out, warps, kMergeWarps);
+    StoreOutput(static_cast<T*>(args.out) + out_row * head_dim + dim, out, state.sum, args.v_scale);
+  }
+}
+
+int RunMerge(const DecodeArgs& decode, Stream stream) {
+  const AttentionArgs& args = decode.attention;
+  return DispatchElement(args.dtype, [&]<typename T>() {
+    auto shared_bytes = static_cast<size_t>(kMergeWarps * (args.cache.layout.head_dim + 2)) * 4;
+    dim3 grid(static_cast<uint32_t>(args.num_heads), static_cast<uint32_t>(decode.num_decodes));
+    return QUIRE_LAUNCH(MergeSplits<T>, grid, dim3(kMergeThreads), shared_bytes, stream, decode);
+  });
+}
+
+bool IsSupported(const KvCacheLayout& layout) {
+  return layout.key_dim_stride == 1 && layout.block_size_tokens >= 8 &&
+         std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
+}
+
+}  // namespace
+
+int PlanDecode(const PlanDecodeArgs& args, Stream stream) {
+  return QUIRE_LAUNCH(
+      PlanSplits, dim3(1), dim3(kPlanThreads), kPlanWarps * sizeof(int32_t), stream, args);
+}
+
+int Decode(const DecodeArgs& args, Stream stream) {
+  const AttentionArgs& attention = args.attention;
+  const KvCacheLayout& layout = attention.cache.layout;
+  if (!IsSupported(layout)) {
+    return kUnsupported;
+  }
+  if (args.num_decodes == 0) {
+    return 0;
+  }
+  DecodeParams params;
+  params.decode = args;
+  params.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
+  params.num_queries_per_kv_head = attention.num_heads / layout.num_kv_heads;
+  params.num_row_groups = (params.num_queries_per_kv_head + kTileRows - 1) / kTileRows;
+  int error = DispatchHeadDim(layout.head_dim,
+                              [&]<int kHeadDim>() { return RunDecode<kHeadDim>(params, stream); });
+
+  // No sequence can have two splits when one split holds all that a block table can name.
+  int64_t max_seq_len = int64_t{attention.max_blocks_per_seq} * layout.block_size_tokens;
+  if (error != 0 || max_seq_len <= args.split_tokens) {
+    return error;
+  }
+  return RunMerge(args, stream);
+}
+
+int DecodeGridSize(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* num_ctas) {
+  return DispatchHeadDim(head_dim, [&]<int kHeadDim>() {
+    return CountDecodeCtas<kHeadDim>(dtype, cache_dtype, num_ctas);
+  });
+}
+
+}  // namespace quire::gpu

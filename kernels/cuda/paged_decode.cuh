@@ -1,0 +1,461 @@
+// Paged attention of one query a sequence, on tensor cores.
+//
+// Work. The context of a sequence is cut into splits of split_tokens absolute positions. An item is
+// (sequence, split, KV head, 16 of the query heads that read it); a persistent grid strides over
+// the items, which it finds by searching split_start on the device, so that nothing has to be
+// refreshed when a captured graph is replayed. Items of one split are neighbours: they read the
+// same blocks.
+//
+// An item. The query heads are the 16 rows of the A operand, unused rows are zero. Of every 64
+// positions, each of 4 warps takes 16: it has its own ring of K and V tiles (K0 V0 K1 V1 ...,
+// filled by cp.async), its own running softmax and its own accumulators, and needs no CTA barrier
+// before the end, where the four results are merged in order. A sequence with one split is then
+// done; else the result goes to the partials and MergeSplits adds them up, in order. Which warp and
+// which split a position belongs to depends on the position alone: the bits of a row depend on its
+// sequence alone.
+//
+// Bytes in flight. 4.3 TB/s at about 0.8 us of loaded latency are 3.4 MB, 26 KB an SM. A ring of r
+// tiles has r - 1 in flight a warp; r is what fits with the wanted number of CTAs in 228 KB. More
+// than one CTA, so that they hide each other's start and end of an item. On an H200:
+//   head_dim                   64   80   96   112  128  256
+//   CTAs an SM                 3    3    3    3    3    2
+//   tiles, 16-bit cache        8    6    5    4    4    3
+//   KB in flight an SM         168  150  144  126  144  128
+//   tiles, e4m3 cache          8    8    8    8    7    6
+//   KB in flight an SM         84   105  126  147  144  160
+//
+// Bound. Memory: 2 head_dim sizeof(cache) bytes a position and KV head are read once. 16 rows cost
+// 64 head_dim FLOP for them, 16 FLOP a byte of bf16 and 32 of e4m3: 9 % and 18 % of the tensor
+// cores at full bandwidth. Partials add about 4 group / (split_tokens sizeof(cache)) of the
+// traffic.
+//
+// Registers. head_dim 128: 64 accumulators and 32 of Q. head_dim 256 would need 128 and 64, so that
+// Q is read from shared memory again at each use.
+#ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
+#define QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
+
+#include <type_traits>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/occupancy.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/online_softmax.cuh"
+#include "kernels/cuda/paged_decode.h"
+#include "kernels/cuda/partial_results.cuh"
+
+namespace quire::gpu {
+
+inline constexpr int kDecodeWarps = 4;
+inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
+inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions of one tile of all warps
+
+// How the CTA's shared memory is divided, and how much of it there is.
+template <typename Cache, int kHeadDim>
+struct DecodeShape {
+  using Tile = KvTile<Cache, kHeadDim>;
+  static constexpr bool kQueryInRegisters = kHeadDim <= 128;
+
+  // What the registers allow: 168 of a thread for three, 255 for two.
+  static constexpr int kCtasPerSm = kHeadDim <= 128 ? 3 : 2;
+
+  // Of a warp's accumulators when the warps are merged, in floats; 8 more than a multiple of 16, so
+  // that the 8 rows of a fragment lie in different banks.
+  static constexpr int kMergeStride = kHeadDim + 8;
+  static constexpr int kMergeBytes = kDecodeWarps * kTileRows * kMergeStride * 4;
+  static constexpr int kStateBytes = kDecodeWarps * kTileRows * 2 * 4;
+  static constexpr int kFactorBytes = kTileRows * 4;
+  static constexpr int kFixedBytes = QueryTile<kHeadDim>::kBytes + kStateBytes + kFactorBytes;
+
+  // An SM has 228 KB of shared memory, of which each CTA takes 1 KB more than it asks for. More
+  // than 8 tiles cover no more latency.
+  static constexpr int kTilesThatFit =
+      ((228 / kCtasPerSm - 1) * 1024 - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
+  static constexpr int kRingTiles = kTilesThatFit < 8 ? kTilesThatFit : 8;
+  static constexpr int kWarpRingBytes = kRingTiles * Tile::kBytes;
+
+  // The merge takes the place of the rings. Offsets in bytes.
+  static constexpr int kQueryOffset = kDecodeWarps * kWarpRingBytes;
+  static constexpr int kStateOffset = kQueryOffset + QueryTile<kHeadDim>::kBytes;
+  static constexpr int kFactorOffset = kStateOffset + kStateBytes;
+  static constexpr int kSharedBytes = kFactorOffset + kFactorBytes;
+  static_assert(kRingTiles >= 3);
+  static_assert(kMergeBytes <= kQueryOffset);
+};
+
+// ---- Items --------------------------------------------------------------------------------------
+
+struct DecodeItem {
+  int32_t sequence = 0;  // row of seq_lens and block_tables
+  int32_t token = 0;     // row of q and out
+  int32_t position = 0;  // of the query
+  int32_t begin = 0;     // positions [begin, end) are this item's
+  int32_t end = 0;
+  int32_t kv_head = 0;
+  int32_t first_head = 0;  // query heads [first_head, first_head + num_rows)
+  int32_t num_rows = 0;    // 1 .. 16
+  int32_t split = 0;       // of the batch: row of the partials
+  bool whole = false;      // the sequence's only split
+};
+
+// The i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1], by one warp, 32
+// probes at a time.
+QUIRE_DEVICE int32_t FindSplitOwner(const int32_t* split_start,
+                                    int32_t num_decodes,
+                                    int32_t split) {
+  int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpSize);
+  int32_t first = 0;  // split_start[first] <= split, and i is one of count from there
+  int32_t count = num_decodes;
+  while (count > 1) {
+    int32_t step = (count + kWarpSize - 1) / kWarpSize;
+    int32_t offset = lane * step;
+    bool starts_before = offset < count && split_start[first + offset] <= split;
+    int32_t chosen = __popc(__ballot_sync(kWholeWarp, starts_before ? 1 : 0)) - 1;
+    first += chosen * step;
+    count -= chosen * step;
+    count = count < step ? count : step;
+  }
+  return first;
+}
+
+QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
+  const DecodeArgs& decode = params.decode;
+  const AttentionArgs& args = decode.attention;
+  int32_t items_per_split = args.cache.layout.num_kv_heads * params.num_row_groups;
+  int32_t in_split = index % items_per_split;
+  int32_t row_group = in_split % params.num_row_groups;
+
+  DecodeItem item;
+  item.split = index / items_per_split;
+  int32_t i = FindSplitOwner(decode.split_start, decode.num_decodes, item.split);
+  int32_t first_split = decode.split_start[i];
+  item.whole = decode.split_start[i + 1] - first_split == 1;
+  item.sequence = decode.seq_index != nullptr ? decode.seq_index[i] : i;
+  item.token = args.query_start[item.sequence];
+
+  int32_t seq_len = args.seq_lens[item.sequence];
+  int32_t window_begin = FirstKey(seq_len - 1, args.sliding_window);
+  int32_t split_begin =
+      (window_begin / decode.split_tokens + item.split - first_split) * decode.split_tokens;
+  int32_t split_end = split_begin + decode.split_tokens;
+  item.position = seq_len - 1;
+  item.begin = split_begin > window_begin ? split_begin : window_begin;
+  item.end = split_end < seq_len ? split_end : seq_len;
+
+  item.kv_head = in_split / params.num_row_groups;
+  int32_t group = params.num_queries_per_kv_head;
+  int32_t rows_left = group - row_group * kTileRows;
+  item.first_head = item.kv_head * group + row_group * kTileRows;
+  item.num_rows = rows_left < kTileRows ? rows_left : kTileRows;
+  return item;
+}
+
+// ---- One warp's share of an item ----------------------------------------------------------------
+
+// The K and V tiles of one warp, copied ahead of their use: tile i is the positions
+// first + 64 i .. first + 64 i + 15.
+template <typename Cache, int kHeadDim>
+class KvRing {
+ public:
+  static constexpr int kTiles = DecodeShape<Cache, kHeadDim>::kRingTiles;
+
+  QUIRE_DEVICE KvRing(const PagedKv& kv, uint8_t* memory, int begin, int end, int first)
+      : kv_(kv), memory_(memory), begin_(begin), end_(end), position_(first) {
+    FindLaneBlock();
+    QUIRE_UNROLL
+    for (int i = 0; i < kTiles - 1; ++i) {
+      i % 2 == 0 ? CopyKeys() : CopyValues();
+    }
+  }
+
+  // The next tile, keys and values by turns, in shared memory; starts the copy of the tile that is
+  // kTiles - 1 further on, to where the tile before lay. Holds until the call after.
+  QUIRE_DEVICE const uint8_t* NextKeys() {
+    Arrive();
+    (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
+    return Take();
+  }
+  QUIRE_DEVICE const uint8_t* NextValues() {
+    Arrive();
+    kTiles % 2 == 0 ? CopyKeys() : CopyValues();
+    return Take();
+  }
+
+ private:
+  // All lanes have their part of the next tile, and are done with the one before.
+  QUIRE_DEVICE void Arrive() {
+    WaitCopies<kTiles - 2>();
+    __syncwarp();
+  }
+
+  QUIRE_DEVICE const uint8_t* Take() {
+    const uint8_t* tile = memory_ + used_slot_ * KvTile<Cache, kHeadDim>::kBytes;
+    used_slot_ = used_slot_ + 1 < kTiles ? used_slot_ + 1 : 0;
+    return tile;
+  }
+
+  QUIRE_DEVICE void CopyKeys() {
+    if (position_ < end_) {
+      Copy(kv_.keys, kv_.key_slot_stride);
+    }
+    AdvanceCopies();
+  }
+
+  QUIRE_DEVICE void CopyValues() {
+    if (position_ < end_) {
+      Copy(kv_.values, kv_.value_slot_stride);
+      position_ += kRoundKeys;
+      tile_in_group_ = (tile_in_group_ + 1) % kGroupTiles;
+      if (tile_in_group_ == 0) {
+        FindLaneBlock();
+      }
+    }
+    AdvanceCopies();
+  }
+
+  QUIRE_DEVICE void Copy(const uint8_t* plane, int32_t slot_stride) {
+    TileBlocks blocks;
+    blocks.low = __shfl_sync(kWholeWarp, lane_block_, 2 * tile_in_group_);
+    blocks.high = __shfl_sync(kWholeWarp, lane_block_, 2 * tile_in_group_ + 1);
+    CopyTile<Cache, kHeadDim>(memory_ + filled_slot_ * KvTile<Cache, kHeadDim>::kBytes,
+                              kv_,
+                              plane,
+                              slot_stride,
+                              blocks,
+                              position_,
+                              begin_,
+                              end_);
+  }
+
+  QUIRE_DEVICE void AdvanceCopies() {
+    CommitCopies();
+    filled_slot_ = filled_slot_ + 1 < kTiles ? filled_slot_ + 1 : 0;
+  }
+
+  // The block table is read for 16 tiles at once: lane l has the block of half l % 2 of tile l / 2,
+  // counted from position_.
+  QUIRE_DEVICE void FindLaneBlock() {
+    int lane = static_cast<int>(threadIdx.x % kWarpSize);
+    lane_block_ = FindBlock(kv_, position_ + lane / 2 * kRoundKeys + lane % 2 * 8, begin_, end_);
+  }
+
+  static constexpr int kGroupTiles = kWarpSize / 2;
+
+  const PagedKv& kv_;
+  uint8_t* memory_;
+  int begin_;
+  int end_;
+  int position_;  // of the next tile to copy
+  int tile_in_group_ = 0;
+  BlockId lane_block_ = kNullBlockId;
+  int filled_slot_ = 0;
+  int used_slot_ = 0;
+};
+
+// The result of one warp: rows row group and row group + 8 of its lanes, not divided by the sums.
+template <int kHeadDim>
+struct WarpResult {
+  float out[kHeadDim / 8][4] = {};
+  SoftmaxState states[2];  // the sums are the lane's share
+};
+
+// Attends to the warp's part of [begin, end).
+template <typename T, typename Cache, int kHeadDim, typename Query>
+QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
+                              KvRing<Cache, kHeadDim>& ring,
+                              const Query& query,
+                              const ScoreRule& rule,
+                              const ScoreRow (&rows)[2],
+                              int first,
+                              int begin,
+                              int end) {
+  for (int position = first; position < end; position += kRoundKeys) {
+    float scores[kTileKeys / 8][4] = {};
+    AddScores<T, Cache, kHeadDim, kTileKeys>(scores, query, ring.NextKeys());
+    ScaleScores(scores, rule, rows, position);
+    if (position < begin || position + kTileKeys > end) {
+      MaskScores(scores, rows, position);
+    }
+
+    const float factors[2] = {UpdateSoftmax(result.states[0], scores, 0),
+                              UpdateSoftmax(result.states[1], scores, 1)};
+    RescaleAccumulators(result.out, factors);
+    uint32_t weights[kTileKeys / 16][4];
+    PackWeights<MmaElement<T, Cache>, kTileKeys>(weights, scores);
+    AddValues<T, Cache, kHeadDim, kTileKeys>(result.out, weights, ring.NextValues());
+  }
+  WaitCopies<0>();
+}
+
+// ---- The end of an item -------------------------------------------------------------------------
+
+// merge: [4 warps][16][kMergeStride] floats, states: [4 warps][16][2] floats.
+template <typename Cache, int kHeadDim>
+QUIRE_DEVICE void StoreWarpResult(float* merge,
+                                  float* states,
+                                  const WarpResult<kHeadDim>& result,
+                                  int num_rows) {
+  int warp = static_cast<int>(threadIdx.x / kWarpSize);
+  int group = static_cast<int>(threadIdx.x % kWarpSize / 4);
+  int quad = static_cast<int>(threadIdx.x % 4);
+  QUIRE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float sum = RowSum(result.states[half].sum);
+    int row = group + 8 * half;
+    if (row >= num_rows) {
+      continue;
+    }
+    int merge_row = warp * kTileRows + row;
+    float* out = merge + merge_row * DecodeShape<Cache, kHeadDim>::kMergeStride;
+    QUIRE_UNROLL
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+      out[AccumulatorDim<Cache>(n, 0, quad)] = result.out[n][2 * half];
+      out[AccumulatorDim<Cache>(n, 1, quad)] = result.out[n][2 * half + 1];
+    }
+    if (quad == 0) {
+      states[2 * merge_row] = result.states[half].max;
+      states[2 * merge_row + 1] = sum;
+    }
+  }
+}
+
+// Adds up the four warps' results, and writes the item's rows to the output or to the partials.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void StoreItem(const DecodeArgs& decode,
+                            const DecodeItem& item,
+                            const float* merge,
+                            const float* states) {
+  constexpr int kVectors = kHeadDim / 4;
+  constexpr int kStride = DecodeShape<Cache, kHeadDim>::kMergeStride;
+  const AttentionArgs& args = decode.attention;
+  for (int i = static_cast<int>(threadIdx.x); i < item.num_rows * kVectors; i += kDecodeThreads) {
+    int row = i / kVectors;
+    int dim = i % kVectors * 4;
+    float out[4] = {};
+    const PartialResults warps = {.out = merge + row * kStride + dim,
+                                  .out_stride = kTileRows * kStride,
+                                  .state = states + 2 * row,
+                                  .state_stride = 2 * kTileRows};
+    SoftmaxState state = MergeResults(out, warps, kDecodeWarps);
+    int64_t head = item.first_head + row;
+    if (item.whole) {
+      int64_t out_row = int64_t{item.token} * args.num_heads + head;
+      StoreOutput(
+          static_cast<T*>(args.out) + out_row * kHeadDim + dim, out, state.sum, args.v_scale);
+    } else {
+      int64_t partial_row = int64_t{item.split} * args.num_heads + head;
+      StoreVector<float, 4>(decode.partial_out + partial_row * kHeadDim + dim, out);
+      if (dim == 0) {
+        decode.partial_state[2 * partial_row] = state.max;
+        decode.partial_state[2 * partial_row + 1] = state.sum;
+      }
+    }
+  }
+}
+
+// ---- Kernels ------------------------------------------------------------------------------------
+
+// The rows of Q of an item to shared memory: tile [16, head_dim], factors [16].
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void StoreQueries(uint8_t* tile,
+                               float* factors,
+                               const AttentionArgs& args,
+                               const DecodeItem& item) {
+  const T* q = static_cast<const T*>(args.q) + item.token * args.q_row_stride +
+               int64_t{item.first_head} * kHeadDim;
+  for (int row = static_cast<int>(threadIdx.x / kWarpSize); row < kTileRows; row += kDecodeWarps) {
+    const T* q_row = row < item.num_rows ? q + row * kHeadDim : nullptr;
+    float factor =
+        StoreQueryRow<T, Cache, kHeadDim>(tile + row * QueryTile<kHeadDim>::kRowStride, q_row);
+    if (threadIdx.x % kWarpSize == 0) {
+      factors[row] = factor;
+    }
+  }
+}
+
+// Any number of CTAs of kDecodeThreads threads, DecodeShape::kSharedBytes of shared memory.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadDim>::kCtasPerSm))
+    DecodeItems(DecodeParams params) {
+  using Shape = DecodeShape<Cache, kHeadDim>;
+  QUIRE_SHARED_MEMORY(shared);
+  uint8_t* query_tile = shared + Shape::kQueryOffset;
+  auto* factors = reinterpret_cast<float*>(shared + Shape::kFactorOffset);
+  auto* merge = reinterpret_cast<float*>(shared);
+  auto* states = reinterpret_cast<float*>(shared + Shape::kStateOffset);
+  int warp = static_cast<int>(threadIdx.x / kWarpSize);
+  int group = static_cast<int>(threadIdx.x % kWarpSize / 4);
+
+  const DecodeArgs& decode = params.decode;
+  const AttentionArgs& args = decode.attention;
+  int32_t num_items = decode.split_start[decode.num_decodes] * args.cache.layout.num_kv_heads *
+                      params.num_row_groups;
+  for (int32_t index = static_cast<int32_t>(blockIdx.x); index < num_items;
+       index += static_cast<int32_t>(gridDim.x)) {
+    // ---- Start the copies of K and V, then fetch Q [num_rows, head_dim] -----------------------
+    const DecodeItem item = FindItem(params, index);
+    const PagedKv kv =
+        MakePagedKv<Cache>(args.cache,
+                           args.layer,
+                           item.kv_head,
+                           args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
+                           params.block_shift);
+    int first = item.begin / kRoundKeys * kRoundKeys + warp * kTileKeys;
+    if (first + kTileKeys <= item.begin) {
+      first += kRoundKeys;
+    }
+    KvRing<Cache, kHeadDim> ring(
+        kv, shared + warp * Shape::kWarpRingBytes, item.begin, item.end, first);
+    StoreQueries<T, Cache, kHeadDim>(query_tile, factors, args, item);
+    __syncthreads();
+
+    // ---- Each warp its tiles: S [16, 16] = Q K^T, O [16, head_dim] += P V ---------------------
+    QueryFragments<kHeadDim, Shape::kQueryInRegisters> query;
+    query.Load(query_tile);
+    ScoreRow rows[2];
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      int row = group + 8 * half;
+      int32_t head = item.first_head + (row < item.num_rows ? row : 0);
+      float factor = std::is_same_v<T, MmaElement<T, Cache>> ? 1.0F : factors[row];
+      rows[half] = MakeScoreRow(args, head, item.position, factor);
+    }
+    WarpResult<kHeadDim> result;
+    AttendTiles<T>(result, ring, query, MakeScoreRule(args), rows, first, item.begin, item.end);
+
+    // ---- Merge the warps' O and write the item ------------------------------------------------
+    __syncthreads();
+    StoreWarpResult<Cache>(merge, states, result, item.num_rows);
+    __syncthreads();
+    StoreItem<T, Cache, kHeadDim>(decode, item, merge, states);
+    __syncthreads();
+  }
+}
+
+template <int kHeadDim>
+int CountDecodeCtas(DType dtype, DType cache_dtype, int32_t* num_ctas) {
+  return DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {
+    return CountResidentCtas(DecodeItems<T, Cache, kHeadDim>,
+                             kDecodeThreads,
+                             DecodeShape<Cache, kHeadDim>::kSharedBytes,
+                             num_ctas);
+  });
+}
+
+template <int kHeadDim>
+int RunDecode(const DecodeParams& params, Stream stream) {
+  const AttentionArgs& args = params.decode.attention;
+  return DispatchCacheElement(
+      args.dtype, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
+        return QUIRE_LAUNCH((DecodeItems<T, Cache, kHeadDim>),
+                            dim3(static_cast<uint32_t>(params.decode.num_ctas)),
+                            dim3(kDecodeThreads),
+                            (DecodeShape<Cache, kHeadDim>::kSharedBytes),
+                            stream,
+                            params);
+      });
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_

@@ -1,0 +1,9 @@
+// Decode for head_dim 128.
+#include "kernels/cuda/paged_decode.cuh"
+
+namespace quire::gpu {
+
+template int RunDecode<128>(const DecodeParams& params, Stream stream);
+template int CountDecodeCtas<128>(DType dtype, DType cache_dtype, int32_t* num_ctas);
+
+}  // namespace quire::gpu

@@ -1,0 +1,9 @@
+// Decode for head_dim 64.
+#include "kernels/cuda/paged_decode.cuh"
+
+namespace quire::gpu {
+
+template int RunDecode<64>(const DecodeParams& params, Stream stream);
+template int CountDecodeCtas<64>(DType dtype, DType cache_dtype, int32_t* num_ctas);
+
+}  // namespace quire::gpu

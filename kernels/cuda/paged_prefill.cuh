@@ -1,0 +1,573 @@
+// Attention of many queries over a paged context, on tensor cores (mma m16n8k16): prefill, chunked
+// prefill over earlier context, and a single query as well.
+//
+// Work. A CTA computes one PrefillItem of one KV head: kPrefillRows rows of (token, head in group),
+// so that the query heads that share a KV head share its copies. Row r of a sequence is the query
+// at position (seq_len - query_len) + r / num_queries_per_kv_head; what it may attend to follows
+// from the position alone, so that a first prompt, a later chunk and a decode are one case. The
+// items of all KV heads are neighbours in the grid, in the caller's order: longest first keeps the
+// tail short.
+//
+// Warps. A warp has 32 rows: each fragment of K and V that it reads from shared memory feeds two
+// mma. With 16 rows a warp the reads would take longer (32 KB, 256 cycles for a tile of head_dim
+// 128) than the mma they feed (about 200 cycles of an SM) and set the pace. At head_dim 256 the
+// accumulators leave no choice but 16.
+//
+// Pipeline. K and V have a buffer each, filled by cp.async in turns:
+//   wait for K(j)  | start V(j)    | S = Q K^T            V arrives meanwhile
+//   wait for V(j)  | start K(j+1)  | softmax, O += P V    K arrives meanwhile
+// with a barrier after each wait. Second buffers would halve the CTAs of an SM, which are what
+// hides the waits of this one. The places of the next tile's rows are looked up a tile ahead.
+//
+// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0, whatever the first
+// query is, and a tile that a row does not attend to leaves the row's state as it is, bit for bit.
+// So a row's result is the same however the prompt was cut into chunks, and rows into items.
+//
+// Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) an SM:
+//   TABLE
+//
+// Source: FlashAttention-2, Dao 2023, sections 3.1 to 3.3; PagedAttention, Kwon et al. 2023.
+#ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_
+#define QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/tensor_core.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/online_softmax.cuh"
+#include "kernels/cuda/paged_prefill.h"
+
+namespace quire::gpu {
+
+// Keys of a tile. Changing it changes bits.
+inline constexpr int kPrefillTileKeys = 64;
+
+// The rows of an item, and the positions that they attend to.
+struct ItemRows {
+  int32_t first_token = 0;  // of the sequence, as a row of q
+  int32_t context = 0;      // tokens before it
+  int32_t num_rows = 0;     // of the sequence
+  int32_t group = 1;        // num_queries_per_kv_head
+  int32_t first_head = 0;   // of the group
+  int32_t first_row = 0;
+  int32_t begin = 0;  // one row or another attends to [begin, end)
+  int32_t end = 0;
+  int32_t common_begin = 0;  // all rows attend to [common_begin, common_end)
+  int32_t common_end = 0;
+
+  QUIRE_DEVICE int32_t PositionOf(int32_t row) const { return context + row / group; }
+  QUIRE_DEVICE int32_t HeadOf(int32_t row) const { return first_head + row % group; }
+  // In elements, in an array of tokens' heads.
+  QUIRE_DEVICE int64_t PlaceOf(int32_t row, int64_t token_stride, int32_t head_dim) const {
+    return (first_token + row / group) * token_stride + int64_t{HeadOf(row)} * head_dim;
+  }
+};
+
+QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params, PrefillItem item, int kv_head) {
+  const AttentionArgs& args = params.prefill.attention;
+  ItemRows rows;
+  rows.first_token = args.query_start[item.sequence];
+  int32_t query_len = args.query_start[item.sequence + 1] - rows.first_token;
+  rows.context = args.seq_lens[item.sequence] - query_len;
+  rows.group = params.num_queries_per_kv_head;
+  rows.num_rows = query_len * rows.group;
+  rows.first_head = kv_head * rows.group;
+  rows.first_row = item.first_row;
+
+  int32_t past_rows = rows.first_row + kPrefillRows;
+  int32_t last_row = (past_rows < rows.num_rows ? past_rows : rows.num_rows) - 1;
+  if (last_row >= rows.first_row) {
+    int32_t first_position = rows.PositionOf(rows.first_row);
+    int32_t last_position = rows.PositionOf(last_row);
+    rows.begin = FirstKey(first_position, args.sliding_window);
+    rows.end = last_position + 1;
+    rows.common_begin = FirstKey(last_position, args.sliding_window);
+    rows.common_end = first_position + 1;
+  }
+  return rows;
+}
+
+// What the CTA's threads have in common, in shared memory: registers are what is short.
+struct PrefillCta {
+  ItemRows rows;
+  PagedKv kv;
+};
+
+template <typename T, typename Cache, int kHeadDim>
+struct PrefillShape {
+  using M = MmaElement<T, Cache>;
+  static constexpr int kRowsPerWarp = kHeadDim <= 128 ? 32 : 16;
+  static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments a warp
+  static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of a row tile
+  static constexpr int kOutTiles = kHeadDim / 8;              // likewise
+  static constexpr int kThreads = kPrefillRows / kRowsPerWarp * kWarpSize;
+  static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
+  static constexpr bool kQueryInRegisters = kHeadDim <= 64;
+  // bf16 queries on an e4m3 cache are f16 times a factor of their row.
+  static constexpr bool kHasRowFactors = !std::is_same_v<M, T>;
+
+  // Shared memory, in this order: queries, keys, values, places of rows, factors of rows,
+  // PrefillCta.
+  static constexpr int kQueryStride = QueryTile<kHeadDim>::kRowStride;
+  static constexpr int kTileStride = KvTile<Cache, kHeadDim>::kRowStride;
+  static constexpr int kQueryBytes = kPrefillRows * kQueryStride;
+  static constexpr int kTileBytes = kPrefillTileKeys * kTileStride;
+  static constexpr int kPlaceBytes = 2 * kPrefillTileKeys * static_cast<int>(sizeof(int64_t));
+  static constexpr int kFactorBytes =
+      kHasRowFactors ? kPrefillRows * static_cast<int>(sizeof(float)) : 0;
+  static constexpr int kCtaBytes = static_cast<int>(sizeof(PrefillCta));
+  static constexpr int kSharedBytes =
+      kQueryBytes + 2 * kTileBytes + kPlaceBytes + kFactorBytes + kCtaBytes;
+};
+
+// ---- Global to shared ---------------------------------------------------------------------------
+
+// Starts the copy of the warp's rows of Q, or converts them. Rows past the sequence's become zeros.
+// factors: of the warp's rows, where there are any.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void CopyQueries(uint8_t* queries,
+                              [[maybe_unused]] float* factors,
+                              const AttentionArgs& args,
+                              const ItemRows& rows,
+                              int32_t warp_row) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  const auto* q = static_cast<const T*>(args.q);
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  if constexpr (sizeof(Cache) == 2) {
+    constexpr int kChunks = kHeadDim / 8;  // of 16 bytes
+    for (int i = lane; i < Shape::kRowsPerWarp * kChunks; i += kWarpSize) {
+      int32_t row = warp_row + i / kChunks;
+      bool valid = row < rows.num_rows;
+      const T* source = q + rows.PlaceOf(valid ? row : 0, args.q_row_stride, kHeadDim);
+      CopyAsync16(queries + i / kChunks * Shape::kQueryStride + i % kChunks * 16,
+                  source + i % kChunks * 8,
+                  valid);
+    }
+  } else {
+    QUIRE_UNROLL_BY(4)
+    for (int i = 0; i < Shape::kRowsPerWarp; ++i) {
+      int32_t row = warp_row + i;
+      const T* source =
+          row < rows.num_rows ? q + rows.PlaceOf(row, args.q_row_stride, kHeadDim) : nullptr;
+      float factor = StoreQueryRow<T, Cache, kHeadDim>(queries + i * Shape::kQueryStride, source);
+      if (Shape::kHasRowFactors && lane == 0) {
+        factors[i] = factor;
+      }
+    }
+  }
+}
+
+// Looks up where the rows of a tile lie, in bytes from slot 0 of block 0: [kPrefillTileKeys].
+QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows& rows, int tile) {
+  auto row = static_cast<int32_t>(threadIdx.x);
+  int32_t position = tile * kPrefillTileKeys + row;
+  if (row < kPrefillTileKeys && position >= rows.begin && position < rows.end) {
+    int32_t slot = position & ((1 << kv.block_shift) - 1);
+    places[row] =
+        kv.block_table[position >> kv.block_shift] * kv.block_stride + slot * kv.key_slot_stride;
+  }
+}
+
+// The CTA starts the copy of a tile of K or of V (plane: slot 0 of block 0). Rows outside
+// [begin, end) become zeros and are not read. The caller commits.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void CopyRows(
+    uint8_t* buffer, const uint8_t* plane, const int64_t* places, const ItemRows& rows, int tile) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  constexpr int kChunks = KvTile<Cache, kHeadDim>::kRowChunks;
+  int thread = static_cast<int>(threadIdx.x);
+  int32_t begin = rows.begin - tile * kPrefillTileKeys;
+  auto num_rows = static_cast<uint32_t>(rows.end - rows.begin);
+  auto copy = [&](int row, int chunk) {
+    bool valid = static_cast<uint32_t>(row - begin) < num_rows;
+    const uint8_t* source = plane + (valid ? places[row] : 0) + chunk * 16;
+    CopyAsync16(buffer + row * Shape::kTileStride + chunk * 16, source, valid);
+  };
+  // By four: the addresses of a whole tile would not fit the registers.
+  if constexpr (Shape::kThreads % kChunks == 0) {
+    constexpr int kRows = Shape::kThreads / kChunks;
+    QUIRE_UNROLL_BY(4)
+    for (int first = 0; first < kPrefillTileKeys; first += kRows) {
+      copy(first + thread / kChunks, thread % kChunks);
+    }
+  } else {
+    QUIRE_UNROLL_BY(4)
+    for (int i = thread; i < kPrefillTileKeys * kChunks; i += Shape::kThreads) {
+      copy(i / kChunks, i % kChunks);
+    }
+  }
+}
+
+// ---- Of a warp: kRowTiles tiles of 16 rows ------------------------------------------------------
+
+template <typename Shape>
+using WarpScores = float[Shape::kRowTiles][Shape::kScoreTiles][4];
+template <typename Shape>
+using WarpWeights = uint32_t[Shape::kRowTiles][kPrefillTileKeys / 16][4];
+template <typename Shape>
+using WarpOut = float[Shape::kRowTiles][Shape::kOutTiles][4];
+
+// scores += Q K^T, as AddScores, with each fragment of K read once for all row tiles.
+template <typename T, typename Cache, int kHeadDim, typename Queries>
+QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& scores,
+                                  const Queries& queries,
+                                  const uint8_t* keys) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  using M = typename Shape::M;
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  auto add = [&](int n, const uint32_t(&a)[Shape::kRowTiles][4], const uint32_t(&b)[2]) {
+    QUIRE_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      Mma16816<M>(scores[m][n], a[m], b);
+    }
+  };
+  auto get = [&](int k, uint32_t(&a)[Shape::kRowTiles][4]) {
+    QUIRE_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      queries[m].Get(k, a[m]);
+    }
+  };
+  if constexpr (sizeof(Cache) == 2) {
+    int lane_row = lane / 16 * 8 + lane % 8;
+    const uint8_t* lane_keys = keys + lane_row * Shape::kTileStride + lane / 8 % 2 * 16;
+    QUIRE_UNROLL
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      uint32_t a[Shape::kRowTiles][4];
+      get(k, a);
+      QUIRE_UNROLL
+      for (int n = 0; n < kPrefillTileKeys / 16; ++n) {
+        uint32_t b[4];
+        LoadMatrixX4(b, lane_keys + n * 16 * Shape::kTileStride + k * 32);
+        add(2 * n, a, {b[0], b[1]});
+        add(2 * n + 1, a, {b[2], b[3]});
+      }
+    }
+  } else {
+    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. Bytes 4 quad .. 4 quad + 3.
+    const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
+    // By two where that can be: with more in flight, conversions take more registers than there
+    // are.
+    [[maybe_unused]] constexpr int kUnroll = Shape::kQueryInRegisters ? kHeadDim / 16 : 2;
+    QUIRE_UNROLL_BY(kUnroll)
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      uint32_t a[Shape::kRowTiles][4];
+      get(k, a);
+      QUIRE_UNROLL
+      for (int n = 0; n < kPrefillTileKeys / 32; ++n) {
+        uint32_t bytes[4];
+        LoadMatrixX4(bytes, lane_keys + n * 32 * Shape::kTileStride + k * 16);
+        QUIRE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          add(4 * n + i, a, {LowF8ToF16(bytes[i]), HighF8ToF16(bytes[i])});
+        }
+      }
+    }
+  }
+}
+
+// out += P V, as AddValues, with each fragment of V read once for all row tiles.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
+                                  const WarpWeights<PrefillShape<T, Cache, kHeadDim>>& weights,
+                                  const uint8_t* values) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  auto add = [&](int n, int d, const uint32_t(&b)[2]) {
+    QUIRE_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      Mma16816<typename Shape::M>(out[m][d], weights[m][n], b);
+    }
+  };
+  if constexpr (sizeof(Cache) == 2) {
+    const uint8_t* lane_values = values + lane % 16 * Shape::kTileStride + lane / 16 * 16;
+    QUIRE_UNROLL
+    for (int n = 0; n < kPrefillTileKeys / 16; ++n) {
+      QUIRE_UNROLL
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        uint32_t b[4];
+        LoadMatrixX4Transposed(b, lane_values + n * 16 * Shape::kTileStride + d * 32);
+        add(n, 2 * d, {b[0], b[1]});
+        add(n, 2 * d + 1, {b[2], b[3]});
+      }
+    }
+  } else {
+    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims; then as AddValues.
+    const uint8_t* lane_values = values + lane * Shape::kTileStride;
+    QUIRE_UNROLL
+    for (int n = 0; n < kPrefillTileKeys / 16; n += 2) {
+      QUIRE_UNROLL
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        uint32_t bytes[4];
+        LoadMatrixX4Transposed(bytes, lane_values + n * 16 * Shape::kTileStride + d * 16);
+        QUIRE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          uint32_t low = BytePermute(bytes[2 * i], 0, 0x3120);
+          uint32_t high = BytePermute(bytes[2 * i + 1], 0, 0x3120);
+          add(n + i, 2 * d, {LowF8ToF16(low), LowF8ToF16(high)});
+          add(n + i, 2 * d + 1, {HighF8ToF16(low), HighF8ToF16(high)});
+        }
+      }
+    }
+  }
+}
+
+// One row of the lane: the maximum of scores * scale, and weights 2^(scores * scale - maximum) in
+// place of the scores. As UpdateSoftmax, with the scale in the exponent's multiply-add. scale > 0.
+template <int kTiles>
+QUIRE_DEVICE float UpdateScaledSoftmax(SoftmaxState& state,
+                                       float (&scores)[kTiles][4],
+                                       int half,
+                                       float scale) {
+  float tile_max = -INFINITY;
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    tile_max = fmaxf(tile_max, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+  }
+  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 1));
+  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 2));
+
+  float max = fmaxf(state.max, tile_max * scale);
+  float factor = RescaleFactor(state.max, max);
+  float shift = max == -INFINITY ? 0.0F : max;
+  float sum = 0.0F;
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+      scores[n][i] = Exp2(fmaf(scores[n][i], scale, -shift));
+      sum += scores[n][i];
+    }
+  }
+  state.max = max;
+  state.sum = state.sum * factor + sum;
+  return factor;
+}
+
+// The warp's rows to global memory, through their place in the queries' shared memory, which no
+// other warp reads: 16 bytes a store. num_rows: of the sequence's, from warp_row on.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_DEVICE void StoreRows(
+    const WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
+    const SoftmaxState (&states)[PrefillShape<T, Cache, kHeadDim>::kRowTiles][2],
+    uint8_t* queries,
+    const AttentionArgs& args,
+    const ItemRows& rows,
+    int32_t warp_row) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  QUIRE_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float sum = RowSum(states[m][half].sum);
+      float factor = sum > 0.0F ? args.v_scale / sum : sum;
+      auto* row = reinterpret_cast<uint32_t*>(queries + (m * kTileRows + half * 8 + lane / 4) *
+                                                            Shape::kQueryStride);
+      QUIRE_UNROLL
+      for (int n = 0; n < Shape::kOutTiles; n += 2) {
+        // The lane's four dims of 16: by AccumulatorDim two pairs of C tiles, or one of each.
+        const float(&x)[4] = out[m][n];
+        const float(&y)[4] = out[m][n + 1];
+        const int i = 2 * half;
+        if constexpr (sizeof(Cache) == 2) {
+          row[AccumulatorDim<Cache>(n, 0, lane % 4) / 2] =
+              Pack2<T>(x[i] * factor, x[i + 1] * factor);
+          row[AccumulatorDim<Cache>(n + 1, 0, lane % 4) / 2] =
+              Pack2<T>(y[i] * factor, y[i + 1] * factor);
+        } else {
+          row[AccumulatorDim<Cache>(n, 0, lane % 4) / 2] = Pack2<T>(x[i] * factor, y[i] * factor);
+          row[AccumulatorDim<Cache>(n, 1, lane % 4) / 2] =
+              Pack2<T>(x[i + 1] * factor, y[i + 1] * factor);
+        }
+      }
+    }
+  }
+  __syncwarp();
+
+  constexpr int kChunks = kHeadDim / 8;  // of 16 bytes
+  int64_t token_stride = int64_t{args.num_heads} * kHeadDim;
+  for (int i = lane; i < Shape::kRowsPerWarp * kChunks; i += kWarpSize) {
+    int32_t row = warp_row + i / kChunks;
+    if (row < rows.num_rows) {
+      uint32_t words[4];
+      LoadWords<16>(queries + i / kChunks * Shape::kQueryStride + i % kChunks * 16, words);
+      T* to = static_cast<T*>(args.out) + rows.PlaceOf(row, token_stride, kHeadDim);
+      StoreWords<16>(to + i % kChunks * 8, words);
+    }
+  }
+}
+
+// ---- Kernel -------------------------------------------------------------------------------------
+
+// Grid: num_items * num_kv_heads. Shared memory: Shape::kSharedBytes.
+template <typename T, typename Cache, int kHeadDim>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThreads),
+                                      (PrefillShape<T, Cache, kHeadDim>::kMinCtas))
+    PrefillKernel(const PrefillParams params) {
+  using Shape = PrefillShape<T, Cache, kHeadDim>;
+  const AttentionArgs& args = params.prefill.attention;
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  const int warp = static_cast<int>(threadIdx.x / kWarpSize);
+
+  // ---- Shared memory ----
+  QUIRE_SHARED_MEMORY(shared);
+  uint8_t* const queries = shared + warp * Shape::kRowsPerWarp * Shape::kQueryStride;
+  uint8_t* const keys = shared + Shape::kQueryBytes;
+  uint8_t* const values = keys + Shape::kTileBytes;
+  auto* const places = reinterpret_cast<int64_t*>(values + Shape::kTileBytes);
+  auto* const factors = reinterpret_cast<float*>(places + 2 * kPrefillTileKeys);
+  auto* const cta =
+      reinterpret_cast<PrefillCta*>(reinterpret_cast<uint8_t*>(factors) + Shape::kFactorBytes);
+  const auto places_of = [&](int tile) { return places + tile % 2 * kPrefillTileKeys; };
+
+  // ---- The CTA's item: kPrefillRows rows of one KV head ----
+  const auto num_kv_heads = static_cast<uint32_t>(args.cache.layout.num_kv_heads);
+  const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
+  const PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads];
+  const ItemRows rows = MakeItemRows(params, item, kv_head);
+  if (rows.end <= rows.begin) {
+    return;
+  }
+  const PagedKv kv =
+      MakePagedKv<Cache>(args.cache,
+                         args.layer,
+                         kv_head,
+                         args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
+                         params.block_shift);
+  if (threadIdx.x == 0) {
+    *cta = {rows, kv};
+  }
+  const int32_t warp_row = rows.first_row + warp * Shape::kRowsPerWarp;
+  const bool has_rows = warp_row < rows.num_rows;
+  const int first_tile = rows.begin / kPrefillTileKeys;
+  const int past_tile = (rows.end + kPrefillTileKeys - 1) / kPrefillTileKeys;
+
+  // ---- First copies: Q, and K of the first tile ----
+  FindPlaces(places_of(first_tile), kv, rows, first_tile);
+  CopyQueries<T, Cache, kHeadDim>(
+      queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
+  CommitCopies();
+  __syncthreads();  // the places are here
+  CopyRows<T, Cache, kHeadDim>(keys, kv.keys, places_of(first_tile), rows, first_tile);
+  CommitCopies();
+  WaitCopies<1>();
+  __syncwarp();  // the warp's rows of Q are here
+  QueryFragments<kHeadDim, Shape::kQueryInRegisters> query[Shape::kRowTiles];
+  QUIRE_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    query[m].Load(queries + m * kTileRows * Shape::kQueryStride);
+  }
+
+  WarpOut<Shape> out = {};
+  SoftmaxState states[Shape::kRowTiles][2];
+  for (int tile = first_tile; tile < past_tile; ++tile) {
+    // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
+    WaitCopies<0>();
+    __syncthreads();  // K is here; V of the tile before is used up
+    CopyRows<T, Cache, kHeadDim>(values, cta->kv.values, places_of(tile), cta->rows, tile);
+    CommitCopies();
+    WarpScores<Shape> scores = {};
+    if (has_rows) {
+      AddScoresOfRows<T, Cache, kHeadDim>(scores, query, keys);
+    }
+    FindPlaces(places_of(tile + 1), cta->kv, cta->rows, tile + 1);
+
+    WaitCopies<0>();
+    __syncthreads();  // V and the next places are here; K is used up
+    if (tile + 1 < past_tile) {
+      CopyRows<T, Cache, kHeadDim>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
+      CommitCopies();
+    }
+    if (!has_rows) {
+      continue;
+    }
+
+    // ---- Softmax, by 16 rows ----
+    const int32_t first_key = tile * kPrefillTileKeys;
+    const bool needs_mask =
+        first_key < cta->rows.common_begin || first_key + kPrefillTileKeys > cta->rows.common_end;
+    WarpWeights<Shape> weights;
+    QUIRE_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      const int32_t lane_row = warp_row + m * kTileRows + lane / 4;
+      const float* lane_factors = factors + warp * Shape::kRowsPerWarp + m * kTileRows + lane / 4;
+      if (!params.has_plain_scores) {
+        ScoreRow score_rows[2];
+        QUIRE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          int32_t row = lane_row + half * 8;
+          float factor = Shape::kHasRowFactors ? lane_factors[half * 8] : 1.0F;
+          score_rows[half] =
+              MakeScoreRow(args, cta->rows.HeadOf(row), cta->rows.PositionOf(row), factor);
+        }
+        ScaleScores(scores[m], MakeScoreRule(args), score_rows, first_key);
+      }
+      if (needs_mask) {
+        ScoreRow score_rows[2];
+        QUIRE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          score_rows[half].position = cta->rows.PositionOf(lane_row + half * 8);
+          score_rows[half].begin = FirstKey(score_rows[half].position, args.sliding_window);
+        }
+        MaskScores(scores[m], score_rows, first_key);
+      }
+      float rescale[2];
+      QUIRE_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float scale = 1.0F;
+        if (params.has_plain_scores) {
+          scale = args.scale * args.k_scale * kLog2E;
+          if constexpr (Shape::kHasRowFactors) {
+            scale *= lane_factors[half * 8];
+          }
+        }
+        rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
+      }
+      PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
+      // Maxima settle soon; times 1 changes no bit, so that leaving it out does not either.
+      bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
+      if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
+        RescaleAccumulators(out[m], rescale);
+      }
+    }
+
+    // ---- O += P V: [kRowsPerWarp, kHeadDim] a warp ----
+    AddValuesOfRows<T, Cache, kHeadDim>(out, weights, values);
+  }
+
+  if (has_rows) {
+    StoreRows<T, Cache, kHeadDim>(out, states, queries, args, cta->rows, warp_row);
+  }
+}
+
+template <int kHeadDim>
+int RunPrefill(const PrefillParams& params, Stream stream) {
+  const AttentionArgs& args = params.prefill.attention;
+  return DispatchCacheElement(
+      args.dtype, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
+        using Shape = PrefillShape<T, Cache, kHeadDim>;
+        const int32_t num_ctas = params.prefill.num_items * args.cache.layout.num_kv_heads;
+        if (num_ctas == 0) {
+          return 0;
+        }
+        return QUIRE_LAUNCH((PrefillKernel<T, Cache, kHeadDim>),
+                            dim3(static_cast<uint32_t>(num_ctas)),
+                            dim3(Shape::kThreads),
+                            Shape::kSharedBytes,
+                            stream,
+                            params);
+      });
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_

@@ -1,0 +1,56 @@
+// Attention over parts of a context, added up in order: the warps of a CTA, the splits of a
+// sequence.
+#ifndef QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
+#define QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/online_softmax.cuh"
+
+namespace quire::gpu {
+
+// Part i has the weighted sums out[i * out_stride], not divided by the sum of the weights, under
+// the state (max, sum) at state[i * state_stride]. Strides in floats.
+struct PartialResults {
+  const float* out = nullptr;  // of the four dims of this thread
+  int64_t out_stride = 0;
+  const float* state = nullptr;
+  int64_t state_stride = 0;
+};
+
+QUIRE_DEVICE SoftmaxState MergeResults(float (&out)[4], const PartialResults& parts, int count) {
+  SoftmaxState state;
+  QUIRE_UNROLL_BY(4)
+  for (int i = 0; i < count; ++i) {
+    float values[4];
+    LoadVector<float, 4>(parts.out + i * parts.out_stride, values);
+    SoftmaxState next;
+    next.max = parts.state[i * parts.state_stride];
+    next.sum = parts.state[i * parts.state_stride + 1];
+    MergedState merged = MergeStates(state, next);
+    QUIRE_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      out[k] = out[k] * merged.first_factor + values[k] * merged.second_factor;
+    }
+    state = merged.state;
+  }
+  return state;
+}
+
+// The four dims of the attention's result.
+template <typename T>
+QUIRE_DEVICE void StoreOutput(T* out, const float (&sums)[4], float weight_sum, float v_scale) {
+  float factor = v_scale / weight_sum;
+  float values[4];
+  QUIRE_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    values[k] = sums[k] * factor;
+  }
+  StoreVector<T, 4>(out, values);
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_

@@ -1,0 +1,38 @@
+// Philox4x32-10, a random function of a key and a counter: no state to keep, to lose or to share
+// between threads. For host and device.
+//
+// Thread safety: a pure function.
+// Source:        Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.
+#ifndef QUIRE_KERNELS_CUDA_PHILOX_CUH_
+#define QUIRE_KERNELS_CUDA_PHILOX_CUH_
+
+#include <cstdint>
+
+namespace quire::gpu {
+
+struct PhiloxWords {
+  uint32_t word[4];
+};
+
+// The low word of the key comes first.
+constexpr PhiloxWords Philox4x32(uint64_t key, PhiloxWords counter) {
+  constexpr int kRounds = 10;
+  auto key_low = static_cast<uint32_t>(key);
+  auto key_high = static_cast<uint32_t>(key >> 32);
+  PhiloxWords c = counter;
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * c.word[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * c.word[2];
+    c = {{static_cast<uint32_t>(b >> 32) ^ c.word[1] ^ key_low,
+          static_cast<uint32_t>(b),
+          static_cast<uint32_t>(a >> 32) ^ c.word[3] ^ key_high,
+          static_cast<uint32_t>(a)}};
+    key_low += 0x9E3779B9;
+    key_high += 0xBB67AE85;
+  }
+  return c;
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PHILOX_CUH_

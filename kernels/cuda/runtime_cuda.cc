@@ -1,0 +1,95 @@
+#include <cstdio>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/runtime.h"
+
+namespace quire::gpu {
+
+int QueryDevice(int32_t device, DeviceInfo* info) {
+  cudaDeviceProp properties;
+  cudaError_t error = cudaSetDevice(device);
+  error = error != cudaSuccess ? error : cudaGetDeviceProperties(&properties, device);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  error = error != cudaSuccess ? error : cudaMemGetInfo(&free_bytes, &total_bytes);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // reported here; a later launch must not report it again
+    return error;
+  }
+  snprintf(info->name, sizeof(info->name), "%.*s", int{sizeof(info->name)} - 1, properties.name);
+  info->index = device;
+  info->compute_capability = properties.major * 10 + properties.minor;
+  info->num_multiprocessors = properties.multiProcessorCount;
+  info->free_bytes = static_cast<int64_t>(free_bytes);
+  info->total_bytes = static_cast<int64_t>(total_bytes);
+  return 0;
+}
+
+int Allocate(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes); }
+
+int Free(void* pointer) { return cudaFree(pointer); }
+
+int AllocatePinned(void** pointer, size_t bytes) { return cudaMallocHost(pointer, bytes); }
+
+int FreePinned(void* pointer) { return cudaFreeHost(pointer); }
+
+int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) {
+  return cudaMemcpyAsync(
+      device, host, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream));
+}
+
+int CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
+  return cudaMemcpyAsync(
+      host, device, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream));
+}
+
+int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
+  return cudaMemsetAsync(device, byte, bytes, static_cast<cudaStream_t>(stream));
+}
+
+int Synchronize(Stream stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
+
+// Not ordered against the legacy default stream.
+int CreateStream(Stream* stream) {
+  return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
+}
+
+int DestroyStream(Stream stream) { return cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+
+int BeginGraph(Stream stream) {
+  return cudaStreamBeginCapture(static_cast<cudaStream_t>(stream),
+                                cudaStreamCaptureModeThreadLocal);
+}
+
+int EndGraph(Stream stream, Graph* graph) {
+  cudaGraph_t captured = nullptr;
+  cudaError_t error = cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &captured);
+  if (error == cudaSuccess) {
+    error = cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), captured, 0);
+    cudaGraphDestroy(captured);
+  }
+  return error;
+}
+
+int LaunchGraph(Graph graph, Stream stream) {
+  return cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream));
+}
+
+int DestroyGraph(Graph graph) { return cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+const char* ErrorText(int error) {
+  if (error == kUnsupported) {
+    return "no kernel for this type or head_dim";
+  }
+  if (error == kNoGemmLibrary) {
+    return "libcublasLt was not found; install it or name its folder in LD_LIBRARY_PATH";
+  }
+  if (error <= kGemmError) {
+    return "a product failed in cuBLASLt";
+  }
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+}  // namespace quire::gpu

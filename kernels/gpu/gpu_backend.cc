@@ -1,0 +1,433 @@
+#include "kernels/gpu/gpu_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+#include "kernels/gpu/gpu_linear.h"
+#include "kernels/gpu/gpu_memory.h"
+#include "kernels/gpu/gpu_sampler.h"
+#include "kernels/gpu/step_packer.h"
+
+namespace quire {
+namespace {
+
+constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 256};
+constexpr int32_t kWidthMultiple = 8;
+
+absl::Status DeviceError(const std::string& what) {
+  return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
+}
+
+// Long enough that the partial results of a split are at most 4 % of the keys and values it reads.
+int32_t SplitTokens(int32_t num_queries_per_kv_head) {
+  constexpr int32_t kTokensPerQuery = 50;
+  const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
+  return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 256U, 1024U));
+}
+
+gpu::ActivationFunction FunctionOf(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::kSilu:
+      return gpu::ActivationFunction::kSilu;
+    case ActivationKind::kGelu:
+      return gpu::ActivationFunction::kGelu;
+    case ActivationKind::kGeluTanh:
+      return gpu::ActivationFunction::kGeluTanh;
+    case ActivationKind::kRelu:
+      return gpu::ActivationFunction::kRelu;
+  }
+  return gpu::ActivationFunction::kSilu;
+}
+
+gpu::Stream MakeStream(const gpu::GpuApi& api) {
+  gpu::Stream stream = nullptr;
+  RequireGpu(api, api.create_stream(&stream), "create stream");
+  return stream;
+}
+
+class GpuBackend final : public KernelBackend {
+ public:
+  GpuBackend(const GpuLibrary& library, const GpuBackendOptions& options, void* gemm)
+      : library_(library),
+        api_(library_.api()),
+        options_(options),
+        gemm_(gemm),
+        stream_(MakeStream(api_)),
+        sampler_(api_, stream_) {}
+
+  ~GpuBackend() override {
+    ForgetGraphs();
+    api_.destroy_gemm(gemm_);
+    api_.destroy_stream(stream_);
+  }
+
+  std::string name() const override {
+    return std::string(api_.name) + "-" + std::string(NameOf(dtype_)) + "-sm" +
+           std::to_string(library_.device().compute_capability) +
+           (options_.batch_invariant ? "-batch-invariant" : "");
+  }
+
+  absl::Status PrepareFor(const ModelConfig& config) override;
+
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return TokenMajorKeys(spec); }
+  bool CanStoreKvAs(DType dtype) const override {
+    return dtype == dtype_ || dtype == DType::kF8E4M3;
+  }
+  DType activation_dtype() const override { return dtype_; }
+
+  std::optional<DeviceSpace> space() const override;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
+  void Upload(void* device, const void* host, int64_t bytes) override {
+    Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
+  }
+  absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
+    return GpuLinear::Pack(source, dtype_, *this);
+  }
+
+  StepInputs BeginStep(const StepInputs& host) override;
+  void RunStep(const std::function<void()>& operations) override;
+
+  void Embed(const EmbeddingParams& params) override;
+  void Norm(const NormParams& params) override;
+  void Linear(const LinearParams& params) override;
+  void Activate(const ActivationParams& params) override;
+  void PrepareAttention(const PrepareAttentionParams& params) override;
+  void PagedAttention(const PagedAttentionParams& params) override;
+  void CopyBlocks(const CopyBlocksParams& params) override;
+  void Sample(const SampleParams& params) override;
+
+ private:
+  void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
+  void Wait() {
+    Require(api_.synchronize(stream_), "step");
+    staging_in_flight_ = false;
+  }
+  void ForgetGraphs();
+  void ReservePartials();
+  // The splits of this step's decodes under a window, planned once a step.
+  const int32_t* PlanSplits(const PagedAttentionParams& params);
+
+  const GpuLibrary library_;
+  const gpu::GpuApi& api_;
+  const GpuBackendOptions options_;
+  void* gemm_;
+  DType dtype_ = DType::kBF16;  // of activations and weights, of the model by PrepareFor
+  const gpu::Stream stream_;
+
+  // Of the model.
+  int32_t num_heads_ = 0;
+  int32_t head_dim_ = 0;
+  int32_t split_tokens_ = 0;
+  std::optional<StepPacker> packer_;
+
+  // Of the step.
+  PackedStep step_;
+  bool staging_in_flight_ = false;
+  std::set<int32_t> planned_windows_;
+
+  PinnedScratch staging_{api_};
+  GpuScratch inputs_{api_};
+  GpuScratch partial_out_{api_};
+  GpuScratch partial_state_{api_};
+  std::map<int32_t, GpuScratch> split_starts_;  // by window
+  std::map<DType, int32_t> decode_ctas_;        // by type of the cache
+  GpuScratch block_pairs_{api_};
+
+  GpuSampler sampler_;
+
+  // A shape runs by itself once, so that all memory is there, and is recorded the second time.
+  std::map<DecodeShape, gpu::Graph> graphs_;
+  std::set<DecodeShape> seen_shapes_;
+};
+
+absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
+  if (std::find(kHeadDims.begin(), kHeadDims.end(), config.head_dim) == kHeadDims.end()) {
+    return DeviceError("no attention kernel for head_dim " + std::to_string(config.head_dim) +
+                       " (there are 64, 80, 96, 112, 128 and 256)");
+  }
+  for (const auto& [field, width] : {std::pair("hidden_size", config.hidden_size),
+                                     std::pair("intermediate_size", config.intermediate_size),
+                                     std::pair("embedding_dim", config.embedding_dim)}) {
+    if (width % kWidthMultiple != 0) {
+      return DeviceError(std::string(field) + " must be a multiple of 8 (got " +
+                         std::to_string(width) + ")");
+    }
+  }
+  const DType stored = config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+  dtype_ = options_.dtype.value_or(stored);
+  num_heads_ = config.num_heads;
+  head_dim_ = config.head_dim;
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  split_tokens_ = SplitTokens(group);
+  packer_.emplace(group, split_tokens_, options_.use_graphs);
+  ForgetGraphs();
+  return absl::OkStatus();
+}
+
+std::optional<DeviceSpace> GpuBackend::space() const {
+  gpu::DeviceInfo info;
+  Require(api_.query_device(library_.device().index, &info), "query device");
+  return DeviceSpace{.total_bytes = info.total_bytes, .free_bytes = info.free_bytes};
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes) {
+  void* data = nullptr;
+  const int error = bytes <= 0 ? 1 : api_.allocate(&data, static_cast<size_t>(bytes));
+  if (error != 0) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "MEMORY",
+                 "memory: the device has none (got " + std::to_string(bytes) + " bytes)");
+  }
+  // A graph holds addresses; new memory means that some are about to change.
+  ForgetGraphs();
+  auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
+  QUIRE_RETURN_IF_ERROR(memory->Clear());
+  return memory;
+}
+
+void GpuBackend::ForgetGraphs() {
+  for (const auto& [shape, graph] : graphs_) {
+    Require(api_.destroy_graph(graph), "destroy graph");
+  }
+  graphs_.clear();
+  seen_shapes_.clear();
+}
+
+StepInputs GpuBackend::BeginStep(const StepInputs& host) {
+  QUIRE_CHECK(packer_.has_value());
+  if (staging_in_flight_) {
+    Wait();  // the last step sampled nothing, so nobody has waited for its inputs
+  }
+  const int64_t bytes = packer_->Plan(host);
+  staging_.Reserve(bytes);
+  if (inputs_.Reserve(bytes)) {
+    ForgetGraphs();
+  }
+  step_ = packer_->Write(host, staging_.data(), inputs_.data());
+  Require(api_.copy_to_device(inputs_.data(), staging_.data(), static_cast<size_t>(bytes), stream_),
+          "upload inputs");
+  staging_in_flight_ = true;
+  planned_windows_.clear();
+  ReservePartials();
+  return step_.inputs;
+}
+
+void GpuBackend::ReservePartials() {
+  const int64_t rows = step_.max_splits * num_heads_;
+  const bool out_moved = partial_out_.Reserve(rows * head_dim_ * int64_t{sizeof(float)});
+  const bool state_moved = partial_state_.Reserve(rows * 2 * int64_t{sizeof(float)});
+  if (out_moved || state_moved) {
+    ForgetGraphs();
+  }
+}
+
+void GpuBackend::RunStep(const std::function<void()>& operations) {
+  if (!step_.is_decode_only) {
+    operations();
+    return;
+  }
+  auto graph = graphs_.find(step_.shape);
+  if (graph == graphs_.end()) {
+    if (seen_shapes_.insert(step_.shape).second) {
+      operations();
+      return;
+    }
+    gpu::Graph recorded = nullptr;
+    Require(api_.begin_graph(stream_), "begin graph");
+    operations();
+    Require(api_.end_graph(stream_, &recorded), "end graph");
+    graph = graphs_.emplace(step_.shape, recorded).first;
+  }
+  Require(api_.launch_graph(graph->second, stream_), "launch graph");
+}
+
+void GpuBackend::Embed(const EmbeddingParams& params) {
+  Require(api_.embed({.num_tokens = static_cast<int32_t>(params.num_tokens),
+                      .width = static_cast<int32_t>(params.table.cols),
+                      .token_ids = params.token_ids,
+                      .table = params.table.data,
+                      .table_dtype = params.table.dtype,
+                      .position_table = params.position_table.data,
+                      .position_dtype = params.position_table.dtype,
+                      .positions = params.positions,
+                      .position_offset = params.position_offset,
+                      .out = params.out,
+                      .out_dtype = params.out_dtype},
+                     stream_),
+          "embed");
+}
+
+void GpuBackend::Norm(const NormParams& params) {
+  Require(api_.norm({.function = params.kind == NormKind::kLayerNorm ? gpu::NormFunction::kLayerNorm
+                                                                     : gpu::NormFunction::kRmsNorm,
+                     .num_tokens = static_cast<int32_t>(params.num_tokens),
+                     .width = static_cast<int32_t>(params.width),
+                     .residual = params.residual,
+                     .delta = params.delta,
+                     .weight = params.weight,
+                     .bias = params.bias,
+                     .eps = params.eps,
+                     .dtype = dtype_,
+                     .out = params.out,
+                     .out_f32 = params.out_f32},
+                    stream_),
+          "norm");
+}
+
+void GpuBackend::Linear(const LinearParams& params) {
+  if (params.num_tokens == 0) {
+    return;
+  }
+  const auto& linear = static_cast<const GpuLinear&>(*params.weight);
+  Require(api_.run_gemm(gemm_,
+                        {.rows = params.num_tokens,
+                         .out_features = linear.out_features(),
+                         .in_features = linear.in_features(),
+                         .x = params.x,
+                         .weight = linear.weight(),
+                         .bias = linear.bias(),
+                         .y = params.y,
+                         .dtype = dtype_,
+                         .y_dtype = params.f32_out ? DType::kF32 : dtype_},
+                        stream_),
+          "product");
+}
+
+void GpuBackend::Activate(const ActivationParams& params) {
+  Require(api_.activate({.function = FunctionOf(params.kind),
+                         .gated = params.gated,
+                         .num_tokens = static_cast<int32_t>(params.num_tokens),
+                         .width = static_cast<int32_t>(params.width),
+                         .dtype = dtype_,
+                         .in = params.in,
+                         .out = params.out},
+                        stream_),
+          "activation");
+}
+
+void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
+  Require(api_.prepare_attention({.num_tokens = params.num_tokens,
+                                  .num_heads = params.num_heads,
+                                  .layer = params.layer,
+                                  .dtype = dtype_,
+                                  .qkv = params.qkv,
+                                  .q_norm = params.q_norm,
+                                  .k_norm = params.k_norm,
+                                  .norm_eps = params.norm_eps,
+                                  .rope_cos = params.rope_cos,
+                                  .rope_sin = params.rope_sin,
+                                  .positions = params.positions,
+                                  .slot_mapping = params.slot_mapping,
+                                  .cache = params.cache},
+                                 stream_),
+          "prepare attention");
+}
+
+const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
+  GpuScratch& scratch = split_starts_.try_emplace(params.sliding_window, api_).first->second;
+  if (planned_windows_.insert(params.sliding_window).second) {
+    // In a step that is recorded the memory is there already, from the run before.
+    scratch.Reserve((int64_t{step_.num_decodes} + 1) * int64_t{sizeof(int32_t)});
+    Require(api_.plan_decode({.num_decodes = step_.num_decodes,
+                              .seq_index = step_.decode_seq_index,
+                              .seq_lens = params.seq_lens,
+                              .split_tokens = split_tokens_,
+                              .sliding_window = params.sliding_window,
+                              .split_start = static_cast<int32_t*>(scratch.data())},
+                             stream_),
+            "plan decode");
+  }
+  return static_cast<const int32_t*>(scratch.data());
+}
+
+void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
+  const gpu::AttentionArgs attention = {.num_seqs = params.num_seqs,
+                                        .num_heads = params.num_heads,
+                                        .layer = params.layer,
+                                        .dtype = dtype_,
+                                        .q = params.q,
+                                        .q_row_stride = params.q_row_stride,
+                                        .out = params.out,
+                                        .scale = params.scale,
+                                        .sliding_window = params.sliding_window,
+                                        .query_start = params.query_start,
+                                        .seq_lens = params.seq_lens,
+                                        .block_tables = params.block_tables,
+                                        .max_blocks_per_seq = params.max_blocks_per_seq,
+                                        .cache = params.cache};
+  if (step_.num_decodes > 0) {
+    const DType cache_dtype = params.cache.layout.dtype;
+    int32_t& num_ctas = decode_ctas_[cache_dtype];
+    if (num_ctas == 0) {
+      Require(api_.decode_grid_size(dtype_, cache_dtype, head_dim_, &num_ctas), "decode grid size");
+    }
+    Require(api_.decode({.attention = attention,
+                         .seq_index = step_.decode_seq_index,
+                         .num_decodes = step_.num_decodes,
+                         .split_tokens = split_tokens_,
+                         .split_start = PlanSplits(params),
+                         .partial_out = static_cast<float*>(partial_out_.data()),
+                         .partial_state = static_cast<float*>(partial_state_.data()),
+                         .num_ctas = num_ctas},
+                        stream_),
+            "decode attention");
+  }
+  if (step_.num_items > 0) {
+    Require(
+        api_.prefill({.attention = attention, .items = step_.items, .num_items = step_.num_items},
+                     stream_),
+        "prefill attention");
+  }
+}
+
+void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
+  std::vector<BlockId> pairs;
+  for (size_t i = 0; i < params.src.size(); ++i) {
+    pairs.push_back(params.src[i]);
+    pairs.push_back(params.dst[i]);
+  }
+  const auto bytes = static_cast<int64_t>(pairs.size() * sizeof(BlockId));
+  block_pairs_.Reserve(bytes);
+  Upload(block_pairs_.data(), pairs.data(), bytes);
+  Require(api_.copy_blocks({.pool = params.cache.base,
+                            .block_bytes = params.cache.layout.block_bytes(),
+                            .pairs = static_cast<const BlockId*>(block_pairs_.data()),
+                            .num_pairs = static_cast<int32_t>(params.src.size())},
+                           stream_),
+          "copy blocks");
+}
+
+void GpuBackend::Sample(const SampleParams& params) {
+  sampler_.Sample(params);
+  staging_in_flight_ = false;  // it waited for the stream
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
+                                                                const GpuBackendOptions& options) {
+  if (options.dtype.has_value() && options.dtype != DType::kBF16 && options.dtype != DType::kF16) {
+    return InvalidArgument("DEVICE", "dtype: a GPU computes in bfloat16 or float16");
+  }
+  void* gemm = nullptr;
+  const int error =
+      library.api().create_gemm({.batch_invariant = options.batch_invariant ? 1 : 0}, &gemm);
+  if (error != 0) {
+    return DeviceError(std::string("products: ") + library.api().error_text(error));
+  }
+  return std::unique_ptr<KernelBackend>(std::make_unique<GpuBackend>(library, options, gemm));
+}
+
+}  // namespace quire

@@ -1,0 +1,54 @@
+#include "kernels/gpu/gpu_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+absl::Status DeviceError(const std::string& what) {
+  return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
+}
+
+std::filesystem::path LibraryFolder() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing in the process changes the environment
+  if (const char* folder = std::getenv("QUIRE_LIBRARY_PATH"); folder != nullptr) {
+    return folder;
+  }
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+std::string LastError() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): glibc keeps one message a thread
+  const char* text = dlerror();
+  return text == nullptr ? "unknown error" : text;
+}
+
+}  // namespace
+
+absl::StatusOr<GpuLibrary> GpuLibrary::Open(std::string_view name, int32_t device) {
+  const std::string file = LibraryFolder() / ("quire_" + std::string(name) + ".so");
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    return DeviceError("cannot open the library of kernels: " + LastError());
+  }
+  auto get = reinterpret_cast<gpu::GpuApiFunction>(dlsym(library, gpu::kGpuApiSymbol));
+  const gpu::GpuApi* api = get == nullptr ? nullptr : get();
+  if (api == nullptr || api->version != gpu::kGpuApiVersion) {
+    return DeviceError(file + " belongs to another version of this program; build both together");
+  }
+  gpu::DeviceInfo info;
+  if (const int error = api->query_device(device, &info); error != 0) {
+    return DeviceError("no GPU " + std::to_string(device) + ": " + api->error_text(error));
+  }
+  return GpuLibrary(api, info);
+}
+
+}  // namespace quire

@@ -1,0 +1,68 @@
+// Memory of the device and of the host as GpuBackend holds it.
+//
+// Thread safety: one caller at a time (the executor thread).
+#ifndef QUIRE_KERNELS_GPU_GPU_MEMORY_H_
+#define QUIRE_KERNELS_GPU_GPU_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/device_memory.h"
+#include "kernels/cuda/gpu_api.h"
+
+namespace quire {
+
+// Ends the process with a log line when `error` is one: see GpuBackend.
+void RequireGpu(const gpu::GpuApi& api, int error, const char* what);
+
+class GpuMemory final : public DeviceMemory {
+ public:
+  GpuMemory(const gpu::GpuApi& api, gpu::Stream stream, void* data, int64_t size_bytes)
+      : DeviceMemory(data, size_bytes), api_(api), stream_(stream) {}
+  ~GpuMemory() override { api_.free(data()); }
+
+  absl::Status Clear() override;
+
+ private:
+  const gpu::GpuApi& api_;
+  gpu::Stream stream_;
+};
+
+// Device memory that grows and loses what it held. Its contents are undefined at first.
+class GpuScratch {
+ public:
+  explicit GpuScratch(const gpu::GpuApi& api) : api_(api) {}
+  ~GpuScratch();
+  GpuScratch(const GpuScratch&) = delete;
+  GpuScratch& operator=(const GpuScratch&) = delete;
+
+  // True when the memory is another one than before.
+  bool Reserve(int64_t bytes);
+  void* data() const { return data_; }
+
+ private:
+  const gpu::GpuApi& api_;
+  void* data_ = nullptr;
+  int64_t capacity_bytes_ = 0;
+};
+
+// Pinned host memory that grows and loses what it held.
+class PinnedScratch {
+ public:
+  explicit PinnedScratch(const gpu::GpuApi& api) : api_(api) {}
+  ~PinnedScratch();
+  PinnedScratch(const PinnedScratch&) = delete;
+  PinnedScratch& operator=(const PinnedScratch&) = delete;
+
+  void Reserve(int64_t bytes);
+  std::byte* data() const { return data_; }
+
+ private:
+  const gpu::GpuApi& api_;
+  std::byte* data_ = nullptr;
+  int64_t capacity_bytes_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_GPU_MEMORY_H_

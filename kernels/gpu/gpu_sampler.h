@@ -1,0 +1,50 @@
+// GpuSampler turns rows of logits into tokens: parameters up in one copy, the sampling kernel,
+// results down in one copy, which it waits for.
+//
+// Thread safety: one caller at a time (the executor thread).
+#ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
+#define QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
+
+#include <cstdint>
+
+#include "kernels/api/sampling.h"
+#include "kernels/cuda/gpu_api.h"
+#include "kernels/gpu/gpu_memory.h"
+#include "kernels/gpu/sample_packer.h"
+
+namespace quire {
+
+class GpuSampler {
+ public:
+  GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {}
+
+  // When it returns, everything enqueued before on the stream is done too.
+  void Sample(const SampleParams& params);
+
+ private:
+  // Where inputs and outputs lie, on the device and in the copy on the host: bytes from the start.
+  struct Layout {
+    int64_t rows = 0;
+    int64_t adjustments = 0;
+    int64_t tokens = 0;  // the first output
+    int64_t logprobs = 0;
+    int64_t finite = 0;
+    int64_t top_tokens = 0;
+    int64_t top_logprobs = 0;
+    int64_t bytes = 0;
+  };
+
+  void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
+  Layout LayOut(const SampleParams& params) const;
+  void ReadOutputs(const SampleParams& params, const Layout& at);
+
+  const gpu::GpuApi& api_;
+  const gpu::Stream stream_;
+  SamplePacker packer_;
+  PinnedScratch staging_{api_};
+  GpuScratch memory_{api_};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_GPU_SAMPLER_H_

@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+"""The kernels of the GPU, emulated on the CPU, serve the bundled model and write what the CPU writes."""
+import concurrent.futures
+import unittest
+
+from quire_server import Server, api, generate
+
+PROMPTS = ["Once upon a time", "One day, a little dog", "The sun was", "Tom and his sister went to"]
+MAX_TOKENS = 24
+
+
+def answers(device, num_prompts, **sampling):
+    """Tokens of the prompts, all asked at once, so that steps hold prefills and decodes."""
+    flags = ["--device", device, "--kv-cache-memory-bytes", "64MiB"]
+    with Server("--max-num-batched-tokens=16", worker_flags=flags) as server:
+        with server.channel() as channel:
+            requests = [api.GenerateRequest(text=prompt.encode(), sampling=sampling,
+                                            stopping={"max_tokens": MAX_TOKENS, "ignore_eos": True})
+                        for prompt in PROMPTS[:num_prompts]]
+            with concurrent.futures.ThreadPoolExecutor(num_prompts) as pool:
+                return [answer.tokens[0]
+                        for answer in pool.map(lambda r: generate(channel, r), requests)]
+
+
+class DeviceTest(unittest.TestCase):
+
+    def test_greedy_tokens_of_the_emulated_gpu_are_those_of_the_cpu(self):
+        emulated = answers("emu", len(PROMPTS), temperature=0)
+        cpu = answers("cpu", len(PROMPTS), temperature=0)
+
+        self.assertEqual([len(tokens) for tokens in emulated], [MAX_TOKENS] * len(PROMPTS))
+        self.assertEqual(emulated, cpu)
+
+    def test_a_seed_gives_the_same_tokens_again(self):
+        parameters = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1,
+                      "seed": 7}
+
+        self.assertEqual(answers("emu", 1, **parameters), answers("emu", 1, **parameters))
+
+
+if __name__ == "__main__":
+    unittest.main()

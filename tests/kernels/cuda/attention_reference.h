@@ -1,0 +1,463 @@
+// AttentionProblem says what attention is to be computed; AttentionData makes up its inputs on the
+// host and computes the outputs in double, by definition; DeviceAttention brings it to the device.
+// Shared by the tests of decode and prefill.
+//
+// Every element of q, k and v is a function of (sequence key, position, head, dim), so that a
+// sequence has the same numbers whole or in part, alone or beside others, wherever its blocks lie.
+// All that must not be read is NaN: slots that no sequence needs (behind its end, before its
+// window, other layers, the null block), the k and v part of the rows of q, the output before the
+// call. Blocks that lie wholly before the window of a sequence's first query are not in its block
+// table.
+//
+// Usage:
+//   AttentionData data({.head_dim = 128, .sequences = {{.query_len = 1, .seq_len = 300, .key =
+//   1}}}); DeviceAttention device(data); ASSERT_EQ(Prefill({.attention = device.Args(), ...},
+//   nullptr), 0); ExpectClose(data, device.Out());
+#ifndef QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_
+#define QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "common/model/kv_cache_spec.h"
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace quire::gpu {
+
+struct AttentionSequence {
+  int32_t query_len = 1;
+  int32_t seq_len = 1;  // with the queries; 0: padding, its queries are NaN
+  uint64_t key = 1;     // names the sequence: same key, same numbers
+};
+
+struct AttentionProblem {
+  DType dtype = DType::kBF16;
+  DType cache_dtype = DType::kBF16;
+  int32_t head_dim = 64;
+  int32_t num_heads = 4;
+  int32_t num_kv_heads = 2;
+  int32_t block_size_tokens = 16;
+  float soft_cap = 0.0F;
+  int32_t sliding_window = 0;
+  bool alibi = false;
+  float k_scale = 1.0F;
+  float v_scale = 1.0F;
+  float scale = 0.0F;        // 0: head_dim to the power of -1/2
+  float query_size = 1.0F;   // q's elements are about this large
+  bool token_outer = false;  // slots of all heads side by side: other strides
+  uint64_t block_seed = 1;   // which physical blocks the sequences get
+  std::vector<AttentionSequence> sequences;
+};
+
+// ---- Numbers ------------------------------------------------------------------------------------
+
+inline uint64_t MixBits(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+enum class NumberKind : uint8_t { kQuery, kKey, kValue };
+
+// About normal, with variance 1: the sum of four uniform numbers.
+inline float NumberFor(uint64_t key, NumberKind kind, int32_t position, int32_t head, int32_t dim) {
+  uint64_t bits = MixBits(key * 3 + static_cast<uint64_t>(kind));
+  bits = MixBits(bits + static_cast<uint64_t>(position));
+  bits = MixBits(bits + static_cast<uint64_t>(head) * 512 + static_cast<uint64_t>(dim));
+  double sum = 0.0;
+  for (int i = 0; i < 4; ++i) {
+    sum += static_cast<double>((bits >> (16 * i)) & 0xFFFF) / 65536.0 - 0.5;
+  }
+  return static_cast<float>(sum * std::sqrt(3.0));
+}
+
+// bits: of an element of dtype, in the low bytes. Written from the formats' definitions.
+inline double DecodeElement(DType dtype, uint32_t bits) {
+  struct Format {
+    int exponent_bits;
+    int mantissa_bits;
+  };
+  Format format = dtype == DType::kBF16  ? Format{8, 7}
+                  : dtype == DType::kF16 ? Format{5, 10}
+                                         : Format{4, 3};
+  uint32_t mantissa = bits & ((1U << format.mantissa_bits) - 1);
+  uint32_t exponent = (bits >> format.mantissa_bits) & ((1U << format.exponent_bits) - 1);
+  bool negative = (bits >> (format.mantissa_bits + format.exponent_bits)) != 0;
+  int bias = (1 << (format.exponent_bits - 1)) - 1;
+  bool all_ones = exponent + 1 == 1U << format.exponent_bits;
+  if (all_ones && (dtype != DType::kF8E4M3 || mantissa == 7)) {
+    return mantissa == 0 ? std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  }
+  double magnitude = exponent == 0
+                         ? std::ldexp(mantissa, 1 - bias - format.mantissa_bits)
+                         : std::ldexp(mantissa + (1U << format.mantissa_bits),
+                                      static_cast<int>(exponent) - bias - format.mantissa_bits);
+  return negative ? -magnitude : magnitude;
+}
+
+inline double LoadElement(DType dtype, const std::vector<uint8_t>& bytes, int64_t index) {
+  uint32_t bits = 0;
+  auto size = static_cast<size_t>(SizeOf(dtype));
+  std::memcpy(&bits, bytes.data() + static_cast<size_t>(index) * size, size);
+  return DecodeElement(dtype, bits);
+}
+
+inline void StoreElement(DType dtype, std::vector<uint8_t>& bytes, int64_t index, float value) {
+  uint32_t bits = dtype == DType::kBF16  ? portable::Bf16FromFloat(value)
+                  : dtype == DType::kF16 ? portable::F16FromFloat(value)
+                                         : portable::F8E4M3FromFloat(value);
+  auto size = static_cast<size_t>(SizeOf(dtype));
+  std::memcpy(bytes.data() + static_cast<size_t>(index) * size, &bits, size);
+}
+
+// ---- Inputs and reference -----------------------------------------------------------------------
+
+class AttentionData {
+ public:
+  static constexpr int32_t kNumLayers = 2;
+  static constexpr int32_t kLayer = 1;
+
+  explicit AttentionData(const AttentionProblem& problem) : problem_(problem) {
+    MakeLayout();
+    MakeBlockTables();
+    MakeCache();
+    for (size_t i = 0; i < pool_.size() / static_cast<size_t>(SizeOf(problem_.cache_dtype)); ++i) {
+      cache_.push_back(LoadElement(problem_.cache_dtype, pool_, static_cast<int64_t>(i)));
+    }
+    MakeQueries();
+  }
+
+  const AttentionProblem& problem() const { return problem_; }
+  const KvCacheLayout& layout() const { return layout_; }
+  int64_t num_blocks() const { return num_blocks_; }
+  int32_t max_blocks_per_seq() const { return max_blocks_per_seq_; }
+  int32_t num_tokens() const { return query_start_.back(); }
+  int64_t q_row_stride() const {
+    return int64_t{problem_.num_heads + 2 * problem_.num_kv_heads} * problem_.head_dim;
+  }
+  float scale() const {
+    return problem_.scale > 0.0F ? problem_.scale
+                                 : 1.0F / std::sqrt(static_cast<float>(problem_.head_dim));
+  }
+
+  const std::vector<uint8_t>& q() const { return q_; }
+  const std::vector<uint8_t>& pool() const { return pool_; }
+  const std::vector<BlockId>& block_tables() const { return block_tables_; }
+  const std::vector<int32_t>& query_start() const { return query_start_; }
+  const std::vector<int32_t>& seq_lens() const { return seq_lens_; }
+  const std::vector<float>& alibi_slopes() const { return alibi_slopes_; }
+
+  // index: in q, [num_tokens, q_row_stride].
+  void SetQuery(int64_t index, float value) { StoreElement(problem_.dtype, q_, index, value); }
+
+  // [num_tokens, num_heads * head_dim]; rows of padding are 0.
+  std::vector<double> Reference() const {
+    std::vector<double> out(static_cast<size_t>(num_tokens()) * OutWidth(), 0.0);
+    for (size_t s = 0; s < problem_.sequences.size(); ++s) {
+      const AttentionSequence& sequence = problem_.sequences[s];
+      for (int32_t i = 0; i < sequence.query_len && sequence.seq_len > 0; ++i) {
+        for (int32_t head = 0; head < problem_.num_heads; ++head) {
+          AttendTo(s, i, head, out);
+        }
+      }
+    }
+    return out;
+  }
+
+  // Elements of a row of the output.
+  size_t OutWidth() const { return static_cast<size_t>(problem_.num_heads * problem_.head_dim); }
+
+ private:
+  void MakeLayout() {
+    layout_ = TokenMajorKeys({.num_layers = kNumLayers,
+                              .num_kv_heads = problem_.num_kv_heads,
+                              .head_dim = problem_.head_dim,
+                              .block_size_tokens = problem_.block_size_tokens,
+                              .dtype = problem_.cache_dtype});
+    if (problem_.token_outer) {  // [block][layer][K or V][slot][kv_head][dim]
+      layout_.head_stride = problem_.head_dim;
+      layout_.key_slot_stride = int64_t{problem_.num_kv_heads} * problem_.head_dim;
+      layout_.value_slot_stride = layout_.key_slot_stride;
+      layout_.value_offset = layout_.key_slot_stride * problem_.block_size_tokens;
+    }
+  }
+
+  static int32_t FirstKeyOf(int32_t position, int32_t window) {
+    return window > 0 ? std::max(0, position - window + 1) : 0;
+  }
+
+  // The first position that any query of the sequence attends to.
+  int32_t FirstNeeded(const AttentionSequence& sequence) const {
+    return FirstKeyOf(std::max(0, sequence.seq_len - sequence.query_len), problem_.sliding_window);
+  }
+
+  void MakeBlockTables() {
+    int32_t block_size = problem_.block_size_tokens;
+    num_blocks_ = 1;
+    max_blocks_per_seq_ = 1;
+    for (const AttentionSequence& sequence : problem_.sequences) {
+      int32_t blocks = (sequence.seq_len + block_size - 1) / block_size;
+      num_blocks_ += blocks;
+      max_blocks_per_seq_ = std::max(max_blocks_per_seq_, blocks);
+    }
+    std::vector<BlockId> ids(static_cast<size_t>(num_blocks_ - 1));
+    std::iota(ids.begin(), ids.end(), 1);
+    for (size_t i = ids.size(); i > 1; --i) {
+      std::swap(ids[i - 1], ids[MixBits(problem_.block_seed * 4099 + i) % i]);
+    }
+
+    block_tables_.assign(problem_.sequences.size() * static_cast<size_t>(max_blocks_per_seq_),
+                         kNullBlockId);
+    size_t next = 0;
+    for (size_t s = 0; s < problem_.sequences.size(); ++s) {
+      const AttentionSequence& sequence = problem_.sequences[s];
+      int32_t first = FirstNeeded(sequence) / block_size;
+      for (int32_t b = 0; b * block_size < sequence.seq_len; ++b) {
+        BlockId id = ids[next++];
+        block_tables_[s * static_cast<size_t>(max_blocks_per_seq_) + static_cast<size_t>(b)] =
+            b >= first ? id : kNullBlockId;
+      }
+    }
+  }
+
+  int64_t SlotOffset(size_t s, int32_t kv_head, int32_t position, bool value) const {
+    int32_t block_size = problem_.block_size_tokens;
+    BlockId block = block_tables_[s * static_cast<size_t>(max_blocks_per_seq_) +
+                                  static_cast<size_t>(position / block_size)];
+    return value ? layout_.ValueOffset(block, kLayer, kv_head) +
+                       position % block_size * layout_.value_slot_stride
+                 : layout_.KeyOffset(block, kLayer, kv_head) +
+                       position % block_size * layout_.key_slot_stride;
+  }
+
+  void MakeCache() {
+    pool_.assign(static_cast<size_t>(layout_.block_bytes() * num_blocks_), 0xFF);
+    for (size_t s = 0; s < problem_.sequences.size(); ++s) {
+      const AttentionSequence& sequence = problem_.sequences[s];
+      for (int32_t position = FirstNeeded(sequence); position < sequence.seq_len; ++position) {
+        for (int32_t head = 0; head < problem_.num_kv_heads; ++head) {
+          int64_t key = SlotOffset(s, head, position, false);
+          int64_t value = SlotOffset(s, head, position, true);
+          for (int32_t d = 0; d < problem_.head_dim; ++d) {
+            float k = NumberFor(sequence.key, NumberKind::kKey, position, head, d);
+            float v = NumberFor(sequence.key, NumberKind::kValue, position, head, d);
+            StoreElement(problem_.cache_dtype, pool_, key + d, k / problem_.k_scale);
+            StoreElement(problem_.cache_dtype, pool_, value + d, v / problem_.v_scale);
+          }
+        }
+      }
+    }
+  }
+
+  void MakeQueries() {
+    query_start_.assign(1, 0);
+    for (const AttentionSequence& sequence : problem_.sequences) {
+      query_start_.push_back(query_start_.back() + sequence.query_len);
+      seq_lens_.push_back(sequence.seq_len);
+    }
+    q_.assign(static_cast<size_t>(num_tokens() * q_row_stride() * SizeOf(problem_.dtype)), 0xFF);
+    for (size_t s = 0; s < problem_.sequences.size(); ++s) {
+      const AttentionSequence& sequence = problem_.sequences[s];
+      for (int32_t i = 0; i < sequence.query_len && sequence.seq_len > 0; ++i) {
+        int64_t row = (query_start_[s] + i) * q_row_stride();
+        int32_t position = sequence.seq_len - sequence.query_len + i;
+        for (int32_t c = 0; c < static_cast<int32_t>(OutWidth()); ++c) {
+          float q = NumberFor(sequence.key,
+                              NumberKind::kQuery,
+                              position,
+                              c / problem_.head_dim,
+                              c % problem_.head_dim);
+          StoreElement(problem_.dtype, q_, row + c, q * problem_.query_size);
+        }
+      }
+    }
+    for (int32_t head = 0; head < problem_.num_heads && problem_.alibi; ++head) {
+      alibi_slopes_.push_back(
+          std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(problem_.num_heads)));
+    }
+  }
+
+  // Query i of sequence s: softmax over all its keys at once.
+  void AttendTo(size_t s, int32_t i, int32_t head, std::vector<double>& out) const {
+    const AttentionSequence& sequence = problem_.sequences[s];
+    int32_t kv_head = head / (problem_.num_heads / problem_.num_kv_heads);
+    int32_t position = sequence.seq_len - sequence.query_len + i;
+    int32_t first = FirstKeyOf(position, problem_.sliding_window);
+    std::vector<double> q(static_cast<size_t>(problem_.head_dim));
+    for (size_t d = 0; d < q.size(); ++d) {
+      q[d] = LoadElement(problem_.dtype,
+                         q_,
+                         (query_start_[s] + i) * q_row_stride() + head * problem_.head_dim +
+                             static_cast<int64_t>(d));
+    }
+
+    std::vector<double> scores;
+    for (int32_t key = first; key <= position; ++key) {
+      int64_t offset = SlotOffset(s, kv_head, key, false);
+      double score = 0.0;
+      for (size_t d = 0; d < q.size(); ++d) {
+        score += q[d] * cache_[static_cast<size_t>(offset) + d];
+      }
+      score *= double{scale()} * double{problem_.k_scale};
+      if (problem_.soft_cap > 0.0F) {
+        score = problem_.soft_cap * std::tanh(score / problem_.soft_cap);
+      }
+      if (problem_.alibi) {
+        score += double{alibi_slopes_[static_cast<size_t>(head)]} * (key - position);
+      }
+      scores.push_back(score);
+    }
+
+    double max = *std::max_element(scores.begin(), scores.end());
+    double sum = 0.0;
+    double* row = out.data() + static_cast<size_t>(query_start_[s] + i) * OutWidth() +
+                  static_cast<size_t>(head * problem_.head_dim);
+    for (int32_t key = first; key <= position; ++key) {
+      int64_t offset = SlotOffset(s, kv_head, key, true);
+      double weight = std::exp(scores[static_cast<size_t>(key - first)] - max);
+      sum += weight;
+      for (int32_t d = 0; d < problem_.head_dim; ++d) {
+        row[d] += weight * cache_[static_cast<size_t>(offset + d)];
+      }
+    }
+    for (int32_t d = 0; d < problem_.head_dim; ++d) {
+      row[d] *= double{problem_.v_scale} / sum;
+    }
+  }
+
+  AttentionProblem problem_;
+  KvCacheLayout layout_;
+  int64_t num_blocks_ = 0;
+  int32_t max_blocks_per_seq_ = 0;
+  std::vector<uint8_t> q_;
+  std::vector<uint8_t> pool_;
+  std::vector<double> cache_;  // the pool's elements
+  std::vector<BlockId> block_tables_;
+  std::vector<int32_t> query_start_;
+  std::vector<int32_t> seq_lens_;
+  std::vector<float> alibi_slopes_;
+};
+
+// ---- Device -------------------------------------------------------------------------------------
+
+class DeviceAttention {
+ public:
+  explicit DeviceAttention(const AttentionData& data)
+      : q_(data.q()),
+        pool_(data.pool()),
+        block_tables_(data.block_tables()),
+        query_start_(data.query_start()),
+        seq_lens_(data.seq_lens()),
+        alibi_slopes_(data.alibi_slopes()),
+        out_(static_cast<int64_t>(data.OutWidth()) * data.num_tokens()) {
+    const AttentionProblem& problem = data.problem();
+    args_ = {.num_seqs = static_cast<int32_t>(problem.sequences.size()),
+             .num_heads = problem.num_heads,
+             .layer = AttentionData::kLayer,
+             .dtype = problem.dtype,
+             .q = q_.data(),
+             .q_row_stride = data.q_row_stride(),
+             .out = out_.data(),
+             .scale = data.scale(),
+             .soft_cap = problem.soft_cap,
+             .sliding_window = problem.sliding_window,
+             .alibi_slopes = problem.alibi ? alibi_slopes_.data() : nullptr,
+             .query_start = query_start_.data(),
+             .seq_lens = seq_lens_.data(),
+             .block_tables = block_tables_.data(),
+             .max_blocks_per_seq = data.max_blocks_per_seq(),
+             .cache = {pool_.data(), data.num_blocks(), data.layout()},
+             .k_scale = problem.k_scale,
+             .v_scale = problem.v_scale};
+  }
+
+  const AttentionArgs& Args() const { return args_; }
+
+  // [num_tokens, num_heads * head_dim]: bits of the problem's dtype.
+  std::vector<uint16_t> Out() const { return out_.ToHost(); }
+
+ private:
+  DeviceArray<uint8_t> q_;
+  DeviceArray<uint8_t> pool_;
+  DeviceArray<BlockId> block_tables_;
+  DeviceArray<int32_t> query_start_;
+  DeviceArray<int32_t> seq_lens_;
+  DeviceArray<float> alibi_slopes_;
+  DeviceArray<uint16_t> out_;
+  AttentionArgs args_;
+};
+
+// ---- Comparison ---------------------------------------------------------------------------------
+
+inline constexpr uint16_t kPoisonedElement = 0xFFFF;
+
+// Relative to the size of what is expected, in the L2 norm. Infinite for NaN.
+inline double RelativeError(double difference_squares, double expected_squares) {
+  double error = std::sqrt(difference_squares / expected_squares);
+  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+}
+
+// out: DeviceAttention::Out(). Tokens that `computed` does not name, and padding, must still be
+// poisoned; computed null: all tokens of sequences that have a length.
+inline void ExpectClose(const AttentionData& data,
+                        const std::vector<uint16_t>& out,
+                        const std::vector<bool>* computed = nullptr) {
+  const AttentionProblem& problem = data.problem();
+  // bf16 has 8 bits of mantissa, f16 11; P is rounded as well. A row of one head may be worse than
+  // all together, the more so the fewer keys it has.
+  double tolerance = problem.dtype == DType::kBF16 ? 4e-3 : 6e-4;
+  double row_tolerance = 1.5 * tolerance;
+  std::vector<double> reference = data.Reference();
+  ASSERT_EQ(out.size(), reference.size());
+
+  double all_differences = 0.0;
+  double all_expected = 0.0;
+  for (size_t s = 0; s < problem.sequences.size(); ++s) {
+    const AttentionSequence& sequence = problem.sequences[s];
+    for (int32_t i = 0; i < sequence.query_len; ++i) {
+      size_t token = static_cast<size_t>(data.query_start()[s] + i);
+      bool expected = sequence.seq_len > 0 && (computed == nullptr || (*computed)[token]);
+      for (size_t head = 0; head < static_cast<size_t>(problem.num_heads); ++head) {
+        auto head_dim = static_cast<size_t>(problem.head_dim);
+        size_t row = token * data.OutWidth() + head * head_dim;
+        double differences = 0.0;
+        double squares = 0.0;
+        for (size_t d = row; d < row + head_dim; ++d) {
+          if (!expected) {
+            ASSERT_EQ(out[d], kPoisonedElement) << "written: token " << token << ", head " << head;
+            continue;
+          }
+          double difference = DecodeElement(problem.dtype, out[d]) - reference[d];
+          differences += difference * difference;
+          squares += reference[d] * reference[d];
+        }
+        if (expected) {
+          EXPECT_LT(RelativeError(differences, squares), row_tolerance)
+              << "sequence " << s << " of length " << sequence.seq_len << ", query " << i
+              << ", head " << head;
+        }
+        all_differences += differences;
+        all_expected += squares;
+      }
+    }
+  }
+  if (all_expected > 0.0) {
+    EXPECT_LT(RelativeError(all_differences, all_expected), tolerance);
+  }
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_

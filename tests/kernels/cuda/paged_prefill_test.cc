@@ -1,0 +1,445 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/gpu_ops.h"
+#include "tests/kernels/cuda/attention_reference.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace quire::gpu {
+namespace {
+
+// Of a tile of keys in the kernel; the tests cross its borders.
+constexpr int32_t kTileKeys = 64;
+
+std::vector<PrefillItem> ItemsOf(const AttentionData& data) {
+  const AttentionProblem& problem = data.problem();
+  const int32_t group = problem.num_heads / problem.num_kv_heads;
+  std::vector<PrefillItem> items;
+  for (size_t s = 0; s < problem.sequences.size(); ++s) {
+    const AttentionSequence& sequence = problem.sequences[s];
+    const int32_t num_rows = sequence.seq_len > 0 ? sequence.query_len * group : 0;
+    for (int32_t row = 0; row < num_rows; row += kPrefillRows) {
+      items.push_back({static_cast<int32_t>(s), row});
+    }
+  }
+  return items;
+}
+
+void RunPrefill(const AttentionArgs& attention, const std::vector<PrefillItem>& items) {
+  DeviceArray<PrefillItem> device_items(items);
+  PrefillArgs args;
+  args.attention = attention;
+  args.items = device_items.data();
+  args.num_items = static_cast<int32_t>(items.size());
+  EXPECT_EQ(Prefill(args, nullptr), 0);
+}
+
+// What the kernel wrote for these items.
+std::vector<uint16_t> Prefilled(const AttentionData& data, const std::vector<PrefillItem>& items) {
+  DeviceAttention device(data);
+  RunPrefill(device.Args(), items);
+  return device.Out();
+}
+
+std::vector<uint16_t> Prefilled(const AttentionData& data) {
+  return Prefilled(data, ItemsOf(data));
+}
+
+void ExpectPrefills(const AttentionProblem& problem) {
+  AttentionData data(problem);
+  ExpectClose(data, Prefilled(data));
+}
+
+// The rows of one sequence.
+std::vector<uint16_t> RowsOf(const AttentionData& data,
+                             const std::vector<uint16_t>& out,
+                             size_t sequence) {
+  auto width = static_cast<int64_t>(data.OutWidth());
+  return {out.begin() + data.query_start()[sequence] * width,
+          out.begin() + data.query_start()[sequence + 1] * width};
+}
+
+// ---- Types, sizes, lengths ----------------------------------------------------------------------
+
+using TypesAndSize = std::tuple<std::pair<DType, DType>, int32_t>;
+
+class PagedPrefillTypesTest : public testing::TestWithParam<TypesAndSize> {
+ protected:
+  AttentionProblem Problem() const {
+    AttentionProblem problem;
+    problem.dtype = std::get<0>(GetParam()).first;
+    problem.cache_dtype = std::get<0>(GetParam()).second;
+    problem.head_dim = std::get<1>(GetParam());
+    if (problem.cache_dtype == DType::kF8E4M3) {
+      problem.k_scale = 0.03F;
+      problem.v_scale = 0.25F;
+    }
+    return problem;
+  }
+};
+
+TEST_P(PagedPrefillTypesTest, AgreesWithTheReferenceWholeAndOverEarlierContext) {
+  const int32_t groups[] = {1, 2, 3, 4, 7, 8, 12, 16};
+  int32_t i = std::get<1>(GetParam()) / 16;
+  for (int32_t block_size : {8, 16, 32, 64, 128}) {
+    const int32_t group = groups[i++ % 8];
+    AttentionProblem problem = Problem();
+    problem.block_size_tokens = block_size;
+    problem.num_kv_heads = 1 + i % 2;
+    problem.num_heads = problem.num_kv_heads * group;
+    // A whole prompt of two items, a chunk that crosses a tile, a single query, padding.
+    const int32_t two_items = kPrefillRows / group + 2;
+    problem.sequences = {{.query_len = two_items, .seq_len = two_items, .key = 1},
+                         {.query_len = 5, .seq_len = kTileKeys + 3, .key = 2},
+                         {.query_len = 1, .seq_len = 0, .key = 3},
+                         {.query_len = 1, .seq_len = block_size + 1, .key = 4}};
+    SCOPED_TRACE(testing::Message() << "block size " << block_size << ", group " << group);
+    ExpectPrefills(problem);
+  }
+}
+
+std::string NameOfTypesAndSize(const testing::TestParamInfo<TypesAndSize>& info) {
+  auto short_name = [](DType dtype) {
+    return dtype == DType::kBF16 ? "Bf16" : dtype == DType::kF16 ? "F16" : "E4m3";
+  };
+  auto [types, head_dim] = info.param;
+  return std::string(short_name(types.first)) + "Cache" + short_name(types.second) + "HeadDim" +
+         std::to_string(head_dim);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         PagedPrefillTypesTest,
+                         testing::Combine(testing::Values(std::pair{DType::kBF16, DType::kBF16},
+                                                          std::pair{DType::kF16, DType::kF16},
+                                                          std::pair{DType::kBF16, DType::kF8E4M3},
+                                                          std::pair{DType::kF16, DType::kF8E4M3}),
+                                          testing::Values(64, 80, 96, 112, 128, 256)),
+                         NameOfTypesAndSize);
+
+TEST(PagedPrefillTest, EveryGroupIsComputedAlsoThoseOfMoreThan16Heads) {
+  for (int32_t group : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 65}) {
+    SCOPED_TRACE(group);
+    ExpectPrefills(
+        {.num_heads = group, .num_kv_heads = 1, .sequences = {{.query_len = 5, .seq_len = 20}}});
+  }
+}
+
+TEST(PagedPrefillTest, ItemsEndAnywhereInTheSequence) {
+  // Rows of the last item: 63, all 64, 1, and with a group of 3 heads a token in two items.
+  for (int32_t query_len : {63, 64, 65}) {
+    for (int32_t num_heads : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << query_len << " queries of " << num_heads << " heads");
+      ExpectPrefills({.num_heads = num_heads,
+                      .num_kv_heads = 1,
+                      .sequences = {{.query_len = query_len, .seq_len = query_len + 7}}});
+    }
+  }
+}
+
+TEST(PagedPrefillTest, ContextsEndAnywhereInATile) {
+  for (int32_t seq_len : {1, 2, 63, 64, 65, 127, 128, 129}) {
+    SCOPED_TRACE(seq_len);
+    ExpectPrefills(
+        {.num_heads = 2,
+         .num_kv_heads = 1,
+         .sequences = {{.query_len = 1, .seq_len = seq_len, .key = 1},
+                       {.query_len = std::min(seq_len, 9), .seq_len = seq_len, .key = 2}}});
+  }
+}
+
+TEST(PagedPrefillTest, StridesComeFromTheLayout) {
+  for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    ExpectPrefills({.cache_dtype = cache_dtype,
+                    .head_dim = 80,
+                    .num_heads = 6,
+                    .num_kv_heads = 3,
+                    .block_size_tokens = 8,
+                    .token_outer = true,
+                    .sequences = {{.query_len = 20, .seq_len = 90, .key = 1}}});
+  }
+}
+
+// ---- Scores -------------------------------------------------------------------------------------
+
+TEST(PagedPrefillTest, TheWindowMayBeShorterOrLongerThanATileAndThanTheChunk) {
+  for (int32_t window : {1, 2, 20, 63, 64, 65, 100, 128, 170, 171}) {
+    for (DType cache_dtype : {DType::kF16, DType::kF8E4M3}) {
+      SCOPED_TRACE(window);
+      ExpectPrefills({.dtype = DType::kF16,
+                      .cache_dtype = cache_dtype,
+                      .num_heads = 2,
+                      .num_kv_heads = 1,
+                      .block_size_tokens = window % 2 == 0 ? 8 : 32,
+                      .sliding_window = window,
+                      .sequences = {{.query_len = 40, .seq_len = 170, .key = 1},
+                                    {.query_len = 1, .seq_len = 129, .key = 2},
+                                    {.query_len = 3, .seq_len = 3, .key = 3}}});
+    }
+  }
+}
+
+TEST(PagedPrefillTest, ScoresAreCappedSoftly) {
+  ExpectPrefills({.soft_cap = 2.0F,
+                  .query_size = 4.0F,
+                  .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
+  ExpectPrefills({.cache_dtype = DType::kF8E4M3,
+                  .soft_cap = 0.5F,
+                  .k_scale = 0.03F,
+                  .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
+}
+
+TEST(PagedPrefillTest, AlibiFallsWithTheDistance) {
+  ExpectPrefills({.num_heads = 12,
+                  .num_kv_heads = 3,
+                  .alibi = true,
+                  .sequences = {{.query_len = 20, .seq_len = 150, .key = 1}}});
+}
+
+TEST(PagedPrefillTest, WindowCapAndAlibiWorkTogether) {
+  ExpectPrefills({.dtype = DType::kF16,
+                  .cache_dtype = DType::kF16,
+                  .head_dim = 128,
+                  .num_heads = 20,
+                  .num_kv_heads = 1,
+                  .soft_cap = 1.0F,
+                  .sliding_window = 90,
+                  .alibi = true,
+                  .sequences = {{.query_len = 5, .seq_len = 200, .key = 1}}});
+}
+
+TEST(PagedPrefillTest, SharpSoftmaxesFindTheirKey) {
+  // Maxima change from tile to tile by hundreds, so that earlier weights vanish.
+  ExpectPrefills({.dtype = DType::kF16,
+                  .cache_dtype = DType::kF16,
+                  .query_size = 100.0F,
+                  .sequences = {{.query_len = 30, .seq_len = 300, .key = 1}}});
+}
+
+TEST(PagedPrefillTest, Bf16QueriesBeyondF16sRangeReadAnE4m3Cache) {
+  for (float size : {1e-30F, 1e-6F, 1e6F, 1e30F}) {
+    for (float soft_cap : {0.0F, 3.0F}) {
+      SCOPED_TRACE(size);
+      ExpectPrefills({.cache_dtype = DType::kF8E4M3,
+                      .soft_cap = soft_cap,
+                      .k_scale = 0.03F,
+                      .scale = 0.125F / size,
+                      .query_size = size,
+                      .sequences = {{.query_len = 20, .seq_len = 70, .key = 1}}});
+    }
+  }
+}
+
+TEST(PagedPrefillTest, QueriesOfZeroGiveTheMeanOfTheValues) {
+  for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    ExpectPrefills({.cache_dtype = cache_dtype,
+                    .query_size = 0.0F,
+                    .sequences = {{.query_len = 20, .seq_len = 100, .key = 1}}});
+  }
+}
+
+TEST(PagedPrefillTest, AScaleBelowZeroTurnsTheOrderOfTheScores) {
+  AttentionProblem problem = {.sequences = {{.query_len = 20, .seq_len = 100, .key = 1}}};
+  DeviceAttention device((AttentionData(problem)));
+  AttentionArgs args = device.Args();
+  args.scale = -args.scale;
+  problem.query_size = -1.0F;
+  AttentionData negated(problem);
+
+  RunPrefill(args, ItemsOf(negated));
+
+  ExpectClose(negated, device.Out());
+}
+
+// ---- The same bits ------------------------------------------------------------------------------
+
+// The outputs of one sequence, computed chunk tokens at a time. Later positions are not in the
+// cache yet when a chunk is computed, and blocks before its window not any more.
+std::vector<uint16_t> InChunks(AttentionProblem problem, int32_t seq_len, int32_t chunk) {
+  std::vector<uint16_t> all;
+  for (int32_t done = 0; done < seq_len; done += chunk) {
+    const int32_t end = std::min(done + chunk, seq_len);
+    problem.sequences = {{.query_len = end - done, .seq_len = end, .key = 7}};
+    const std::vector<uint16_t> out = Prefilled(AttentionData(problem));
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
+}
+
+TEST(PagedPrefillTest, ChunksOfAnySizeGiveTheBitsOfTheWholePrompt) {
+  std::vector<AttentionProblem> problems(6);
+  problems[1] = {.cache_dtype = DType::kF8E4M3, .num_heads = 3, .num_kv_heads = 1};
+  problems[2] = {.num_heads = 3, .num_kv_heads = 1, .sliding_window = 50};
+  problems[3] = {.dtype = DType::kF16,
+                 .cache_dtype = DType::kF8E4M3,
+                 .head_dim = 112,
+                 .num_heads = 1,
+                 .num_kv_heads = 1,
+                 .sliding_window = 65};
+  problems[4] = {.num_heads = 1, .num_kv_heads = 1, .soft_cap = 2.0F, .alibi = true};
+  problems[5] = {.head_dim = 256, .num_heads = 1, .num_kv_heads = 1, .query_size = 4.0F};
+  for (const AttentionProblem& problem : problems) {
+    constexpr int32_t kSeqLen = 150;
+    const std::vector<uint16_t> whole = InChunks(problem, kSeqLen, kSeqLen);
+
+    for (int32_t chunk : {13, 64, 101}) {
+      EXPECT_EQ(InChunks(problem, kSeqLen, chunk), whole)
+          << "head_dim " << problem.head_dim << ", window " << problem.sliding_window << ", chunk "
+          << chunk;
+    }
+  }
+}
+
+TEST(PagedPrefillTest, TokenByTokenGivesTheBitsOfTheWholePrompt) {
+  const AttentionProblem problem = {.num_heads = 2, .num_kv_heads = 1};
+
+  EXPECT_EQ(InChunks(problem, 70, 1), InChunks(problem, 70, 70));
+}
+
+AttentionProblem MixedBatch() {
+  return {.num_heads = 6,
+          .num_kv_heads = 2,
+          .sequences = {{.query_len = 30, .seq_len = 30, .key = 1},
+                        {.query_len = 1, .seq_len = 100, .key = 2},
+                        {.query_len = 2, .seq_len = 0, .key = 3},
+                        {.query_len = 45, .seq_len = 130, .key = 4},
+                        {.query_len = 7, .seq_len = 64, .key = 5}}};
+}
+
+TEST(PagedPrefillTest, TheOrderOfItemsDoesNotChangeTheBits) {
+  AttentionData data(MixedBatch());
+  std::vector<PrefillItem> items = ItemsOf(data);
+  const std::vector<uint16_t> expected = Prefilled(data, items);
+  ExpectClose(data, expected);
+
+  std::reverse(items.begin(), items.end());
+  EXPECT_EQ(Prefilled(data, items), expected);
+  std::rotate(items.begin(), items.begin() + 2, items.end());
+  EXPECT_EQ(Prefilled(data, items), expected);
+}
+
+TEST(PagedPrefillTest, ASequenceHasTheSameBitsAloneAndInABatch) {
+  AttentionData batch(MixedBatch());
+  const std::vector<uint16_t> together = Prefilled(batch);
+  for (size_t s = 0; s < batch.problem().sequences.size(); ++s) {
+    AttentionProblem problem = MixedBatch();
+    problem.sequences = {batch.problem().sequences[s]};
+
+    EXPECT_EQ(Prefilled(AttentionData(problem)), RowsOf(batch, together, s)) << s;
+  }
+}
+
+TEST(PagedPrefillTest, RowsOfAnItemDoNotDependOnWhereItBegins) {
+  AttentionData data({.num_heads = 3,
+                      .num_kv_heads = 1,
+                      .sliding_window = 40,
+                      .sequences = {{.query_len = 40, .seq_len = 120, .key = 1}}});
+  const std::vector<uint16_t> expected = Prefilled(data);
+
+  EXPECT_EQ(Prefilled(data, {{0, 0}, {0, 17}, {0, 64}, {0, 81}, {0, 100}}), expected);
+}
+
+TEST(PagedPrefillTest, WhereTheBlocksLieDoesNotChangeTheBits) {
+  AttentionProblem problem = MixedBatch();
+  const std::vector<uint16_t> expected = Prefilled(AttentionData(problem));
+  for (int32_t block_size : {8, 128}) {
+    for (bool token_outer : {false, true}) {
+      problem.block_seed = 99;
+      problem.block_size_tokens = block_size;
+      problem.token_outer = token_outer;
+
+      EXPECT_EQ(Prefilled(AttentionData(problem)), expected) << block_size;
+    }
+  }
+}
+
+// ---- What is left alone -------------------------------------------------------------------------
+
+TEST(PagedPrefillTest, OnlyTheRowsOfTheItemsAreWritten) {
+  AttentionProblem problem = MixedBatch();
+  problem.num_heads = 4;
+  AttentionData data(problem);
+
+  // The 45 queries of sequence 3 are 90 rows a KV head: the first 64 are 32 tokens.
+  const std::vector<uint16_t> out = Prefilled(data, {{4, 0}, {3, 0}});
+
+  std::vector<bool> computed(static_cast<size_t>(data.num_tokens()), false);
+  std::fill_n(computed.begin() + data.query_start()[3], 32, true);
+  std::fill_n(computed.begin() + data.query_start()[4], 7, true);
+  ExpectClose(data, out, &computed);
+}
+
+TEST(PagedPrefillTest, ItemsWithoutRowsOrContextAreLeftAlone) {
+  AttentionData data({.sequences = {{.query_len = 1, .seq_len = 0, .key = 1},
+                                    {.query_len = 3, .seq_len = 9, .key = 2},
+                                    {.query_len = 0, .seq_len = 20, .key = 3}}});
+
+  const std::vector<uint16_t> out = Prefilled(data, {{0, 0}, {1, 0}, {1, 64}, {2, 0}});
+
+  ExpectClose(data, out);
+}
+
+TEST(PagedPrefillTest, NoItemsMeansNoChange) {
+  AttentionData data(MixedBatch());
+
+  const std::vector<bool> computed(static_cast<size_t>(data.num_tokens()), false);
+  ExpectClose(data, Prefilled(data, {}), &computed);
+}
+
+TEST(PagedPrefillTest, ANanInOneQueryHeadStaysInItsRow) {
+  for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    AttentionData data(
+        {.cache_dtype = cache_dtype, .sequences = {{.query_len = 9, .seq_len = 80, .key = 1}}});
+    const std::vector<uint16_t> expected = Prefilled(data);
+    constexpr int64_t kToken = 3;
+    constexpr int64_t kHead = 2;
+    data.SetQuery(kToken * data.q_row_stride() + kHead * 64 + 5,
+                  std::numeric_limits<float>::quiet_NaN());
+
+    const std::vector<uint16_t> out = Prefilled(data);
+
+    for (size_t i = 0; i < out.size(); ++i) {
+      const bool in_row = i / 64 == kToken * 4 + kHead;
+      EXPECT_EQ(std::isnan(DecodeElement(DType::kBF16, out[i])), in_row) << i;
+      EXPECT_TRUE(in_row || out[i] == expected[i]) << i;
+    }
+  }
+}
+
+TEST(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
+  AttentionData data({.sequences = {{.query_len = 2, .seq_len = 10, .key = 1}}});
+  DeviceAttention device(data);
+  DeviceArray<PrefillItem> items(ItemsOf(data));
+  PrefillArgs good;
+  good.attention = device.Args();
+  good.items = items.data();
+  good.num_items = 1;
+
+  PrefillArgs head_dim = good;
+  head_dim.attention.cache.layout.head_dim = 72;
+  PrefillArgs dtype = good;
+  dtype.attention.dtype = DType::kF32;
+  PrefillArgs cache_dtype = good;
+  cache_dtype.attention.cache.layout.dtype = DType::kF16;
+  PrefillArgs block_size = good;
+  block_size.attention.cache.layout.block_size_tokens = 24;
+  PrefillArgs dim_major = good;
+  dim_major.attention.cache.layout.key_dim_stride = 16;
+  PrefillArgs slots = good;
+  slots.attention.cache.layout.key_slot_stride = 128;
+
+  EXPECT_EQ(Prefill(good, nullptr), 0);
+  for (const PrefillArgs& args : {head_dim, dtype, cache_dtype, block_size, dim_major, slots}) {
+    EXPECT_EQ(Prefill(args, nullptr), kUnsupported);
+  }
+}
+
+}  // namespace
+}  // namespace quire::gpu

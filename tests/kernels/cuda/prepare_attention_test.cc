@@ -1,0 +1,513 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/gpu_ops.h"
+#include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/float_bits.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int32_t kNumLayers = 2;
+constexpr int32_t kLayer = 1;
+constexpr int32_t kMaxPositions = 300;
+constexpr int32_t kNumBlocks = 13;
+constexpr float kEps = 1e-5F;
+
+struct Shape {
+  int32_t num_heads = 3;
+  int32_t num_kv_heads = 2;
+  int32_t head_dim = 64;
+  int32_t block_size_tokens = 16;
+  DType dtype = DType::kBF16;
+  DType cache_dtype = DType::kBF16;
+  bool q_norm = true;
+  bool k_norm = true;
+  bool rope = true;
+  float k_scale = 1.0F;
+  float v_scale = 1.0F;
+
+  int32_t row_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+};
+
+std::string Describe(const Shape& s) {
+  return "heads " + std::to_string(s.num_heads) + "/" + std::to_string(s.num_kv_heads) + " dim " +
+         std::to_string(s.head_dim) + " " + std::string(NameOf(s.dtype)) + " cache " +
+         std::string(NameOf(s.cache_dtype)) + (s.q_norm ? " q_norm" : "") +
+         (s.k_norm ? " k_norm" : "") + (s.rope ? " rope" : "");
+}
+
+float F8Value(uint8_t bits) {
+  const int exponent = bits >> 3 & 15;
+  const float mantissa = static_cast<float>(bits & 7);
+  const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
+  if ((bits & 0x7F) == 0x7F) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  return exponent == 0 ? sign * std::ldexp(mantissa, -9)
+                       : sign * std::ldexp(8.0F + mantissa, exponent - 10);
+}
+
+uint16_t Bits16(DType dtype, float value) {
+  return dtype == DType::kF16 ? F16Bits(value) : BF16Bits(value);
+}
+
+float Value16(DType dtype, uint16_t bits) {
+  return dtype == DType::kF16 ? F16Value(bits) : BF16Value(bits);
+}
+
+// What PrepareAttention is given, and what it leaves behind.
+struct Step {
+  Shape shape;
+  KvCacheLayout layout;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> slots;
+  std::vector<uint16_t> qkv;  // [tokens, row_width]
+  std::vector<uint8_t> pool;
+
+  int32_t num_tokens() const { return static_cast<int32_t>(slots.size()); }
+
+  float CachedAt(int64_t element) const {
+    if (layout.dtype == DType::kF8E4M3) {
+      return F8Value(pool[static_cast<size_t>(element)]);
+    }
+    uint16_t bits = 0;
+    std::memcpy(&bits, &pool[static_cast<size_t>(2 * element)], sizeof(bits));
+    return Value16(layout.dtype, bits);
+  }
+  int64_t KeyAt(int64_t slot, int32_t kv_head) const {
+    auto block = static_cast<BlockId>(slot / layout.block_size_tokens);
+    return layout.KeyOffset(block, kLayer, kv_head) +
+           slot % layout.block_size_tokens * layout.key_slot_stride;
+  }
+  int64_t ValueAt(int64_t slot, int32_t kv_head) const {
+    auto block = static_cast<BlockId>(slot / layout.block_size_tokens);
+    return layout.ValueOffset(block, kLayer, kv_head) +
+           slot % layout.block_size_tokens * layout.value_slot_stride;
+  }
+  const uint16_t* Row(int32_t token) const {
+    return &qkv[static_cast<size_t>(token) * static_cast<size_t>(shape.row_width())];
+  }
+};
+
+std::vector<float> Numbers(size_t count, uint32_t seed, float low, float high) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> uniform(low, high);
+  std::vector<float> numbers(count);
+  for (float& number : numbers) {
+    number = uniform(generator);
+  }
+  return numbers;
+}
+
+std::vector<float> RopeTable(int32_t head_dim, bool sine) {
+  const int32_t half = head_dim / 2;
+  std::vector<float> table;
+  for (int32_t position = 0; position < kMaxPositions; ++position) {
+    for (int32_t d = 0; d < half; ++d) {
+      double angle = position * std::pow(10000.0, -static_cast<double>(d) / half);
+      table.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
+    }
+  }
+  return table;
+}
+
+// Tokens of several sequences: positions and slots in no particular order, no slot twice.
+Step MakeStep(const Shape& shape, int32_t num_tokens) {
+  Step step;
+  step.shape = shape;
+  step.layout = TokenMajorKeys(
+      {kNumLayers, shape.num_kv_heads, shape.head_dim, shape.block_size_tokens, shape.cache_dtype});
+  for (int32_t t = 0; t < num_tokens; ++t) {
+    step.positions.push_back(t * 37 % kMaxPositions);
+    step.slots.push_back((t * 29 + 3) % (kNumBlocks * shape.block_size_tokens - 1));
+  }
+  const auto count = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape.row_width());
+  for (float number : Numbers(count, 5, -3.0F, 3.0F)) {
+    step.qkv.push_back(Bits16(shape.dtype, number));
+  }
+  return step;
+}
+
+std::vector<float> QNorm(const Shape& shape) {
+  return Numbers(static_cast<size_t>(shape.head_dim), 6, 0.5F, 1.5F);
+}
+std::vector<float> KNorm(const Shape& shape) {
+  return Numbers(static_cast<size_t>(shape.head_dim), 7, 0.5F, 1.5F);
+}
+
+int RunStep(Step& step) {
+  const Shape& shape = step.shape;
+  DeviceArray<float> cos(RopeTable(shape.head_dim, false));
+  DeviceArray<float> sin(RopeTable(shape.head_dim, true));
+  DeviceArray<float> q_norm(QNorm(shape));
+  DeviceArray<float> k_norm(KNorm(shape));
+  DeviceArray<int32_t> positions(step.positions);
+  DeviceArray<int64_t> slots(step.slots);
+  DeviceArray<uint16_t> qkv(step.qkv);
+  DeviceArray<uint8_t> pool(step.layout.block_bytes() * kNumBlocks);
+
+  PrepareAttentionArgs args;
+  args.num_tokens = step.num_tokens();
+  args.num_heads = shape.num_heads;
+  args.layer = kLayer;
+  args.dtype = shape.dtype;
+  args.qkv = qkv.data();
+  args.q_norm = shape.q_norm ? q_norm.data() : nullptr;
+  args.k_norm = shape.k_norm ? k_norm.data() : nullptr;
+  args.norm_eps = kEps;
+  args.rope_cos = shape.rope ? cos.data() : nullptr;
+  args.rope_sin = shape.rope ? sin.data() : nullptr;
+  args.positions = positions.data();
+  args.slot_mapping = slots.data();
+  args.cache = {pool.data(), kNumBlocks, step.layout};
+  args.k_scale = shape.k_scale;
+  args.v_scale = shape.v_scale;
+  const int error = PrepareAttention(args, nullptr);
+
+  step.qkv = qkv.ToHost();
+  step.pool = pool.ToHost();
+  return error;
+}
+
+// One head normalised where norm is not empty, rotated where the shape says so, in double.
+std::vector<double> ExpectedHead(const Shape& shape,
+                                 const uint16_t* head,
+                                 const std::vector<float>& norm,
+                                 int32_t position) {
+  const auto head_dim = static_cast<size_t>(shape.head_dim);
+  std::vector<double> x(head_dim);
+  double squares = 0.0;
+  for (size_t d = 0; d < head_dim; ++d) {
+    x[d] = Value16(shape.dtype, head[d]);
+    squares += x[d] * x[d];
+  }
+  if (!norm.empty()) {
+    for (size_t d = 0; d < head_dim; ++d) {
+      x[d] = x[d] / std::sqrt(squares / shape.head_dim + kEps) * norm[d];
+    }
+  }
+  if (shape.rope) {
+    const std::vector<float> cos = RopeTable(shape.head_dim, false);
+    const std::vector<float> sin = RopeTable(shape.head_dim, true);
+    const size_t half = head_dim / 2;
+    const size_t row = static_cast<size_t>(position) * half;
+    for (size_t d = 0; d < half; ++d) {
+      const double low = x[d];
+      const double high = x[d + half];
+      x[d] = low * cos[row + d] - high * sin[row + d];
+      x[d + half] = high * cos[row + d] + low * sin[row + d];
+    }
+  }
+  return x;
+}
+
+// Every number is one rounding of dtype away from the exact one, whose own error in fp32 is a few
+// 1e-7 of the row's largest.
+void ExpectRounded(const std::vector<double>& actual,
+                   const std::vector<double>& expected,
+                   DType dtype,
+                   double scale,
+                   const std::string& what) {
+  const bool is_f8 = dtype == DType::kF8E4M3;
+  const double relative = is_f8 ? 0x1p-4 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  const double smallest = is_f8 ? 0x1p-10 * scale : dtype == DType::kF16 ? 0x1p-25 : 0.0;
+  double largest = 0.0;
+  for (double x : expected) {
+    largest = std::max(largest, std::abs(x));
+  }
+  for (size_t d = 0; d < expected.size(); ++d) {
+    const double bound = 1.001 * (relative * std::abs(expected[d]) + smallest) + 2e-6 * largest;
+    ASSERT_LE(std::abs(actual[d] - expected[d]), bound) << what << ", dim " << d;
+  }
+}
+
+std::vector<double> QueryOf(const Step& step, int32_t token, int32_t head) {
+  std::vector<double> q;
+  for (int32_t d = 0; d < step.shape.head_dim; ++d) {
+    q.push_back(Value16(step.shape.dtype, step.Row(token)[head * step.shape.head_dim + d]));
+  }
+  return q;
+}
+
+std::vector<double> CachedHead(const Step& step, int64_t first_element, float scale) {
+  std::vector<double> head;
+  for (int32_t d = 0; d < step.shape.head_dim; ++d) {
+    head.push_back(double{step.CachedAt(first_element + d)} * scale);
+  }
+  return head;
+}
+
+void ExpectMatchesReference(const Step& before) {
+  const Shape& shape = before.shape;
+  Step after = before;
+  ASSERT_EQ(RunStep(after), 0) << Describe(shape);
+
+  const std::vector<float> q_norm = shape.q_norm ? QNorm(shape) : std::vector<float>();
+  const std::vector<float> k_norm = shape.k_norm ? KNorm(shape) : std::vector<float>();
+  const bool is_f8 = shape.cache_dtype == DType::kF8E4M3;
+  Shape as_stored = shape;
+  as_stored.rope = false;
+  for (int32_t t = 0; t < before.num_tokens(); ++t) {
+    const auto at = static_cast<size_t>(t);
+    const std::string where = Describe(shape) + ", token " + std::to_string(t);
+    const uint16_t* head = before.Row(t);
+    for (int32_t h = 0; h < shape.num_heads; ++h, head += shape.head_dim) {
+      ExpectRounded(QueryOf(after, t, h),
+                    ExpectedHead(shape, head, q_norm, before.positions[at]),
+                    shape.dtype,
+                    1.0,
+                    where + ", q");
+    }
+    for (int32_t h = 0; h < shape.num_kv_heads; ++h, head += shape.head_dim) {
+      const float scale = is_f8 ? shape.k_scale : 1.0F;
+      ExpectRounded(CachedHead(after, after.KeyAt(before.slots[at], h), scale),
+                    ExpectedHead(shape, head, k_norm, before.positions[at]),
+                    shape.cache_dtype,
+                    scale,
+                    where + ", k");
+    }
+    for (int32_t h = 0; h < shape.num_kv_heads; ++h, head += shape.head_dim) {
+      const float scale = is_f8 ? shape.v_scale : 1.0F;
+      const std::vector<double> stored =
+          CachedHead(after, after.ValueAt(before.slots[at], h), scale);
+      const std::vector<double> given = ExpectedHead(as_stored, head, {}, 0);
+      if (is_f8) {
+        ExpectRounded(stored, given, shape.cache_dtype, scale, where + ", v");
+      } else {
+        ASSERT_EQ(stored, given) << where << ", v";
+      }
+    }
+  }
+}
+
+// The pool with the tokens' keys and values poisoned again.
+std::vector<uint8_t> PoolWithoutTokens(const Step& step) {
+  std::vector<uint8_t> pool = step.pool;
+  const auto size = static_cast<size_t>(SizeOf(step.layout.dtype));
+  const auto bytes = static_cast<size_t>(step.shape.head_dim) * size;
+  for (int64_t slot : step.slots) {
+    for (int32_t head = 0; slot >= 0 && head < step.shape.num_kv_heads; ++head) {
+      for (int64_t first : {step.KeyAt(slot, head), step.ValueAt(slot, head)}) {
+        std::memset(&pool[static_cast<size_t>(first) * size], 0xFF, bytes);
+      }
+    }
+  }
+  return pool;
+}
+
+// The part of a step that concerns one of its tokens.
+Step Alone(const Step& step, int32_t token) {
+  Step alone;
+  alone.shape = step.shape;
+  alone.layout = step.layout;
+  alone.positions.push_back(step.positions[static_cast<size_t>(token)]);
+  alone.slots.push_back(step.slots[static_cast<size_t>(token)]);
+  alone.qkv.assign(step.Row(token), step.Row(token) + step.shape.row_width());
+  return alone;
+}
+
+TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimAndType) {
+  for (int32_t head_dim : {64, 80, 96, 112, 128, 256}) {
+    for (DType dtype : {DType::kBF16, DType::kF16}) {
+      for (DType cache_dtype : {dtype, DType::kF8E4M3}) {
+        Shape shape;
+        shape.head_dim = head_dim;
+        shape.dtype = dtype;
+        shape.cache_dtype = cache_dtype;
+        shape.k_scale = 0.037F;
+        shape.v_scale = 0.011F;
+
+        ExpectMatchesReference(MakeStep(shape, 5));
+      }
+    }
+  }
+}
+
+TEST(PrepareAttentionTest, NormsAndRotationAreOptionalOneByOne) {
+  for (int32_t head_dim : {64, 80}) {
+    for (int choice = 0; choice < 8; ++choice) {
+      Shape shape;
+      shape.head_dim = head_dim;
+      shape.dtype = DType::kF16;
+      shape.cache_dtype = DType::kF16;
+      shape.q_norm = (choice & 1) != 0;
+      shape.k_norm = (choice & 2) != 0;
+      shape.rope = (choice & 4) != 0;
+
+      ExpectMatchesReference(MakeStep(shape, 3));
+    }
+  }
+}
+
+TEST(PrepareAttentionTest, MatchesReferenceForEveryBlockSizeAndShareOfHeads) {
+  for (int32_t block_size : {8, 16, 32, 64, 128}) {
+    Shape shape;
+    shape.block_size_tokens = block_size;
+    shape.num_heads = block_size / 8;
+    shape.num_kv_heads = 1 + block_size / 64;
+
+    ExpectMatchesReference(MakeStep(shape, 9));
+  }
+}
+
+TEST(PrepareAttentionTest, WritesTheTokensSlotsAndNothingElse) {
+  for (int32_t head_dim : {80, 128}) {
+    for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+      Shape shape;
+      shape.head_dim = head_dim;
+      shape.cache_dtype = cache_dtype;
+      const Step before = MakeStep(shape, 11);
+
+      Step after = before;
+      ASSERT_EQ(RunStep(after), 0);
+
+      EXPECT_EQ(PoolWithoutTokens(after), std::vector<uint8_t>(after.pool.size(), 0xFF));
+      for (int32_t t = 0; t < before.num_tokens(); ++t) {
+        const int32_t q_width = shape.num_heads * head_dim;
+        EXPECT_TRUE(std::equal(
+            before.Row(t) + q_width, before.Row(t) + shape.row_width(), after.Row(t) + q_width))
+            << "k or v of token " << t << " changed in qkv";
+      }
+    }
+  }
+}
+
+TEST(PrepareAttentionTest, PaddingIsNotWrittenAndReadsNoPosition) {
+  Shape shape;
+  Step before = MakeStep(shape, 8);
+  for (size_t t : {size_t{0}, size_t{3}, size_t{7}}) {
+    before.slots[t] = -1;
+    before.positions[t] = std::numeric_limits<int32_t>::max();
+  }
+  std::fill_n(before.qkv.begin(), shape.row_width(), uint16_t{0xFFFF});
+
+  Step after = before;
+  ASSERT_EQ(RunStep(after), 0);
+
+  EXPECT_EQ(PoolWithoutTokens(after), std::vector<uint8_t>(after.pool.size(), 0xFF));
+  for (int32_t t : {1, 2, 4, 5, 6}) {
+    Step alone = Alone(before, t);
+    ASSERT_EQ(RunStep(alone), 0);
+    EXPECT_EQ(QueryOf(after, t, 2), QueryOf(alone, 0, 2)) << "beside padding, token " << t;
+  }
+}
+
+TEST(PrepareAttentionTest, ATokenAloneHasTheBitsItHasInABatch) {
+  for (int32_t head_dim : {64, 112, 256}) {
+    for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+      Shape shape;
+      shape.head_dim = head_dim;
+      shape.num_heads = 5;
+      shape.num_kv_heads = 1;
+      shape.cache_dtype = cache_dtype;
+      const Step before = MakeStep(shape, 41);
+      Step together = before;
+      ASSERT_EQ(RunStep(together), 0);
+
+      for (int32_t t : {0, 1, 22, 40}) {
+        Step alone = Alone(before, t);
+        ASSERT_EQ(RunStep(alone), 0);
+
+        EXPECT_TRUE(std::equal(alone.qkv.begin(), alone.qkv.end(), together.Row(t)));
+        const int64_t slot = alone.slots[0];
+        const auto bytes = static_cast<size_t>(shape.head_dim * SizeOf(cache_dtype));
+        for (int64_t first : {alone.KeyAt(slot, 0), alone.ValueAt(slot, 0)}) {
+          const auto at = static_cast<size_t>(first * SizeOf(cache_dtype));
+          EXPECT_EQ(std::memcmp(&alone.pool[at], &together.pool[at], bytes), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(PrepareAttentionTest, E4M3TakesTheNearestNumberAndTheLargestForWhatIsTooLarge) {
+  // Given, and what is stored: ties to even in both directions, subnormal numbers, saturation.
+  const std::vector<std::pair<float, float>> cases = {{0.0F, 0.0F},
+                                                      {1.0F, 1.0F},
+                                                      {1.0625F, 1.0F},
+                                                      {1.1875F, 1.25F},
+                                                      {1.09375F, 1.125F},
+                                                      {-1.0625F, -1.0F},
+                                                      {448.0F, 448.0F},
+                                                      {464.0F, 448.0F},
+                                                      {466.0F, 448.0F},
+                                                      {-1000.0F, -448.0F},
+                                                      {60000.0F, 448.0F},
+                                                      {0x1p-6F, 0x1p-6F},
+                                                      {0x1p-9F, 0x1p-9F},
+                                                      {0x1p-10F, 0.0F},
+                                                      {0x3p-10F, 0x1p-8F},
+                                                      {0x1.8p-10F, 0x1p-9F},
+                                                      {-0x5p-10F, -0x1p-8F},
+                                                      {0x1.fp-7F, 0x1p-6F}};
+  Shape shape;
+  shape.num_heads = 1;
+  shape.num_kv_heads = 1;
+  shape.dtype = DType::kBF16;
+  shape.cache_dtype = DType::kF8E4M3;
+  shape.q_norm = shape.k_norm = shape.rope = false;
+  Step step = MakeStep(shape, 1);
+  const auto head_dim = static_cast<size_t>(shape.head_dim);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    step.qkv[head_dim + i] = step.qkv[2 * head_dim + i] = BF16Bits(cases[i].first);
+  }
+  constexpr uint16_t kInfinity = 0x7F80;
+  constexpr uint16_t kNaN = 0x7FC0;
+  step.qkv[2 * head_dim - 2] = step.qkv[3 * head_dim - 2] = kInfinity;
+  step.qkv[2 * head_dim - 1] = step.qkv[3 * head_dim - 1] = kNaN;
+
+  ASSERT_EQ(RunStep(step), 0);
+
+  for (int64_t first : {step.KeyAt(step.slots[0], 0), step.ValueAt(step.slots[0], 0)}) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_EQ(step.CachedAt(first + static_cast<int64_t>(i)), cases[i].second)
+          << "of " << cases[i].first;
+    }
+    EXPECT_EQ(step.CachedAt(first + shape.head_dim - 2), 448.0F);
+    EXPECT_TRUE(std::isnan(step.CachedAt(first + shape.head_dim - 1)));
+  }
+}
+
+TEST(PrepareAttentionTest, NoTokensMeansNoChange) {
+  Step step = MakeStep(Shape(), 0);
+
+  ASSERT_EQ(RunStep(step), 0);
+
+  EXPECT_EQ(step.pool, std::vector<uint8_t>(step.pool.size(), 0xFF));
+}
+
+TEST(PrepareAttentionTest, RefusesWhatHasNoKernel) {
+  const Shape good;
+  std::vector<Shape> shapes(4, good);
+  shapes[0].head_dim = 72;
+  shapes[1].dtype = DType::kF32;
+  shapes[2].cache_dtype = DType::kF16;
+  shapes[3].block_size_tokens = 24;
+  for (const Shape& shape : shapes) {
+    Step step = MakeStep(good, 1);
+    step.shape = shape;
+    step.layout = TokenMajorKeys({kNumLayers,
+                                  shape.num_kv_heads,
+                                  shape.head_dim,
+                                  shape.block_size_tokens,
+                                  shape.cache_dtype});
+    EXPECT_EQ(RunStep(step), kUnsupported) << Describe(shape);
+  }
+  Step step = MakeStep(good, 1);
+  step.layout = DimMajorKeys({kNumLayers, 2, 64, 16, DType::kBF16});
+  EXPECT_EQ(RunStep(step), kUnsupported) << "dim-major keys";
+}
+
+}  // namespace
+}  // namespace quire::gpu

@@ -1,0 +1,816 @@
+// Sampling of the GPU backend against sample_reference.h, and what kernels/api/sampling.h promises.
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/philox.cuh"
+#include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/row_compare.h"
+#include "tests/kernels/cuda/sample_reference.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// What the sums and weights of the kernel may be off by, relatively.
+constexpr double kMargin = 1e-5;
+
+struct SampledRow {
+  bool finite = false;
+  TokenId token_id = -1;
+  float logprob = 0.0F;
+  std::vector<std::pair<TokenId, float>> top;
+
+  friend bool operator==(const SampledRow&, const SampledRow&) = default;
+};
+
+// All rows in one call, padding floats apart. Checks that nothing is written that was not asked
+// for.
+std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
+                                   int64_t padding = 3) {
+  constexpr uint32_t kPoison = 0xFFFFFFFF;
+  constexpr int64_t kTopStride = 23;
+  const auto n = static_cast<int64_t>(requests.size());
+  const auto vocab_size = static_cast<int64_t>(requests[0].logits.size());
+  const int64_t stride = vocab_size + padding;
+  // The last row has no padding behind it.
+  std::vector<float> host_logits(static_cast<size_t>(n * stride - padding),
+                                 __uint_as_float(kPoison));
+  std::vector<SampleRow> host_rows;
+  std::vector<LogitAdjustment> host_adjustments = {{-1, 0.0F, -1, -1}};  // nobody's
+  for (const SampleRequest& request : requests) {
+    std::copy(request.logits.begin(),
+              request.logits.end(),
+              host_logits.begin() + static_cast<int64_t>(host_rows.size()) * stride);
+    host_rows.push_back(request.row);
+    host_rows.back().first_adjustment = static_cast<int32_t>(host_adjustments.size());
+    host_rows.back().num_adjustments = static_cast<int32_t>(request.adjustments.size());
+    host_adjustments.insert(
+        host_adjustments.end(), request.adjustments.begin(), request.adjustments.end());
+  }
+  DeviceArray<float> logits(host_logits);
+  DeviceArray<SampleRow> rows(host_rows);
+  DeviceArray<LogitAdjustment> adjustments(host_adjustments);
+  DeviceArray<TokenId> token_ids(n);
+  DeviceArray<float> logprobs(n);
+  DeviceArray<int32_t> finite(n);
+  DeviceArray<TokenId> top_token_ids(n * kTopStride);
+  DeviceArray<float> top_logprobs(n * kTopStride);
+
+  EXPECT_EQ(Sample({.num_rows = static_cast<int32_t>(n),
+                    .vocab_size = static_cast<int32_t>(vocab_size),
+                    .row_stride = stride,
+                    .logits = logits.data(),
+                    .rows = rows.data(),
+                    .adjustments = adjustments.data(),
+                    .token_ids = token_ids.data(),
+                    .logprobs = logprobs.data(),
+                    .finite = finite.data(),
+                    .top_token_ids = top_token_ids.data(),
+                    .top_logprobs = top_logprobs.data(),
+                    .top_stride = static_cast<int32_t>(kTopStride)},
+                   nullptr),
+            0);
+
+  const auto all_logits = logits.ToHost();
+  const auto all_tokens = token_ids.ToHost();
+  const auto all_logprobs = logprobs.ToHost();
+  const auto all_finite = finite.ToHost();
+  const auto all_top_tokens = top_token_ids.ToHost();
+  const auto all_top_logprobs = top_logprobs.ToHost();
+  std::vector<SampledRow> results;
+  for (int64_t r = 0; r < n; ++r) {
+    const auto i = static_cast<size_t>(r);
+    EXPECT_TRUE(all_finite[i] == 0 || all_finite[i] == 1);
+    SampledRow result = {all_finite[i] != 0, all_tokens[i], 0.0F, {}};
+    const int32_t num_logprobs = requests[i].row.num_logprobs;
+    if (num_logprobs >= 0) {
+      result.logprob = all_logprobs[i];
+    } else {
+      EXPECT_EQ(__float_as_uint(all_logprobs[i]), kPoison) << "written though not wanted";
+    }
+    const int64_t num_top = std::min<int64_t>(std::max(num_logprobs, 0), vocab_size);
+    for (int64_t k = 0; k < kTopStride; ++k) {
+      const auto at = static_cast<size_t>(r * kTopStride + k);
+      if (k < num_top) {
+        result.top.emplace_back(all_top_tokens[at], all_top_logprobs[at]);
+      } else {
+        EXPECT_EQ(all_top_tokens[at], -1) << "written beyond what is wanted";
+      }
+    }
+    for (int64_t p = r * stride + vocab_size; p < r * stride + stride && r + 1 < n; ++p) {
+      EXPECT_EQ(__float_as_uint(all_logits[static_cast<size_t>(p)]), kPoison) << "padding";
+    }
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+SampledRow SampleOne(const SampleRequest& request) { return SampleRows({request})[0]; }
+
+SampleRequest Greedy(std::vector<float> logits, int32_t num_logprobs = -1) {
+  return {.row = {.temperature = 0.0F, .num_logprobs = num_logprobs},
+          .logits = std::move(logits),
+          .adjustments = {}};
+}
+
+SampleRequest Drawing(std::vector<float> logits, uint64_t seed = 1) {
+  return {
+      .row = {.temperature = 1.0F, .seed = seed}, .logits = std::move(logits), .adjustments = {}};
+}
+
+// Copies of a request with other seeds.
+std::vector<SampleRequest> WithSeeds(const SampleRequest& request, int count) {
+  std::vector<SampleRequest> requests(static_cast<size_t>(count), request);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].row.seed = 1000 + i;
+  }
+  return requests;
+}
+
+// How many tokens differ from the reference's although its margin was wide is a failure; how many
+// do in a narrow one is returned.
+int CountNarrowDifferences(const std::vector<SampleRequest>& requests, int64_t padding = 3) {
+  const std::vector<SampledRow> rows = SampleRows(requests, padding);
+  int narrow = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const ReferenceToken expected = ReferenceSample(requests[i]);
+    EXPECT_EQ(rows[i].finite, expected.is_valid) << "row " << i;
+    if (rows[i].token_id == expected.token_id) {
+      continue;
+    }
+    const SampleRow& row = requests[i].row;
+    EXPECT_LT(expected.margin, kMargin)
+        << "row " << i << " of vocabulary " << requests[i].logits.size() << ": token "
+        << rows[i].token_id << " and not " << expected.token_id << "; temperature "
+        << row.temperature << " top_k " << row.top_k << " top_p " << row.top_p << " min_p "
+        << row.min_p << " adjustments " << requests[i].adjustments.size();
+    ++narrow;
+  }
+  return narrow;
+}
+
+// ---- The generator ----
+
+TEST(PhiloxTest, MatchesThePublishedVectors) {
+  struct Vector {
+    uint64_t key;
+    PhiloxWords counter;
+    PhiloxWords expected;
+  };
+  // kat_vectors of the Random123 distribution, philox4x32 with 10 rounds.
+  constexpr Vector kVectors[] = {
+      {0, {{0, 0, 0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+      {~uint64_t{0}, {{~0U, ~0U, ~0U, ~0U}}, {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+      {0x299f31d0a4093822,
+       {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+       {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+  };
+  for (const Vector& vector : kVectors) {
+    const PhiloxWords words = Philox4x32(vector.key, vector.counter);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(words.word[i], vector.expected.word[i]);
+    }
+  }
+}
+
+TEST(SampleTest, TheDrawIsNamedBySeedSequenceAndTokenIndex) {
+  struct Name {
+    uint64_t seed;
+    int32_t sequence_index;
+    int32_t token_index;
+  };
+  constexpr Name kNames[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {uint64_t{1} << 40, 2, 3}};
+  std::vector<SampleRequest> requests;
+  for (const Name& name : kNames) {
+    // A flat row of 2^16 tokens shows the upper half of the first word.
+    SampleRequest request = Drawing(std::vector<float>(65536, 0.0F), name.seed);
+    request.row.sequence_index = name.sequence_index;
+    request.row.token_index = name.token_index;
+    requests.push_back(request);
+  }
+
+  const std::vector<SampledRow> rows = SampleRows(requests, 0);
+
+  EXPECT_EQ(rows[0].token_id, 0x6627);  // of the published vector
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const PhiloxWords words = Philox4x32(kNames[i].seed,
+                                         {{static_cast<uint32_t>(kNames[i].sequence_index),
+                                           static_cast<uint32_t>(kNames[i].token_index),
+                                           0,
+                                           0}});
+    EXPECT_EQ(rows[i].token_id, static_cast<TokenId>(words.word[0] >> 16));
+  }
+}
+
+// ---- Greedy ----
+
+TEST(SampleTest, GreedyTakesTheGreatestAndTheLowestIdAmongEquals) {
+  for (const size_t vocab : {1U, 2U, 5U, 127U, 128U, 129U, 1000U, 4097U, 33000U}) {
+    std::vector<SampleRequest> requests = {Greedy(std::vector<float>(vocab, -3.0F))};
+    std::vector<TokenId> expected = {0};
+    for (size_t best = 0; best < vocab; best += 1 + vocab / 7) {
+      std::vector<float> logits(vocab, -3.0F);
+      logits[best] = 1.5F;
+      logits[vocab - 1] = 1.5F;
+      requests.push_back(Greedy(logits));
+      expected.push_back(static_cast<TokenId>(best));
+    }
+
+    const std::vector<SampledRow> rows = SampleRows(requests);
+
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].token_id, expected[i]) << "vocabulary " << vocab;
+    }
+  }
+}
+
+TEST(SampleTest, MinusZeroEqualsZero) {
+  std::vector<float> logits(300, -1.0F);
+  logits[7] = -0.0F;
+  logits[200] = 0.0F;
+
+  EXPECT_EQ(SampleOne(Greedy(logits)).token_id, 7);
+  SampleRequest request = Drawing(logits);
+  request.row.top_k = 1;
+  EXPECT_EQ(SampleOne(request).token_id, 7);
+  EXPECT_EQ(SampleOne(Greedy(logits, 2)).top[0].first, 7);
+}
+
+TEST(SampleTest, TemperaturesBelowOneIn100000AreGreedy) {
+  // At any temperature the two would be equally likely.
+  SampleRequest request = Drawing({1.0F, 1.0F + FLT_EPSILON});
+  for (const float temperature : {0.0F, 9.9e-6F}) {
+    request.row.temperature = temperature;
+    for (const SampledRow& row : SampleRows(WithSeeds(request, 20))) {
+      EXPECT_EQ(row.token_id, 1);
+    }
+  }
+  request.row.temperature = 1e-5F;
+  int zeros = 0;
+  for (const SampledRow& row : SampleRows(WithSeeds(request, 100))) {
+    zeros += row.token_id == 0 ? 1 : 0;
+  }
+  EXPECT_GT(zeros, 30);
+  EXPECT_LT(zeros, 70);
+}
+
+// ---- Rows that cannot be sampled ----
+
+TEST(SampleTest, RowsThatAreNotFiniteAreReportedAndHarmNoOther) {
+  SampleRequest greedy = Greedy(RandomFloats(99, 3, 1.0F), 2);
+  SampleRequest drawing = Drawing(greedy.logits);
+  drawing.row.top_k = 5;
+  drawing.adjustments = {{5, 1.0F, 1, 1}, {98, -kInfinity, 0, 0}};
+  for (const SampleRequest& request : {greedy, drawing}) {
+    const SampledRow healthy = SampleOne(request);
+    ASSERT_TRUE(healthy.finite);
+    for (const float bad : {NAN, kInfinity, -kInfinity}) {
+      for (const size_t where : {0U, 5U, 63U, 64U, 98U}) {
+        std::vector<SampleRequest> requests(3, request);
+        requests[1].logits[where] = bad;
+
+        const std::vector<SampledRow> rows = SampleRows(requests);
+
+        EXPECT_FALSE(rows[1].finite) << bad << " at " << where;
+        EXPECT_EQ(rows[1].token_id, 0);
+        EXPECT_EQ(rows[0], healthy);
+        EXPECT_EQ(rows[2], healthy);
+      }
+    }
+  }
+}
+
+TEST(SampleTest, ARowOfNaNsIsReported) {
+  for (const size_t vocab : {5U, 5000U}) {
+    EXPECT_FALSE(SampleOne(Greedy(std::vector<float>(vocab, NAN), 3)).finite);
+    EXPECT_FALSE(SampleOne(Drawing(std::vector<float>(vocab, NAN))).finite);
+  }
+}
+
+TEST(SampleTest, ABannedVocabularyIsReportedNotDrawnFrom) {
+  for (const float temperature : {0.0F, 1.0F}) {
+    for (const int32_t num_logprobs : {-1, 1}) {
+      SampleRequest request = Greedy({0.0F, 1.0F, 2.0F}, num_logprobs);
+      request.row.temperature = temperature;
+      request.adjustments = {{2, -kInfinity, 0, 0}, {0, -kInfinity, 0, 0}, {1, -kInfinity, 0, 0}};
+
+      const SampledRow row = SampleOne(request);
+
+      EXPECT_FALSE(row.finite);
+      EXPECT_EQ(row.token_id, 0);
+      if (num_logprobs > 0) {  // of the row as the model gave it
+        EXPECT_EQ(row.top[0].first, 2);
+      }
+    }
+  }
+}
+
+TEST(SampleTest, TheOneTokenThatIsNotBannedIsDrawn) {
+  for (const int32_t top_k : {0, 2, 100}) {
+    SampleRequest request = Drawing(RandomFloats(400, 4, 3.0F));
+    request.row.top_k = top_k;
+    request.row.top_p = 0.9F;
+    for (TokenId token_id = 0; token_id < 400; ++token_id) {
+      if (token_id != 321) {
+        request.adjustments.push_back({token_id, -kInfinity, 0, 0});
+      }
+    }
+    for (const SampledRow& row : SampleRows(WithSeeds(request, 4))) {
+      EXPECT_TRUE(row.finite);
+      EXPECT_EQ(row.token_id, 321);
+    }
+  }
+}
+
+// ---- Adjustments ----
+
+TEST(SampleTest, PenaltiesCountWhatTheyShould) {
+  const auto token_of = [](std::vector<float> logits,
+                           const SampleRow& row,
+                           std::vector<LogitAdjustment> adjustments) {
+    return SampleOne({row, std::move(logits), std::move(adjustments)}).token_id;
+  };
+  const SampleRow repetition = {.repetition_penalty = 2.0F};
+  EXPECT_EQ(token_of({3.0F, 2.0F}, repetition, {{0, 0.0F, 0, 1}}), 1);    // 1.5 against 2
+  EXPECT_EQ(token_of({3.0F, 1.4F}, repetition, {{0, 0.0F, 2, 1}}), 0);    // once, not twice
+  EXPECT_EQ(token_of({-1.0F, -1.5F}, repetition, {{0, 0.0F, 0, 1}}), 1);  // -2 against -1.5
+  EXPECT_EQ(token_of({3.0F, 2.0F}, repetition, {{0, 0.5F, 0, 0}}), 0);    // not in the context
+  // The bias comes first: (3 - 2) / 2 against 0.75, not 3 / 2 - 2.
+  EXPECT_EQ(token_of({3.0F, 0.25F}, repetition, {{0, -2.0F, 0, 1}}), 0);
+  EXPECT_EQ(token_of({3.0F, 0.75F}, repetition, {{0, -2.0F, 0, 1}}), 1);
+
+  const SampleRow frequency = {.frequency_penalty = 1.0F};
+  EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 1, 1}}), 0);  // 2
+  EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 2, 1}}), 1);  // 1
+  EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 0, 1}}), 0);  // in the prompt alone
+
+  const SampleRow presence = {.presence_penalty = 1.0F};
+  EXPECT_EQ(token_of({3.0F, 1.5F}, presence, {{0, 0.0F, 5, 1}}), 0);  // 2: once
+  EXPECT_EQ(token_of({3.0F, 2.5F}, presence, {{0, 0.0F, 1, 1}}), 1);  // 2 against 2.5
+  EXPECT_EQ(token_of({3.0F, 2.5F}, presence, {{0, 0.0F, 0, 1}}), 0);  // in the prompt alone
+
+  // Repetition before frequency and presence: 3 / 2 - 1 against 0.75, not (3 - 1) / 2.
+  const SampleRow both = {.repetition_penalty = 2.0F, .presence_penalty = 1.0F};
+  EXPECT_EQ(token_of({3.0F, 0.75F}, both, {{0, 0.0F, 1, 1}}), 1);
+}
+
+TEST(SampleTest, EveryAdjustmentOfALongListIsApplied) {
+  // All tokens but one are pushed down, by more adjustments than the CTA has threads.
+  std::vector<SampleRequest> requests;
+  for (const TokenId spared : {0, 511, 999}) {
+    SampleRequest request = Greedy(std::vector<float>(1000, 5.0F), 1);
+    for (TokenId token_id = 999; token_id >= 0; --token_id) {
+      if (token_id != spared) {
+        request.adjustments.push_back({token_id, -0.5F, 0, 0});
+      }
+    }
+    requests.push_back(request);
+  }
+
+  const std::vector<SampledRow> rows = SampleRows(requests);
+
+  EXPECT_EQ(rows[0].token_id, 0);
+  EXPECT_EQ(rows[1].token_id, 511);
+  EXPECT_EQ(rows[2].token_id, 999);
+}
+
+// ---- Filters, with wide margins ----
+
+// The set of tokens that some seed draws.
+std::vector<TokenId> TokensDrawn(const SampleRequest& request, int draws = 60) {
+  std::vector<TokenId> tokens;
+  for (const SampledRow& row : SampleRows(WithSeeds(request, draws))) {
+    EXPECT_TRUE(row.finite);
+    tokens.push_back(row.token_id);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+// Probabilities 0.4, 0.3, 0.2, 0.1 of tokens 3, 0, 4, 1; token 2 has next to none.
+SampleRequest FiveTokens() {
+  return Drawing({std::log(0.3F), std::log(0.1F), -60.0F, std::log(0.4F), std::log(0.2F)});
+}
+
+using Tokens = std::vector<TokenId>;
+
+TEST(SampleTest, WithoutFiltersEveryTokenIsDrawn) {
+  EXPECT_EQ(TokensDrawn(FiveTokens()), (Tokens{0, 1, 3, 4}));
+}
+
+TEST(SampleTest, TopKKeepsTheLikeliest) {
+  SampleRequest request = FiveTokens();
+  const std::vector<Tokens> expected = {{3}, {0, 3}, {0, 3, 4}, {0, 1, 3, 4}, {0, 1, 3, 4}};
+  for (int32_t top_k = 1; top_k <= 5; ++top_k) {
+    request.row.top_k = top_k;
+    EXPECT_EQ(TokensDrawn(request), expected[static_cast<size_t>(top_k - 1)]) << top_k;
+  }
+}
+
+TEST(SampleTest, TopPKeepsTheSmallestSetThatReachesIt) {
+  SampleRequest request = FiveTokens();
+  for (const auto& [top_p, expected] :
+       std::vector<std::pair<float, Tokens>>{{1e-6F, {3}},
+                                             {0.39F, {3}},
+                                             {0.41F, {0, 3}},
+                                             {0.69F, {0, 3}},
+                                             {0.71F, {0, 3, 4}},
+                                             {0.89F, {0, 3, 4}},
+                                             {0.91F, {0, 1, 3, 4}}}) {
+    request.row.top_p = top_p;
+    EXPECT_EQ(TokensDrawn(request), expected) << top_p;
+  }
+}
+
+TEST(SampleTest, MinPKeepsWhatIsNotTooUnlikely) {
+  SampleRequest request = FiveTokens();
+  for (const auto& [min_p, expected] : std::vector<std::pair<float, Tokens>>{
+           {1.0F, {3}}, {0.76F, {3}}, {0.74F, {0, 3}}, {0.49F, {0, 3, 4}}, {0.24F, {0, 1, 3, 4}}}) {
+    request.row.min_p = min_p;
+    EXPECT_EQ(TokensDrawn(request), expected) << min_p;
+  }
+}
+
+TEST(SampleTest, EachFilterCountsOverWhatTheOthersLeft) {
+  SampleRequest request = FiveTokens();
+  // Of 0.4 and 0.3 that top-k leaves, 0.4 is 57 percent.
+  request.row.top_k = 2;
+  request.row.top_p = 0.5F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{3}));
+  request.row.top_p = 0.6F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
+
+  // Of 0.4, 0.3 and 0.2 that min-p leaves, the first two are 78 percent.
+  request.row.top_k = 0;
+  request.row.min_p = 0.4F;
+  request.row.top_p = 0.75F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
+  request.row.top_p = 0.8F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3, 4}));
+  request.row.top_k = 2;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
+}
+
+TEST(SampleTest, TheTemperatureComesBeforeTheFilters) {
+  SampleRequest request = FiveTokens();
+  // At 0.5 the probabilities are 16, 9, 4 and 1 of 30.
+  request.row.temperature = 0.5F;
+  request.row.top_p = 0.52F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{3}));
+  request.row.top_p = 0.55F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
+  request.row.top_p = 1.0F;
+  request.row.min_p = 0.5F;
+  EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
+}
+
+// Vocabularies that the short list, the histogram and the digits of the rank have to cut.
+TEST(SampleTest, AmongEqualsTheLowestIdsAreKept) {
+  for (const int32_t vocab : {8, 1000, 20000}) {
+    for (const float share : {0.125F, 0.25F, 0.75F}) {
+      SampleRequest request = Drawing(std::vector<float>(static_cast<size_t>(vocab), 2.5F));
+      const auto kept = static_cast<int32_t>(static_cast<float>(vocab) * share);
+      std::vector<SampleRequest> requests;
+      for (const bool by_count : {true, false}) {
+        request.row.top_k = by_count ? kept : 0;
+        request.row.top_p = by_count ? 1.0F : share;
+        for (const uint64_t seed : {1U, 2U, 3U}) {
+          request.row.seed = seed;
+          requests.push_back(request);
+        }
+      }
+      const std::vector<SampledRow> rows = SampleRows(requests);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        // The draw among `kept` tokens of equal weight.
+        const double u = UniformOf(requests[i].row);
+        EXPECT_EQ(rows[i].token_id, static_cast<TokenId>(u * kept)) << vocab << " " << share;
+      }
+    }
+  }
+}
+
+TEST(SampleTest, OneTokenOfAVocabularyOfOne) {
+  SampleRequest request = Drawing({-7.0F});
+  request.row.top_k = 1;
+  request.row.top_p = 0.5F;
+  request.row.num_logprobs = 20;
+
+  const SampledRow row = SampleOne(request);
+
+  EXPECT_EQ(row.token_id, 0);
+  EXPECT_EQ(row.logprob, 0.0F);
+  ASSERT_EQ(row.top.size(), 1U);
+  EXPECT_EQ(row.top[0], std::make_pair(0, 0.0F));
+}
+
+TEST(SampleTest, FiltersThatKeepEverythingChangeNothing) {
+  SampleRequest off = Drawing(RandomFloats(1000, 8, 1.0F));
+  SampleRequest top_k = off;
+  top_k.row.top_k = 1000;
+  SampleRequest top_p = off;
+  top_p.row.top_p = std::nextafter(1.0F, 0.0F);
+  SampleRequest beyond = off;
+  beyond.row.top_k = 5000;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::vector<SampleRequest> requests = {off, top_k, top_p, beyond};
+    for (SampleRequest& request : requests) {
+      request.row.seed = seed;
+    }
+    const std::vector<SampledRow> rows = SampleRows(requests);
+    EXPECT_EQ(rows[1], rows[0]);
+    EXPECT_EQ(rows[2], rows[0]);
+    EXPECT_EQ(rows[3], rows[0]);
+  }
+}
+
+TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
+  // As good as greedy.
+  SampleRequest request = Drawing(RandomFloats(1000, 9, 3.0F));
+  const TokenId best = SampleOne(Greedy(request.logits)).token_id;
+  for (const float top_p : {1.0F, 0.9F}) {
+    request.row.temperature = 1e-5F;
+    request.row.top_p = top_p;
+    EXPECT_EQ(TokensDrawn(request, 10), (Tokens{best}));
+  }
+  // As good as flat.
+  request.row.temperature = 100.0F;
+  EXPECT_EQ(CountNarrowDifferences(WithSeeds(request, 20)), 0);
+
+  // The difference of the logits is infinite in fp32.
+  for (const int32_t top_k : {0, 2, 40}) {
+    std::vector<float> logits(64, -FLT_MAX);
+    logits[17] = FLT_MAX;
+    SampleRequest far = Drawing(logits);
+    far.row.top_k = top_k;
+    far.row.num_logprobs = 2;
+    for (const SampledRow& row : SampleRows(WithSeeds(far, 4))) {
+      EXPECT_TRUE(row.finite);
+      EXPECT_EQ(row.token_id, 17);
+      EXPECT_EQ(row.logprob, 0.0F);
+    }
+  }
+}
+
+// ---- Log-probabilities ----
+
+TEST(SampleTest, LogprobsAreAccurateAndSorted) {
+  for (const int64_t vocab : {5, 1000, 5003, 32000, 128256}) {
+    for (const float scale : {0.1F, 3.0F, 30.0F}) {
+      if (vocab == 128256 && scale == 0.1F) {
+        continue;
+      }
+      SampleRequest request = Greedy(RandomFloats(vocab, 20, scale), 20);
+      const std::vector<double> expected = ReferenceLogprobs(request.logits);
+      std::vector<double> logits(request.logits.begin(), request.logits.end());
+      const std::vector<size_t> order = sample_reference::Ranked(logits);
+
+      const SampledRow row = SampleOne(request);
+
+      EXPECT_NEAR(row.logprob, expected[order[0]], 1e-5);
+      ASSERT_EQ(row.top.size(), static_cast<size_t>(std::min<int64_t>(20, vocab)));
+      for (size_t k = 0; k < row.top.size(); ++k) {
+        EXPECT_EQ(row.top[k].first, static_cast<TokenId>(order[k])) << "of " << vocab;
+        EXPECT_NEAR(row.top[k].second, expected[order[k]], 1e-5);
+      }
+    }
+  }
+}
+
+TEST(SampleTest, TopLogprobsBreakTiesByTheLowestId) {
+  for (const size_t vocab : {300U, 5003U, 40000U}) {  // the latter overflow the short list
+    std::vector<float> logits(vocab, 0.0F);
+    logits[200] = 1.0F;
+
+    const SampledRow row = SampleOne(Greedy(logits, 20));
+
+    EXPECT_EQ(row.top[0].first, 200);
+    for (TokenId k = 1; k < 20; ++k) {
+      EXPECT_EQ(row.top[static_cast<size_t>(k)].first, k - 1);
+    }
+  }
+}
+
+TEST(SampleTest, LogprobsAreOfTheRowAsTheModelGaveIt) {
+  const std::vector<float> logits = RandomFloats(700, 21, 2.0F);
+  const SampledRow plain = SampleOne(Greedy(logits, 3));
+  const TokenId other = plain.top[2].first;
+
+  SampleRequest biased = Greedy(logits, 3);
+  biased.adjustments = {{1, 0.1F, 0, 0}, {other, 50.0F, 3, 1}, {2, -kInfinity, 0, 0}};
+  biased.row.presence_penalty = 0.3F;
+  biased.row.repetition_penalty = 1.3F;
+  const SampledRow row = SampleOne(biased);
+
+  EXPECT_EQ(row.token_id, other);
+  EXPECT_EQ(row.logprob, plain.top[2].second);
+  EXPECT_EQ(row.top, plain.top);
+}
+
+TEST(SampleTest, LogprobsOfDrawsAreThoseOfTheTokenDrawn) {
+  SampleRequest request = Drawing(RandomFloats(1000, 22, 1.0F));
+  request.row.temperature = 2.0F;
+  request.row.num_logprobs = 0;
+  for (TokenId token_id = 0; token_id < 1000; token_id += 2) {
+    request.adjustments.push_back({token_id, 0.25F, 1, 1});
+  }
+  const std::vector<double> expected = ReferenceLogprobs(request.logits);
+  for (const SampledRow& row : SampleRows(WithSeeds(request, 20))) {
+    EXPECT_NEAR(row.logprob, expected[static_cast<size_t>(row.token_id)], 1e-5);
+  }
+}
+
+// ---- Rows alone and together ----
+
+SampleRequest RandomRequest(int64_t vocab, std::mt19937& generator) {
+  const auto one_of = [&](std::initializer_list<float> values) {
+    return values.begin()[generator() % values.size()];
+  };
+  SampleRequest request;
+  request.logits = RandomFloats(
+      vocab, static_cast<uint32_t>(generator()), one_of({0.0F, 0.3F, 2.0F, 2.0F, 8.0F}));
+  request.row = {
+      .temperature = one_of({0.0F, 0.2F, 0.8F, 1.0F, 1.0F, 3.0F}),
+      .top_p = one_of({1.0F, 1.0F, 0.99F, 0.9F, 0.3F, 0.001F}),
+      .min_p = one_of({0.0F, 0.0F, 0.01F, 0.5F}),
+      .top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 50, 300, 1000, 20000})),
+      .repetition_penalty = one_of({1.0F, 1.0F, 1.5F, 0.8F}),
+      .presence_penalty = one_of({0.0F, 0.0F, 1.0F}),
+      .frequency_penalty = one_of({0.0F, 0.0F, 0.5F, -0.5F}),
+      .sequence_index = static_cast<int32_t>(generator() % 3),
+      .token_index = static_cast<int32_t>(generator() % 1000),
+      .num_logprobs = static_cast<int32_t>(one_of({-1, -1, 0, 3, 20})),
+      .seed = generator(),
+  };
+  if (generator() % 2 == 0) {
+    for (auto token_id = static_cast<TokenId>(generator() % 3); token_id < vocab;
+         token_id += 1 + static_cast<TokenId>(generator() % 9)) {
+      const auto count = static_cast<int32_t>(generator() % 3);
+      request.adjustments.push_back({token_id,
+                                     one_of({0.0F, 0.0F, 2.0F, -1.0F, -kInfinity}),
+                                     count,
+                                     count > 0 || generator() % 2 == 0 ? 1 : 0});
+    }
+  }
+  return request;
+}
+
+TEST(SampleTest, ARowDependsOnItselfAlone) {
+  std::mt19937 generator(31);
+  for (const int64_t vocab : {777, 5000}) {
+    std::vector<SampleRequest> requests;
+    for (int i = 0; i < 30; ++i) {
+      requests.push_back(RandomRequest(vocab, generator));
+    }
+    const std::vector<SampledRow> together = SampleRows(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(together[i], SampleOne(requests[i])) << "row " << i;
+    }
+  }
+}
+
+// With padding 3 three rows of four start between 16-byte boundaries.
+TEST(SampleTest, ARowDoesNotDependOnItsAddress) {
+  std::mt19937 generator(32);
+  std::vector<SampleRequest> requests;
+  for (int i = 0; i < 16; ++i) {
+    SampleRequest request = RandomRequest(6000, generator);
+    request.row.num_logprobs = 5;
+    requests.push_back(request);
+  }
+  const std::vector<SampledRow> aligned = SampleRows(requests, 0);
+  for (const int64_t padding : {1, 2, 3, 4}) {
+    EXPECT_EQ(SampleRows(requests, padding), aligned) << padding;
+  }
+}
+
+// ---- Against the reference ----
+
+TEST(SampleTest, AgreesWithTheReferenceOnRandomRequests) {
+  std::mt19937 generator(33);
+  int narrow = 0;
+  for (const int64_t vocab : {2, 5, 37, 130, 1000, 1000, 1000, 3001, 4096, 5003, 9000}) {
+    std::vector<SampleRequest> requests;
+    for (int i = 0; i < 60; ++i) {
+      requests.push_back(RandomRequest(vocab, generator));
+    }
+    narrow += CountNarrowDifferences(requests);
+  }
+  EXPECT_LE(narrow, 1);
+}
+
+// Each way of finding the cutoff, on vocabularies of models.
+TEST(SampleTest, AgreesWithTheReferenceOnLargeVocabularies) {
+  int narrow = 0;
+  for (const int64_t vocab : {32000, 50257, 128256}) {
+    SampleRequest request = Drawing(RandomFloats(vocab, 41, 2.5F));
+    std::vector<SampleRequest> requests(8, request);
+    requests[1].row.top_k = 50;
+    requests[1].row.top_p = 0.95F;
+    requests[2].row.top_p = 0.3F;
+    requests[3].row.top_p = 0.97F;
+    requests[4].row.top_k = 5000;
+    requests[4].row.top_p = 0.9F;
+    requests[5].row.top_k = 30000;
+    requests[5].row.temperature = 0.7F;
+    requests[6].row.min_p = 0.001F;
+    requests[6].row.top_p = 0.95F;
+    requests[7].logits = RandomFloats(vocab, 42, 0.02F);
+    requests[7].row.top_p = 0.6F;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].row.seed = 70 + i;
+    }
+    narrow += CountNarrowDifferences(requests, 0);
+  }
+  EXPECT_EQ(narrow, 0);
+}
+
+// Logits as bf16 gives them: so many ties that cuts fall within them, and more than fit in the
+// list.
+TEST(SampleTest, AgreesWithTheReferenceWhereManyTokensTie) {
+  std::mt19937 generator(43);
+  std::vector<SampleRequest> requests;
+  for (int i = 0; i < 24; ++i) {
+    SampleRequest request = Drawing(RandomFloats(12000, 50 + static_cast<uint32_t>(i), 1.0F));
+    const float step = i % 2 == 0 ? 1.0F : 0.25F;
+    for (float& logit : request.logits) {
+      logit = std::round(logit / step) * step;
+    }
+    request.row.seed = generator();
+    request.row.top_k = i % 3 == 0 ? 0 : static_cast<int32_t>(1 + generator() % 11000);
+    request.row.top_p = i % 3 == 1 ? 1.0F : 0.05F + 0.9F * static_cast<float>(i) / 24.0F;
+    requests.push_back(request);
+  }
+  EXPECT_EQ(CountNarrowDifferences(requests), 0);
+}
+
+// Many draws with different seeds: nothing outside the kept set, and frequencies that a chi-square
+// test at one in a million accepts.
+TEST(SampleTest, DrawsFollowTheDistribution) {
+  constexpr int kDraws = 1500;
+  SampleRequest plain = Drawing(RandomFloats(60, 61, 1.5F));
+  SampleRequest filtered = plain;
+  filtered.row.temperature = 1.7F;
+  filtered.row.top_k = 30;
+  filtered.row.top_p = 0.9F;
+  filtered.row.min_p = 0.02F;
+  SampleRequest by_histogram = plain;
+  by_histogram.row.top_k = 40;
+  by_histogram.row.top_p = 0.93F;
+  SampleRequest adjusted = plain;
+  adjusted.row.repetition_penalty = 1.5F;
+  adjusted.row.presence_penalty = 0.5F;
+  adjusted.adjustments = {{1, 2.0F, 1, 1}, {7, -kInfinity, 0, 0}, {20, 0.0F, 0, 1}};
+  for (const SampleRequest& request : {plain, filtered, by_histogram, adjusted}) {
+    const std::vector<double> probabilities = ReferenceProbabilities(request);
+    std::vector<double> counts(probabilities.size(), 0.0);
+    for (const SampledRow& row : SampleRows(WithSeeds(request, kDraws))) {
+      counts[static_cast<size_t>(row.token_id)] += 1.0;
+    }
+
+    double chi_square = 0.0;
+    double degrees = -1.0;
+    double rare_expected = 0.0;
+    double rare_count = 0.0;
+    for (size_t token = 0; token < counts.size(); ++token) {
+      const double expected = probabilities[token] * kDraws;
+      if (expected == 0.0) {
+        EXPECT_EQ(counts[token], 0.0) << "token " << token;
+      } else if (expected < 10.0) {
+        rare_expected += expected;
+        rare_count += counts[token];
+      } else {
+        chi_square += (counts[token] - expected) * (counts[token] - expected) / expected;
+        degrees += 1.0;
+      }
+    }
+    if (rare_expected > 0.0) {
+      chi_square += (rare_count - rare_expected) * (rare_count - rare_expected) /
+                    std::max(rare_expected, 1.0);
+      degrees += 1.0;
+    }
+    // Wilson and Hilferty: the cube root of chi-square / degrees is nearly normal.
+    ASSERT_GT(degrees, 5.0);
+    const double spread = 2.0 / (9.0 * degrees);
+    const double z = (std::cbrt(chi_square / degrees) - (1.0 - spread)) / std::sqrt(spread);
+    EXPECT_LT(z, 4.75) << "chi-square " << chi_square << " of " << degrees;
+  }
+}
+
+TEST(SampleTest, NoRowsAreNoWork) {
+  EXPECT_EQ(Sample({.num_rows = 0, .vocab_size = 10}, nullptr), 0);
+}
+
+}  // namespace
+}  // namespace quire::gpu

@@ -1,0 +1,25 @@
+// Which sanitizer this build has: tests that plant a bug expect it to be found by the one that can.
+#ifndef QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_
+#define QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_
+
+#ifndef __has_feature  // clang's
+#define __has_feature(feature) 0
+#endif
+
+namespace quire::gpu {
+
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+inline constexpr bool kUnderAsan = true;
+#else
+inline constexpr bool kUnderAsan = false;
+#endif
+
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+inline constexpr bool kUnderTsan = true;
+#else
+inline constexpr bool kUnderTsan = false;
+#endif
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_

@@ -1,0 +1,167 @@
+#include "kernels/gpu/step_packer.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int32_t kGroup = 4;
+constexpr int32_t kSplitTokens = 256;
+constexpr int32_t kColumns = 3;
+
+// The host arrays of a step: a sequence brings query_len tokens and has seq_len with them.
+struct Step {
+  std::vector<TokenId> token_ids;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> slots;
+  std::vector<int32_t> query_start = {0};
+  std::vector<int32_t> seq_lens;
+  std::vector<BlockId> tables;
+  std::vector<int32_t> logits_rows;
+
+  void Add(int32_t query_len, int32_t seq_len, bool is_sampled) {
+    for (int32_t i = 0; i < query_len; ++i) {
+      token_ids.push_back(static_cast<TokenId>(100 + token_ids.size()));
+      positions.push_back(seq_len - query_len + i);
+      slots.push_back(1000 + static_cast<int64_t>(slots.size()));
+    }
+    query_start.push_back(static_cast<int32_t>(token_ids.size()));
+    seq_lens.push_back(seq_len);
+    for (int32_t column = 0; column < kColumns; ++column) {
+      tables.push_back(static_cast<BlockId>(10 * seq_lens.size()) + column);
+    }
+    if (is_sampled) {
+      logits_rows.push_back(static_cast<int32_t>(token_ids.size()) - 1);
+    }
+  }
+
+  StepInputs View() const {
+    return {.num_tokens = static_cast<int32_t>(token_ids.size()),
+            .num_seqs = static_cast<int32_t>(seq_lens.size()),
+            .num_logits = static_cast<int32_t>(logits_rows.size()),
+            .max_blocks_per_seq = kColumns,
+            .token_ids = token_ids.data(),
+            .positions = positions.data(),
+            .slot_mapping = slots.data(),
+            .query_start = query_start.data(),
+            .seq_lens = seq_lens.data(),
+            .block_tables = tables.data(),
+            .logits_rows = logits_rows.data()};
+  }
+};
+
+// Packs into its own memory, so that the pointers of the result can be followed.
+class StepPackerTest : public testing::Test {
+ protected:
+  PackedStep Pack(const Step& step, bool pad_decodes = true) {
+    StepPacker packer(kGroup, kSplitTokens, pad_decodes);
+    memory_.assign(static_cast<size_t>(packer.Plan(step.View())), std::byte{0xFF});
+    return packer.Write(step.View(), memory_.data(), memory_.data());
+  }
+
+  template <typename T>
+  static std::vector<T> List(const T* values, int32_t count) {
+    return {values, values + count};
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
+  Step step;
+  step.Add(1, 300, true);
+  step.Add(1, 5, true);
+  step.Add(1, 256, true);
+
+  const PackedStep packed = Pack(step);
+
+  EXPECT_TRUE(packed.is_decode_only);
+  EXPECT_EQ(packed.shape, (DecodeShape{.num_seqs = 4, .max_blocks_per_seq = 4}));
+  EXPECT_EQ(packed.num_decodes, 4);
+  EXPECT_EQ(packed.num_items, 0);
+  EXPECT_EQ(packed.decode_seq_index, nullptr);
+  EXPECT_EQ(packed.max_splits, 2 + 1 + 1);
+  const StepInputs& inputs = packed.inputs;
+  EXPECT_EQ(inputs.num_tokens, 4);
+  EXPECT_THAT(List(inputs.token_ids, 4), ElementsAre(100, 101, 102, 0));
+  EXPECT_THAT(List(inputs.positions, 4), ElementsAre(299, 4, 255, 0));
+  EXPECT_THAT(List(inputs.slot_mapping, 4), ElementsAre(1000, 1001, 1002, -1));
+  EXPECT_THAT(List(inputs.seq_lens, 4), ElementsAre(300, 5, 256, 0));
+  EXPECT_THAT(List(inputs.query_start, 5), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(List(inputs.logits_rows, 4), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(List(inputs.block_tables, 16),
+              ElementsAre(10, 11, 12, 0, 20, 21, 22, 0, 30, 31, 32, 0, 0, 0, 0, 0));
+}
+
+TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {
+  Step step;
+  step.Add(20, 20, true);    // 80 rows: two items
+  step.Add(1, 700, true);    // a decode of three splits
+  step.Add(16, 116, false);  // 64 rows: one item, not sampled
+
+  const PackedStep packed = Pack(step);
+
+  EXPECT_FALSE(packed.is_decode_only);
+  EXPECT_EQ(packed.inputs.num_tokens, 37);
+  EXPECT_EQ(packed.inputs.max_blocks_per_seq, kColumns);
+  EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(1));
+  EXPECT_EQ(packed.max_splits, 3);
+  std::vector<std::pair<int32_t, int32_t>> items;
+  for (const gpu::PrefillItem& item : List(packed.items, packed.num_items)) {
+    items.emplace_back(item.sequence, item.first_row);
+  }
+  // The longest context first: sequence 2 has 100 tokens before its first row.
+  EXPECT_THAT(items, ElementsAre(std::pair(2, 0), std::pair(0, 64), std::pair(0, 0)));
+  EXPECT_THAT(List(packed.inputs.logits_rows, packed.inputs.num_logits), ElementsAre(19, 20));
+}
+
+TEST_F(StepPackerTest, ADecodeThatIsNotSampledKeepsTheStepFromBeingRepeated) {
+  Step step;
+  step.Add(1, 8, true);
+  step.Add(1, 9, false);
+
+  EXPECT_FALSE(Pack(step).is_decode_only);
+}
+
+TEST_F(StepPackerTest, WithoutPaddingTheArraysAreThoseGiven) {
+  Step step;
+  step.Add(1, 8, true);
+  step.Add(1, 9, true);
+  step.Add(1, 10, true);
+
+  const PackedStep packed = Pack(step, /*pad_decodes=*/false);
+
+  EXPECT_FALSE(packed.is_decode_only);
+  EXPECT_EQ(packed.inputs.num_seqs, 3);
+  EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(0, 1, 2));
+  EXPECT_THAT(List(packed.inputs.seq_lens, 3), ElementsAre(8, 9, 10));
+}
+
+TEST(DecodeBucketTest, GrowsFinelyAtFirstAndCoarselyLater) {
+  const std::vector<std::pair<int32_t, int32_t>> expected = {{1, 1},
+                                                             {2, 2},
+                                                             {3, 4},
+                                                             {5, 8},
+                                                             {8, 8},
+                                                             {9, 16},
+                                                             {17, 24},
+                                                             {64, 64},
+                                                             {65, 80},
+                                                             {256, 256},
+                                                             {257, 288},
+                                                             {512, 512}};
+  for (const auto& [num_seqs, bucket] : expected) {
+    EXPECT_EQ(DecodeBucket(num_seqs), bucket) << num_seqs;
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,291 @@
+// Runs whole models on the GPU backend. Here it is the emulated library, the same kernels on the
+// CPU; QUIRE_TEST_DEVICE=cuda takes a GPU. Expected is what the reference backend computes in fp32
+// from the same weights.
+//
+// Tolerance: activations are bf16, 8 bits of fraction. Some twenty roundings of relative size 2^-9
+// lie between a token and its logits in two layers; together they come to about 1e-2 of the logits.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "common/json/json.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/gpu_library.h"
+#include "kernels/reference/reference_backend.h"
+#include "tests/support/random.h"
+#include "tests/worker/model/model_dir.h"
+#include "tests/worker/model/model_runner.h"
+#include "tests/worker/model/random_model.h"
+#include "worker/model/model.h"
+
+namespace quire {
+namespace {
+
+constexpr double kTolerance = 2e-2;
+constexpr int64_t kNumBlocks = 64;
+constexpr int32_t kVocabSize = 128;
+
+std::string DeviceName() {
+  const char* name = std::getenv("QUIRE_TEST_DEVICE");
+  return name == nullptr ? "emu" : name;
+}
+
+std::unique_ptr<KernelBackend> MakeGpuBackend(const GpuBackendOptions& options = {}) {
+  auto library = GpuLibrary::Open(DeviceName(), 0);
+  EXPECT_TRUE(library.ok()) << library.status();
+  auto backend = CreateGpuBackend(*library, options);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return std::move(*backend);
+}
+
+Json DecoderConfig(const std::string& architecture, const Json& more = Json::object()) {
+  Json config = {{"architectures", {architecture}},
+                 {"vocab_size", kVocabSize},
+                 {"hidden_size", 128},
+                 {"intermediate_size", 192},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 64},
+                 {"rms_norm_eps", 1e-5},
+                 {"max_position_embeddings", 1024},
+                 {"torch_dtype", "bfloat16"}};
+  config.update(more);
+  return config;
+}
+
+Json OptConfig(const Json& more = Json::object()) {
+  Json config = {{"architectures", {"OPTForCausalLM"}},
+                 {"vocab_size", kVocabSize},
+                 {"hidden_size", 256},
+                 {"word_embed_proj_dim", 256},
+                 {"ffn_dim", 192},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4},
+                 {"do_layer_norm_before", true},
+                 {"max_position_embeddings", 1024},
+                 {"torch_dtype", "bfloat16"}};
+  config.update(more);
+  return config;
+}
+
+struct Family {
+  std::string name;
+  Json config;
+};
+
+std::vector<Family> Families() {
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  return {
+      {"llama", DecoderConfig("LlamaForCausalLM")},
+      {"llama_tied", DecoderConfig("LlamaForCausalLM", {{"tie_word_embeddings", true}})},
+      {"llama3_rope", DecoderConfig("LlamaForCausalLM", {{"rope_scaling", llama3}})},
+      {"llama_of_group_1", DecoderConfig("LlamaForCausalLM", {{"num_key_value_heads", 4}})},
+      {"llama_head_dim_96", DecoderConfig("LlamaForCausalLM", {{"head_dim", 96}})},
+      {"mistral_window", DecoderConfig("MistralForCausalLM", {{"sliding_window", 24}})},
+      {"qwen2", DecoderConfig("Qwen2ForCausalLM")},
+      {"qwen3", DecoderConfig("Qwen3ForCausalLM")},
+      {"opt", OptConfig()},
+      {"opt_post_norm", OptConfig({{"do_layer_norm_before", false}, {"word_embed_proj_dim", 128}})},
+  };
+}
+
+// A model on one backend, with sequences on it.
+class Served {
+ public:
+  Served(const std::string& model_dir, std::unique_ptr<KernelBackend> backend)
+      : backend_(std::move(backend)) {
+    auto model = LoadModel(model_dir, *backend_, nullptr);
+    EXPECT_TRUE(model.ok()) << model.status();
+    model_ = std::move(*model);
+    runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  }
+
+  ModelRunner* operator->() { return runner_.get(); }
+
+ private:
+  std::unique_ptr<KernelBackend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+std::vector<TokenId> RandomPrompt(int32_t length, uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> prompt;
+  for (int32_t i = 0; i < length; ++i) {
+    prompt.push_back(random.Below(kVocabSize));
+  }
+  return prompt;
+}
+
+TokenId Greedy(const std::vector<float>& logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(got[i]));
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(error / norm), kTolerance);
+}
+
+class GpuModelTest : public testing::TestWithParam<Family> {
+ protected:
+  void SetUp() override { WriteRandomModel(GetParam().config, /*seed=*/1, &dir_); }
+
+  ModelDir dir_;
+};
+
+TEST_P(GpuModelTest, PrefillInChunksAndDecodeAgreeWithTheReference) {
+  Served gpu(dir_.path(), MakeGpuBackend());
+  Served reference(dir_.path(), CreateReferenceBackend());
+  const std::vector<TokenId> prompt = RandomPrompt(/*length=*/41, /*seed=*/2);
+
+  const int sequence = gpu->AddSequence();
+  ASSERT_EQ(reference->AddSequence(), sequence);
+  std::vector<float> got = gpu->Feed(sequence, prompt, /*chunk=*/17);
+  std::vector<float> expected = reference->Feed(sequence, prompt, /*chunk=*/17);
+
+  ExpectClose(got, expected);
+  for (int step = 0; step < 4; ++step) {
+    // Both go on with the reference's token, so that a near tie does not part them.
+    const ModelRunner::Slice next = {.sequence = sequence, .tokens = {Greedy(expected)}};
+    got = gpu->Run({next}).front();
+    expected = reference->Run({next}).front();
+    ExpectClose(got, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families,
+                         GpuModelTest,
+                         testing::ValuesIn(Families()),
+                         [](const auto& test) { return test.param.name; });
+
+class GpuStepTest : public testing::Test {
+ protected:
+  void SetUp() override { WriteRandomModel(DecoderConfig("LlamaForCausalLM"), /*seed=*/3, &dir_); }
+
+  // Feeds the prompts, then decodes `steps` tokens of all in batches; the logits of every step.
+  std::vector<std::vector<std::vector<float>>> Decode(const GpuBackendOptions& options,
+                                                      const std::vector<int32_t>& lengths,
+                                                      int steps) {
+    Served served(dir_.path(), MakeGpuBackend(options));
+    std::vector<ModelRunner::Slice> slices;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const int sequence = served->AddSequence();
+      const auto logits = served->Feed(sequence, RandomPrompt(lengths[i], i), lengths[i]);
+      slices.push_back({.sequence = sequence, .tokens = {Greedy(logits)}});
+    }
+    std::vector<std::vector<std::vector<float>>> all;
+    for (int step = 0; step < steps; ++step) {
+      all.push_back(served->Run(slices));
+      for (size_t i = 0; i < slices.size(); ++i) {
+        slices[i].tokens = {Greedy(all.back()[i])};
+      }
+    }
+    return all;
+  }
+
+  ModelDir dir_;
+};
+
+// Three sequences are padded to four. The context crosses a block border, so that the graph of one
+// width of block table is recorded, repeated, left and recorded for another.
+TEST_F(GpuStepTest, RepeatedGraphsGiveTheBitsOfEagerSteps) {
+  const std::vector<int32_t> lengths = {5, 13, 29};
+
+  const auto graphs = Decode({.use_graphs = true}, lengths, /*steps=*/6);
+  const auto eager = Decode({.use_graphs = false}, lengths, /*steps=*/6);
+
+  EXPECT_EQ(graphs, eager);
+}
+
+// A long prompt between decodes needs a larger workspace, elsewhere: what was recorded must go.
+TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
+  Served graphs(dir_.path(), MakeGpuBackend({.use_graphs = true}));
+  Served eager(dir_.path(), MakeGpuBackend({.use_graphs = false}));
+  const std::vector<TokenId> long_prompt = RandomPrompt(200, 8);
+  ModelRunner::Slice decode = {.sequence = 0, .tokens = {5}};
+  for (Served* served : {&graphs, &eager}) {
+    ASSERT_EQ((*served)->AddSequence(), 0);
+    ASSERT_EQ((*served)->AddSequence(), 1);
+    (*served)->Feed(0, RandomPrompt(4, 7), 4);
+  }
+
+  for (int step = 0; step < 8; ++step) {
+    if (step == 4) {
+      ASSERT_EQ(graphs->Feed(1, long_prompt, 200), eager->Feed(1, long_prompt, 200));
+    }
+    const auto expected = eager->Run({decode});
+    ASSERT_EQ(graphs->Run({decode}), expected) << step;
+    decode.tokens = {Greedy(expected.front())};
+  }
+}
+
+TEST_F(GpuStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
+  const auto batch = Decode({}, {5, 13, 29}, /*steps=*/4);
+
+  const auto alone = Decode({}, {5}, /*steps=*/4);
+
+  for (size_t step = 0; step < alone.size(); ++step) {
+    EXPECT_EQ(alone[step][0], batch[step][0]) << step;
+  }
+}
+
+// A step with a decoding sequence between two prefills: each goes to its own kernel.
+TEST_F(GpuStepTest, DecodesAndPrefillsShareAStep) {
+  Served together(dir_.path(), MakeGpuBackend());
+  Served apart(dir_.path(), MakeGpuBackend());
+  const std::vector<TokenId> first = RandomPrompt(20, 4);
+  const std::vector<TokenId> second = RandomPrompt(33, 5);
+  for (Served* served : {&together, &apart}) {
+    for (int sequence = 0; sequence < 3; ++sequence) {
+      ASSERT_EQ((*served)->AddSequence(), sequence);
+    }
+    (*served)->Feed(1, RandomPrompt(9, 6), 9);
+  }
+  const ModelRunner::Slice decode = {.sequence = 1, .tokens = {7}};
+
+  const auto mixed =
+      together->Run({{.sequence = 0, .tokens = first}, decode, {.sequence = 2, .tokens = second}});
+
+  EXPECT_EQ(mixed[0], apart->Feed(0, first, 20));
+  EXPECT_EQ(mixed[1], apart->Run({decode}).front());
+  EXPECT_EQ(mixed[2], apart->Feed(2, second, 33));
+}
+
+TEST(GpuBackendTest, RefusesAModelForWhichThereIsNoKernel) {
+  ModelDir dir;
+  WriteRandomModel(DecoderConfig("LlamaForCausalLM", {{"head_dim", 48}}), /*seed=*/1, &dir);
+  auto backend = MakeGpuBackend();
+
+  auto model = LoadModel(dir.path(), *backend, nullptr);
+
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(model.status().message()).find("head_dim 48"), std::string::npos);
+}
+
+TEST(GpuLibraryTest, ALibraryThatIsNotThereIsAnErrorWithAReason) {
+  auto library = GpuLibrary::Open("nosuch", 0);
+
+  ASSERT_FALSE(library.ok());
+  EXPECT_EQ(library.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(library.status().message()).find("quire_nosuch.so"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,19 @@
+// WriteRandomModel writes a model directory with weights from a seed, for any configuration that is
+// supported: the tensors are those that the configuration asks for.
+#ifndef QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_
+#define QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_
+
+#include <cstdint>
+
+#include "common/json/json.h"
+#include "tests/worker/model/model_dir.h"
+
+namespace quire {
+
+// Weights in bf16, scaled so that activations stay near 1 and logits have clear winners. Ends the
+// test program when the configuration is refused.
+void WriteRandomModel(const Json& config, uint64_t seed, ModelDir* dir);
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_

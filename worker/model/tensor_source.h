@@ -1,0 +1,67 @@
+// TensorSource is where the numbers of a model come from: its safetensors files, or a seed.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
+#define QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "common/model/dtype.h"
+#include "worker/model/weight_files.h"
+
+namespace quire {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // What a progress bar counts to; 0 when it is not known.
+  virtual int64_t num_tensors() const = 0;
+  virtual int64_t num_bytes() const = 0;
+
+  virtual DType dtype(const std::string& name) const = 0;
+
+  // Fills `out`, [rows, cols] of dtype(name). Vectors have one row. Errors: those of the file.
+  virtual absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) = 0;
+};
+
+// REQUIRES: every name was found in the files before, of F32, F16 or BF16.
+class FileTensors final : public TensorSource {
+ public:
+  // The files must outlive the source.
+  explicit FileTensors(const WeightFiles& files) : files_(files) {}
+
+  int64_t num_tensors() const override { return static_cast<int64_t>(files_.tensors().size()); }
+  int64_t num_bytes() const override;
+  DType dtype(const std::string& name) const override;
+  absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) override;
+
+ private:
+  const WeightFiles& files_;
+};
+
+// Numbers from a seed and the tensor's name, for benchmarks without model files: matrices uniform
+// with variance 1 / cols, so that activations neither grow nor vanish; norm weights 1; biases 0.
+class DummyTensors final : public TensorSource {
+ public:
+  // bf16 or f16.
+  DummyTensors(DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
+
+  int64_t num_tensors() const override { return 0; }
+  int64_t num_bytes() const override { return 0; }
+  DType dtype(const std::string& /*name*/) const override { return dtype_; }
+  absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) override;
+
+ private:
+  const DType dtype_;
+  const uint64_t seed_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_

@@ -1,0 +1,32 @@
+// CreateBackend makes what the command line asks for to compute on: the CPU, a GPU, or the GPU's
+// kernels emulated on the CPU.
+//
+// Thread safety: called once, from main.
+#ifndef QUIRE_WORKER_WORKER_BACKEND_H_
+#define QUIRE_WORKER_WORKER_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/kernel_backend.h"
+#include "worker/model/model.h"
+#include "worker/worker_config.h"
+
+namespace quire {
+
+// --device=auto falls back to the CPU, and logs why.
+// Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
+absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
+
+// The memory of the KV pool. On a GPU without --kv-cache-memory-bytes: takes the model's workspace
+// for the largest usual step first, and gives the pool what is then left of
+// --gpu-memory-utilization. Errors: kResourceExhausted, reason MEMORY, when the workspace or one
+// block does not fit.
+absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
+                                          const KernelBackend& backend,
+                                          Model& model);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_WORKER_BACKEND_H_
