@@ -26,6 +26,7 @@ struct DecodeShape {
   int32_t num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 mistakes the operator
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
 };
 
