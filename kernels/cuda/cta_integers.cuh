@@ -20,8 +20,7 @@ struct CtaScratch {
   int32_t found_index;
 };
 
-// One value a thread, combined over the CTA; combine is associative and commutative, with identity
-// 0.
+// One value a thread, combined over the CTA; combine is associative, commutative, with identity 0.
 template <typename Combine>
 QUIRE_DEVICE uint64_t CtaReduce(uint64_t value, CtaScratch* scratch, Combine combine) {
   const uint32_t lane = threadIdx.x % kWarpSize;

@@ -1,40 +1,38 @@
 // Sampling: one CTA a row, without sorting the row. The meaning is that of kernels/api/sampling.h.
 //
-// Mass:   the probability of a token relative to the likeliest, 2^-octaves, in units of 2^-40, cut
-// to
-//         an integer. Integers add up to the same in any order, so that sums over a row are the
-//         same bits whichever threads formed them, and histograms may use atomics. What is cut off
-//         is at most 2^-40 a token, 2^-23 of the total for 128k tokens: less than the error of one
-//         fp32 logit, and the draw's random number has but 32 bits. Tokens below 2^-40 are never
-//         drawn.
-// Rank:   a 64-bit integer for each token of a row, greater for the likelier, for the lower id
-// among
-//         equals. Ranks are distinct, so top-k and top-p are each one number: keep ranks >= cutoff.
-// Passes: over the row, in global memory or the L2 cache:
-//           1  is it finite; the greatest logit and that of each group of four threads; the sum of
-//              exponentials for log-probabilities
-//           2  plain:        the mass of each warp's segment of the row
-//              top-k, top-p: the short list. The k-th greatest of the groups' maxima is a bound
-//              that at
-//                            least k tokens reach, and hardly more than k; these are collected,
-//                            sorted in shared memory, and cut. A nucleus must lie within the list,
-//                            which it does unless the distribution is flat or top_p near 1
-//         Greedy rows stop after pass 1. Then, by a search for u * total, one segment is read
-//         again. Where the short list does not do:
-//           2  a histogram over 1/50 octaves, to find the bin where the cutoff lies
-//           3  the tokens of that bin are collected, sorted and cut, and the masses of those before
-//           it
-//              summed up
-//         Where a bin has more than kMaxCandidates tokens (ties, or all logits within a hair), its
-//         ranks are taken 11 bits at a time: six passes and one for the masses.
-//         top_logprobs: one pass more, a short list of the raw row. Adjustments: with
-//         log-probabilities pass 1 is taken again.
-// Cost:   64 rows of 128256 are 33 MB and stay in the L2 cache. An SM reads about 64 bytes a clock
-//         from there: 513 kB, 8000 clocks, 4.7 us a pass at 1.7 GHz. Pass 2 with an exponential for
-//         each token takes 16 of them a clock: another 8000 clocks, in part behind the reads. A
-//         sort of 512 is 45 steps of some 40 ns. So greedy 5 us, plain and top-k 50 with top-p 11
-//         to 15 us, histogram 25 to 30 us, whatever the number of rows up to 132. None of this is
-//         measured yet.
+// Mass: the probability of a token relative to the likeliest, in units of 2^-40, cut to an integer.
+// Integers add up to the same in any order: sums over a row are the same bits whichever threads
+// formed them, and histograms may use atomics. What is cut off is at most 2^-40 a token, 2^-23 of
+// the total for 128k tokens, less than the error of one fp32 logit. Tokens below 2^-40 are never
+// drawn; the random number of the draw has but 32 bits.
+//
+// Rank: a 64-bit integer for each token of a row, greater for the likelier, and for the lower id
+// among equals. Ranks are distinct, so that top-k and top-p are each one number: the tokens of
+// rank >= cutoff are kept, exactly as after a sort.
+//
+// Passes over the row:
+//   1. Is it finite; the greatest logit, and that of each group of four threads; the sum of
+//      exponentials where log-probabilities are wanted. Greedy rows are done.
+//   2. Without top-k and top-p: the mass of each warp's segment of the row.
+//      With them the short list: the k-th greatest of the groups' maxima is a bound that at least k
+//      tokens reach, and hardly more than k. These are collected, sorted in shared memory and cut.
+//      A nucleus must lie within the list; it does unless top_p is near 1 or the row is flat.
+//      Then a search for u * total finds a segment, and reading that again, the token.
+//   Where the short list does not reach, instead of 2:
+//   2. A histogram in steps of 1/50 octave finds the bin that holds the cutoff.
+//   3. The tokens of the bin are collected, sorted and cut, and the masses before it summed up.
+//      Bins of more than kMaxCandidates tokens (ties; all logits within a hair) are searched by
+//      the bits of the rank, eleven at a time: six passes, and one for the masses.
+//   Top log-probabilities take one pass more, a short list of the raw row; a row that is adjusted
+//   and wants log-probabilities takes pass 1 twice.
+//
+// Cost: 64 rows of 128256 are 33 MB and stay in the L2 cache. An SM reads about 64 bytes a clock
+// from there: 513 kB are 8000 clocks, 4.7 us a pass at 1.7 GHz. The masses of pass 2 take about 12
+// instructions a token, 12000 clocks, 7 us; a sort of 512 has 45 steps of some 40 ns. So greedy
+// rows take 5 us, plain ones 13, top-k 50 with or without top-p 14, top-p alone 17, the histogram
+// 30, whatever the number of rows up to one a multiprocessor. These are estimates, not measured.
+// Rows that do not start at 16 bytes are read element by element.
+//
 // Source: Salmon et al. 2011 (Philox); Holtzman et al. 2020 (top-p); Batcher 1968 (bitonic sort).
 #include <cfloat>
 #include <cmath>
@@ -349,6 +347,10 @@ QUIRE_DEVICE uint64_t TotalOfSegments(const Workspace* workspace) {
 
 // ---- Cutoffs ----
 
+QUIRE_DEVICE bool HasTopK(const SampleRow& params, int32_t vocab_size) {
+  return params.top_k > 0 && params.top_k < vocab_size;
+}
+
 enum class LimitKind : uint8_t { kCount, kMass };
 
 // Keeps the likeliest tokens until there are value of them, or until their mass reaches value.
@@ -482,7 +484,7 @@ QUIRE_DEVICE bool FindCutoffInShortList(const Row& row,
                                         uint64_t best_rank,
                                         Workspace* workspace,
                                         uint64_t* cutoff) {
-  const bool has_top_k = params.top_k > 0 && params.top_k < row.vocab_size;
+  const bool has_top_k = HasTopK(params, row.vocab_size);
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   const int32_t wanted = has_top_k ? params.top_k : num_groups * 3 / 4;
   if (wanted > num_groups) {
@@ -562,7 +564,7 @@ QUIRE_DEVICE TokenId SampleToken(const Row& row,
                                  float max_logit,
                                  Workspace* workspace) {
   const Distribution distribution = {max_logit, kLog2E / params.temperature, params.min_p};
-  const bool has_top_k = params.top_k > 0 && params.top_k < row.vocab_size;
+  const bool has_top_k = HasTopK(params, row.vocab_size);
   const bool has_top_p = params.top_p < 1.0F;
   uint64_t cutoff = 0;
   if (!has_top_k && !has_top_p) {
@@ -571,7 +573,7 @@ QUIRE_DEVICE TokenId SampleToken(const Row& row,
     StoreSegments(sum, workspace);
   } else if (!FindCutoffInShortList(
                  row, distribution, params, scan.best_rank, workspace, &cutoff)) {
-    // top-k, then top-p of what it left.
+    // top-k, then top-p of what it left: one call, since the code behind it is long.
     for (int filter = has_top_k ? 0 : 1; filter < (has_top_p ? 2 : 1); ++filter) {
       const Limit limit =
           filter == 0

@@ -260,6 +260,30 @@ TEST(WarpTest, PartsOfAWarpGoTheirOwnWays) {
   EXPECT_EQ(out.ToHost(), expected);
 }
 
+// Lane 0 exchanges with 3, then with 1; lane 1 with 2, then with 0; and so on: each waits for one
+// that still waits for another.
+QUIRE_KERNEL void ShuffleInPairs(int32_t* out) {
+  if (threadIdx.x >= 4) {
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x);
+  const int partners[4][2] = {{3, 1}, {2, 0}, {3, 1}, {0, 2}};
+  for (int round = 0; round < 2; ++round) {
+    const int partner = partners[lane][round];
+    const uint32_t mask = 1u << lane | 1u << partner;
+    out[2 * lane + round] = __shfl_sync(mask, 10 * lane + round, partner);
+  }
+}
+
+TEST(WarpTest, AnOperationWaitsForLanesThatAreInAnother) {
+  DeviceArray<int32_t> out(8);
+
+  ASSERT_EQ(QUIRE_LAUNCH(ShuffleInPairs, dim3(1), dim3(32), 0, nullptr, out.data()), 0);
+
+  // 0 and 3 meet in the first round of both; 3 and 2 in the second of 3 and the first of 2; ...
+  EXPECT_EQ(out.ToHost(), (std::vector<int32_t>{30, 11, 21, 1, 31, 10, 0, 20}));
+}
+
 QUIRE_KERNEL void CountBits(uint32_t mask, uint32_t yes, uint32_t* out) {
   const int predicate = static_cast<int>(yes >> threadIdx.x & 1) * 4;
   uint32_t* mine = out + 3 * threadIdx.x;

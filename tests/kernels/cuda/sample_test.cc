@@ -34,8 +34,7 @@ struct SampledRow {
   friend bool operator==(const SampledRow&, const SampledRow&) = default;
 };
 
-// All rows in one call, padding floats apart. Checks that nothing is written that was not asked
-// for.
+// All rows in one call, padding floats apart. Checks that nothing is written but what is wanted.
 std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
                                    int64_t padding = 3) {
   constexpr uint32_t kPoison = 0xFFFFFFFF;
@@ -138,8 +137,8 @@ std::vector<SampleRequest> WithSeeds(const SampleRequest& request, int count) {
   return requests;
 }
 
-// How many tokens differ from the reference's although its margin was wide is a failure; how many
-// do in a narrow one is returned.
+// A token that is not the reference's is a failure, unless the reference was near to another answer
+// itself. Returns how many such there are.
 int CountNarrowDifferences(const std::vector<SampleRequest>& requests, int64_t padding = 3) {
   const std::vector<SampledRow> rows = SampleRows(requests, padding);
   int narrow = 0;
@@ -211,6 +210,22 @@ TEST(SampleTest, TheDrawIsNamedBySeedSequenceAndTokenIndex) {
                                            0}});
     EXPECT_EQ(rows[i].token_id, static_cast<TokenId>(words.word[0] >> 16));
   }
+}
+
+// u * total is the running sum of the tokens before it, and the draw must exceed it.
+TEST(SampleTest, ADrawOnTheBorderBelongsToTheTokenBehindIt) {
+  constexpr int kVocabBits = 10;
+  SampleRequest request = Drawing(std::vector<float>(1 << kVocabBits, 0.0F));
+  TokenId expected = 0;
+  while (expected == 0) {  // a u that is a multiple of 2^-10
+    ++request.row.seed;
+    const PhiloxWords words = Philox4x32(request.row.seed, {{0, 0, 0, 0}});
+    if (words.word[0] << kVocabBits == 0) {
+      expected = static_cast<TokenId>(words.word[0] >> (32 - kVocabBits));
+    }
+  }
+
+  EXPECT_EQ(SampleOne(request).token_id, expected);
 }
 
 // ---- Greedy ----
@@ -516,22 +531,21 @@ TEST(SampleTest, OneTokenOfAVocabularyOfOne) {
 }
 
 TEST(SampleTest, FiltersThatKeepEverythingChangeNothing) {
-  SampleRequest off = Drawing(RandomFloats(1000, 8, 1.0F));
-  SampleRequest top_k = off;
-  top_k.row.top_k = 1000;
-  SampleRequest top_p = off;
-  top_p.row.top_p = std::nextafter(1.0F, 0.0F);
-  SampleRequest beyond = off;
-  beyond.row.top_k = 5000;
-  for (uint64_t seed = 0; seed < 20; ++seed) {
-    std::vector<SampleRequest> requests = {off, top_k, top_p, beyond};
-    for (SampleRequest& request : requests) {
-      request.row.seed = seed;
+  for (const int32_t vocab : {7, 1000}) {
+    for (uint64_t seed = 0; seed < 15; ++seed) {
+      SampleRequest off = Drawing(RandomFloats(vocab, 8, 1.0F), seed);
+      std::vector<SampleRequest> requests(5, off);
+      requests[1].row.top_k = vocab;
+      requests[2].row.top_k = vocab + 10;
+      requests[3].row.top_k = 5000;
+      requests[4].row.top_p = std::nextafter(1.0F, 0.0F);
+
+      const std::vector<SampledRow> rows = SampleRows(requests);
+
+      for (const SampledRow& row : rows) {
+        EXPECT_EQ(row, rows[0]);
+      }
     }
-    const std::vector<SampledRow> rows = SampleRows(requests);
-    EXPECT_EQ(rows[1], rows[0]);
-    EXPECT_EQ(rows[2], rows[0]);
-    EXPECT_EQ(rows[3], rows[0]);
   }
 }
 
@@ -733,11 +747,10 @@ TEST(SampleTest, AgreesWithTheReferenceOnLargeVocabularies) {
     }
     narrow += CountNarrowDifferences(requests, 0);
   }
-  EXPECT_EQ(narrow, 0);
+  EXPECT_LE(narrow, 1);
 }
 
-// Logits as bf16 gives them: so many ties that cuts fall within them, and more than fit in the
-// list.
+// Logits as bf16 gives them: cuts fall within ties, and ties are more than the list holds.
 TEST(SampleTest, AgreesWithTheReferenceWhereManyTokensTie) {
   std::mt19937 generator(43);
   std::vector<SampleRequest> requests;
@@ -752,7 +765,7 @@ TEST(SampleTest, AgreesWithTheReferenceWhereManyTokensTie) {
     request.row.top_p = i % 3 == 1 ? 1.0F : 0.05F + 0.9F * static_cast<float>(i) / 24.0F;
     requests.push_back(request);
   }
-  EXPECT_EQ(CountNarrowDifferences(requests), 0);
+  EXPECT_LE(CountNarrowDifferences(requests), 1);
 }
 
 // Many draws with different seeds: nothing outside the kept set, and frequencies that a chi-square
