@@ -1,0 +1,124 @@
+// AttentionBatch is one batch of sequences over a large pool of KV blocks, in several sets: the
+// same lengths, other blocks or another layer. Benchmarks go round through the sets; checks of bits
+// use one.
+//
+// Shapes: num_tokens is the sum of the query lengths; a set has an output of its own.
+#ifndef QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
+#define QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/bench.h"
+#include "tests/gpu/bench_kernels.h"
+
+namespace quire::gpu {
+
+struct AttentionShape {
+  int32_t num_heads = 32;
+  int32_t num_kv_heads = 8;
+  int32_t head_dim = 128;
+  int32_t block_size_tokens = 16;
+  DType dtype = DType::kBF16;
+  DType cache_dtype = DType::kBF16;
+
+  std::string Name() const;
+  void AddParams(Figure& figure) const;
+};
+
+// Room for the blocks of all cases, filled with random numbers of one type at a time.
+class KvPool {
+ public:
+  // Half of what is free, at most 72 GB: room for 128 sequences of 32768 tokens of one layer with
+  // 32 KV heads.
+  explicit KvPool(Bench& bench);
+
+  void FillFor(DType dtype);
+  void* data() const { return memory_.at(0); }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  static int64_t SizeFor(const Bench& bench);
+
+  Bench& bench_;
+  Buffer memory_;
+  std::optional<DType> filled_with_;
+};
+
+struct SequenceLengths {
+  int32_t query_len = 1;
+  int32_t seq_len = 1;  // with the queries
+};
+
+class AttentionBatch {
+ public:
+  // Nothing when the pool is too small.
+  static std::optional<AttentionBatch> Make(Bench& bench,
+                                            KvPool& pool,
+                                            const AttentionShape& shape,
+                                            const std::vector<SequenceLengths>& sequences);
+
+  const AttentionShape& shape() const { return shape_; }
+  const std::vector<SequenceLengths>& sequences() const { return sequences_; }
+  int num_sets() const { return num_sets_; }
+  int32_t num_tokens() const { return num_tokens_; }
+  AttentionArgs Args(int set) const;
+  Buffer& out() { return out_; }
+  const Buffer& out() const { return out_; }
+  int64_t out_bytes_a_set() const;
+
+  // Keys and values once, queries, outputs; products of queries with keys and values.
+  Work LeastWork() const;
+  // Of some rows of the first and the last set, against plain loops on the device.
+  double ProbedError(Bench& bench) const;
+  bool IsFinite(Bench& bench) const;
+
+ private:
+  AttentionBatch(Bench& bench,
+                 KvPool& pool,
+                 const AttentionShape& shape,
+                 const std::vector<SequenceLengths>& sequences,
+                 int32_t num_layers);
+  int64_t BlocksOf(const SequenceLengths& sequence) const;
+  void MakeTables(int num_tables);
+  std::vector<AttentionProbe> Probes() const;
+
+  AttentionShape shape_;
+  std::vector<SequenceLengths> sequences_;
+  KvCacheView cache_;
+  int32_t num_tokens_ = 0;
+  int32_t max_blocks_per_seq_ = 0;
+  int64_t blocks_a_table_ = 0;
+  int num_sets_ = 1;
+  Buffer q_;
+  Buffer out_;
+  Buffer query_start_;
+  Buffer seq_lens_;
+  Buffer block_tables_;
+};
+
+// What decode needs beside the batch: the plan, room for partial results.
+class DecodeScratch {
+ public:
+  DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t split_tokens);
+
+  DecodeArgs Args(const AttentionBatch& batch, int set, int32_t num_ctas) const;
+
+ private:
+  int32_t split_tokens_;
+  Buffer split_start_;
+  Buffer partial_out_;
+  Buffer partial_state_;
+};
+
+// Long enough that partial results are at most 4 % of the traffic; as the backend chooses it.
+int32_t SplitTokensFor(const AttentionShape& shape);
+int32_t DecodeCtasFor(const AttentionShape& shape);
+// The items of these sequences, the ones with the longest context first.
+std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence = -1);
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_GPU_BENCH_ATTENTION_H_

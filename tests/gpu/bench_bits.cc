@@ -1,0 +1,320 @@
+// A row's bits must not depend on what else is in the batch, how many CTAs run or whether a graph
+// replays the step. The tests show it for small shapes; here it is shown for large ones, and for
+// the products of the vendor's library, which promise nothing by themselves.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/gemm.h"
+#include "tests/gpu/bench.h"
+#include "tests/gpu/bench_attention.h"
+#include "tests/gpu/bench_gemm.h"
+#include "tests/gpu/bench_kernels.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kRuns = 10;
+
+void AddCheck(Bench& bench, const std::string& name, bool ok, const std::string& note = "") {
+  Figure figure("bits", name);
+  figure.ok = ok;
+  figure.note = note.empty() && ok ? "same bits" : note;
+  bench.Add(figure);
+}
+
+// The output of the first set after run, compared with an earlier one.
+class Comparison {
+ public:
+  Comparison(Bench& bench, AttentionBatch& batch)
+      : bench_(bench), batch_(batch), expected_(batch.out_bytes_a_set()) {}
+
+  void Expect(const std::function<int()>& run) {
+    Run(run);
+    Require(CopyOnDevice(expected_.at(0),
+                         batch_.Args(0).out,
+                         static_cast<size_t>(expected_.bytes()),
+                         bench_.stream()),
+            "keep output");
+    bench_.Wait();
+  }
+
+  bool IsSameAfter(const std::function<int()>& run) {
+    Run(run);
+    return bench_.IsEqual(expected_.at(0), batch_.Args(0).out, expected_.bytes());
+  }
+
+ private:
+  void Run(const std::function<int()>& run) {
+    batch_.out().Poison();
+    Require(run(), "attention");
+    bench_.Wait();
+  }
+
+  Bench& bench_;
+  AttentionBatch& batch_;
+  Buffer expected_;
+};
+
+// 24 sequences with all sorts of contexts up to 8192 tokens.
+std::vector<SequenceLengths> MixedLengths(const Bench& bench,
+                                          int32_t query_len,
+                                          int32_t tiny_context) {
+  std::vector<SequenceLengths> sequences;
+  const int32_t count = bench.Small(24, 3);
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t context = i * i * bench.Small(8192, tiny_context) / (count * count);
+    const int32_t queries = query_len > 1 ? query_len + 17 * i : 1;
+    sequences.push_back({.query_len = queries, .seq_len = context + queries});
+  }
+  return sequences;
+}
+
+AttentionShape Shape(const Bench& bench, DType cache_dtype) {
+  AttentionShape shape;
+  shape.cache_dtype = cache_dtype;
+  if (bench.rehearse()) {
+    shape.num_heads = 4;
+    shape.num_kv_heads = 2;
+    shape.head_dim = 64;
+  }
+  return shape;
+}
+
+void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
+  const AttentionShape shape = Shape(bench, cache_dtype);
+  auto batch =
+      AttentionBatch::Make(bench, pool, shape, MixedLengths(bench, 1, /*tiny_context=*/700));
+  if (!batch.has_value()) {
+    bench.report().Say("  not enough memory");
+    return;
+  }
+  DecodeScratch scratch(bench, *batch, SplitTokensFor(shape));
+  const int32_t grid = DecodeCtasFor(shape);
+  auto run = [&](int32_t num_ctas) {
+    return Decode(scratch.Args(*batch, 0, num_ctas), bench.stream());
+  };
+  const std::string prefix = "decode " + std::string(NameOf(cache_dtype)) + ": ";
+  Comparison comparison(bench, *batch);
+  comparison.Expect([&] { return run(grid); });
+
+  bool ok = true;
+  for (int i = 0; i < kRuns; ++i) {
+    ok &= comparison.IsSameAfter([&] { return run(grid); });
+  }
+  AddCheck(bench, prefix + "run ten times", ok);
+
+  ok = true;
+  for (const int32_t num_ctas : {7, grid / 3 + 1, 2 * grid, 4 * grid + 1}) {
+    ok &= comparison.IsSameAfter([&] { return run(num_ctas); });
+  }
+  AddCheck(bench, prefix + "7 to four times as many CTAs", ok);
+
+  AddCheck(bench, prefix + "replayed by a graph", comparison.IsSameAfter([&] {
+    Graph graph = nullptr;
+    Require(BeginGraph(bench.stream()), "begin graph");
+    Require(run(grid), "decode");
+    Require(EndGraph(bench.stream(), &graph), "end graph");
+    const int error = LaunchGraph(graph, bench.stream());
+    bench.Wait();
+    Require(DestroyGraph(graph), "destroy graph");
+    return error;
+  }));
+
+  // Each sequence by itself, with the plan of its own: same rows of the same output.
+  AddCheck(bench, prefix + "each sequence alone", comparison.IsSameAfter([&] {
+    const auto count = static_cast<int32_t>(batch->sequences().size());
+    int error = 0;
+    for (int32_t i = 0; i < count && error == 0; ++i) {
+      Buffer index = Buffer::Of(std::vector<int32_t>{i});
+      Buffer split_start(2 * int64_t{sizeof(int32_t)});
+      DecodeArgs args = scratch.Args(*batch, 0, grid);
+      args.num_decodes = 1;
+      args.seq_index = index.as<int32_t>();
+      args.split_start = split_start.as<int32_t>();
+      error = PlanDecode({.num_decodes = 1,
+                          .seq_index = args.seq_index,
+                          .seq_lens = args.attention.seq_lens,
+                          .split_tokens = args.split_tokens,
+                          .split_start = split_start.as<int32_t>()},
+                         bench.stream());
+      error = error != 0 ? error : Decode(args, bench.stream());
+      bench.Wait();
+    }
+    return error;
+  }));
+}
+
+void CheckPrefill(Bench& bench, KvPool& pool) {
+  const AttentionShape shape = Shape(bench, DType::kBF16);
+  auto batch = AttentionBatch::Make(
+      bench, pool, shape, MixedLengths(bench, bench.Small(300, 20), /*tiny_context=*/90));
+  if (!batch.has_value()) {
+    bench.report().Say("  not enough memory");
+    return;
+  }
+  auto run = [&](int32_t only_sequence) {
+    const std::vector<PrefillItem> items = PrefillItemsFor(*batch, only_sequence);
+    Buffer device_items = Buffer::Of(items);
+    const int error = Prefill({.attention = batch->Args(0),
+                               .items = device_items.as<PrefillItem>(),
+                               .num_items = static_cast<int32_t>(items.size())},
+                              bench.stream());
+    bench.Wait();
+    return error;
+  };
+  Comparison comparison(bench, *batch);
+  comparison.Expect([&] { return run(-1); });
+
+  bool ok = true;
+  for (int i = 0; i < kRuns; ++i) {
+    ok &= comparison.IsSameAfter([&] { return run(-1); });
+  }
+  AddCheck(bench, "prefill: run ten times", ok);
+  AddCheck(bench, "prefill: each sequence alone", comparison.IsSameAfter([&] {
+    int error = 0;
+    for (size_t i = 0; i < batch->sequences().size() && error == 0; ++i) {
+      error = run(static_cast<int32_t>(i));
+    }
+    return error;
+  }));
+}
+
+// The same row of x as the first and the last of M rows, for all M. Returns the numbers of rows for
+// which its bits are not those that it has alone.
+std::vector<int64_t> RowsThatChangeBits(Bench& bench,
+                                        void* gemm,
+                                        const ProductShape& shape,
+                                        const std::vector<int64_t>& row_counts) {
+  const int64_t most = *std::max_element(row_counts.begin(), row_counts.end());
+  const int64_t x_row_bytes = shape.in_features * SizeOf(DType::kBF16);
+  const int64_t y_row_bytes = shape.out_features * SizeOf(shape.y_dtype);
+  Buffer weight = bench.RandomBuffer(DType::kBF16, shape.out_features * shape.in_features, 0.02F);
+  Buffer others = bench.RandomBuffer(DType::kBF16, most * shape.in_features);
+  Buffer x(most * x_row_bytes);
+  Buffer y(most * y_row_bytes);
+  Buffer expected(y_row_bytes);
+  Buffer counters = Buffer::Of(std::vector<int32_t>(row_counts.size(), 0));
+  auto copy = [&](void* to, const void* from, int64_t bytes) {
+    Require(CopyOnDevice(to, from, static_cast<size_t>(bytes), bench.stream()), "copy rows");
+  };
+  auto multiply = [&](int64_t rows) {
+    const GemmArgs args = {.rows = rows,
+                           .out_features = shape.out_features,
+                           .in_features = shape.in_features,
+                           .x = x.at(0),
+                           .weight = weight.at(0),
+                           .y = y.at(0),
+                           .y_dtype = shape.y_dtype};
+    Require(RunGemm(gemm, args, bench.stream()), "product");
+  };
+
+  copy(x.at(0), others.at(0), x_row_bytes);
+  multiply(1);
+  copy(expected.at(0), y.at(0), y_row_bytes);
+  for (size_t i = 0; i < row_counts.size(); ++i) {
+    const int64_t last = row_counts[i] - 1;
+    copy(x.at(0), others.at(0), x.bytes());
+    copy(x.at(last * x_row_bytes), others.at(0), x_row_bytes);
+    multiply(row_counts[i]);
+    for (const int64_t row : {int64_t{0}, last}) {
+      Require(CountDifferent(expected.at(0),
+                             y.at(row * y_row_bytes),
+                             y_row_bytes,
+                             counters.as<int32_t>() + i,
+                             bench.stream()),
+              "compare rows");
+    }
+  }
+  bench.Wait();
+  const std::vector<int32_t> differences = counters.ToHost<int32_t>();
+  std::vector<int64_t> changed;
+  for (size_t i = 0; i < row_counts.size(); ++i) {
+    if (differences[i] != 0) {
+      changed.push_back(row_counts[i]);
+    }
+  }
+  return changed;
+}
+
+std::string Summary(const std::vector<int64_t>& changed, size_t num_counts) {
+  std::string text = std::to_string(changed.size()) + " of " + std::to_string(num_counts) +
+                     " numbers of rows change the bits";
+  for (size_t i = 0; i < changed.size() && i < 8; ++i) {
+    text += (i == 0 ? ": " : ", ") + std::to_string(changed[i]);
+  }
+  return text;
+}
+
+void CheckProducts(Bench& bench) {
+  void* invariant = bench.gemm(true);
+  if (invariant == nullptr) {
+    return;
+  }
+  std::vector<int64_t> all;
+  for (int64_t rows = 1; rows <= bench.Small(512, 5); ++rows) {
+    all.push_back(rows);
+  }
+  for (const ProductShape& shape : ProductShapes(bench)) {
+    if (bench.IsOutOfTime()) {
+      return;
+    }
+    const auto changed = RowsThatChangeBits(bench, invariant, shape, all);
+    AddCheck(bench,
+             std::string("batch-invariant product ") + shape.name,
+             changed.empty(),
+             Summary(changed, all.size()));
+  }
+  // For comparison, not a check: the fastest algorithms, of which each shape is timed first.
+  const std::vector<int64_t> some = {1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 192, 256};
+  const ProductShape shape = ProductShapes(bench)[0];
+  const auto changed =
+      RowsThatChangeBits(bench, bench.gemm(false), shape, bench.rehearse() ? all : some);
+  AddCheck(bench,
+           std::string("fastest product ") + shape.name + ", no promise",
+           true,
+           Summary(changed, some.size()));
+}
+
+void CheckNorm(Bench& bench) {
+  const int32_t num_tokens = bench.Small(300, 9);
+  const int32_t width = bench.Small(4096, 256);
+  const int64_t count = int64_t{num_tokens} * width;
+  Buffer residual = bench.RandomBuffer(DType::kF32, count);
+  Buffer weight = bench.RandomBuffer(DType::kF32, width);
+  Buffer together(count * SizeOf(DType::kBF16));
+  Buffer alone(count * SizeOf(DType::kBF16));
+  auto run = [&](int32_t first, int32_t tokens, const Buffer& out) {
+    const int64_t at = int64_t{first} * width;
+    Require(Norm({.num_tokens = tokens,
+                  .width = width,
+                  .residual = residual.as<float>() + at,
+                  .weight = weight.as<float>(),
+                  .out = out.at(at * SizeOf(DType::kBF16))},
+                 bench.stream()),
+            "norm");
+  };
+
+  run(0, num_tokens, together);
+  for (int32_t token = 0; token < num_tokens; ++token) {
+    run(token, 1, alone);
+  }
+
+  AddCheck(
+      bench, "norm: each row alone", bench.IsEqual(together.at(0), alone.at(0), together.bytes()));
+}
+
+}  // namespace
+
+void CheckBits(Bench& bench) {
+  {
+    KvPool pool(bench);
+    CheckDecode(bench, pool, DType::kBF16);
+    CheckPrefill(bench, pool);
+    CheckDecode(bench, pool, DType::kF8E4M3);
+  }
+  CheckNorm(bench);
+  CheckProducts(bench);
+}
+
+}  // namespace quire::gpu

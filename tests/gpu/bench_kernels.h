@@ -1,0 +1,61 @@
+// Kernels around the measured ones: inputs, checks of outputs, a read without a write.
+//
+// Shapes: arrays are 16-byte aligned and counts multiples of 8.
+// Errors: as gpu_ops.h.
+#ifndef QUIRE_TESTS_GPU_BENCH_KERNELS_H_
+#define QUIRE_TESTS_GPU_BENCH_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+
+// About normal, mean 0, standard deviation scale; a function of the seed and the index. f32, bf16,
+// f16 or e4m3.
+int FillRandom(void* out, DType dtype, int64_t count, float scale, uint64_t seed, Stream stream);
+
+// *counter += number of elements that are not finite.
+int CountNotFinite(const void* data, DType dtype, int64_t count, int32_t* counter, Stream stream);
+
+// *counter += number of bytes / 16 that differ.
+int CountDifferent(const void* a, const void* b, int64_t bytes, int32_t* counter, Stream stream);
+
+// Reads everything and writes next to nothing. sums: [kReadThreads] words.
+inline constexpr int64_t kReadThreads = int64_t{132} * 8 * 256;
+int ReadAll(const void* data, int64_t bytes, uint32_t* sums, Stream stream);
+
+// One row of attention, computed once more by plain loops over positions 0 to num_keys - 1.
+struct AttentionProbe {
+  int32_t sequence = 0;
+  int32_t token = 0;  // row of q and of the output
+  int32_t head = 0;
+  int32_t num_keys = 0;
+};
+struct ProbeAttentionArgs {
+  AttentionArgs attention;  // out holds what is to be checked; no window, cap or slopes
+  const AttentionProbe* probes = nullptr;  // [num_probes]
+  int32_t num_probes = 0;
+  float* scores = nullptr;  // room for [num_probes, max_keys]
+  int64_t max_keys = 0;
+  float* squares = nullptr;  // out: [num_probes, 2], squared errors and squared values
+};
+int ProbeAttention(const ProbeAttentionArgs& args, Stream stream);
+
+// num_probes outputs of y = x W^T, at rows and columns spread over y, computed once more.
+struct ProbeProductArgs {
+  int64_t rows = 0;
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+  const void* x = nullptr;       // bf16
+  const void* weight = nullptr;  // bf16
+  const void* y = nullptr;
+  DType y_dtype = DType::kBF16;  // bf16 or f32
+  int32_t num_probes = 0;
+  float* squares = nullptr;  // out: [num_probes, 2]
+};
+int ProbeProduct(const ProbeProductArgs& args, Stream stream);
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_GPU_BENCH_KERNELS_H_

@@ -1,0 +1,171 @@
+// gpu_bench: what the kernels reach on a GPU, against what the GPU can do. README.md explains the
+// figures; bench.h how they are taken.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/runtime.h"
+#include "tests/gpu/bench.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: gpu_bench [flags]
+
+    --only=GROUP,GROUP     ceilings, memory, sampling, gemm, bits, decode, prefill, copies
+    --quick                a few cases of each group
+    --rehearse             tiny sizes: tries the program, measures nothing
+    --limit-seconds=N      begin no new case after this time
+    --json=FILE            append a line of JSON for each figure
+    --cublaslt=FILE        libcublasLt, where it is in no usual place
+    --copy-gb-per-s=X      ceilings, where they were measured before
+    --product-tflop-per-s=X
+)";
+
+struct Group {
+  const char* name;
+  void (*measure)(Bench& bench);
+};
+
+void MeasureAndPrintCeilings(Bench& bench) { MeasureCeilings(bench, /*print=*/true); }
+
+constexpr Group kGroups[] = {{"ceilings", MeasureAndPrintCeilings},
+                             {"memory", MeasureMemoryKernels},
+                             {"sampling", MeasureSampling},
+                             {"gemm", MeasureGemm},
+                             {"bits", CheckBits},
+                             {"prefill", MeasurePrefill},
+                             {"decode", MeasureDecode},
+                             {"copies", MeasureCopies}};
+
+bool IsGroup(const std::string& name) {
+  return std::any_of(std::begin(kGroups), std::end(kGroups), [&](const Group& group) {
+    return name == group.name;
+  });
+}
+
+// The value where argument is --name=value, else null.
+const char* ValueOf(const char* argument, const char* name) {
+  const size_t length = strlen(name);
+  const bool matches = strncmp(argument, name, length) == 0 && argument[length] == '=';
+  return matches ? argument + length + 1 : nullptr;
+}
+
+bool ParseGroups(const std::string& text, std::vector<std::string>* groups) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    groups->push_back(text.substr(begin, end - begin));
+    if (!IsGroup(groups->back())) {
+      fprintf(stderr, "gpu_bench: no group '%s'\n", groups->back().c_str());
+      return false;
+    }
+    begin = end + 1;
+  }
+  return true;
+}
+
+bool Parse(int argc, char** argv, BenchOptions* options) {
+  constexpr double kGigaPerSecond = 1e3;  // bytes a microsecond
+  constexpr double kTeraPerSecond = 1e6;  // FLOP a microsecond
+  for (int i = 1; i < argc; ++i) {
+    const char* argument = argv[i];
+    if (strcmp(argument, "--quick") == 0) {
+      options->quick = true;
+    } else if (strcmp(argument, "--rehearse") == 0) {
+      options->rehearse = true;
+    } else if (const char* groups = ValueOf(argument, "--only"); groups != nullptr) {
+      if (!ParseGroups(groups, &options->groups)) {
+        return false;
+      }
+    } else if (const char* seconds = ValueOf(argument, "--limit-seconds"); seconds != nullptr) {
+      options->limit_seconds = strtod(seconds, nullptr);
+    } else if (const char* json = ValueOf(argument, "--json"); json != nullptr) {
+      options->json_path = json;
+    } else if (const char* library = ValueOf(argument, "--cublaslt"); library != nullptr) {
+      options->library_path = library;
+    } else if (const char* copy = ValueOf(argument, "--copy-gb-per-s"); copy != nullptr) {
+      options->ceilings.bytes_per_us = strtod(copy, nullptr) * kGigaPerSecond;
+    } else if (const char* product = ValueOf(argument, "--product-tflop-per-s");
+               product != nullptr) {
+      options->ceilings.flops_per_us = strtod(product, nullptr) * kTeraPerSecond;
+    } else {
+      fprintf(stderr, "gpu_bench: unknown argument %s\n", argument);
+      return false;
+    }
+  }
+  return true;
+}
+
+void PrintDevice(Bench& bench) {
+  constexpr double kGiga = 1e9;
+  constexpr double kMega = 1e6;
+  DeviceFacts facts;
+  Require(QueryFacts(&facts), "query device");
+  const DeviceInfo& device = bench.device();
+  printf(
+      "device: %s, sm_%d, %d multiprocessors, %.0f GB (%.0f free), L2 %.0f MB, "
+      "CUDA driver %d, runtime %d\n",
+      device.name,
+      device.compute_capability,
+      device.num_multiprocessors,
+      static_cast<double>(device.total_bytes) / kGiga,
+      static_cast<double>(device.free_bytes) / kGiga,
+      static_cast<double>(facts.l2_bytes) / kMega,
+      facts.driver_version,
+      facts.runtime_version);
+}
+
+int Run(const BenchOptions& options) {
+  DeviceInfo device;
+  if (const int error = QueryDevice(0, &device); error != 0) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
+    if (getenv("QUIRE_REQUIRE_GPU") != nullptr) {
+      printf("a GPU is required: %s\n", ErrorText(error));
+      return EXIT_FAILURE;
+    }
+    printf("no GPU: %s; nothing was measured\n", ErrorText(error));
+    return EXIT_SUCCESS;
+  }
+  Bench bench(options);
+  PrintDevice(bench);
+  if (options.rehearse) {
+    bench.report().Say("a rehearsal: no time below means anything");
+  }
+  auto is_wanted = [&](const char* name) {
+    const auto& groups = options.groups;
+    return groups.empty() || std::find(groups.begin(), groups.end(), name) != groups.end();
+  };
+  if (!is_wanted("ceilings")) {
+    MeasureCeilings(bench, /*print=*/false);
+  }
+  for (const Group& group : kGroups) {
+    if (is_wanted(group.name) && !bench.IsOutOfTime()) {
+      group.measure(bench);
+    }
+  }
+  printf("%d figures, %d wrong\n", bench.report().num_figures(), bench.report().num_failed());
+  return bench.report().num_failed() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace quire::gpu
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], "--help") == 0) {
+      fputs(quire::gpu::kUsage, stdout);
+      return EXIT_SUCCESS;
+    }
+  }
+  quire::gpu::BenchOptions options;
+  if (!quire::gpu::Parse(argc, argv, &options)) {
+    fputs(quire::gpu::kUsage, stderr);
+    return 2;
+  }
+  return quire::gpu::Run(options);
+}

@@ -1,0 +1,98 @@
+// Figures of the benchmarks: what was measured, what the least possible time is, how far from it.
+// Each is a line of a table on stdout and a line of JSON in a file, at once, so that a run that is
+// cut off loses nothing.
+//
+// Units:         microseconds a call; bytes and FLOP a call; GB/s and TFLOP/s are powers of ten.
+// Thread safety: one thread.
+#ifndef QUIRE_TESTS_GPU_BENCH_REPORT_H_
+#define QUIRE_TESTS_GPU_BENCH_REPORT_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace quire::gpu {
+
+// Of one call, over the repeats: each the mean of the calls of one repeat.
+struct Timing {
+  double median_us = 0.0;
+  double min_us = 0.0;
+  double max_us = 0.0;
+  int num_repeats = 0;
+  int num_calls = 0;  // of a repeat
+  int num_sets = 0;   // of inputs, one after the other
+};
+
+// What cannot be avoided: each input read once, each output written once.
+struct Work {
+  double bytes = 0.0;
+  double flops = 0.0;
+};
+
+// What the machine can do; 0: not measured.
+struct Ceilings {
+  double bytes_per_us = 0.0;  // of a copy on the device, read and written
+  double flops_per_us = 0.0;  // of a large bf16 product
+
+  // The longer of the two times; 0 when not known.
+  double FloorUs(const Work& work) const;
+};
+
+class Figure {
+ public:
+  // group: a word; name: unique in the group.
+  Figure(std::string group, std::string name) : group_(std::move(group)), name_(std::move(name)) {}
+
+  Figure& Param(const std::string& key, const std::string& value);
+  template <typename T>
+  requires std::is_arithmetic_v<T> Figure& Param(const std::string& key, T value) {
+    params_.emplace_back(key, Number(static_cast<double>(value)));
+    return *this;
+  }
+
+  Timing timing;  // median_us 0: a check without a time
+  Work work;
+  double floor_us = 0.0;  // where it does not follow from work
+  double error = -1.0;    // relative to a reference, L2; below 0: not checked
+  bool ok = true;
+  std::string note;
+
+  std::string ToTableLine(const Ceilings& ceilings) const;
+  std::string ToJsonLine(const Ceilings& ceilings) const;
+  const std::string& group() const { return group_; }
+
+ private:
+  static std::string Number(double value);
+  double FloorUs(const Ceilings& ceilings) const;
+
+  std::string group_;
+  std::string name_;
+  std::vector<std::pair<std::string, std::string>> params_;  // values as JSON
+};
+
+class Report {
+ public:
+  // json_path empty: no file. Appends.
+  explicit Report(const std::string& json_path);
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  void Add(const Figure& figure, const Ceilings& ceilings);
+  void Say(const std::string& line);
+  int num_failed() const { return num_failed_; }
+  int num_figures() const { return num_figures_; }
+
+ private:
+  FILE* json_ = nullptr;
+  std::string last_group_;
+  int num_failed_ = 0;
+  int num_figures_ = 0;
+};
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_GPU_BENCH_REPORT_H_

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Puts what the phases of run.sh left behind into one results.json and one results.md."""
+import argparse
+import json
+import pathlib
+import sys
+
+
+def read_lines(path):
+    """Objects of a file of JSON lines; a line that was cut off is left out."""
+    objects = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                objects.append(json.loads(line))
+            except ValueError:
+                pass
+    return objects
+
+
+def read_object(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def read_probe(path):
+    if not path.is_file():
+        return {}
+    pairs = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
+    return {key: value for key, separator, value in pairs if separator}
+
+
+def read_tests(folder):
+    """For each program: number of tests, of failures, and their names."""
+    tests = []
+    for path in sorted(folder.glob("*.json")):
+        result = read_object(path)
+        if result is None:
+            tests.append({"program": path.stem, "note": "did not finish"})
+            continue
+        failed = [f"{case.get('classname', suite['name'])}.{case['name']}"
+                  for suite in result["testsuites"] for case in suite["testsuite"]
+                  if case.get("failures")]
+        tests.append({"program": path.stem, "tests": result["tests"],
+                      "failures": result["failures"], "failed": failed[:20]})
+    return tests
+
+
+def read_clocks(path):
+    """Least and greatest of each column while everything ran."""
+    names = ("sm_mhz", "memory_mhz", "temperature_c", "power_w")
+    rows = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append([float(word) for word in line.split(",")])
+            except ValueError:
+                pass
+    columns = list(zip(*(row for row in rows if len(row) == len(names))))
+    return {name: {"min": min(column), "max": max(column)}
+            for name, column in zip(names, columns)}
+
+
+def read_phases(work):
+    phases = read_lines(work / "phases.jsonl")
+    for phase in phases:
+        reason = work / f"skipped.{phase['phase']}"
+        if reason.is_file():
+            phase["note"] = reason.read_text(encoding="utf-8").strip()
+    return phases
+
+
+def collect(work):
+    return {"machine": read_probe(work / "probe.txt"),
+            "clocks_while_running": read_clocks(work / "clocks.csv"),
+            "phases": read_phases(work),
+            "tests": read_tests(work / "gtest"),
+            "sanitizers": read_lines(work / "sanitizers.jsonl"),
+            "figures": read_lines(work / "figures.jsonl"),
+            "peers": read_lines(work / "peers.jsonl"),
+            "served": read_object(work / "served.json")}
+
+
+# ---- The table ----------------------------------------------------------------------------------
+
+def cell(value, digits=2):
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def machine_lines(results):
+    machine = results["machine"]
+    lines = [f"- {key}: {value}" for key, value in machine.items()]
+    for name, range_ in results["clocks_while_running"].items():
+        lines.append(f"- {name} while running: {range_['min']:g} to {range_['max']:g}")
+    return lines
+
+
+def figure_lines(results):
+    peers = {}
+    for peer in results["peers"]:
+        if "us" in peer:
+            peers.setdefault((peer["group"], peer["case"]), []).append(peer)
+    lines = []
+    for group in dict.fromkeys(figure["group"] for figure in results["figures"]):
+        rows = []
+        for figure in results["figures"]:
+            if figure["group"] != group:
+                continue
+            fastest = min(peers.get((group, figure["case"]), []),
+                          key=lambda peer: peer["us"], default=None)
+            note = figure.get("note", "") + ("" if figure["ok"] else " **wrong**")
+            peer = f"{fastest['peer']} {fastest['us']:.1f}, {fastest['ratio']:.2f} x" \
+                if fastest else ""
+            rows.append([figure["case"], cell(figure.get("us")), cell(figure.get("gb_per_s"), 0),
+                         cell(figure.get("tflop_per_s"), 1), cell(figure.get("floor_us")),
+                         cell(figure.get("fraction"), 3), peer, note.strip()])
+        head = ["case", "us", "GB/s", "TFLOP/s", "floor us", "fraction",
+                "fastest peer: us, its time / ours", "note"]
+        lines += ["", f"## {group}", ""] + table(head, rows)
+    return lines
+
+
+def test_lines(results):
+    rows = [[test["program"], cell(test.get("tests")), cell(test.get("failures")),
+             test.get("note", " ".join(test.get("failed", [])))] for test in results["tests"]]
+    lines = ["", "## Tests", ""] + table(["program", "tests", "failures", "failed"], rows)
+    rows = [[run["tool"], run["program"], "clean" if run["rc"] == 0 else f"exit {run['rc']}",
+             cell(run["seconds"])] for run in results["sanitizers"]]
+    return lines + ["", "## compute-sanitizer", ""] + \
+        table(["tool", "program", "result", "seconds"], rows)
+
+
+def served_lines(results):
+    served = results["served"]
+    if served is None:
+        return []
+    lines = ["", "## Served model", "", f"- ok: {served['ok']} {served.get('note', '')}".rstrip()]
+    for case in served.get("against_cpu", []):
+        gap = case.get("gap_where_they_part")
+        parted = f", then a gap of {gap:.3f} nats" if gap is not None else ""
+        lines.append(f"- {case['prompt']!r}: {case['equal_tokens']} of {case['num_tokens']} "
+                     f"tokens as on the CPU{parted}")
+    for key in ("largest_logprob_error", "same_tokens_in_company", "seconds_to_ready"):
+        if key in served:
+            lines.append(f"- {key}: {served[key]}")
+    for key in ("output_throughput", "median_ttft_ms", "median_itl_ms", "p99_itl_ms"):
+        if key in served.get("bench", {}):
+            lines.append(f"- bench serve, {key}: {served['bench'][key]:.2f}")
+    return lines
+
+
+def to_markdown(results):
+    rows = [[phase["phase"], phase["status"], cell(phase["seconds"]), phase.get("note", "")]
+            for phase in results["phases"]]
+    lines = ["# GPU run", ""]
+    if results["machine"].get("rehearsal") == "yes":
+        lines += ["**A rehearsal on an emulated device: no time here means anything.**", ""]
+    lines += machine_lines(results)
+    lines += ["", "## Phases", ""] + table(["phase", "status", "seconds", "note"], rows)
+    lines += test_lines(results) + figure_lines(results) + served_lines(results)
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    results = collect(arguments.work)
+    (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n",
+                                                encoding="utf-8")
+    (arguments.out / "results.md").write_text(to_markdown(results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
