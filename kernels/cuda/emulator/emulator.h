@@ -66,7 +66,7 @@ namespace emulator {
 
 // ---- Limits of an H200 ----
 
-inline constexpr size_t kMaxSharedBytes = 227 * 1024;
+inline constexpr size_t kMaxSharedBytes = size_t{227} * 1024;
 inline constexpr uint32_t kMaxThreads = 1024;
 
 // Values of cudaError_t.
