@@ -62,8 +62,8 @@ phase_probe() {
   {
     say "date=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     say "commit=$(commit)"
-    say "sources=$(cat "$REPO"/kernels/cuda/*.cu "$REPO"/kernels/cuda/*.h "$REPO"/kernels/cuda/*.cuh \
-      "$REPO"/kernels/cuda/*.cc | sha256sum | head -c 12)"
+    say "sources=$(cd "$REPO" && find kernels/cuda tests/gpu -name '*.[ch]*' -type f -print0 |
+      LC_ALL=C sort -z | xargs -0 cat | sha256sum | head -c 12)"
     say "cpu=$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//')"
     say "cores=$(nproc)"
     say "kernel=$(uname -r)"
@@ -402,7 +402,7 @@ main() {
   QUIRE_WORK=$BUILD/work
   rm -rf "$QUIRE_WORK" "$BUILD/bundle"
   mkdir -p "$QUIRE_WORK" "$BUILD/bundle"
-  rm -f "$OUT"/{results.json,results.md,run.log,build.log,tests.log,sanitizers.log,bench.log,served.log}
+  rm -f "$OUT"/results.{json,md} "$OUT"/{run,build,tests,sanitizers,bench,served}.log
   if [ -f "$BUNDLE" ]; then
     tar -xzf "$BUNDLE" -C "$BUILD/bundle" || say "run.sh: cannot unpack $BUNDLE"
   fi

@@ -33,7 +33,7 @@ std::vector<PrefillItem> ItemsOf(const AttentionData& data) {
   return items;
 }
 
-void RunPrefill(const AttentionArgs& attention, const std::vector<PrefillItem>& items) {
+void RunItems(const AttentionArgs& attention, const std::vector<PrefillItem>& items) {
   DeviceArray<PrefillItem> device_items(items);
   PrefillArgs args;
   args.attention = attention;
@@ -45,7 +45,7 @@ void RunPrefill(const AttentionArgs& attention, const std::vector<PrefillItem>& 
 // What the kernel wrote for these items.
 std::vector<uint16_t> Prefilled(const AttentionData& data, const std::vector<PrefillItem>& items) {
   DeviceAttention device(data);
-  RunPrefill(device.Args(), items);
+  RunItems(device.Args(), items);
   return device.Out();
 }
 
@@ -133,8 +133,8 @@ TEST(PagedPrefillTest, EveryGroupIsComputedAlsoThoseOfMoreThan16Heads) {
 }
 
 TEST(PagedPrefillTest, ItemsEndAnywhereInTheSequence) {
-  // Rows of the last item: 63, all 64, 1, and with a group of 3 heads a token in two items.
-  for (int32_t query_len : {63, 64, 65}) {
+  // One row less than an item's, just as many, one more; with 3 heads, tokens in two items.
+  for (int32_t query_len : {kPrefillRows - 1, kPrefillRows, kPrefillRows + 1}) {
     for (int32_t num_heads : {1, 3}) {
       SCOPED_TRACE(testing::Message() << query_len << " queries of " << num_heads << " heads");
       ExpectPrefills({.num_heads = num_heads,
@@ -253,7 +253,7 @@ TEST(PagedPrefillTest, AScaleBelowZeroTurnsTheOrderOfTheScores) {
   problem.query_size = -1.0F;
   AttentionData negated(problem);
 
-  RunPrefill(args, ItemsOf(negated));
+  RunItems(args, ItemsOf(negated));
 
   ExpectClose(negated, device.Out());
 }
@@ -343,7 +343,7 @@ TEST(PagedPrefillTest, RowsOfAnItemDoNotDependOnWhereItBegins) {
                       .sequences = {{.query_len = 40, .seq_len = 120, .key = 1}}});
   const std::vector<uint16_t> expected = Prefilled(data);
 
-  EXPECT_EQ(Prefilled(data, {{0, 0}, {0, 17}, {0, 64}, {0, 81}, {0, 100}}), expected);
+  EXPECT_EQ(Prefilled(data, {{0, 0}, {0, 17}, {0, kPrefillRows}, {0, 81}, {0, 100}}), expected);
 }
 
 TEST(PagedPrefillTest, WhereTheBlocksLieDoesNotChangeTheBits) {
@@ -367,11 +367,11 @@ TEST(PagedPrefillTest, OnlyTheRowsOfTheItemsAreWritten) {
   problem.num_heads = 4;
   AttentionData data(problem);
 
-  // The 45 queries of sequence 3 are 90 rows a KV head: the first 64 are 32 tokens.
+  // The 45 queries of sequence 3 are 90 rows a KV head, more than an item has.
   const std::vector<uint16_t> out = Prefilled(data, {{4, 0}, {3, 0}});
 
   std::vector<bool> computed(static_cast<size_t>(data.num_tokens()), false);
-  std::fill_n(computed.begin() + data.query_start()[3], 32, true);
+  std::fill_n(computed.begin() + data.query_start()[3], kPrefillRows / 2, true);
   std::fill_n(computed.begin() + data.query_start()[4], 7, true);
   ExpectClose(data, out, &computed);
 }
@@ -381,7 +381,7 @@ TEST(PagedPrefillTest, ItemsWithoutRowsOrContextAreLeftAlone) {
                                     {.query_len = 3, .seq_len = 9, .key = 2},
                                     {.query_len = 0, .seq_len = 20, .key = 3}}});
 
-  const std::vector<uint16_t> out = Prefilled(data, {{0, 0}, {1, 0}, {1, 64}, {2, 0}});
+  const std::vector<uint16_t> out = Prefilled(data, {{0, 0}, {1, 0}, {1, kPrefillRows}, {2, 0}});
 
   ExpectClose(data, out);
 }
