@@ -904,5 +904,3 @@ void CommitCopies() { ++Active(SourceLine()).running().committed_groups; }
 void WaitCopies(uint32_t max_pending) { Active(SourceLine()).WaitCopies(max_pending); }
 
 }  // namespace quire::gpu::emulator
-
-#include "kernels/cuda/emulator/warp_operation.cc"  // NOLINT: until the build lists it

@@ -144,11 +144,9 @@ constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
 
 }  // namespace
 
-[[gnu::weak]] void SyncWarp(uint32_t mask, SourceLine at) {
-  RunWarpOperation(kSyncWarp, mask, nullptr, at);
-}
+void SyncWarp(uint32_t mask, SourceLine at) { RunWarpOperation(kSyncWarp, mask, nullptr, at); }
 
-[[gnu::weak]] uint64_t RunShuffle(uint32_t mask, uint64_t value, uint32_t source, SourceLine at) {
+uint64_t RunShuffle(uint32_t mask, uint64_t value, uint32_t source, SourceLine at) {
   if ((mask >> source & 1) == 0) {
     ReportFault(FaultKind::kNotInMask, "a shuffle reads from a lane that is not in the mask", at);
   }
@@ -157,16 +155,13 @@ constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
   return lane.result;
 }
 
-[[gnu::weak]] uint32_t RunBallot(uint32_t mask, bool predicate, SourceLine at) {
+uint32_t RunBallot(uint32_t mask, bool predicate, SourceLine at) {
   BallotLane lane{predicate, 0};
   RunWarpOperation(kBallot, mask, &lane, at);
   return lane.result;
 }
 
-[[gnu::weak]] void RunLoadMatrix(uint32_t* registers,
-                                 const void* row,
-                                 bool transposed,
-                                 SourceLine at) {
+void RunLoadMatrix(uint32_t* registers, const void* row, bool transposed, SourceLine at) {
   if (!InSharedMemory(row, 16, at)) {
     ReportFault(FaultKind::kOutOfBounds, "ldmatrix from outside of shared memory", at);
   }
@@ -174,12 +169,12 @@ constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
   RunWarpOperation(transposed ? kLoadMatrixTransposed : kLoadMatrix, kWholeWarp, &lane, at);
 }
 
-[[gnu::weak]] void RunMmaBf16(float* d, const uint32_t* a, const uint32_t* b, SourceLine at) {
+void RunMmaBf16(float* d, const uint32_t* a, const uint32_t* b, SourceLine at) {
   MmaLane lane{d, a, b};
   RunWarpOperation(kMmaBf16, kWholeWarp, &lane, at);
 }
 
-[[gnu::weak]] void RunMmaF16(float* d, const uint32_t* a, const uint32_t* b, SourceLine at) {
+void RunMmaF16(float* d, const uint32_t* a, const uint32_t* b, SourceLine at) {
   MmaLane lane{d, a, b};
   RunWarpOperation(kMmaF16, kWholeWarp, &lane, at);
 }
