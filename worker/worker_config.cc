@@ -66,6 +66,12 @@ ABSL_FLAG(std::string,
           "Memory of the KV cache, for example 4GiB. Empty: on a GPU what --gpu-memory-utilization "
           "leaves, "
           "on a CPU 30 % of what is available, at most 4 GiB.");
+ABSL_FLAG(
+    std::string,
+    swap_space,
+    "4GiB",
+    "Host memory for blocks of preempted requests, for example 16GiB; on a GPU it is pinned. 0: "
+    "none. Taken when a scheduler asks for it.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
@@ -154,6 +160,14 @@ absl::StatusOr<KvCacheBudget> Budget() {
   budget.num_blocks_override = absl::GetFlag(FLAGS_num_gpu_blocks_override);
   if (budget.num_blocks_override < 0 || budget.num_blocks_override == 1) {
     return FlagError("num-gpu-blocks-override", "must be 0 or at least 2 (one is the null block)");
+  }
+  const std::string swap_space = absl::GetFlag(FLAGS_swap_space);
+  if (swap_space != "0") {
+    std::optional<int64_t> bytes = ParseByteSize(swap_space);
+    if (!bytes.has_value()) {
+      return FlagError("swap-space", "must be a number of bytes, for example 16GiB, or 0");
+    }
+    budget.swap_space_bytes = *bytes;
   }
   std::string text = absl::GetFlag(FLAGS_kv_cache_memory_bytes);
   if (text.empty()) {

@@ -18,6 +18,10 @@ using BlockId = int32_t;
 // Never allocated. Padding of block tables points at it, so that a stray read stays in the pool.
 inline constexpr BlockId kNullBlockId = 0;
 
+// A place in the host pool that blocks are swapped to. All of them are usable: there is no null
+// host block.
+using HostBlockId = int32_t;
+
 using TokenId = int32_t;
 
 // One client request, numbered by the scheduler in order of arrival.

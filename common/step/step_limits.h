@@ -10,11 +10,12 @@
 namespace quire {
 
 struct StepLimits {
-  int32_t num_blocks = 0;             // ids 1 .. num_blocks - 1 are usable; 0 is the null block
+  int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
+  int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: nothing is swapped
   int32_t block_size_tokens = 16;
-  int32_t max_sequences = 256;        // handles are below this; also slices in a step
+  int32_t max_sequences = 256;  // handles are below this; also slices in a step
   int32_t max_tokens_per_step = 2048;
-  int32_t max_model_len = 0;          // tokens of one sequence, prompt and output
+  int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;

@@ -59,6 +59,14 @@ void AddIntroduction(Digest& digest, const SequenceIntroduction& introduction) {
   AddSampling(digest, introduction.sampling);
 }
 
+void AddSwaps(Digest& digest, const std::vector<BlockSwap>& swaps) {
+  digest.Add(swaps.size());
+  for (const BlockSwap& swap : swaps) {
+    digest.AddInt(swap.block);
+    digest.AddInt(swap.host_block);
+  }
+}
+
 }  // namespace
 
 uint64_t DigestOf(const StepPlan& plan) {
@@ -66,6 +74,8 @@ uint64_t DigestOf(const StepPlan& plan) {
   digest.Add(plan.header.scheduler_incarnation);
   digest.Add(plan.header.group_epoch);
   digest.Add(plan.header.step_id);
+  AddSwaps(digest, plan.swap_outs);
+  AddSwaps(digest, plan.swap_ins);
   digest.Add(plan.copies.size());
   for (const BlockCopy& copy : plan.copies) {
     digest.AddInt(copy.src);

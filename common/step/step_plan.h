@@ -1,5 +1,10 @@
 // StepPlan is what the scheduler orders a worker to do in one step, as one value. The worker
-// executes it in the order of the fields: copies, introductions, slices, releases.
+// executes it in the order of the fields: swap-outs, swap-ins, copies, introductions, slices,
+// releases.
+//
+// Swaps go on beside the slices, and beside later steps: the result names the last step whose swaps
+// are done. Until then a block that is swapped out is not written, its host block not read or
+// written. A block that is swapped in may be used at once: what uses it waits.
 //
 // A sequence is introduced once, with everything that decides its tokens. Later steps name it by
 // its handle and carry only what is new. What follows from the worker's own state is not sent: the
@@ -30,6 +35,15 @@ struct StepHeader {
   friend bool operator==(const StepHeader&, const StepHeader&) = default;
 };
 
+// A block of the pool and its place in host memory. Of a swap-out the block's contents after the
+// last step go to the host block; of a swap-in they come back, into any block.
+struct BlockSwap {
+  BlockId block = kNullBlockId;
+  HostBlockId host_block = 0;
+
+  friend bool operator==(const BlockSwap&, const BlockSwap&) = default;
+};
+
 // Copy a whole block, all layers. Executed before any slice writes or reads dst.
 struct BlockCopy {
   BlockId src = kNullBlockId;
@@ -43,11 +57,11 @@ struct BlockCopy {
 // again, with all its tokens and num_computed_tokens = 0.
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
-  std::vector<TokenId> token_ids;     // prompt, then committed output
-  int32_t num_prompt_tokens = 0;      // the first of token_ids; penalties tell them apart
-  int32_t num_computed_tokens = 0;    // already in the KV cache; < token_ids.size()
-  std::vector<BlockId> block_ids;     // the blocks of the computed tokens; slices append
-  int32_t sequence_index = 0;         // in its request: part of the random counter
+  std::vector<TokenId> token_ids;   // prompt, then committed output
+  int32_t num_prompt_tokens = 0;    // the first of token_ids; penalties tell them apart
+  int32_t num_computed_tokens = 0;  // already in the KV cache; < token_ids.size()
+  std::vector<BlockId> block_ids;   // the blocks of the computed tokens; slices append
+  int32_t sequence_index = 0;       // in its request: part of the random counter
   SamplingParams sampling;
 
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;
@@ -58,21 +72,24 @@ struct SequenceIntroduction {
 // results.
 struct SequenceSlice {
   SequenceHandle handle = 0;
-  int32_t num_tokens = 0;               // > 0
-  std::vector<BlockId> new_block_ids;   // appended to the block table before computing
+  int32_t num_tokens = 0;              // > 0
+  std::vector<BlockId> new_block_ids;  // appended to the block table before computing
 
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
 };
 
 struct StepPlan {
   StepHeader header;
+  std::vector<BlockSwap> swap_outs;
+  std::vector<BlockSwap> swap_ins;
   std::vector<BlockCopy> copies;
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;
   std::vector<SequenceHandle> releases;  // forget; after the slices
 
   bool empty() const {
-    return copies.empty() && introductions.empty() && slices.empty() && releases.empty();
+    return swap_outs.empty() && swap_ins.empty() && copies.empty() && introductions.empty() &&
+           slices.empty() && releases.empty();
   }
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

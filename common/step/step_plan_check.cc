@@ -86,6 +86,7 @@ absl::Status Conflict(std::string_view field, std::string_view rule, BlockId blo
 absl::Status Validate(const StepLimits& limits) {
   constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckLimit("num_blocks", limits.num_blocks, 2, kMaxBlocksLimit));
+  QUIRE_RETURN_IF_ERROR(CheckLimit("num_host_blocks", limits.num_host_blocks, 0, kMaxBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("block_size_tokens", limits.block_size_tokens, 1, kMaxBlockSizeTokens));
   if ((limits.block_size_tokens & (limits.block_size_tokens - 1)) != 0) {
@@ -118,6 +119,10 @@ bool StepPlanChecker::SeenSet::Insert(int64_t index) {
 
 StepPlanChecker::StepPlanChecker(const StepLimits& limits)
     : limits_(limits),
+      filled_(static_cast<size_t>(limits.num_host_blocks), false),
+      host_swapped_(limits.num_host_blocks),
+      swapped_out_(limits.num_blocks),
+      swapped_in_(limits.num_blocks),
       copy_sources_(limits.num_blocks),
       copy_targets_(limits.num_blocks),
       table_(limits.num_blocks),
@@ -130,11 +135,20 @@ StepPlanChecker::StepPlanChecker(const StepLimits& limits)
 }
 
 absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
-  for (SeenSet* set :
-       {&copy_sources_, &copy_targets_, &written_, &introduced_, &sliced_, &released_}) {
+  for (SeenSet* set : {&host_swapped_,
+                       &swapped_out_,
+                       &swapped_in_,
+                       &copy_sources_,
+                       &copy_targets_,
+                       &written_,
+                       &introduced_,
+                       &sliced_,
+                       &released_}) {
     set->Begin();
   }
   QUIRE_RETURN_IF_ERROR(CheckCounts(plan));
+  QUIRE_RETURN_IF_ERROR(CheckSwapOuts(plan.swap_outs));
+  QUIRE_RETURN_IF_ERROR(CheckSwapIns(plan.swap_ins));
   QUIRE_RETURN_IF_ERROR(CheckCopies(plan.copies));
   for (size_t i = 0; i < plan.introductions.size(); ++i) {
     QUIRE_RETURN_IF_ERROR(CheckIntroduction(plan.introductions[i], find));
@@ -146,6 +160,9 @@ absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
   }
   for (SequenceHandle handle : plan.releases) {
     QUIRE_RETURN_IF_ERROR(CheckRelease(handle, find));
+  }
+  for (const BlockSwap& swap : plan.swap_outs) {
+    filled_[static_cast<size_t>(swap.host_block)] = true;
   }
   return absl::OkStatus();
 }
@@ -181,6 +198,54 @@ absl::Status StepPlanChecker::CheckBlock(std::string_view field, BlockId block) 
                   .limit = limits_.num_blocks - 1});
 }
 
+absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId host_block) const {
+  if (host_block >= 0 && host_block < limits_.num_host_blocks) {
+    return absl::OkStatus();
+  }
+  return Invalid({.reason = "BLOCK_RANGE",
+                  .field = field,
+                  .rule = "host block id out of range",
+                  .got = host_block,
+                  .limit = limits_.num_host_blocks - 1});
+}
+
+absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwap>& swaps) {
+  for (const BlockSwap& swap : swaps) {
+    QUIRE_RETURN_IF_ERROR(CheckBlock("swap_outs.block", swap.block));
+    QUIRE_RETURN_IF_ERROR(CheckHostBlock("swap_outs.host_block", swap.host_block));
+    if (!swapped_out_.Insert(swap.block)) {
+      return Conflict("swap_outs.block", "swapped out twice", swap.block);
+    }
+    if (!host_swapped_.Insert(swap.host_block)) {
+      return Conflict("swap_outs.host_block", "target of two swaps", swap.host_block);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepPlanChecker::CheckSwapIns(const std::vector<BlockSwap>& swaps) {
+  for (const BlockSwap& swap : swaps) {
+    QUIRE_RETURN_IF_ERROR(CheckBlock("swap_ins.block", swap.block));
+    QUIRE_RETURN_IF_ERROR(CheckHostBlock("swap_ins.host_block", swap.host_block));
+    if (!swapped_in_.Insert(swap.block)) {
+      return Conflict("swap_ins.block", "target of two swaps", swap.block);
+    }
+    if (swapped_out_.Contains(swap.block)) {
+      return Conflict("swap_ins.block", "is being swapped out", swap.block);
+    }
+    if (!host_swapped_.Insert(swap.host_block)) {
+      return Conflict("swap_ins.host_block", "swapped twice", swap.host_block);
+    }
+    if (!filled_[static_cast<size_t>(swap.host_block)]) {
+      return InvalidArgument(
+          "HOST_BLOCK",
+          absl::StrCat(
+              "swap_ins.host_block: nothing was swapped out to it (got ", swap.host_block, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepPlanChecker::CheckCopies(const std::vector<BlockCopy>& copies) {
   for (const BlockCopy& copy : copies) {
     QUIRE_RETURN_IF_ERROR(CheckBlock("copies.src", copy.src));
@@ -193,6 +258,9 @@ absl::Status StepPlanChecker::CheckCopies(const std::vector<BlockCopy>& copies) 
   for (const BlockCopy& copy : copies) {
     if (copy_sources_.Contains(copy.dst)) {
       return Conflict("copies.dst", "is also a source", copy.dst);
+    }
+    if (swapped_out_.Contains(copy.dst) || swapped_in_.Contains(copy.dst)) {
+      return Conflict("copies.dst", "is being swapped", copy.dst);
     }
   }
   return absl::OkStatus();
@@ -353,6 +421,9 @@ absl::Status StepPlanChecker::CheckWrites(const SequenceSlice& slice,
         index < num_old ? sequence.block_ids[index] : slice.new_block_ids[index - num_old];
     if (!written_.Insert(block)) {
       return Conflict("slices.block_ids", "written by two sequences", block);
+    }
+    if (swapped_out_.Contains(block)) {
+      return Conflict("slices.block_ids", "written while it is swapped out", block);
     }
   }
   return absl::OkStatus();

@@ -3,9 +3,11 @@
 // sequence's blocks. The scheduler's tests run every plan of the core through it.
 //
 // What is checked, with the reason of the refusal:
-//   BLOCK_RANGE     every block id is in [1, num_blocks)
+//   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks)
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
-//                   target and another copy's source or target
+//                   target and another copy's source or target; no block and no host block is
+//                   swapped twice, and a block that is swapped out is not written in the same step
+//   HOST_BLOCK      a block is swapped in from a host block that one was swapped out to before
 //   HANDLE          handles are below max_sequences; introduced when free, used and released when
 //                   known, and each at most once
 //   LENGTH          slices and tables are not empty, not negative, hold their tokens and stay
@@ -63,6 +65,7 @@ class StepPlanChecker {
   // REQUIRES: Validate(limits) is OK.
   explicit StepPlanChecker(const StepLimits& limits);
 
+  // A plan that is accepted is taken to be executed: its swap-outs fill host blocks.
   absl::Status Check(const StepPlan& plan, FindSequence find);
 
   const StepLimits& limits() const { return limits_; }
@@ -84,6 +87,8 @@ class StepPlanChecker {
   };
 
   absl::Status CheckCounts(const StepPlan& plan) const;
+  absl::Status CheckSwapOuts(const std::vector<BlockSwap>& swaps);
+  absl::Status CheckSwapIns(const std::vector<BlockSwap>& swaps);
   absl::Status CheckCopies(const std::vector<BlockCopy>& copies);
   absl::Status CheckIntroduction(const SequenceIntroduction& introduction, FindSequence find);
   absl::Status CheckTokens(const SequenceIntroduction& introduction) const;
@@ -91,12 +96,17 @@ class StepPlanChecker {
   absl::Status CheckTable(std::span<const BlockId> old_ids, std::span<const BlockId> new_ids);
   absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);
   absl::Status CheckBlock(std::string_view field, BlockId block) const;
+  absl::Status CheckHostBlock(std::string_view field, HostBlockId host_block) const;
   absl::Status CheckRelease(SequenceHandle handle, FindSequence find);
   absl::StatusOr<KnownSequence> Look(const StepPlan& plan,
                                      SequenceHandle handle,
                                      FindSequence find) const;
 
   StepLimits limits_;
+  std::vector<bool> filled_;                // by host block, for the epoch
+  SeenSet host_swapped_;                    // by host block
+  SeenSet swapped_out_;                     // by block
+  SeenSet swapped_in_;                      // by block
   SeenSet copy_sources_;                    // by block
   SeenSet copy_targets_;                    // by block
   SeenSet table_;                           // by block, of one sequence

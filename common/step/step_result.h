@@ -42,6 +42,8 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;
+  // The swaps of this step and of all before it are done. A step without slices waits for all.
+  uint64_t swaps_done_step_id = 0;
   StepTimings timings;
 
   friend bool operator==(const StepResult&, const StepResult&) = default;

@@ -29,9 +29,10 @@ namespace quire {
 namespace {
 
 // Flags of quire_worker alone. --model goes to both; everything else is the scheduler's.
-constexpr std::array<std::string_view, 11> kWorkerFlags = {"threads",
+constexpr std::array<std::string_view, 12> kWorkerFlags = {"threads",
                                                           "kv-cache-memory-bytes",
                                                           "num-gpu-blocks-override",
+                                                          "swap-space",
                                                           "device",
                                                           "device-index",
                                                           "dtype",
@@ -68,6 +69,7 @@ lists all of them):
     --device auto|cpu|cuda|emu      what computes; auto: a GPU where there is one
     --gpu-memory-utilization 0.9    share of a GPU's memory to use
     --num-gpu-blocks-override N     KV blocks, whatever the memory
+    --swap-space 4GiB               host memory for blocks of preempted requests
     --threads N                     threads of the CPU worker
     --shutdown-timeout SECONDS      how long running requests may finish after SIGTERM
 )";

@@ -53,4 +53,24 @@ void HostBackend::Upload(void* device, const void* host, int64_t bytes) {
   }
 }
 
+void HostBackend::CopyBlock(const BlockTransferParams& params, size_t index) {
+  const int64_t bytes = params.cache.layout.block_bytes();
+  auto* on_device = static_cast<std::byte*>(params.cache.base) + params.blocks[index] * bytes;
+  std::byte* on_host = params.host + params.host_blocks[index] * bytes;
+  const bool to_host = params.direction == TransferDirection::kToHost;
+  std::memcpy(
+      to_host ? on_host : on_device, to_host ? on_device : on_host, static_cast<size_t>(bytes));
+}
+
+void HostBackend::Transfer(const BlockTransferParams& params) {
+  for (size_t i = 0; i < params.blocks.size(); ++i) {
+    CopyBlock(params, i);
+  }
+}
+
+TransferId HostBackend::StartTransfer(const BlockTransferParams& params) {
+  Transfer(params);
+  return ++num_transfers_;
+}
+
 }  // namespace quire

@@ -1,5 +1,6 @@
 // HostBackend is what all backends have in common that compute in main memory: fp32 activations,
-// pages of anonymous memory, inputs used where they are, operations run one by one.
+// pages of anonymous memory, inputs used where they are, operations run one by one, transfers that
+// are done when their call returns.
 //
 // Memory is mapped and becomes real page by page, when it is first written. A page that was never
 // written reads as zero.
@@ -27,8 +28,25 @@ class HostBackend : public KernelBackend {
   std::optional<DeviceSpace> space() const override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   void Upload(void* device, const void* host, int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override {
+    return Allocate(bytes);
+  }
   StepInputs BeginStep(const StepInputs& host) override { return host; }
   void RunStep(const std::function<void()>& operations) override { operations(); }
+
+  TransferId StartTransfer(const BlockTransferParams& params) override;
+  void OrderAfter(TransferId /*transfer*/) override {}
+  TransferId TransfersDone() override { return num_transfers_; }
+  void WaitForTransfers() override {}
+
+ protected:
+  // One block of a transfer.
+  static void CopyBlock(const BlockTransferParams& params, size_t index);
+  // All blocks of a transfer.
+  virtual void Transfer(const BlockTransferParams& params);
+
+ private:
+  TransferId num_transfers_ = 0;
 };
 
 }  // namespace quire

@@ -6,7 +6,7 @@
 // occurs.
 //
 // Thread safety: one caller at a time (the executor thread). Operations take effect in the order of
-//                their calls; Sample waits for all of them.
+//                their calls; Sample waits for all of them. Transfers go on beside them.
 // Errors:        arguments are the caller's duty and were checked before (step_plan_check); an
 //                operation itself cannot fail on the CPU. A GPU that fails ends the process: it has
 //                to be opened anew, and the scheduler recomputes. Allocation returns
@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/attention.h"
+#include "kernels/api/block_transfer.h"
 #include "kernels/api/dense.h"
 #include "kernels/api/device_memory.h"
 #include "kernels/api/kv_cache_layout.h"
@@ -65,6 +66,8 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
   // From host memory, which may be reused when the call returns.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
+  // Host memory that transfers read and write; zeroed. Errors: kResourceExhausted, reason MEMORY.
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
   // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
   // on their columns or kTree8 does not divide them; kResourceExhausted.
@@ -87,6 +90,18 @@ class KernelBackend {
   virtual void PrepareAttention(const PrepareAttentionParams& params) = 0;
   virtual void PagedAttention(const PagedAttentionParams& params) = 0;
   virtual void CopyBlocks(const CopyBlocksParams& params) = 0;
+
+  // Starts a transfer that takes place after all operations that were called before. Operations
+  // called later may run before it is done: they must not touch its blocks, except after
+  // OrderAfter. Transfers of one direction take place in the order of their calls.
+  virtual TransferId StartTransfer(const BlockTransferParams& params) = 0;
+  // Operations and transfers called later take place after this transfer.
+  virtual void OrderAfter(TransferId transfer) = 0;
+  // The last transfer that is done together with all before it, 0 for none. Does not wait.
+  virtual TransferId TransfersDone() = 0;
+  // Waits until all transfers are done.
+  virtual void WaitForTransfers() = 0;
+
   virtual void Sample(const SampleParams& params) = 0;
 };
 

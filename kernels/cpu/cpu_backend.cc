@@ -50,6 +50,14 @@ class CpuBackend final : public HostBackend {
   void CopyBlocks(const CopyBlocksParams& params) override { table_.copy_blocks(params, team_); }
   void Sample(const SampleParams& params) override { table_.sample(params, team_); }
 
+ protected:
+  // A few threads are needed to fill the memory bus.
+  void Transfer(const BlockTransferParams& params) override {
+    team_.ParallelFor(
+        static_cast<int64_t>(params.blocks.size()),
+        [&](int64_t task, int /*thread*/) { CopyBlock(params, static_cast<size_t>(task)); });
+  }
+
  private:
   const KernelTable& table_;
   ThreadTeam team_;

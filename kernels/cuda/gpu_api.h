@@ -17,7 +17,7 @@
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 1;
+inline constexpr uint32_t kGpuApiVersion = 2;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
@@ -30,10 +30,17 @@ struct GpuApi {
   decltype(&FreePinned) free_pinned = nullptr;
   decltype(&CopyToDevice) copy_to_device = nullptr;
   decltype(&CopyToHost) copy_to_host = nullptr;
+  decltype(&CopyMany) copy_many = nullptr;
   decltype(&FillBytes) fill_bytes = nullptr;
   decltype(&CreateStream) create_stream = nullptr;
   decltype(&DestroyStream) destroy_stream = nullptr;
   decltype(&Synchronize) synchronize = nullptr;
+  decltype(&CreateEvent) create_event = nullptr;
+  decltype(&DestroyEvent) destroy_event = nullptr;
+  decltype(&RecordEvent) record_event = nullptr;
+  decltype(&WaitForEvent) wait_for_event = nullptr;
+  decltype(&QueryEvent) query_event = nullptr;
+  decltype(&SynchronizeEvent) synchronize_event = nullptr;
   decltype(&BeginGraph) begin_graph = nullptr;
   decltype(&EndGraph) end_graph = nullptr;
   decltype(&LaunchGraph) launch_graph = nullptr;

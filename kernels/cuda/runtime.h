@@ -40,6 +40,10 @@ int FreePinned(void* pointer);
 // memory is read before the call returns.
 int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream);
 int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
+// `count` copies between pinned memory and the device, all in one direction, in no order among
+// themselves. No source is written by another of them, no place written twice.
+int CopyMany(
+    void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream);
 int FillBytes(void* device, int byte, size_t bytes, Stream stream);
 
 // Waits until everything enqueued before is done, and reports what failed meanwhile.
@@ -47,6 +51,20 @@ int Synchronize(Stream stream);
 
 int CreateStream(Stream* stream);
 int DestroyStream(Stream stream);
+
+// A point on a stream: what was enqueued before it was recorded. Recording again moves it.
+using Event = void*;
+int CreateEvent(Event* event);
+int DestroyEvent(Event event);
+int RecordEvent(Event event, Stream stream);
+// What is enqueued on the stream from now on runs after the event.
+int WaitForEvent(Event event, Stream stream);
+// Whether the event has happened; does not wait.
+int QueryEvent(Event event, bool* has_happened);
+// Waits until it has happened.
+int SynchronizeEvent(Event event);
+// Between two events that have happened.
+int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 
 // What is enqueued between the two calls is recorded instead of run: kernels with the values that
 // their arguments have now, and products. LaunchGraph runs the record, any number of times. Memory

@@ -45,6 +45,36 @@ int CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
       host, device, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream));
 }
 
+int CopyMany(
+    void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream) {
+#if CUDART_VERSION >= 13000
+  cudaMemcpyAttributes attributes = {};
+  // The sources are read in stream order: a kernel before may have written them.
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t first_of_attributes = 0;
+  const cudaError_t error = cudaMemcpyBatchAsync(to,
+                                                 from,
+                                                 bytes,
+                                                 count,
+                                                 &attributes,
+                                                 &first_of_attributes,
+                                                 1,
+                                                 static_cast<cudaStream_t>(stream));
+  if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver) {
+    return error;
+  }
+  cudaGetLastError();  // the driver is older than the call: one by one
+#endif
+  for (size_t i = 0; i < count; ++i) {
+    const cudaError_t error = cudaMemcpyAsync(
+        to[i], from[i], bytes[i], cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return 0;
+}
+
 int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
   return cudaMemsetAsync(device, byte, bytes, static_cast<cudaStream_t>(stream));
 }
@@ -57,6 +87,35 @@ int CreateStream(Stream* stream) {
 }
 
 int DestroyStream(Stream stream) { return cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+
+int CreateEvent(Event* event) { return cudaEventCreate(reinterpret_cast<cudaEvent_t*>(event)); }
+
+int DestroyEvent(Event event) { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+
+int RecordEvent(Event event, Stream stream) {
+  return cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream));
+}
+
+int WaitForEvent(Event event, Stream stream) {
+  return cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0);
+}
+
+int QueryEvent(Event event, bool* has_happened) {
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  *has_happened = state == cudaSuccess;
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // "not yet" is no failure for a later launch to report
+    return 0;
+  }
+  return state;
+}
+
+int SynchronizeEvent(Event event) { return cudaEventSynchronize(static_cast<cudaEvent_t>(event)); }
+
+int ElapsedMilliseconds(Event begin, Event end, float* milliseconds) {
+  return cudaEventElapsedTime(
+      milliseconds, static_cast<cudaEvent_t>(begin), static_cast<cudaEvent_t>(end));
+}
 
 int BeginGraph(Stream stream) {
   return cudaStreamBeginCapture(static_cast<cudaStream_t>(stream),

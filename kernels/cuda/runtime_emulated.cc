@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -11,6 +12,8 @@ namespace {
 
 // The memory of the emulated device: enough for small models, and small enough to fill in a test.
 constexpr int64_t kDeviceBytes = int64_t{1} << 30;
+
+using Clock = std::chrono::steady_clock;
 
 std::mutex memory_mutex;
 int64_t used_bytes = 0;
@@ -78,6 +81,14 @@ int CopyToHost(void* host, const void* device, size_t bytes, Stream /*stream*/) 
   return 0;
 }
 
+int CopyMany(
+    void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream) {
+  for (size_t i = 0; i < count; ++i) {
+    CopyToHost(to[i], from[i], bytes[i], stream);
+  }
+  return 0;
+}
+
 int FillBytes(void* device, int byte, size_t bytes, Stream /*stream*/) {
   if (bytes != 0) {
     memset(device, byte, bytes);
@@ -93,6 +104,38 @@ int CreateStream(Stream* stream) {
 }
 
 int DestroyStream(Stream /*stream*/) { return 0; }
+
+// Everything is done when its call returns: of an event only the time is left.
+int CreateEvent(Event* event) {
+  *event = new Clock::time_point();
+  return 0;
+}
+
+int DestroyEvent(Event event) {
+  delete static_cast<Clock::time_point*>(event);
+  return 0;
+}
+
+int RecordEvent(Event event, Stream /*stream*/) {
+  *static_cast<Clock::time_point*>(event) = Clock::now();
+  return 0;
+}
+
+int WaitForEvent(Event /*event*/, Stream /*stream*/) { return 0; }
+
+int QueryEvent(Event /*event*/, bool* has_happened) {
+  *has_happened = true;
+  return 0;
+}
+
+int SynchronizeEvent(Event /*event*/) { return 0; }
+
+int ElapsedMilliseconds(Event begin, Event end, float* milliseconds) {
+  const auto elapsed =
+      *static_cast<Clock::time_point*>(end) - *static_cast<Clock::time_point*>(begin);
+  *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
+  return 0;
+}
 
 int BeginGraph(Stream /*stream*/) { return emulator::BeginRecord(); }
 

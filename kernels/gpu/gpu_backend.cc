@@ -18,6 +18,8 @@
 #include "kernels/gpu/gpu_linear.h"
 #include "kernels/gpu/gpu_memory.h"
 #include "kernels/gpu/gpu_sampler.h"
+#include "kernels/gpu/gpu_transfers.h"
+#include "kernels/gpu/staging_ring.h"
 #include "kernels/gpu/step_packer.h"
 
 namespace quire {
@@ -65,6 +67,7 @@ class GpuBackend final : public KernelBackend {
         options_(options),
         gemm_(gemm),
         stream_(MakeStream(api_)),
+        transfers_(api_, stream_),
         sampler_(api_, stream_) {}
 
   ~GpuBackend() override {
@@ -92,6 +95,7 @@ class GpuBackend final : public KernelBackend {
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
   }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     return GpuLinear::Pack(source, dtype_, *this);
   }
@@ -106,14 +110,17 @@ class GpuBackend final : public KernelBackend {
   void PrepareAttention(const PrepareAttentionParams& params) override;
   void PagedAttention(const PagedAttentionParams& params) override;
   void CopyBlocks(const CopyBlocksParams& params) override;
-  void Sample(const SampleParams& params) override;
+  void Sample(const SampleParams& params) override { sampler_.Sample(params); }
+
+  TransferId StartTransfer(const BlockTransferParams& params) override {
+    return transfers_.Start(params);
+  }
+  void OrderAfter(TransferId transfer) override { transfers_.OrderAfter(transfer); }
+  TransferId TransfersDone() override { return transfers_.Done(); }
+  void WaitForTransfers() override { transfers_.Wait(); }
 
  private:
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
-  void Wait() {
-    Require(api_.synchronize(stream_), "step");
-    staging_in_flight_ = false;
-  }
   void ForgetGraphs();
   void ReservePartials();
   // The splits of this step's decodes under a window, planned once a step.
@@ -125,6 +132,7 @@ class GpuBackend final : public KernelBackend {
   void* gemm_;
   DType dtype_ = DType::kBF16;  // of activations and weights, of the model by PrepareFor
   const gpu::Stream stream_;
+  GpuTransfers transfers_;
 
   // Of the model.
   int32_t num_heads_ = 0;
@@ -134,10 +142,9 @@ class GpuBackend final : public KernelBackend {
 
   // Of the step.
   PackedStep step_;
-  bool staging_in_flight_ = false;
   std::set<int32_t> planned_windows_;
 
-  PinnedScratch staging_{api_};
+  StagingRing staging_{api_};
   GpuScratch inputs_{api_};
   GpuScratch partial_out_{api_};
   GpuScratch partial_state_{api_};
@@ -197,6 +204,19 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
   return memory;
 }
 
+absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::AllocateHost(int64_t bytes) {
+  void* data = nullptr;
+  const int error = bytes <= 0 ? 1 : api_.allocate_pinned(&data, static_cast<size_t>(bytes));
+  if (error != 0) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "MEMORY",
+                 "memory: the host has none to pin (got " + std::to_string(bytes) + " bytes)");
+  }
+  auto memory = std::make_unique<GpuHostMemory>(api_, data, bytes);
+  QUIRE_RETURN_IF_ERROR(memory->Clear());
+  return memory;
+}
+
 void GpuBackend::ForgetGraphs() {
   for (const auto& [shape, graph] : graphs_) {
     Require(api_.destroy_graph(graph), "destroy graph");
@@ -207,18 +227,15 @@ void GpuBackend::ForgetGraphs() {
 
 StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   QUIRE_CHECK(packer_.has_value());
-  if (staging_in_flight_) {
-    Wait();  // the last step sampled nothing, so nobody has waited for its inputs
-  }
   const int64_t bytes = packer_->Plan(host);
-  staging_.Reserve(bytes);
+  std::byte* host_copy = staging_.Next(bytes);
   if (inputs_.Reserve(bytes)) {
     ForgetGraphs();
   }
-  step_ = packer_->Write(host, staging_.data(), inputs_.data());
-  Require(api_.copy_to_device(inputs_.data(), staging_.data(), static_cast<size_t>(bytes), stream_),
+  step_ = packer_->Write(host, host_copy, inputs_.data());
+  Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
-  staging_in_flight_ = true;
+  staging_.MarkRead(stream_);
   planned_windows_.clear();
   ReservePartials();
   return step_.inputs;
@@ -407,11 +424,6 @@ void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
                             .num_pairs = static_cast<int32_t>(params.src.size())},
                            stream_),
           "copy blocks");
-}
-
-void GpuBackend::Sample(const SampleParams& params) {
-  sampler_.Sample(params);
-  staging_in_flight_ = false;  // it waited for the stream
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ absl::StatusOr<GpuLibrary> GpuLibrary::Open(std::string_view name, int32_t devic
   if (const int error = api->query_device(device, &info); error != 0) {
     return DeviceError("no GPU " + std::to_string(device) + ": " + api->error_text(error));
   }
-  return GpuLibrary(api, info);
+  return GpuLibrary(*api, info);
 }
 
 }  // namespace quire

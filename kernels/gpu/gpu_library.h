@@ -19,6 +19,9 @@ namespace quire {
 
 class GpuLibrary {
  public:
+  // Of a library that is open and stays so.
+  GpuLibrary(const gpu::GpuApi& api, const gpu::DeviceInfo& device) : api_(&api), device_(device) {}
+
   // The library stays open until the process ends: its kernels are registered with the driver.
   static absl::StatusOr<GpuLibrary> Open(std::string_view name, int32_t device);
 
@@ -26,8 +29,6 @@ class GpuLibrary {
   const gpu::DeviceInfo& device() const { return device_; }
 
  private:
-  GpuLibrary(const gpu::GpuApi* api, const gpu::DeviceInfo& device) : api_(api), device_(device) {}
-
   const gpu::GpuApi* api_;
   gpu::DeviceInfo device_;
 };

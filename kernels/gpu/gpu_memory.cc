@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "common/base/error.h"
@@ -30,6 +31,11 @@ void RequireGpu(const gpu::GpuApi& api, int error, const char* what) {
 
 absl::Status GpuMemory::Clear() {
   RequireGpu(api_, api_.fill_bytes(data(), 0, static_cast<size_t>(size_bytes()), stream_), "clear");
+  return absl::OkStatus();
+}
+
+absl::Status GpuHostMemory::Clear() {
+  std::memset(data(), 0, static_cast<size_t>(size_bytes()));
   return absl::OkStatus();
 }
 

@@ -15,6 +15,19 @@ namespace quire {
 // Ends the process with a log line when `error` is one: see GpuBackend.
 void RequireGpu(const gpu::GpuApi& api, int error, const char* what);
 
+// Pinned memory of the host.
+class GpuHostMemory final : public DeviceMemory {
+ public:
+  GpuHostMemory(const gpu::GpuApi& api, void* data, int64_t size_bytes)
+      : DeviceMemory(data, size_bytes), api_(api) {}
+  ~GpuHostMemory() override { api_.free_pinned(data()); }
+
+  absl::Status Clear() override;
+
+ private:
+  const gpu::GpuApi& api_;
+};
+
 class GpuMemory final : public DeviceMemory {
  public:
   GpuMemory(const gpu::GpuApi& api, gpu::Stream stream, void* data, int64_t size_bytes)

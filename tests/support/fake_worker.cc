@@ -47,7 +47,9 @@ FakeWorker::FakeWorker(const StepLimits& limits)
       checker_(limits),
       sequences_(static_cast<size_t>(limits.max_sequences)),
       cells_(static_cast<size_t>(limits.num_blocks) *
-             static_cast<size_t>(limits.block_size_tokens)) {}
+             static_cast<size_t>(limits.block_size_tokens)),
+      host_cells_(static_cast<size_t>(limits.num_host_blocks) *
+                  static_cast<size_t>(limits.block_size_tokens)) {}
 
 absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   if (plan.header.step_id != last_step_id_ + 1) {
@@ -70,6 +72,12 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                              .block_ids = known->block_ids};
       }));
   last_step_id_ = plan.header.step_id;
+  for (const BlockSwap& swap : plan.swap_outs) {
+    SwapOut(swap);
+  }
+  for (const BlockSwap& swap : plan.swap_ins) {
+    SwapIn(swap);
+  }
   for (const BlockCopy& copy : plan.copies) {
     CopyBlock(copy);
   }
@@ -82,6 +90,7 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .seed = introduction.sampling.seed};
   }
   StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
+  result.swaps_done_step_id = plan.header.step_id;
   for (const SequenceSlice& slice : plan.slices) {
     if (auto sampled = ExecuteSlice(slice)) {
       result.sampled.push_back(std::move(*sampled));
@@ -100,6 +109,18 @@ bool FakeWorker::IsKnown(SequenceHandle handle) const {
 int32_t FakeWorker::num_known_sequences() const {
   return static_cast<int32_t>(std::count_if(
       sequences_.begin(), sequences_.end(), [](const auto& known) { return known.has_value(); }));
+}
+
+void FakeWorker::SwapOut(const BlockSwap& swap) {
+  int64_t size = limits_.block_size_tokens;
+  std::copy_n(
+      cells_.begin() + swap.block * size, size, host_cells_.begin() + swap.host_block * size);
+}
+
+void FakeWorker::SwapIn(const BlockSwap& swap) {
+  int64_t size = limits_.block_size_tokens;
+  std::copy_n(
+      host_cells_.begin() + swap.host_block * size, size, cells_.begin() + swap.block * size);
 }
 
 void FakeWorker::CopyBlock(const BlockCopy& copy) {

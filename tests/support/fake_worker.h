@@ -56,6 +56,8 @@ class FakeWorker {
     uint64_t seed = 0;
   };
 
+  void SwapOut(const BlockSwap& swap);
+  void SwapIn(const BlockSwap& swap);
   void CopyBlock(const BlockCopy& copy);
   std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice);
   uint64_t& Cell(const KnownState& sequence, int32_t position);
@@ -65,6 +67,7 @@ class FakeWorker {
   uint64_t last_step_id_ = 0;
   std::vector<std::optional<KnownState>> sequences_;  // by handle
   std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
+  std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]
 };
 
 }  // namespace quire

@@ -33,6 +33,7 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
                        "--cpu-isa=avx2",
                        "--kv-cache-memory-bytes",
                        "2GiB",
+                       "--swap-space=16GiB",
                        "--num-gpu-blocks-override=77",
                        "--device=cpu"});
 
@@ -42,6 +43,7 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
   EXPECT_EQ(config->num_threads, 3);
   EXPECT_EQ(config->cpu_isa, "avx2");
   EXPECT_EQ(config->kv_cache.bytes, 2 * kGibibyte);
+  EXPECT_EQ(config->kv_cache.swap_space_bytes, 16 * kGibibyte);
   EXPECT_EQ(config->kv_cache.num_blocks_override, 77);
 }
 
@@ -78,6 +80,8 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
       {{"m", "--listen=10.1.2.3:1"}, "--listen"},
       {{"m", "--kv-cache-memory-bytes=lots"}, "--kv-cache-memory-bytes"},
       {{"m", "--kv-cache-memory-bytes=0"}, "--kv-cache-memory-bytes"},
+      {{"m", "--swap-space=-1"}, "--swap-space"},
+      {{"m", "--swap-space=lots"}, "--swap-space"},
       {{"m", "--num-gpu-blocks-override=-2"}, "--num-gpu-blocks-override"},
       {{"m", "--num-gpu-blocks-override=1"}, "--num-gpu-blocks-override"},
   };

@@ -159,6 +159,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoHandshake(const grpc::ByteBuff
   response.set_model_hash(identity_.model_hash);
   response.set_block_bytes(executor_.BlockBytes(spec));
   response.set_num_blocks_max(executor_.MaxBlocks(spec));
+  response.set_num_host_blocks_max(executor_.MaxHostBlocks(spec));
   response.set_kv_cache_dtype(ToProto(dtype));
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
@@ -173,6 +174,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuf
       executor_.BeginEpoch({.scheduler_incarnation = request.scheduler_incarnation(),
                             .group_epoch = request.group_epoch(),
                             .limits = {.num_blocks = request.num_blocks(),
+                                       .num_host_blocks = request.num_host_blocks(),
                                        .block_size_tokens = request.block_size_tokens(),
                                        .max_sequences = request.max_sequences(),
                                        .max_tokens_per_step = request.max_tokens_per_step(),

@@ -17,6 +17,25 @@ namespace {
 
 int64_t MicrosBetween(Instant begin, Instant end) { return (end - begin) / kNanosPerMicro; }
 
+int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(bytes / std::max<int64_t>(1, block_bytes), 0, kMaxBlocksLimit));
+}
+
+absl::Status CheckFits(std::string_view field, int32_t num_blocks, int32_t limit) {
+  if (num_blocks <= limit) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kResourceExhausted,
+               "MEMORY",
+               absl::StrCat(ToAbsl(field),
+                            ": more than the worker's memory holds (got ",
+                            num_blocks,
+                            ", limit ",
+                            limit,
+                            ")"));
+}
+
 }  // namespace
 
 StepExecutor::StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget)
@@ -60,10 +79,12 @@ int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
 }
 
 int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
-  int64_t blocks = budget_.num_blocks_override > 0
-                       ? budget_.num_blocks_override
-                       : budget_.bytes / std::max<int64_t>(1, BlockBytes(spec));
-  return static_cast<int32_t>(std::clamp<int64_t>(blocks, 0, kMaxBlocksLimit));
+  return budget_.num_blocks_override > 0 ? std::min(budget_.num_blocks_override, kMaxBlocksLimit)
+                                         : NumBlocks(budget_.bytes, BlockBytes(spec));
+}
+
+int32_t StepExecutor::MaxHostBlocks(const KvCacheSpec& spec) const {
+  return NumBlocks(budget_.swap_space_bytes, BlockBytes(spec));
 }
 
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
@@ -78,15 +99,19 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
                      max_positions,
                      ")"));
   }
-  int32_t max_blocks = MaxBlocks(spec);
-  if (limits.num_blocks > max_blocks) {
-    return Error(absl::StatusCode::kResourceExhausted,
-                 "MEMORY",
-                 absl::StrCat("num_blocks: more than the worker's memory holds (got ",
-                              limits.num_blocks,
-                              ", limit ",
-                              max_blocks,
-                              ")"));
+  QUIRE_RETURN_IF_ERROR(CheckFits("num_blocks", limits.num_blocks, MaxBlocks(spec)));
+  return CheckFits("num_host_blocks", limits.num_host_blocks, MaxHostBlocks(spec));
+}
+
+absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& limits) {
+  if (mover_ != nullptr) {
+    mover_->FinishSwaps();
+  }
+  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits.num_blocks));
+  if (mover_ == nullptr || mover_->num_host_blocks() != limits.num_host_blocks) {
+    mover_.reset();
+    QUIRE_ASSIGN_OR_RETURN(mover_,
+                           BlockMover::Create(backend_, storage_->view(), limits.num_host_blocks));
   }
   return absl::OkStatus();
 }
@@ -100,10 +125,12 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks)
   auto storage = KvCacheStorage::Create(backend_, layout, num_blocks);
   if (absl::IsResourceExhausted(storage.status())) {
     // A GPU has no room for the old pool and the new one.
+    mover_.reset();
     storage_.reset();
     storage = KvCacheStorage::Create(backend_, layout, num_blocks);
   }
   QUIRE_RETURN_IF_ERROR(storage.status());
+  mover_.reset();
   storage_ = *std::move(storage);
   spec_ = spec;
   return absl::OkStatus();
@@ -116,7 +143,8 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
                          SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
-  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits.num_blocks));
+  QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step, limits.max_sequences));
+  QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
@@ -129,7 +157,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
   if (verdict == StepOrder::Verdict::kReplay) {
     return &order_.last_result();
   }
-  if (storage_ == nullptr) {
+  if (mover_ == nullptr) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "MEMORY",
                  "step: the worker has no pool since memory for the last one was refused");
@@ -138,7 +166,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
   // From here on nothing can fail.
-  CopyBlocks(plan.copies);
+  mover_->SwapOut(plan.swap_outs, plan.header.step_id);
+  mover_->SwapIn(plan.swap_ins, plan.header.step_id);
+  mover_->Copy(plan.copies);
   for (const SequenceIntroduction& introduction : plan.introductions) {
     sequences_->Introduce(introduction);
   }
@@ -153,24 +183,15 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);
   }
+  if (slices_.empty()) {
+    mover_->FinishSwaps();  // there may be no other step before they are done
+  }
+  result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
   result.timings = {.build_us = MicrosBetween(begin, built),
                     .forward_us = MicrosBetween(built, computed),
                     .sample_us = MicrosBetween(computed, SteadyNow())};
   order_.Complete(std::move(result));
   return &order_.last_result();
-}
-
-void StepExecutor::CopyBlocks(const std::vector<BlockCopy>& copies) {
-  if (copies.empty()) {
-    return;
-  }
-  copy_src_.clear();
-  copy_dst_.clear();
-  for (const BlockCopy& copy : copies) {
-    copy_src_.push_back(copy.src);
-    copy_dst_.push_back(copy.dst);
-  }
-  backend_.CopyBlocks({.cache = storage_->view(), .src = copy_src_, .dst = copy_dst_});
 }
 
 void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
@@ -180,6 +201,7 @@ void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
     QUIRE_CHECK(sequence != nullptr);
     sequence->block_ids.insert(
         sequence->block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+    mover_->AwaitBlocks(sequence->block_ids);
     slices_.push_back(
         {.handle = slice.handle, .num_tokens = slice.num_tokens, .sequence = sequence});
   }

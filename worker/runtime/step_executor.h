@@ -1,8 +1,8 @@
-// StepExecutor is the worker without its wire: it owns the KV pool and the sequence table and
-// executes plans in the order in which they were numbered.
+// StepExecutor is the worker without its wire: it owns the KV pool, the host pool and the sequence
+// table and executes plans in the order in which they were numbered.
 //
-// One step: check everything, copy blocks, introduce sequences, build the batch, run the model,
-// sample, release. A step that is refused has changed nothing.
+// One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
+// the model, sample, release. A step that is refused has changed nothing.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        those of StepOrder and StepPlanChecker.
@@ -23,6 +23,7 @@
 #include "common/step/step_plan_check.h"
 #include "common/step/step_result.h"
 #include "kernels/api/kernel_backend.h"
+#include "worker/kv_cache/block_mover.h"
 #include "worker/kv_cache/kv_cache_storage.h"
 #include "worker/model/batch.h"
 #include "worker/model/model.h"
@@ -40,9 +41,10 @@ struct EpochParams {
   DType kv_cache_dtype = DType::kF32;
 };
 
-// How large the KV pool may be.
+// How large the KV pool and the host pool may be.
 struct KvCacheBudget {
   int64_t bytes = 0;
+  int64_t swap_space_bytes = 0;
   int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever they take
 };
 
@@ -66,11 +68,14 @@ class StepExecutor {
   // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
   // even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
+  // Blocks that the swap space holds, at most kMaxBlocksLimit.
+  int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 
-  // Forgets all sequences, takes a pool and waits for step 1. A refusal changes nothing, except
-  // that a device without memory for the new pool has given up the old one: then steps are refused
-  // too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
-  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks.
+  // Forgets all sequences, takes the pools and the workspace of the largest step, and waits for
+  // step 1. A refusal changes nothing, except that without memory for the new pools the old ones
+  // are given up: then steps are refused too. Errors: those of StepOrder::CheckEpoch;
+  // kInvalidArgument, reason STEP_LIMITS; kResourceExhausted, reason MEMORY, for more blocks than
+  // MaxBlocks and MaxHostBlocks, and for memory that there is not.
   absl::Status BeginEpoch(const EpochParams& params);
 
   // `digest` is DigestOf(plan). The result is valid until the next call.
@@ -83,9 +88,9 @@ class StepExecutor {
 
  private:
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
+  absl::Status TakePools(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
 
-  void CopyBlocks(const std::vector<BlockCopy>& copies);
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);
   // What was computed and sampled becomes known.
@@ -99,14 +104,13 @@ class StepExecutor {
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
   std::unique_ptr<SequenceTable> sequences_;  // of this epoch
   std::unique_ptr<KvCacheStorage> storage_;
+  std::unique_ptr<BlockMover> mover_;  // on storage_; null means that there are no pools
   KvCacheSpec spec_;
   Sampler sampler_;
 
   // Scratch, reused from step to step.
   std::vector<ScheduledSlice> slices_;
   Batch batch_;
-  std::vector<BlockId> copy_src_;
-  std::vector<BlockId> copy_dst_;
 };
 
 }  // namespace quire

@@ -49,6 +49,12 @@ StepPlan RandomPlan(Random& random) {
   StepPlan plan;
   plan.header = AnyHeader(random);
   for (int32_t i = random.Below(4); i > 0; --i) {
+    plan.swap_outs.push_back({.block = AnyInt(random), .host_block = AnyInt(random)});
+  }
+  for (int32_t i = random.Below(4); i > 0; --i) {
+    plan.swap_ins.push_back({.block = AnyInt(random), .host_block = AnyInt(random)});
+  }
+  for (int32_t i = random.Below(4); i > 0; --i) {
     plan.copies.push_back({.src = AnyInt(random), .dst = AnyInt(random)});
   }
   for (int32_t i = random.Below(4); i > 0; --i) {
@@ -84,6 +90,7 @@ StepResult RandomResult(Random& random) {
     }
     result.sampled.push_back(sampled);
   }
+  result.swaps_done_step_id = random.Next();
   result.timings = {.build_us = AnyInt(random), .forward_us = 7, .sample_us = AnyInt(random)};
   return result;
 }

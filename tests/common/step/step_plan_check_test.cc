@@ -18,6 +18,7 @@ constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
 
 constexpr StepLimits kLimits = {.num_blocks = 32,
+                                .num_host_blocks = 6,
                                 .block_size_tokens = 4,
                                 .max_sequences = 4,
                                 .max_tokens_per_step = 16,
@@ -27,11 +28,15 @@ constexpr StepLimits kLimits = {.num_blocks = 32,
 // A worker that knows two sequences:
 //   handle 0: 6 tokens, 5 computed, blocks 1 and 2: a decode is due, in block 2
 //   handle 1: 8 tokens, 2 computed, block 3: a prefill in pieces
+// and that block 14 was swapped out to, host block 1.
 class StepPlanCheckTest : public testing::Test {
  protected:
   StepPlanCheckTest() : checker_(kLimits) {
     known_[0] = {.num_known_tokens = 6, .num_computed_tokens = 5, .block_ids = blocks_0_};
     known_[1] = {.num_known_tokens = 8, .num_computed_tokens = 2, .block_ids = blocks_1_};
+    StepPlan plan;
+    plan.swap_outs = {{.block = 14, .host_block = 1}};
+    EXPECT_TRUE(Check(plan).ok());
   }
 
   absl::Status Check(const StepPlan& plan) {
@@ -44,6 +49,8 @@ class StepPlanCheckTest : public testing::Test {
   // A plan with one of everything that is allowed.
   static StepPlan GoodPlan() {
     StepPlan plan;
+    plan.swap_outs = {{.block = 16, .host_block = 5}};
+    plan.swap_ins = {{.block = 15, .host_block = 1}};
     plan.copies = {{.src = 10, .dst = 11}};
     plan.introductions = {{.handle = 2,
                            .token_ids = {5, 6, 7, 8, 9},
@@ -129,6 +136,47 @@ TEST_F(StepPlanCheckTest, RefusesEveryWrongPlanWithItsReason) {
        [](auto& p) {
          p.introductions[0].block_ids = {11, 11};
        }},
+      {"copy onto a block that arrives", "BLOCK_CONFLICT", [](auto& p) { p.copies[0].dst = 15; }},
+      {"copy onto a block that leaves", "BLOCK_CONFLICT", [](auto& p) { p.copies[0].dst = 16; }},
+      // Swaps
+      {"swap out the null block", "BLOCK_RANGE", [](auto& p) { p.swap_outs[0].block = 0; }},
+      {"swap out past the pool", "BLOCK_RANGE", [](auto& p) { p.swap_outs[0].block = 32; }},
+      {"swap out to past the host pool",
+       "BLOCK_RANGE",
+       [](auto& p) { p.swap_outs[0].host_block = 6; }},
+      {"swap out to a negative block",
+       "BLOCK_RANGE",
+       [](auto& p) { p.swap_outs[0].host_block = -1; }},
+      {"swap in to the null block", "BLOCK_RANGE", [](auto& p) { p.swap_ins[0].block = 0; }},
+      {"swap in to a negative block",
+       "BLOCK_RANGE",
+       [](auto& p) { p.swap_ins[0].block = kMinInt; }},
+      {"swap in from past the host pool",
+       "BLOCK_RANGE",
+       [](auto& p) { p.swap_ins[0].host_block = kMaxInt; }},
+      {"swapped out twice",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.swap_outs.push_back({.block = 16, .host_block = 4}); }},
+      {"two swaps to one host block",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.swap_outs.push_back({.block = 17, .host_block = 5}); }},
+      {"two swaps to one block",
+       "BLOCK_CONFLICT",
+       [](auto& p) {
+         p.swap_outs.clear();
+         p.swap_ins = {{.block = 15, .host_block = 1}, {.block = 15, .host_block = 5}};
+       }},
+      {"one host block to two blocks",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.swap_ins.push_back({.block = 18, .host_block = 1}); }},
+      {"in and out of one block", "BLOCK_CONFLICT", [](auto& p) { p.swap_ins[0].block = 16; }},
+      {"in and out of one host block",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.swap_outs[0].host_block = 1; }},
+      {"written while it leaves",
+       "BLOCK_CONFLICT",
+       [](auto& p) { p.slices[2].new_block_ids = {16}; }},
+      {"nothing to swap in", "HOST_BLOCK", [](auto& p) { p.swap_ins[0].host_block = 2; }},
       // Handles
       {"introduced handle out of range", "HANDLE", [](auto& p) { p.introductions[0].handle = 4; }},
       {"introduced handle in use", "HANDLE", [](auto& p) { p.introductions[0].handle = 1; }},
@@ -274,6 +322,26 @@ TEST_F(StepPlanCheckTest, SequencesMayShareBlocksThatNobodyWrites) {
   EXPECT_TRUE(Check(plan).ok()) << Check(plan);
 }
 
+TEST_F(StepPlanCheckTest, ABlockThatArrivesMayBeReadAndWrittenInTheSameStep) {
+  StepPlan plan = GoodPlan();
+  plan.introductions[0].block_ids = {15};
+  plan.introductions[0].num_computed_tokens = 3;
+  plan.slices[2].num_tokens = 2;
+  plan.copies[0].src = 15;
+
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+}
+
+TEST_F(StepPlanCheckTest, ARefusedSwapOutFillsNothing) {
+  StepPlan refused = GoodPlan();
+  refused.swap_outs[0].host_block = 2;
+  refused.releases = {4};
+  EXPECT_EQ(ReasonOf(Check(refused)), "HANDLE");
+  StepPlan plan;
+  plan.swap_ins = {{.block = 15, .host_block = 2}};
+  EXPECT_EQ(ReasonOf(Check(plan)), "HOST_BLOCK");
+}
+
 TEST_F(StepPlanCheckTest, ACopiedBlockMayBeWrittenInTheSameStep) {
   StepPlan plan = GoodPlan();
   plan.introductions[0].num_computed_tokens = 3;  // so that the slice writes block 11, a copy
@@ -293,6 +361,8 @@ TEST(StepLimitsTest, EveryLimitIsChecked) {
       {"num_blocks", [](auto& l) { l.num_blocks = 1; }},
       {"num_blocks", [](auto& l) { l.num_blocks = kMinInt; }},
       {"num_blocks", [](auto& l) { l.num_blocks = kMaxInt; }},
+      {"num_host_blocks", [](auto& l) { l.num_host_blocks = -1; }},
+      {"num_host_blocks", [](auto& l) { l.num_host_blocks = kMaxInt; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 0; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 12; }},
       {"block_size_tokens", [](auto& l) { l.block_size_tokens = 512; }},

@@ -83,7 +83,9 @@ class WorkerServiceTest : public testing::Test {
  protected:
   WorkerServiceTest()
       : backend_(CreateReferenceBackend()),
-        executor_(model_, *backend_, {.bytes = 1 << 20, .num_blocks_override = 0}),
+        executor_(model_,
+                  *backend_,
+                  {.bytes = 1 << 20, .swap_space_bytes = 1 << 16, .num_blocks_override = 0}),
         service_({.uuid = MakeWorkerUuid(),
                   .version = "1.2.3",
                   .model_hash = 77,
@@ -115,11 +117,15 @@ class WorkerServiceTest : public testing::Test {
     return FromGrpcStatus(stub_->Handshake(&context, request, response));
   }
 
-  absl::Status BeginEpoch(uint64_t incarnation, uint64_t epoch, int32_t num_blocks = 20) {
+  absl::Status BeginEpoch(uint64_t incarnation,
+                          uint64_t epoch,
+                          int32_t num_blocks = 20,
+                          int32_t num_host_blocks = 0) {
     v1::BeginEpochRequest request;
     request.set_scheduler_incarnation(incarnation);
     request.set_group_epoch(epoch);
     request.set_num_blocks(num_blocks);
+    request.set_num_host_blocks(num_host_blocks);
     request.set_block_size_tokens(4);
     request.set_max_sequences(4);
     request.set_max_tokens_per_step(32);
@@ -191,12 +197,21 @@ TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   EXPECT_EQ(response.model_hash(), 77U);
   EXPECT_EQ(response.block_bytes(), 64);
   EXPECT_EQ(response.num_blocks_max(), (1 << 20) / 64);
+  EXPECT_EQ(response.num_host_blocks_max(), (1 << 16) / 64);
   EXPECT_EQ(response.kv_cache_dtype(), v1::DTYPE_F32);  // the model's
   EXPECT_EQ(response.determinism_fingerprint(), "reference");
   EXPECT_EQ(response.vocab_size(), FakeModel::kVocabSize);
 }
 
 TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) { EXPECT_NE(MakeWorkerUuid(), MakeWorkerUuid()); }
+
+TEST_F(WorkerServiceTest, AnEpochTakesNoMoreThanTheSwapSpace) {
+  EXPECT_TRUE(BeginEpoch(1, 1, 20, (1 << 16) / 64).ok());
+  const absl::Status status = BeginEpoch(1, 2, 20, (1 << 16) / 64 + 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), "MEMORY");
+  EXPECT_EQ(ReasonOf(BeginEpoch(1, 2, 20, -1)), "STEP_LIMITS");
+}
 
 struct BadHandshake {
   std::string reason;

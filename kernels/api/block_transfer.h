@@ -1,0 +1,34 @@
+// Transfers move whole blocks between the KV pool and host memory: swapping.
+//
+// Source: PagedAttention, Kwon et al. 2023, section 4.5. A block is one piece of memory here, so
+// that
+//         swapping it is one copy.
+#ifndef QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
+#define QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/base/ids.h"
+#include "kernels/api/kv_cache_layout.h"
+
+namespace quire {
+
+enum class TransferDirection : uint8_t { kToHost, kToDevice };
+
+// No block and no host block occurs twice. The spans are read before StartTransfer returns.
+struct BlockTransferParams {
+  TransferDirection direction = TransferDirection::kToHost;
+  KvCacheView cache;
+  std::byte* host = nullptr;  // of AllocateHost: blocks of the pool's size, one after another
+  std::span<const BlockId> blocks;
+  std::span<const HostBlockId> host_blocks;  // as many
+};
+
+// Transfers of one backend are numbered in the order in which they were started: 1, 2, 3, ...
+using TransferId = uint64_t;
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_BLOCK_TRANSFER_H_

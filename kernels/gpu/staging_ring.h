@@ -1,0 +1,47 @@
+// StagingRing is pinned host memory for the inputs of steps: an asynchronous copy reads it some
+// time after the step was enqueued, so that each step writes into another slot, and a slot is
+// written again only when the copy from it has happened.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Errors:        a failing device ends the process, as in GpuBackend.
+#ifndef QUIRE_KERNELS_GPU_STAGING_RING_H_
+#define QUIRE_KERNELS_GPU_STAGING_RING_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/gpu_api.h"
+#include "kernels/gpu/gpu_memory.h"
+
+namespace quire {
+
+class StagingRing {
+ public:
+  static constexpr size_t kNumSlots = 3;
+
+  explicit StagingRing(const gpu::GpuApi& api);
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  // Memory of the next slot. Waits while a copy from it is under way.
+  std::byte* Next(int64_t bytes);
+  // Everything that reads the slot of the last Next is on the stream.
+  void MarkRead(gpu::Stream stream);
+
+ private:
+  struct Slot {
+    PinnedScratch memory;
+    gpu::Event read = nullptr;
+    bool is_in_use = false;
+  };
+
+  const gpu::GpuApi& api_;
+  std::array<Slot, kNumSlots> slots_;
+  size_t current_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_STAGING_RING_H_

@@ -1,0 +1,128 @@
+#include "worker/kv_cache/block_mover.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+
+namespace quire {
+
+absl::StatusOr<std::unique_ptr<BlockMover>> BlockMover::Create(KernelBackend& backend,
+                                                               const KvCacheView& pool,
+                                                               int32_t num_host_blocks) {
+  std::unique_ptr<DeviceMemory> host;
+  if (num_host_blocks > 0) {
+    auto bytes = CheckedMultiply(pool.layout.block_bytes(), num_host_blocks);
+    if (!bytes.has_value()) {
+      return InvalidArgument(
+          "MEMORY", absl::StrCat("num_host_blocks: no such pool (got ", num_host_blocks, ")"));
+    }
+    QUIRE_ASSIGN_OR_RETURN(host, backend.AllocateHost(*bytes));
+  }
+  return std::unique_ptr<BlockMover>(
+      new BlockMover(backend, pool, num_host_blocks, std::move(host)));
+}
+
+BlockMover::BlockMover(KernelBackend& backend,
+                       const KvCacheView& pool,
+                       int32_t num_host_blocks,
+                       std::unique_ptr<DeviceMemory> host)
+    : backend_(backend),
+      pool_(pool),
+      host_(std::move(host)),
+      last_transfer_(static_cast<size_t>(pool.num_blocks), 0),
+      last_host_transfer_(static_cast<size_t>(num_host_blocks), 0) {}
+
+BlockMover::~BlockMover() { FinishSwaps(); }
+
+void BlockMover::SwapOut(const std::vector<BlockSwap>& swaps, uint64_t step_id) {
+  Start(TransferDirection::kToHost, swaps, step_id);
+}
+
+void BlockMover::SwapIn(const std::vector<BlockSwap>& swaps, uint64_t step_id) {
+  Start(TransferDirection::kToDevice, swaps, step_id);
+}
+
+void BlockMover::Start(TransferDirection direction,
+                       const std::vector<BlockSwap>& swaps,
+                       uint64_t step_id) {
+  if (swaps.empty()) {
+    return;
+  }
+  blocks_.clear();
+  host_blocks_.clear();
+  for (const BlockSwap& swap : swaps) {
+    blocks_.push_back(swap.block);
+    host_blocks_.push_back(swap.host_block);
+    Await(last_host_transfer_[static_cast<size_t>(swap.host_block)]);
+  }
+  AwaitBlocks(blocks_);
+  const TransferId transfer =
+      backend_.StartTransfer({.direction = direction,
+                              .cache = pool_,
+                              .host = static_cast<std::byte*>(host_->data()),
+                              .blocks = blocks_,
+                              .host_blocks = host_blocks_});
+  on_their_way_.push_back({.transfer = transfer, .step_id = step_id});
+  for (const BlockSwap& swap : swaps) {
+    last_transfer_[static_cast<size_t>(swap.block)] = transfer;
+    last_host_transfer_[static_cast<size_t>(swap.host_block)] = transfer;
+  }
+}
+
+void BlockMover::Copy(const std::vector<BlockCopy>& copies) {
+  if (copies.empty()) {
+    return;
+  }
+  blocks_.clear();
+  targets_.clear();
+  for (const BlockCopy& copy : copies) {
+    blocks_.push_back(copy.src);
+    targets_.push_back(copy.dst);
+  }
+  AwaitBlocks(blocks_);
+  AwaitBlocks(targets_);
+  backend_.CopyBlocks({.cache = pool_, .src = blocks_, .dst = targets_});
+}
+
+void BlockMover::AwaitBlocks(std::span<const BlockId> blocks) {
+  if (on_their_way_.empty()) {
+    return;
+  }
+  for (BlockId block : blocks) {
+    Await(last_transfer_[static_cast<size_t>(block)]);
+  }
+}
+
+void BlockMover::Await(TransferId transfer) {
+  const bool is_done = on_their_way_.empty() || transfer < on_their_way_.front().transfer;
+  if (is_done || std::find(awaited_.begin(), awaited_.end(), transfer) != awaited_.end()) {
+    return;
+  }
+  backend_.OrderAfter(transfer);
+  awaited_.push_back(transfer);
+}
+
+uint64_t BlockMover::SwapsDone(uint64_t step_id) {
+  const TransferId done = on_their_way_.empty() ? 0 : backend_.TransfersDone();
+  while (!on_their_way_.empty() && on_their_way_.front().transfer <= done) {
+    std::erase(awaited_, on_their_way_.front().transfer);
+    on_their_way_.pop_front();
+  }
+  return on_their_way_.empty() ? step_id : on_their_way_.front().step_id - 1;
+}
+
+void BlockMover::FinishSwaps() {
+  if (!on_their_way_.empty()) {
+    backend_.WaitForTransfers();
+    on_their_way_.clear();
+    awaited_.clear();
+  }
+}
+
+}  // namespace quire
