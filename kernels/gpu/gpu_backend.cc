@@ -94,6 +94,7 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
+    Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory reads it later
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
@@ -417,7 +418,9 @@ void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
   }
   const auto bytes = static_cast<int64_t>(pairs.size() * sizeof(BlockId));
   block_pairs_.Reserve(bytes);
-  Upload(block_pairs_.data(), pairs.data(), bytes);
+  Require(
+      api_.copy_to_device(block_pairs_.data(), pairs.data(), static_cast<size_t>(bytes), stream_),
+      "upload block copies");
   Require(api_.copy_blocks({.pool = params.cache.base,
                             .block_bytes = params.cache.layout.block_bytes(),
                             .pairs = static_cast<const BlockId*>(block_pairs_.data()),

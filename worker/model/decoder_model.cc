@@ -308,8 +308,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const WeightLayout layout, CheckWeightFiles(config, files));
   FileTensors tensors(files);
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights,
-                         LoadWeights(config, layout, tensors, backend, progress));
+  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, progress));
   return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
 }
 
@@ -320,8 +319,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
   const WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
   DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights,
-                         LoadWeights(config, layout, tensors, backend, nullptr));
+  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, nullptr));
   return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
 }
 

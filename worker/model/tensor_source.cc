@@ -54,24 +54,26 @@ int64_t FileTensors::num_bytes() const {
 
 DType FileTensors::dtype(const std::string& name) const { return *files_.Find(name).tensor->dtype; }
 
-absl::Status FileTensors::Read(const std::string& name,
-                               int64_t /*cols*/,
-                               std::span<std::byte> out) {
-  const WeightRef weight = files_.Find(name);
-  return weight.file->Read(*weight.tensor, 0, out);
+absl::Status FileTensors::Read(const TensorShape& tensor,
+                               int64_t begin,
+                               std::span<std::byte> out) const {
+  const WeightRef weight = files_.Find(tensor.name);
+  return weight.file->Read(*weight.tensor, begin, out);
 }
 
-absl::Status DummyTensors::Read(const std::string& name, int64_t cols, std::span<std::byte> out) {
-  const bool is_vector = static_cast<int64_t>(out.size()) == cols * SizeOf(dtype_);
-  if (is_vector) {
-    FillConstant(name.ends_with(".bias") ? 0.0F : 1.0F, dtype_, out);
+absl::Status DummyTensors::Read(const TensorShape& tensor,
+                                int64_t begin,
+                                std::span<std::byte> out) const {
+  if (tensor.rows == 0) {
+    FillConstant(tensor.name.ends_with(".bias") ? 0.0F : 1.0F, dtype_, out);
     return absl::OkStatus();
   }
   Digest digest;
   digest.AddInt(static_cast<int64_t>(seed_));
-  digest.AddBytes(name);
+  digest.AddBytes(tensor.name);
+  digest.AddInt(begin);
   uint64_t state = digest.value();
-  const double half_width = std::sqrt(3.0 / static_cast<double>(cols));
+  const double half_width = std::sqrt(3.0 / static_cast<double>(tensor.cols));
   // Drawing from a table of such numbers is some times as fast as drawing each: billions are drawn.
   std::array<uint16_t, kTableSize> table = {};
   for (uint16_t& entry : table) {

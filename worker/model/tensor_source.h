@@ -1,6 +1,6 @@
 // TensorSource is where the numbers of a model come from: its safetensors files, or a seed.
 //
-// Thread safety: one caller at a time.
+// Thread safety: Read is safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
 #define QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
 
@@ -13,11 +13,15 @@
 
 #include "common/model/dtype.h"
 #include "worker/model/weight_files.h"
+#include "worker/model/weight_layout.h"
 
 namespace quire {
 
 class TensorSource {
  public:
+  // What one thread reads at a time: enough to keep a disk busy, little enough to share out.
+  static constexpr int64_t kPieceBytes = int64_t{8} << 20;
+
   virtual ~TensorSource() = default;
 
   // What a progress bar counts to; 0 when it is not known.
@@ -26,8 +30,12 @@ class TensorSource {
 
   virtual DType dtype(const std::string& name) const = 0;
 
-  // Fills `out`, [rows, cols] of dtype(name). Vectors have one row. Errors: those of the file.
-  virtual absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) = 0;
+  // Fills `out` with the tensor's bytes from `begin` on, numbers of dtype(name) in row-major order.
+  // Errors: those of the file. REQUIRES: begin is a multiple of kPieceBytes, and `out` ends where
+  // the tensor does or is kPieceBytes long.
+  virtual absl::Status Read(const TensorShape& tensor,
+                            int64_t begin,
+                            std::span<std::byte> out) const = 0;
 };
 
 // REQUIRES: every name was found in the files before, of F32, F16 or BF16.
@@ -39,7 +47,9 @@ class FileTensors final : public TensorSource {
   int64_t num_tensors() const override { return static_cast<int64_t>(files_.tensors().size()); }
   int64_t num_bytes() const override;
   DType dtype(const std::string& name) const override;
-  absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) override;
+  absl::Status Read(const TensorShape& tensor,
+                    int64_t begin,
+                    std::span<std::byte> out) const override;
 
  private:
   const WeightFiles& files_;
@@ -55,7 +65,9 @@ class DummyTensors final : public TensorSource {
   int64_t num_tensors() const override { return 0; }
   int64_t num_bytes() const override { return 0; }
   DType dtype(const std::string& /*name*/) const override { return dtype_; }
-  absl::Status Read(const std::string& name, int64_t cols, std::span<std::byte> out) override;
+  absl::Status Read(const TensorShape& tensor,
+                    int64_t begin,
+                    std::span<std::byte> out) const override;
 
  private:
   const DType dtype_;

@@ -123,4 +123,70 @@ bool IsHarmlessExtra(const ModelConfig& config, std::string_view name) {
   return config.tie_word_embeddings && name == "lm_head.weight";
 }
 
+namespace {
+
+TensorGroup GroupOf(const TableLayout& table) {
+  return {{.name = table.name + ".weight", .rows = table.rows, .cols = table.width}};
+}
+
+TensorGroup GroupOf(const NormLayout& norm) {
+  TensorGroup group;
+  if (norm.has_weight) {
+    group.push_back({.name = norm.name + ".weight", .cols = norm.width});
+  }
+  if (norm.has_bias) {
+    group.push_back({.name = norm.name + ".bias", .cols = norm.width});
+  }
+  return group;
+}
+
+TensorGroup GroupOf(const LinearLayout& linear) {
+  TensorGroup group;
+  for (const LinearPart& part : linear.parts) {
+    group.push_back({.name = part.name + ".weight", .rows = part.rows, .cols = linear.cols});
+    if (linear.has_bias) {
+      group.push_back({.name = part.name + ".bias", .cols = part.rows});
+    }
+  }
+  return group;
+}
+
+void AddGroups(const LayerLayout& layer, std::vector<TensorGroup>* groups) {
+  groups->push_back(GroupOf(layer.attention_norm));
+  groups->push_back(GroupOf(layer.qkv));
+  for (const auto* norm : {&layer.q_norm, &layer.k_norm}) {
+    if (norm->has_value()) {
+      groups->push_back(GroupOf(**norm));
+    }
+  }
+  groups->push_back(GroupOf(layer.attention_out));
+  groups->push_back(GroupOf(layer.mlp_norm));
+  groups->push_back(GroupOf(layer.mlp_in));
+  groups->push_back(GroupOf(layer.mlp_out));
+}
+
+}  // namespace
+
+std::vector<TensorGroup> TensorGroups(const WeightLayout& layout) {
+  std::vector<TensorGroup> groups = {GroupOf(layout.token_table)};
+  if (layout.position_table.has_value()) {
+    groups.push_back(GroupOf(*layout.position_table));
+  }
+  for (const auto* linear : {&layout.project_in, &layout.project_out}) {
+    if (linear->has_value()) {
+      groups.push_back(GroupOf(**linear));
+    }
+  }
+  for (const LayerLayout& layer : layout.layers) {
+    AddGroups(layer, &groups);
+  }
+  if (layout.final_norm.has_value()) {
+    groups.push_back(GroupOf(*layout.final_norm));
+  }
+  if (!layout.is_tied()) {
+    groups.push_back(GroupOf(layout.lm_head));
+  }
+  return groups;
+}
+
 }  // namespace quire

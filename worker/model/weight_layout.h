@@ -8,6 +8,7 @@
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -65,7 +66,25 @@ struct WeightLayout {
   std::optional<NormLayout> final_norm;
   std::optional<LinearLayout> project_out;  // hidden_size -> embedding_dim
   LinearLayout lm_head;                     // parts name the token table when tied
+
+  bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
+
+// A tensor of the files: [rows, cols], or a vector [cols].
+struct TensorShape {
+  std::string name;
+  int64_t rows = 0;  // 0: a vector
+  int64_t cols = 0;
+
+  int64_t num_elements() const { return std::max<int64_t>(rows, 1) * cols; }
+};
+
+// The tensors that one part of the model is made of: a linear layer's weights, each followed by its
+// bias; a norm's weight and bias; a table.
+using TensorGroup = std::vector<TensorShape>;
+
+// All groups, in the order in which they are loaded. A tied lm_head is not among them.
+std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 
 // `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.").
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);

@@ -3,8 +3,8 @@
 //
 // The check comes first and is complete: every tensor is there, has the shape that config.json asks
 // for and a type that can be computed with, and nothing unknown lies beside them. Only then is
-// memory for weights taken, so that memory is bounded by the size of the files. One group of
-// tensors (q, k and v, say) is in memory twice at a time, as read and as packed.
+// memory for weights taken, so that memory is bounded by the size of the files. Files are read
+// ahead by several threads (read_ahead.h) while the backend packs what was read before.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted when memory ends.
@@ -27,9 +27,8 @@ namespace quire {
 // The layout under the name prefix that the files use, after checking the files against it.
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
-absl::StatusOr<DecoderWeights> LoadWeights(const ModelConfig& config,
-                                           const WeightLayout& layout,
-                                           TensorSource& source,
+absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
+                                           const TensorSource& source,
                                            KernelBackend& backend,
                                            const LoadProgressFn& progress);
 

@@ -1,0 +1,138 @@
+#include "worker/model/read_ahead.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+
+namespace quire {
+namespace {
+
+// A cache line and the widest vector.
+constexpr int64_t kTensorAlignment = 64;
+constexpr unsigned kMaxThreads = 8;
+
+int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
+  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
+}
+
+int64_t BytesOf(const TensorGroup& group, const TensorSource& source) {
+  int64_t bytes = 0;
+  for (const TensorShape& tensor : group) {
+    bytes += RoundUp(BytesOf(tensor, source), kTensorAlignment);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReadAhead>> ReadAhead::Start(const TensorSource& source,
+                                                            std::vector<TensorGroup> groups,
+                                                            KernelBackend& backend,
+                                                            int64_t min_ring_bytes) {
+  int64_t largest = 1;
+  int64_t all = 0;
+  for (const TensorGroup& group : groups) {
+    largest = std::max(largest, BytesOf(group, source));
+    all += BytesOf(group, source);
+  }
+  std::unique_ptr<ReadAhead> reader(new ReadAhead(source));
+  reader->ring_bytes_ = std::max(largest, std::min(all, min_ring_bytes));
+  QUIRE_ASSIGN_OR_RETURN(reader->ring_, backend.AllocateHost(reader->ring_bytes_));
+  reader->Place(std::move(groups));
+  const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 2U, kMaxThreads);
+  for (unsigned i = 0; i < num_threads; ++i) {
+    reader->threads_.emplace_back([raw = reader.get()] { raw->ReadPieces(); });
+  }
+  return reader;
+}
+
+ReadAhead::~ReadAhead() {
+  {
+    absl::MutexLock lock(&mutex_);
+    is_stopping_ = true;
+  }
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void ReadAhead::Place(std::vector<TensorGroup> groups) {
+  absl::MutexLock lock(&mutex_);
+  int64_t at = 0;
+  for (TensorGroup& group : groups) {
+    const int64_t bytes = BytesOf(group, source_);
+    if (at % ring_bytes_ + bytes > ring_bytes_) {
+      at = RoundUp(at, ring_bytes_);  // a group lies in one piece
+    }
+    PlacedGroup placed = {
+        .first_tensor = tensors_.size(), .end_tensor = 0, .begin = at, .end = at + bytes};
+    const size_t first_piece = pieces_.size();
+    for (TensorShape& tensor : group) {
+      const int64_t tensor_bytes = BytesOf(tensor, source_);
+      for (int64_t begin = 0; begin < tensor_bytes; begin += TensorSource::kPieceBytes) {
+        pieces_.push_back({.tensor = tensors_.size(),
+                           .begin = begin,
+                           .bytes = std::min(TensorSource::kPieceBytes, tensor_bytes - begin)});
+      }
+      tensors_.push_back({.shape = std::move(tensor),
+                          .bytes = tensor_bytes,
+                          .group = groups_.size(),
+                          .place = at % ring_bytes_});
+      at += RoundUp(tensor_bytes, kTensorAlignment);
+    }
+    placed.end_tensor = tensors_.size();
+    groups_.push_back(placed);
+    pieces_left_.push_back(pieces_.size() - first_piece);
+  }
+  errors_.resize(groups_.size());
+}
+
+bool ReadAhead::CanGoOn() const {
+  if (is_stopping_ || next_piece_ == pieces_.size()) {
+    return true;
+  }
+  const PlacedGroup& group = groups_[tensors_[pieces_[next_piece_].tensor].group];
+  return group.end - freed_ <= ring_bytes_;
+}
+
+void ReadAhead::ReadPieces() {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    mutex_.Await(absl::Condition(this, &ReadAhead::CanGoOn));
+    if (is_stopping_ || next_piece_ == pieces_.size()) {
+      return;
+    }
+    const Piece& piece = pieces_[next_piece_++];
+    const PlacedTensor& tensor = tensors_[piece.tensor];
+    auto* to = static_cast<std::byte*>(ring_->data()) + tensor.place + piece.begin;
+    mutex_.Unlock();
+    const absl::Status status =
+        source_.Read(tensor.shape, piece.begin, std::span(to, static_cast<size_t>(piece.bytes)));
+    mutex_.Lock();
+    errors_[tensor.group].Update(status);
+    --pieces_left_[tensor.group];
+  }
+}
+
+bool ReadAhead::NextIsReady() const { return pieces_left_[next_group_] == 0; }
+
+absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next() {
+  absl::MutexLock lock(&mutex_);
+  QUIRE_CHECK(next_group_ < groups_.size());
+  const PlacedGroup& group = groups_[next_group_];
+  freed_ = group.begin;  // the group before is used up
+  mutex_.Await(absl::Condition(this, &ReadAhead::NextIsReady));
+  QUIRE_RETURN_IF_ERROR(errors_[next_group_]);
+  ++next_group_;
+  std::vector<std::span<const std::byte>> spans;
+  for (size_t i = group.first_tensor; i < group.end_tensor; ++i) {
+    const auto* data = static_cast<const std::byte*>(ring_->data()) + tensors_[i].place;
+    spans.emplace_back(data, static_cast<size_t>(tensors_[i].bytes));
+  }
+  return spans;
+}
+
+}  // namespace quire
