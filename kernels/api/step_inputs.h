@@ -12,6 +12,9 @@
 
 namespace quire {
 
+// BeginStep of a backend adds at most so many rows of padding to tokens, sequences and logits.
+inline constexpr int32_t kMaxPaddingRows = 32;
+
 struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;

@@ -143,7 +143,8 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
                          SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
-  QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step, limits.max_sequences));
+  QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
+                                       limits.max_sequences + kMaxPaddingRows));
   QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences);

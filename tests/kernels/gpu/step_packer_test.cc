@@ -163,5 +163,12 @@ TEST(DecodeBucketTest, GrowsFinelyAtFirstAndCoarselyLater) {
   }
 }
 
+TEST(DecodeBucketTest, PadsNoMoreThanStepInputsSay) {
+  for (int32_t num_seqs = 1; num_seqs <= 4096; ++num_seqs) {
+    EXPECT_GE(DecodeBucket(num_seqs), num_seqs);
+    EXPECT_LE(DecodeBucket(num_seqs), num_seqs + kMaxPaddingRows);
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -213,6 +213,27 @@ TEST_F(GpuStepTest, RepeatedGraphsGiveTheBitsOfEagerSteps) {
   EXPECT_EQ(graphs, eager);
 }
 
+// Padding is rows of no sequence and slots of no block: the null block, which their tables name,
+// stays as it was.
+TEST_F(GpuStepTest, PaddingWritesNothing) {
+  auto backend = MakeGpuBackend();
+  auto model = LoadModel(dir_.path(), *backend, nullptr);
+  ASSERT_TRUE(model.ok()) << model.status();
+  ModelRunner runner(**model, *backend, kNumBlocks);
+  const KvCacheView& cache = runner.cache();
+  const int64_t floats = cache.layout.block_bytes() / int64_t{sizeof(float)};
+  const std::vector<float> zeros(static_cast<size_t>(floats), 0.0F);
+  backend->Upload(cache.base, zeros.data(), cache.layout.block_bytes());
+  std::vector<ModelRunner::Slice> decodes;
+  for (int i = 0; i < 3; ++i) {
+    decodes.push_back({.sequence = runner.AddSequence(), .tokens = {i + 1}});
+  }
+  for (int step = 0; step < 4; ++step) {  // eager, recorded, repeated
+    runner.Run(decodes);
+  }
+  EXPECT_EQ(ReadBack(*backend, cache.base, floats), zeros);
+}
+
 // A long prompt between decodes needs a larger workspace, elsewhere: what was recorded must go.
 TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
   Served graphs(dir_.path(), MakeGpuBackend({.use_graphs = true}));

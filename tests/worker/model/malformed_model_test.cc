@@ -18,6 +18,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"
+#include "worker/model/weight_loader.h"
 
 #include <sys/stat.h>
 
@@ -496,16 +497,17 @@ TEST(MalformedModelTest, FileThatShrinksWhileItIsReadIsRefused) {
   ModelDir dir;
   dir.WriteAll();
   auto backend = CreateReferenceBackend();
-  const std::string file = dir.path("model.safetensors");
-  auto shrink = [&file](const LoadProgress& progress) {
-    if (progress.tensors_done == 3) {
-      std::filesystem::resize_file(file, 1000);
-    }
-  };
+  auto config = LoadModelConfig(dir.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  auto files = WeightFiles::Open(dir.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  auto layout = CheckWeightFiles(*config, *files);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  std::filesystem::resize_file(dir.path("model.safetensors"), 1000);
 
-  auto model = LoadModel(dir.path(), *backend, shrink);
+  auto weights = LoadWeights(*layout, FileTensors(*files), *backend, nullptr);
 
-  EXPECT_EQ(std::string(model.status().message()),
+  EXPECT_EQ(std::string(weights.status().message()),
             "load: model.safetensors: shrank while being read");
 }
 
@@ -519,7 +521,7 @@ TEST(MalformedModelTest, ProgressEndsAtTheTotal) {
       LoadModel(dir.path(), *backend, [&seen](const LoadProgress& p) { seen.push_back(p); });
 
   ASSERT_TRUE(model.ok());
-  ASSERT_GE(seen.size(), 12U);
+  ASSERT_GE(seen.size(), 8U);
   for (size_t i = 1; i < seen.size(); ++i) {
     EXPECT_GE(seen[i].bytes_done, seen[i - 1].bytes_done);
   }

@@ -1,6 +1,7 @@
 #include "tests/worker/model/model_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,28 @@ std::vector<double> LogSoftmax(std::span<const float> logits) {
   return logprobs;
 }
 
-ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks) : model_(model) {
+std::vector<float> ReadBack(KernelBackend& backend, const void* device, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  auto host = backend.AllocateHost(count * int64_t{sizeof(float)});
+  QUIRE_CHECK(host.ok());
+  // All of it is one block.
+  KvCacheLayout layout;
+  layout.dtype = DType::kF32;
+  layout.block_stride = count;
+  const std::array<BlockId, 1> first = {0};
+  backend.StartTransfer(
+      {.direction = TransferDirection::kToHost,
+       .cache = {.base = const_cast<void*>(device), .num_blocks = 1, .layout = layout},
+       .host = static_cast<std::byte*>((*host)->data()),
+       .blocks = first,
+       .host_blocks = first});
+  backend.WaitForTransfers();
+  std::memcpy(values.data(), (*host)->data(), values.size() * sizeof(float));
+  return values;
+}
+
+ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks)
+    : model_(model), backend_(backend) {
   const ModelConfig& config = model.config();
   cache_.layout = backend.LayoutFor({.num_layers = config.num_layers,
                                      .num_kv_heads = config.num_kv_heads,
@@ -54,10 +76,13 @@ ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_block
                                      .dtype = backend.activation_dtype()});
   cache_.num_blocks = num_blocks;
   const int64_t bytes = num_blocks * cache_.layout.block_bytes();
-  QUIRE_CHECK(pool_.Reserve(bytes));
+  auto pool = backend.Allocate(bytes);
+  QUIRE_CHECK(pool.ok());
+  pool_ = *std::move(pool);
   // What a block held before must never be read: NaN shows it.
-  std::memset(pool_.data(), 0xFF, static_cast<size_t>(bytes));
-  cache_.base = pool_.data();
+  const std::vector<unsigned char> poison(static_cast<size_t>(bytes), 0xFF);
+  backend.Upload(pool_->data(), poison.data(), bytes);
+  cache_.base = pool_->data();
   // Every third block, then the next ones: neighbours in a table are not neighbours in memory.
   for (int64_t first = 1; first <= 3; ++first) {
     for (int64_t block = first; block < num_blocks; block += 3) {
@@ -108,11 +133,13 @@ Batch ModelRunner::MakeBatch(const std::vector<Slice>& slices) {
 }
 
 std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
-  const float* logits = model_.Forward(MakeBatch(slices), cache_);
-  const auto vocab_size = static_cast<size_t>(model_.config().vocab_size);
+  const float* on_device = model_.Forward(MakeBatch(slices), cache_);
+  const int64_t vocab_size = model_.config().vocab_size;
+  const std::vector<float> logits =
+      ReadBack(backend_, on_device, static_cast<int64_t>(slices.size()) * vocab_size);
   std::vector<std::vector<float>> rows;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    rows.emplace_back(logits + i * vocab_size, logits + (i + 1) * vocab_size);
+  for (auto row = logits.begin(); row != logits.end(); row += vocab_size) {
+    rows.emplace_back(row, row + vocab_size);
   }
   return rows;
 }

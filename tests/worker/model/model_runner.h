@@ -12,7 +12,6 @@
 #include "common/base/ids.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/batch.h"
-#include "worker/model/host_buffer.h"
 #include "worker/model/model.h"
 
 namespace quire {
@@ -35,6 +34,9 @@ std::vector<GoldenCase> ReadGolden(const std::string& path);
 // log softmax of a row, in double.
 std::vector<double> LogSoftmax(std::span<const float> logits);
 
+// Floats of a backend's memory, in host memory. Waits for what was called before.
+std::vector<float> ReadBack(KernelBackend& backend, const void* device, int64_t count);
+
 class ModelRunner {
  public:
   static constexpr int32_t kBlockSizeTokens = 16;
@@ -48,6 +50,8 @@ class ModelRunner {
     int sequence = 0;
     std::vector<TokenId> tokens;  // appended to the sequence
   };
+
+  const KvCacheView& cache() const { return cache_; }
 
   // Runs one batch of slices. Returns the logits of the last token of each.
   std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
@@ -68,7 +72,8 @@ class ModelRunner {
   Batch MakeBatch(const std::vector<Slice>& slices);
 
   Model& model_;
-  HostBuffer pool_;
+  KernelBackend& backend_;
+  std::unique_ptr<DeviceMemory> pool_;
   KvCacheView cache_;
   std::vector<BlockId> free_blocks_;
   std::vector<Sequence> sequences_;
