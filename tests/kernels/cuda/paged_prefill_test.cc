@@ -106,6 +106,46 @@ TEST_P(PagedPrefillTypesTest, AgreesWithTheReferenceWholeAndOverEarlierContext) 
   }
 }
 
+TEST_P(PagedPrefillTypesTest, EveryBlockSizeGoesWithEveryGroup) {
+  for (int32_t block_size : {8, 16, 32, 64, 128}) {
+    for (int32_t group = 1; group <= 16; ++group) {
+      AttentionProblem problem = Problem();
+      problem.block_size_tokens = block_size;
+      problem.num_kv_heads = 1;
+      problem.num_heads = group;
+      problem.sequences = {{.query_len = 3, .seq_len = 21, .key = 1}};
+      SCOPED_TRACE(testing::Message() << "block size " << block_size << ", group " << group);
+      ExpectPrefills(problem);
+    }
+  }
+}
+
+TEST_P(PagedPrefillTypesTest, AgreesWithTheReferenceAroundTheEndsOfBlocksAndTiles) {
+  for (int32_t block_size : {8, 16, 32, 64, 128}) {
+    AttentionProblem problem = Problem();
+    problem.block_size_tokens = block_size;
+    problem.num_kv_heads = 1;
+    problem.num_heads = 2;
+    for (int32_t seq_len : {0,
+                            1,
+                            block_size - 1,
+                            block_size,
+                            block_size + 1,
+                            kTileKeys - 1,
+                            kTileKeys,
+                            kTileKeys + 1}) {
+      // The last query alone, and a chunk that ends there.
+      for (int32_t query_len : {1, 9}) {
+        problem.sequences.push_back({.query_len = std::min(query_len, std::max(seq_len, 1)),
+                                     .seq_len = seq_len,
+                                     .key = problem.sequences.size() + 1});
+      }
+    }
+    SCOPED_TRACE(testing::Message() << "block size " << block_size);
+    ExpectPrefills(problem);
+  }
+}
+
 std::string NameOfTypesAndSize(const testing::TestParamInfo<TypesAndSize>& info) {
   auto short_name = [](DType dtype) {
     return dtype == DType::kBF16 ? "Bf16" : dtype == DType::kF16 ? "F16" : "E4m3";

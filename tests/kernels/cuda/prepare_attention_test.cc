@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -110,7 +111,7 @@ std::vector<float> Numbers(size_t count, uint32_t seed, float low, float high) {
   return numbers;
 }
 
-std::vector<float> RopeTable(int32_t head_dim, bool sine) {
+std::vector<float> MakeRopeTable(int32_t head_dim, bool sine) {
   const int32_t half = head_dim / 2;
   std::vector<float> table;
   for (int32_t position = 0; position < kMaxPositions; ++position) {
@@ -118,6 +119,16 @@ std::vector<float> RopeTable(int32_t head_dim, bool sine) {
       double angle = position * std::pow(10000.0, -static_cast<double>(d) / half);
       table.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
     }
+  }
+  return table;
+}
+
+// Made once: a test asks for it for every head.
+const std::vector<float>& RopeTable(int32_t head_dim, bool sine) {
+  static std::map<std::pair<int32_t, bool>, std::vector<float>> tables;
+  std::vector<float>& table = tables[{head_dim, sine}];
+  if (table.empty()) {
+    table = MakeRopeTable(head_dim, sine);
   }
   return table;
 }
@@ -198,8 +209,8 @@ std::vector<double> ExpectedHead(const Shape& shape,
     }
   }
   if (shape.rope) {
-    const std::vector<float> cos = RopeTable(shape.head_dim, false);
-    const std::vector<float> sin = RopeTable(shape.head_dim, true);
+    const std::vector<float>& cos = RopeTable(shape.head_dim, false);
+    const std::vector<float>& sin = RopeTable(shape.head_dim, true);
     const size_t half = head_dim / 2;
     const size_t row = static_cast<size_t>(position) * half;
     for (size_t d = 0; d < half; ++d) {
@@ -317,19 +328,52 @@ Step Alone(const Step& step, int32_t token) {
   return alone;
 }
 
-TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimAndType) {
+// Tokens in the first and last slots of blocks and of the pool, at the first and last positions.
+Step StepAtTheEndsOfBlocks(const Shape& shape) {
+  const int64_t block_size = shape.block_size_tokens;
+  const std::vector<int64_t> slots = {0,
+                                      block_size - 1,
+                                      block_size,
+                                      block_size + 1,
+                                      2 * block_size - 1,
+                                      kNumBlocks * block_size - 1};
+  Step step = MakeStep(shape, static_cast<int32_t>(slots.size()));
+  step.slots = slots;
+  step.positions.front() = kMaxPositions - 1;
+  step.positions.back() = 0;
+  return step;
+}
+
+TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimTypeAndBlockSize) {
   for (int32_t head_dim : {64, 80, 96, 112, 128, 256}) {
     for (DType dtype : {DType::kBF16, DType::kF16}) {
       for (DType cache_dtype : {dtype, DType::kF8E4M3}) {
-        Shape shape;
-        shape.head_dim = head_dim;
-        shape.dtype = dtype;
-        shape.cache_dtype = cache_dtype;
-        shape.k_scale = 0.037F;
-        shape.v_scale = 0.011F;
+        for (int32_t block_size : {8, 16, 32, 64, 128}) {
+          Shape shape;
+          shape.head_dim = head_dim;
+          shape.dtype = dtype;
+          shape.cache_dtype = cache_dtype;
+          shape.block_size_tokens = block_size;
+          shape.k_scale = 0.037F;
+          shape.v_scale = 0.011F;
 
-        ExpectMatchesReference(MakeStep(shape, 5));
+          ExpectMatchesReference(StepAtTheEndsOfBlocks(shape));
+        }
       }
+    }
+  }
+}
+
+// CTAs end within tokens, and tokens within CTAs.
+TEST(PrepareAttentionTest, MatchesReferenceForEveryGroup) {
+  for (int32_t head_dim : {64, 80, 256}) {
+    for (int32_t group = 1; group <= 16; ++group) {
+      Shape shape;
+      shape.head_dim = head_dim;
+      shape.num_kv_heads = 1 + group % 2;
+      shape.num_heads = group * shape.num_kv_heads;
+
+      ExpectMatchesReference(MakeStep(shape, 3));
     }
   }
 }
