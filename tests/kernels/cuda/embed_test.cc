@@ -112,6 +112,26 @@ TEST(EmbedTest, AddsThePositionsRowInFp32) {
   ExpectSumsInFp32<float, F16, Bf16>();
 }
 
+TEST(EmbedTest, PositionsWithoutATableAreNotLookedUp) {
+  constexpr int32_t kWidth = 8;
+  const auto table = RandomElements<Bf16>(kTableRows * kWidth, 4, 1.0F);
+  DeviceArray<Bf16> device_table(table);
+  DeviceArray<TokenId> token_ids(kTokenIds);
+  DeviceArray<int32_t> positions(kPositions);
+  DeviceArray<float> out(static_cast<int64_t>(kTokenIds.size()) * kWidth);
+
+  ASSERT_EQ(Embed({.num_tokens = static_cast<int32_t>(kTokenIds.size()),
+                   .width = kWidth,
+                   .token_ids = token_ids.data(),
+                   .table = device_table.data(),
+                   .positions = positions.data(),
+                   .out = out.data()},
+                  nullptr),
+            0);
+
+  ExpectSameBits(out.ToHost(), (Expected<Bf16, float>(table, kWidth)));
+}
+
 TEST(EmbedTest, NoTokensAreNoWork) { EXPECT_EQ(Embed({.num_tokens = 0, .width = 64}, nullptr), 0); }
 
 TEST(EmbedTest, RefusesTypesThatHaveNoKernel) {

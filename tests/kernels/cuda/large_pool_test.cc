@@ -136,7 +136,7 @@ void ExpectSameAttentionOfFarRows(void (*run)(const AttentionArgs&),
 
       const int64_t q_row_bytes = data.q_row_stride() * SizeOf(DType::kBF16);
       const int64_t out_row_bytes = static_cast<int64_t>(data.OutWidth()) * SizeOf(DType::kBF16);
-      const int64_t first_row = kLargeBytes / q_row_bytes - data.num_tokens();
+      const int64_t first_row = kLargeBytes / out_row_bytes - data.num_tokens();
       q->Write(first_row * q_row_bytes, data.q());
       std::vector<int32_t> query_start = data.query_start();
       for (int32_t& row : query_start) {
@@ -156,7 +156,7 @@ void ExpectSameAttentionOfFarRows(void (*run)(const AttentionArgs&),
 }
 
 TEST(LargePoolTest, DecodeReadsAndWritesRowsBehind4GiB) {
-  LargeArray q(kLargeBytes);
+  LargeArray q(2 * kLargeBytes);  // its rows have keys and values as well
   LargeArray out(kLargeBytes);
   if (!q.why_not().empty() || !out.why_not().empty()) {
     GTEST_SKIP() << q.why_not() << out.why_not();
@@ -165,7 +165,7 @@ TEST(LargePoolTest, DecodeReadsAndWritesRowsBehind4GiB) {
 }
 
 TEST(LargePoolTest, PrefillReadsAndWritesRowsBehind4GiB) {
-  LargeArray q(kLargeBytes);
+  LargeArray q(2 * kLargeBytes);  // its rows have keys and values as well
   LargeArray out(kLargeBytes);
   if (!q.why_not().empty() || !out.why_not().empty()) {
     GTEST_SKIP() << q.why_not() << out.why_not();

@@ -364,6 +364,24 @@ TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimTypeAndBlockSize) {
   }
 }
 
+// [block][layer][K or V][slot][kv_head][dim], and values with a gap of a head between their slots.
+TEST(PrepareAttentionTest, StridesComeFromTheLayout) {
+  for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    Shape shape;
+    shape.cache_dtype = cache_dtype;
+    Step step = MakeStep(shape, 9);
+    KvCacheLayout& layout = step.layout;
+    layout.head_stride = shape.head_dim;
+    layout.key_slot_stride = int64_t{shape.num_kv_heads} * shape.head_dim;
+    layout.value_slot_stride = layout.key_slot_stride + shape.head_dim;
+    layout.value_offset = layout.key_slot_stride * shape.block_size_tokens;
+    layout.layer_stride = layout.value_offset + layout.value_slot_stride * shape.block_size_tokens;
+    layout.block_stride = kNumLayers * layout.layer_stride + 2 * shape.head_dim;
+
+    ExpectMatchesReference(step);
+  }
+}
+
 // CTAs end within tokens, and tokens within CTAs.
 TEST(PrepareAttentionTest, MatchesReferenceForEveryGroup) {
   for (int32_t head_dim : {64, 80, 256}) {
