@@ -33,7 +33,8 @@ constexpr char kUsage[] =
 
     --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
     --dataset-name random|custom     default random
-    --dataset-path FILE              custom: JSON lines, {"prompt": "...", "output_tokens": 64}
+    --dataset-path FILE              custom: JSON lines, {"prompt": "...", "output_tokens": 64},
+                                     or "prompt_token_ids": [1, 2, 3] in place of the text
     --random-input-len N             tokens of a random prompt; default 128
     --random-output-len N            output tokens; default 128
     --num-prompts N                  requests; default 100
@@ -46,6 +47,7 @@ constexpr char kUsage[] =
     --num-warmups N                  requests sent before the clock starts; default 1
     --metric-percentiles 50,99       default 99
     --save-result --result-filename FILE   write the figures as JSON
+    --save-detailed                  and each request's tokens, with --save-result
 )";
 
 struct BenchOptions {
@@ -60,6 +62,7 @@ struct BenchOptions {
   float temperature = 0;
   std::vector<double> percentiles;
   bool save_result = false;
+  bool save_detailed = false;
   std::string result_path = "quire-bench.json";
   LoadOptions load;
 };
@@ -82,6 +85,7 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   flags.Switch("ignore-eos", [&] { o.ignore_eos = true; });
   flags.Int32List("metric-percentiles", [&](int32_t p) { o.percentiles.push_back(p); });
   flags.Switch("save-result", [&] { o.save_result = true; });
+  flags.Switch("save-detailed", [&] { o.save_detailed = true; });
   flags.Text("result-filename", [&](const std::string& v) { o.result_path = v; });
   QUIRE_RETURN_IF_ERROR(flags.Parse(args));
   if (o.percentiles.empty()) {
@@ -122,6 +126,27 @@ std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
   return requests;
 }
 
+// True where the line has a prompt, as text or as tokens.
+bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
+  if (!line.is_object()) {
+    return false;
+  }
+  if (line.contains("prompt") && line["prompt"].is_string()) {
+    request->set_text(line["prompt"].get<std::string>());
+    return true;
+  }
+  if (!line.contains("prompt_token_ids") || !line["prompt_token_ids"].is_array()) {
+    return false;
+  }
+  for (const Json& id : line["prompt_token_ids"]) {
+    if (!id.is_number_integer()) {
+      return false;
+    }
+    request->mutable_token_ids()->add_ids(id.get<int32_t>());
+  }
+  return true;
+}
+
 // The file's lines in order, from the start again when there are fewer than count.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
                                                                 int32_t count) {
@@ -132,16 +157,19 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
       continue;
     }
     absl::StatusOr<Json> json = ParseJson(line);
-    if (!json.ok() || !json->is_object() || !json->contains("prompt") ||
-        !(*json)["prompt"].is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          options.dataset_path, " line ", lines.size() + 1, ": needs a JSON object with a prompt"));
+    v1::GenerateRequest request;
+    if (!json.ok() || !SetPrompt(*json, &request)) {
+      return absl::InvalidArgumentError(absl::StrCat(options.dataset_path,
+                                                     " line ",
+                                                     lines.size() + 1,
+                                                     ": needs a JSON object with a prompt, or with "
+                                                     "prompt_token_ids"));
     }
     const Json& tokens = json->contains("output_tokens") ? (*json)["output_tokens"] : Json();
-    lines.push_back(BaseRequest(
+    request.MergeFrom(BaseRequest(
         options,
         tokens.is_number_integer() ? tokens.get<int32_t>() : options.random_output_tokens));
-    lines.back().set_text((*json)["prompt"].get<std::string>());
+    lines.push_back(std::move(request));
   }
   if (lines.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(options.dataset_path, ": holds no prompts"));
@@ -163,7 +191,12 @@ absl::StatusOr<v1::GetServerInfoResponse> AskServer(const Address& address) {
   return info;
 }
 
-absl::StatusOr<LoadReport> RunBench(const BenchOptions& options) {
+struct BenchResult {
+  std::vector<RequestRecord> records;
+  LoadReport report;
+};
+
+absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
   QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(address));
   std::vector<v1::GenerateRequest> requests;
@@ -176,16 +209,17 @@ absl::StatusOr<LoadReport> RunBench(const BenchOptions& options) {
   RunLoad(address,
           {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
           {.max_concurrency = options.load.max_concurrency});
-  std::vector<RequestRecord> records = RunLoad(address, requests, options.load);
-  LoadReport report = MakeReport(records, options.percentiles);
-  for (const RequestRecord& record : records) {
+  BenchResult result;
+  result.records = RunLoad(address, requests, options.load);
+  result.report = MakeReport(result.records, options.percentiles);
+  for (const RequestRecord& record : result.records) {
     if (!record.status.ok()) {
       std::fprintf(
           stderr, "quire: bench: first failure: %s\n", DescribeError(record.status).c_str());
       break;
     }
   }
-  return report;
+  return result;
 }
 
 }  // namespace
@@ -200,16 +234,17 @@ int RunBenchServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;
   }
-  absl::StatusOr<LoadReport> report = RunBench(*options);
-  if (!report.ok()) {
-    std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(report.status()).c_str());
+  absl::StatusOr<BenchResult> result = RunBench(*options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(result.status()).c_str());
     return 1;
   }
-  std::fputs(FormatTable(*report, options->load).c_str(), stdout);
+  std::fputs(FormatTable(result->report, options->load).c_str(), stdout);
   if (options->save_result) {
-    std::ofstream(options->result_path) << FormatJson(*report, options->load);
+    std::ofstream(options->result_path) << FormatJson(
+        result->report, options->load, options->save_detailed ? &result->records : nullptr);
   }
-  return report->num_successful > 0 ? 0 : 1;
+  return result->report.num_successful > 0 ? 0 : 1;
 }
 
 }  // namespace quire

@@ -76,9 +76,12 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
     if (response_.has_started()) {
       record_.num_prompt_tokens = response_.started().num_prompt_tokens();
     }
-    if (response_.chunk().token_ids_size() > 0) {
+    const auto& token_ids = response_.chunk().token_ids();
+    if (!token_ids.empty()) {
       record_.arrivals.push_back(SteadyNow());
-      record_.num_output_tokens += response_.chunk().token_ids_size();
+      record_.num_output_tokens += token_ids.size();
+      record_.output_token_ids.insert(
+          record_.output_token_ids.end(), token_ids.begin(), token_ids.end());
     }
     StartRead(&response_);
   }

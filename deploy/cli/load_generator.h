@@ -37,6 +37,7 @@ struct RequestRecord {
   std::vector<Instant> arrivals;  // of each message that brought tokens
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
+  std::vector<int32_t> output_token_ids;  // in order of arrival
 };
 
 // Returns one record for each request, in order.

@@ -110,6 +110,17 @@ void AddLatency(nlohmann::ordered_json& json,
   }
 }
 
+void AddDetails(nlohmann::ordered_json& json, const std::vector<RequestRecord>& records) {
+  auto& lengths = json["output_lens"] = nlohmann::ordered_json::array();
+  auto& token_ids = json["output_token_ids"] = nlohmann::ordered_json::array();
+  auto& errors = json["errors"] = nlohmann::ordered_json::array();
+  for (const RequestRecord& record : records) {
+    lengths.push_back(record.num_output_tokens);
+    token_ids.push_back(record.output_token_ids);
+    errors.push_back(std::string(record.status.message()));
+  }
+}
+
 }  // namespace
 
 double Percentile(std::vector<double> values, double p) {
@@ -192,7 +203,9 @@ std::string FormatTable(const LoadReport& report, const LoadOptions& options) {
   return table;
 }
 
-std::string FormatJson(const LoadReport& report, const LoadOptions& options) {
+std::string FormatJson(const LoadReport& report,
+                       const LoadOptions& options,
+                       const std::vector<RequestRecord>* details) {
   const double seconds = std::max(report.duration_seconds, 1e-9);
   nlohmann::ordered_json json;
   json["completed"] = report.num_successful;
@@ -215,6 +228,9 @@ std::string FormatJson(const LoadReport& report, const LoadOptions& options) {
   AddLatency(json, "tpot", report.tpot);
   AddLatency(json, "itl", report.itl);
   AddLatency(json, "e2el", report.e2e);
+  if (details != nullptr) {
+    AddDetails(json, *details);
+  }
   return json.dump(2) + "\n";
 }
 

@@ -48,8 +48,11 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
 // The table, 50 columns wide. Unset rate and concurrency are left out.
 std::string FormatTable(const LoadReport& report, const LoadOptions& options);
 
-// One JSON object with vLLM's key names.
-std::string FormatJson(const LoadReport& report, const LoadOptions& options);
+// One JSON object with vLLM's key names. details: null, or the records in order, of which it then
+// lists output_lens, output_token_ids and errors (empty: none).
+std::string FormatJson(const LoadReport& report,
+                       const LoadOptions& options,
+                       const std::vector<RequestRecord>* details = nullptr);
 
 }  // namespace quire
 

@@ -2,11 +2,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace quire {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 RequestRecord Record(const std::vector<int>& arrivals_ms, int end_ms, int start_ms = 0) {
   RequestRecord record;
@@ -63,6 +65,20 @@ TEST(LoadReportTest, TableHasTheRowsUsersLookFor) {
   EXPECT_THAT(table, HasSubstr("Output token throughput (tok/s):        10.00     \n"));
   EXPECT_THAT(table, HasSubstr("---------------Time to First Token----------------\n"));
   EXPECT_THAT(table, HasSubstr("P99 TTFT (ms):                          100.00    \n"));
+}
+
+TEST(LoadReportTest, JsonListsEveryRequestsTokensWhenAsked) {
+  std::vector<RequestRecord> records = {Record({100, 200}, 200), Record({}, 50)};
+  records[0].output_token_ids = {7, 5};
+  records[1].status = absl::UnavailableError("gone");
+  const LoadReport report = MakeReport(records, {99});
+
+  EXPECT_THAT(FormatJson(report, {}), Not(HasSubstr("output_token_ids")));
+  const auto json = nlohmann::json::parse(FormatJson(report, {}, &records));
+
+  EXPECT_EQ(json["output_lens"], nlohmann::json::parse("[2, 0]"));
+  EXPECT_EQ(json["output_token_ids"], nlohmann::json::parse("[[7, 5], []]"));
+  EXPECT_EQ(json["errors"], nlohmann::json::parse(R"(["", "gone"])"));
 }
 
 }  // namespace
