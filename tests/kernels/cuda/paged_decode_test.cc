@@ -432,11 +432,14 @@ TEST(PagedDecodeTest, RefusesWhatThereIsNoKernelFor) {
   cache_dtype.attention.cache.layout.dtype = DType::kF16;
   DecodeArgs block_size = good;
   block_size.attention.cache.layout.block_size_tokens = 24;
+  DecodeArgs small_blocks = good;
+  small_blocks.attention.cache.layout.block_size_tokens = 4;
   DecodeArgs dim_major = good;
   dim_major.attention.cache.layout.key_dim_stride = 16;
 
   EXPECT_EQ(Decode(good, nullptr), 0);
-  for (const DecodeArgs& args : {head_dim, dtype, cache_dtype, block_size, dim_major}) {
+  for (const DecodeArgs& args :
+       {head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major}) {
     EXPECT_EQ(Decode(args, nullptr), kUnsupported);
   }
 }

@@ -470,13 +470,16 @@ TEST(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
   cache_dtype.attention.cache.layout.dtype = DType::kF16;
   PrefillArgs block_size = good;
   block_size.attention.cache.layout.block_size_tokens = 24;
+  PrefillArgs small_blocks = good;
+  small_blocks.attention.cache.layout.block_size_tokens = 4;
   PrefillArgs dim_major = good;
   dim_major.attention.cache.layout.key_dim_stride = 16;
   PrefillArgs slots = good;
   slots.attention.cache.layout.key_slot_stride = 128;
 
   EXPECT_EQ(Prefill(good, nullptr), 0);
-  for (const PrefillArgs& args : {head_dim, dtype, cache_dtype, block_size, dim_major, slots}) {
+  for (const PrefillArgs& args :
+       {head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major, slots}) {
     EXPECT_EQ(Prefill(args, nullptr), kUnsupported);
   }
 }

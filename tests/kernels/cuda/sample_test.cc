@@ -38,7 +38,8 @@ struct SampledRow {
 std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
                                    int64_t padding = 3) {
   constexpr uint32_t kPoison = 0xFFFFFFFF;
-  constexpr int64_t kTopStride = 23;
+  constexpr int64_t kTopStride = 43;
+  constexpr TokenId kUntouched = -77;  // what a rank of no token does not come out as
   const auto n = static_cast<int64_t>(requests.size());
   const auto vocab_size = static_cast<int64_t>(requests[0].logits.size());
   const int64_t stride = vocab_size + padding;
@@ -63,7 +64,8 @@ std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
   DeviceArray<TokenId> token_ids(n);
   DeviceArray<float> logprobs(n);
   DeviceArray<int32_t> finite(n);
-  DeviceArray<TokenId> top_token_ids(n * kTopStride);
+  DeviceArray<TokenId> top_token_ids(
+      std::vector<TokenId>(static_cast<size_t>(n * kTopStride), kUntouched));
   DeviceArray<float> top_logprobs(n * kTopStride);
 
   EXPECT_EQ(Sample({.num_rows = static_cast<int32_t>(n),
@@ -104,7 +106,7 @@ std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
       if (k < num_top) {
         result.top.emplace_back(all_top_tokens[at], all_top_logprobs[at]);
       } else {
-        EXPECT_EQ(all_top_tokens[at], -1) << "written beyond what is wanted";
+        EXPECT_EQ(all_top_tokens[at], kUntouched) << "written beyond what is wanted";
       }
     }
     for (int64_t p = r * stride + vocab_size; p < r * stride + stride && r + 1 < n; ++p) {
@@ -299,6 +301,9 @@ TEST(SampleTest, RowsThatAreNotFiniteAreReportedAndHarmNoOther) {
 
         EXPECT_FALSE(rows[1].finite) << bad << " at " << where;
         EXPECT_EQ(rows[1].token_id, 0);
+        for (const auto& top : rows[1].top) {
+          EXPECT_EQ(top, std::make_pair(0, 0.0F));
+        }
         EXPECT_EQ(rows[0], healthy);
         EXPECT_EQ(rows[2], healthy);
       }
@@ -577,6 +582,28 @@ TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
   }
 }
 
+// 2^17 tokens of 2^-34 together are drawn once in 2^17 times, in proportion. Each alone would be
+// nothing in a mass of 32 bits.
+TEST(SampleTest, ManyTokensThatAreNearlyImpossibleAddUp) {
+  constexpr int32_t kVocabSize = 1 << 17;
+  std::vector<float> logits(kVocabSize, -34.0F * std::log(2.0F));
+  logits[0] = 0.0F;
+  SampleRequest request = Drawing(logits);
+  int found = 0;
+  std::vector<SampleRequest> requests;
+  while (found < 3) {
+    ++request.row.seed;
+    if (UniformOf(request.row) > 1.0 - 0x1p-18) {  // the upper half of them
+      requests.push_back(request);
+      ++found;
+    }
+  }
+
+  for (const SampledRow& row : SampleRows(requests, 0)) {
+    EXPECT_GT(row.token_id, kVocabSize / 3);
+  }
+}
+
 // ---- Log-probabilities ----
 
 TEST(SampleTest, LogprobsAreAccurateAndSorted) {
@@ -598,6 +625,38 @@ TEST(SampleTest, LogprobsAreAccurateAndSorted) {
         EXPECT_EQ(row.top[k].first, static_cast<TokenId>(order[k])) << "of " << vocab;
         EXPECT_NEAR(row.top[k].second, expected[order[k]], 1e-5);
       }
+    }
+  }
+}
+
+// Far from zero, where logits have fewer digits than their differences.
+TEST(SampleTest, LogprobsDoNotDependOnWhereZeroIs) {
+  std::vector<float> logits = RandomFloats(1000, 22, 2.0F);
+  for (float& logit : logits) {
+    logit -= 20000.0F;
+  }
+  const std::vector<double> expected = ReferenceLogprobs(logits);
+
+  const SampledRow row = SampleOne(Greedy(logits, 20));
+
+  EXPECT_NEAR(row.logprob, expected[static_cast<size_t>(row.token_id)], 1e-5);
+  for (const auto& [token_id, logprob] : row.top) {
+    EXPECT_NEAR(logprob, expected[static_cast<size_t>(token_id)], 1e-5);
+  }
+}
+
+// 1000 tokens take 128 threads, whose maxima are of 32 groups.
+TEST(SampleTest, MoreTopLogprobsThanGroupsOfThreadsAreWritten) {
+  for (const int32_t num_logprobs : {31, 32, 33, 40}) {
+    const std::vector<float> logits = RandomFloats(1000, 23, 3.0F);
+    const std::vector<double> exact(logits.begin(), logits.end());
+    const std::vector<size_t> order = sample_reference::Ranked(exact);
+
+    const SampledRow row = SampleOne(Greedy(logits, num_logprobs));
+
+    ASSERT_EQ(row.top.size(), static_cast<size_t>(num_logprobs));
+    for (size_t k = 0; k < row.top.size(); ++k) {
+      EXPECT_EQ(row.top[k].first, static_cast<TokenId>(order[k])) << "of " << num_logprobs;
     }
   }
 }
