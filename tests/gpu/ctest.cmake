@@ -1,5 +1,5 @@
-# What CTest runs of this folder without a GPU: the script's refusal and its bookkeeping, and the
-# benchmarks in tiny sizes on the emulated kernels. Included by tests/CMakeLists.txt; the
+# What CTest runs of this folder without a GPU: the script's refusal and its bookkeeping, and
+# benchmarks and served models in tiny sizes on the emulated kernels. Included by tests/CMakeLists.txt; the
 # CMakeLists.txt beside it is a project of its own.
 
 add_test(NAME gpu_script_test COMMAND ${CMAKE_CURRENT_LIST_DIR}/script_test.sh)
@@ -18,3 +18,33 @@ target_compile_options(gpu_bench_rehearsal PRIVATE -O2)
 quire_warnings(gpu_bench_rehearsal)
 add_test(NAME gpu_bench_rehearsal COMMAND gpu_bench_rehearsal --rehearse)
 set_tests_properties(gpu_bench_rehearsal PROPERTIES LABELS integration TIMEOUT 300)
+
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+add_test(NAME gpu_scripts_test
+         COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/scripts_test.py)
+set_tests_properties(gpu_scripts_test PROPERTIES LABELS integration TIMEOUT 60)
+
+# The scripts that drive servers, in tiny sizes on the emulated kernels. Sanitizers have the tests of
+# the programs themselves.
+if(QUIRE_SANITIZER)
+  return()
+endif()
+set(gpu_small_cache "--kv-cache-memory-bytes 64MiB")
+set(gpu_bundled_model ${PROJECT_SOURCE_DIR}/deploy/model)
+function(gpu_script_rehearsal name script)
+  set(bin ${PROJECT_BINARY_DIR}/bin)
+  add_test(
+    NAME gpu_${name}_rehearsal
+    COMMAND
+      ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${script} --bin ${bin} --lib ${bin}
+      --library-path ${bin} --device emu --device-flags ${gpu_small_cache} --limit-seconds 280
+      --json ${CMAKE_CURRENT_BINARY_DIR}/gpu_${name}_rehearsal.json ${ARGN})
+  set_tests_properties(gpu_${name}_rehearsal PROPERTIES LABELS integration TIMEOUT 300)
+endfunction()
+gpu_script_rehearsal(served served_test.py --model ${gpu_bundled_model} --prompts 2 --tokens 8
+                     --bench-prompts 2)
+gpu_script_rehearsal(company company_test.py --model ${gpu_bundled_model} --requests 24 --prompts 6
+                     --longest-prompt 40 --concurrency 4)
+gpu_script_rehearsal(large large_model_bench.py --shape tiny --batch 4 --context 20 --tokens 100)
+gpu_script_rehearsal(transformers transformers_peer.py --shape tiny --requests 6 --context 20
+                     --tokens 16)

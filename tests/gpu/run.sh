@@ -7,7 +7,8 @@ usage() {
 usage: tests/gpu/run.sh [flags] OUT
 
 Builds the kernels here, runs their tests, compute-sanitizer, checks of bits, benchmarks, PyTorch on
-the same cases and a served model. Writes OUT/results.json, OUT/results.md and six logs.
+the same cases, served models and transformers beside them. Writes OUT/results.json, OUT/results.md
+and six logs.
 Without a GPU or nvcc it says so and ends with 0.
 
     --seconds N      of everything together; default 530
@@ -15,7 +16,8 @@ Without a GPU or nvcc it says so and ends with 0.
                      default build/gpu_bundle.tar.gz
     --build DIR      kept between runs; default build/gpu
     --only A,B       of the phases: probe build tests sanitizers bits ceilings memory gemm prefill
-                     decode copies torch served
+                     decode copies served large company torch transformers
+    --skip A,B       all but these
     --quick          few cases of each benchmark
     --rehearse       everything that can be tried without a GPU: kernels under the emulator, tiny
                      sizes; takes minutes and proves nothing about speed
@@ -27,19 +29,22 @@ END
 
 # Name, seconds that earlier phases leave for it, most seconds it may take.
 readonly PHASES="
-probe       10  20
-build      120 240
-tests       70 120
-sanitizers  70 120
-bits        25  60
-ceilings    10  30
-memory      20  40
-gemm        30  60
-prefill     25  60
-decode      55 150
-copies      15  40
-torch       45  90
-served      35  90
+probe          8  20
+build         90 240
+tests         45 120
+sanitizers    35 120
+bits          20  60
+ceilings      10  30
+memory        15  40
+gemm          20  60
+prefill       20  60
+decode        40 150
+copies        12  40
+served        40  90
+large         55  90
+company       25  60
+torch         30  90
+transformers  55 150
 "
 readonly SKIPPED=77
 readonly SECONDS_FOR_SUMMARY=8
@@ -225,25 +230,66 @@ phase_copies() { bench copies; }
 
 phase_torch() {
   [ -s "$QUIRE_WORK/figures.jsonl" ] || skip "there are no figures to compare with"
+  local end=$(($(date +%s) + LIMIT - 12))
+  python3 "$HERE/flashinfer_peer.py" --figures "$QUIRE_WORK/figures.jsonl" \
+    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((LIMIT / 2))"
   python3 "$HERE/torch_peer.py" --figures "$QUIRE_WORK/figures.jsonl" \
-    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((LIMIT - 12))"
+    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((end - $(date +%s)))"
 }
 
-phase_served() {
-  local bin=$BUILD/bundle/bin lib=$BUILD/bundle/lib
+# The rest drives the servers: script, flags on a device, flags of a rehearsal. The results go to
+# $QUIRE_WORK/NAME.json.
+with_servers() {
+  local name=$1 script=$2 bin=$BUILD/bundle/bin lib=$BUILD/bundle/lib
+  shift 2
   if [ ! -x "$bin/quire" ]; then
     bin=$REPO/build/cpu-release/bin
     lib=$bin
   fi
   [ -x "$bin/quire" ] || skip "no bundle of make_bundle.sh and no build/cpu-release"
-  local flags=(--device cuda)
-  if [ "$REHEARSE" = yes ]; then
-    flags=(--device emu --prompts 2 --tokens 8 --bench-prompts 2)
-  fi
-  python3 "$HERE/served_test.py" --bin "$bin" \
+  python3 "$HERE/$script" --bin "$bin" \
     --lib "$lib${QUIRE_CUBLASLT_FOLDER:+:$QUIRE_CUBLASLT_FOLDER}" \
-    --library-path "$BUILD/cmake/bin" --model "$REPO/deploy/model" "${flags[@]}" \
-    --start-seconds "$((LIMIT - 5))" --json "$QUIRE_WORK/served.json"
+    --library-path "$BUILD/cmake/bin" --limit-seconds "$((LIMIT - 5))" \
+    --json "$QUIRE_WORK/$name.json" "$@"
+}
+
+phase_served() {
+  local flags=(--device cuda)
+  [ "$QUICK" = no ] || flags+=(--prompts 3 --bench-prompts 32)
+  [ "$REHEARSE" = no ] || flags=(--device emu --prompts 2 --tokens 8 --bench-prompts 2)
+  with_servers served served_test.py --model "$REPO/deploy/model" "${flags[@]}"
+}
+
+phase_large() {
+  local flags=(--device cuda)
+  [ "$QUICK" = no ] || flags+=(--context 1024 --tokens 64)
+  [ "$REHEARSE" = no ] ||
+    flags=(--device emu --device-flags "--kv-cache-memory-bytes 64MiB" --shape tiny --batch 4
+      --context 20 --tokens 100)
+  # The speed of a copy, where it was measured.
+  local copy
+  if copy=$(grep -o -- '--copy-gb-per-s=[0-9.e+]*' "$QUIRE_WORK/ceilings.txt" 2>/dev/null); then
+    flags+=("$copy")
+  fi
+  with_servers large large_model_bench.py "${flags[@]}"
+}
+
+phase_company() {
+  local flags=(--device cuda)
+  [ "$QUICK" = no ] || flags+=(--requests 1000)
+  [ "$REHEARSE" = no ] ||
+    flags=(--device emu --device-flags "--kv-cache-memory-bytes 64MiB" --requests 24 --prompts 6
+      --longest-prompt 40 --concurrency 4)
+  with_servers company company_test.py --model "$REPO/deploy/model" "${flags[@]}"
+}
+
+phase_transformers() {
+  local flags=(--device cuda)
+  [ "$QUICK" = no ] || flags+=(--requests 64)
+  [ "$REHEARSE" = no ] ||
+    flags=(--device emu --device-flags "--kv-cache-memory-bytes 64MiB" --shape tiny --requests 6
+      --context 20 --tokens 16)
+  with_servers transformers transformers_peer.py "${flags[@]}"
 }
 
 # ---- Running them -------------------------------------------------------------------------------
@@ -254,7 +300,7 @@ log_of() {
     build) say build.log ;;
     tests) say tests.log ;;
     sanitizers) say sanitizers.log ;;
-    served) say served.log ;;
+    served | large | company | transformers) say served.log ;;
     probe) say run.log ;;
     *) say bench.log ;;
   esac
@@ -288,7 +334,9 @@ run_phase() {
   record "$name" "$status" "$rc" "$(($(date +%s) - start))"
 }
 
-is_wanted() { [ -z "$ONLY" ] || [[ ",$ONLY," == *",$1,"* ]]; }
+is_wanted() {
+  [[ ",$SKIP," != *",$1,"* ]] && { [ -z "$ONLY" ] || [[ ",$ONLY," == *",$1,"* ]]; }
+}
 
 run_phases() {
   local name share cap names=() shares=() caps=() later=0 limit left i
@@ -363,20 +411,21 @@ require_gpu() {
 }
 
 parse() {
-  OUT='' ONLY='' QUICK=no REHEARSE=no TOTAL_SECONDS=530
+  OUT='' ONLY='' SKIP='' QUICK=no REHEARSE=no TOTAL_SECONDS=530
   BUILD=$REPO/build/gpu BUNDLE=$REPO/build/gpu_bundle.tar.gz
   while [ $# -gt 0 ]; do
     case $1 in
       --help) usage && exit 0 ;;
       --quick) QUICK=yes ;;
       --rehearse) REHEARSE=yes ;;
-      --seconds | --bundle | --build | --only)
+      --seconds | --bundle | --build | --only | --skip)
         [ $# -ge 2 ] || { usage >&2 && exit 2; }
         case $1 in
           --seconds) TOTAL_SECONDS=$2 ;;
           --bundle) BUNDLE=$2 ;;
           --build) BUILD=$2 ;;
           --only) ONLY=$2 ;;
+          --skip) SKIP=$2 ;;
         esac
         shift
         ;;
@@ -387,7 +436,7 @@ parse() {
   done
   [ -n "$OUT" ] || { usage >&2 && exit 2; }
   local name
-  for name in ${ONLY//,/ }; do
+  for name in ${ONLY//,/ } ${SKIP//,/ }; do
     grep -q "^$name " <<<"$PHASES" || { say "run.sh: no phase $name" >&2 && exit 2; }
   done
   [[ $TOTAL_SECONDS =~ ^[0-9]+$ ]] || { usage >&2 && exit 2; }

@@ -3,106 +3,55 @@
 
 Greedy tokens should be the same. The device computes in bf16, so that two tokens of nearly equal
 probability may change places: where the answers part, both tokens must be within --max-gap of each
-other in the CPU's log-probabilities, else the test fails. Then all prompts are sent at once to a
-server with --batch-invariant: each must get the tokens that it gets alone. At last `quire bench serve`
-runs shortly. One JSON object goes to --json.
+other in the CPU's log-probabilities, else the test fails. With keys and values in fp8 they may be
+--max-fp8-gap apart.
 
-Needs nothing but Python: the programs are driven through the command line.
+With --batch-invariant, each prompt must get the tokens that it gets alone when all are sent at once,
+and without graphs (--enforce-eager) the same tokens and log-probabilities as with them. At last
+`quire bench serve` runs shortly. One JSON object goes to --json.
 """
 import argparse
-import json
-import os
 import pathlib
-import re
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import time
+
+import quire_programs
 
 PROMPTS = ["Once upon a time", "One day, a little girl named Lily", "The dog was very happy because",
            "Tom and Sam went to the park", "\"I want to help you,\" said", "The big red ball",
            "It was raining and", "In the forest there lived a"]
 
 
-class Server:
-    """`quire serve` on free ports. Stopped when the block ends, whatever happens."""
+class Test:
+    """The prompts, and the programs that answer them."""
 
-    def __init__(self, arguments, *flags):
-        self._lines = []
-        self._ready = threading.Event()
-        self.address = None
-        self._process = subprocess.Popen(
-            [arguments.bin / "quire", "serve", "--model", arguments.model, "--port", "0",
-             "--http-port", "0", "--shutdown-timeout", "1", *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            env=arguments.environment)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        start = time.monotonic()
-        while not self._ready.wait(0.1):
-            late = time.monotonic() - start > arguments.start_seconds
-            if late or self._process.poll() is not None:
-                self.stop()
-                raise RuntimeError("the server did not start:\n" + self.text())
-        self.seconds_to_ready = time.monotonic() - start
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.programs = quire_programs.Programs(arguments)
+        self.prompts = PROMPTS[:arguments.prompts]
 
-    def _read(self):
-        for line in self._process.stdout:
-            self._lines.append(line.rstrip())
-            if match := re.search(r"quire: ready grpc=(\S+)", line):
-                self.address = match.group(1)
-                self._ready.set()
+    def _start(self, server, prompt):
+        return self.programs.start_generate(server, prompt, self.arguments.tokens)
 
-    def text(self):
-        return "\n".join(self._lines[-40:])
+    def alone(self, server):
+        return [self.programs.read_tokens(self._start(server, prompt)) for prompt in self.prompts]
 
-    def stop(self):
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
-        self._reader.join(5)
+    def together(self, server):
+        processes = [self._start(server, prompt) for prompt in self.prompts]
+        return [self.programs.read_tokens(process) for process in processes]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-
-def start_generate(arguments, server, prompt):
-    return subprocess.Popen(
-        [arguments.bin / "quire", "generate", "--server", server.address, "--prompt", prompt,
-         "--max-tokens", str(arguments.tokens), "--temperature", "0", "--ignore-eos",
-         "--logprobs", "5", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=arguments.environment)
-
-
-def read_tokens(arguments, process):
-    out, errors = process.communicate(timeout=arguments.start_seconds)
-    if process.returncode != 0:
-        raise RuntimeError(f"generate failed: {errors.strip()}")
-    lines = [json.loads(line) for line in out.splitlines()]
-    return [line for line in lines if line["token_id"] is not None]
-
-
-def generate_alone(arguments, server, prompts):
-    return [read_tokens(arguments, start_generate(arguments, server, prompt))
-            for prompt in prompts]
-
-
-def generate_together(arguments, server, prompts):
-    processes = [start_generate(arguments, server, prompt) for prompt in prompts]
-    return [read_tokens(arguments, process) for process in processes]
+    def answers(self, *flags):
+        """Of each prompt alone, by a server of its own."""
+        with self.programs.serve_on_device(self.arguments.model, *flags) as server:
+            return self.alone(server)
 
 
 def ids(tokens):
     return [token["token_id"] for token in tokens]
+
+
+def bits(answers):
+    """What must be equal where bits are: tokens and the log-probabilities of each."""
+    return [[(token["token_id"], token["logprob"]) for token in tokens] for tokens in answers]
 
 
 def compare(prompt, expected, actual, max_gap):
@@ -132,79 +81,52 @@ def largest_logprob_error(expected, actual):
     return error
 
 
-def bench(arguments, server, num_prompts):
-    with tempfile.TemporaryDirectory(prefix="quire-gpu-") as folder:
-        path = os.path.join(folder, "bench.json")
-        subprocess.run(
-            [arguments.bin / "quire", "bench", "serve", "--server", server.address,
-             "--num-prompts", str(num_prompts), "--max-concurrency", "32", "--random-input-len",
-             "128", "--random-output-len", "64", "--ignore-eos", "--save-result",
-             "--result-filename", path],
-            check=True, stdout=subprocess.DEVNULL, env=arguments.environment,
-            timeout=arguments.start_seconds)
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+def compare_all(test, expected, actual, max_gap):
+    cases = [compare(*case, max_gap) for case in zip(test.prompts, expected, actual)]
+    return {"ok": all(case["ok"] for case in cases), "cases": cases,
+            "largest_logprob_error": max(map(largest_logprob_error, expected, actual))}
 
 
 def run(arguments):
-    prompts = PROMPTS[:arguments.prompts]
-    result = {"device": arguments.device, "model": str(arguments.model), "ok": False}
-    flags = ("--device", arguments.device, *arguments.device_flags.split())
+    test = Test(arguments)
+    result = {"device": arguments.device, "model": str(arguments.model)}
+    with test.programs.serve(arguments.model, "--device", "cpu") as server:
+        expected = test.alone(server)
 
-    with Server(arguments, "--device", "cpu") as server:
-        expected = generate_alone(arguments, server, prompts)
-
-    with Server(arguments, *flags) as server:
+    with test.programs.serve_on_device(arguments.model) as server:
         result["seconds_to_ready"] = server.seconds_to_ready
-        actual = generate_alone(arguments, server, prompts)
+        actual = test.alone(server)
         if arguments.bench_prompts > 0:
-            result["bench"] = bench(arguments, server, arguments.bench_prompts)
-    result["against_cpu"] = [compare(*case, arguments.max_gap)
-                             for case in zip(prompts, expected, actual)]
-    result["largest_logprob_error"] = max(map(largest_logprob_error, expected, actual))
+            result["bench"] = test.programs.bench(
+                server, "--num-prompts", arguments.bench_prompts, "--max-concurrency", 32,
+                "--random-input-len", 128, "--random-output-len", 64)
+    result["against_cpu"] = compare_all(test, expected, actual, arguments.max_gap)
 
-    with Server(arguments, *flags, "--batch-invariant") as server:
-        alone = generate_alone(arguments, server, prompts)
-        together = generate_together(arguments, server, prompts)
+    with test.programs.serve_on_device(arguments.model, "--batch-invariant") as server:
+        alone = test.alone(server)
+        together = test.together(server)
     result["same_tokens_in_company"] = list(map(ids, alone)) == list(map(ids, together))
-    result["ok"] = all(case["ok"] for case in result["against_cpu"]) and \
-        result["same_tokens_in_company"]
+    eager = test.answers("--batch-invariant", "--enforce-eager")
+    result["same_bits_without_graphs"] = bits(alone) == bits(eager)
+
+    fp8 = test.answers("--kv-cache-dtype", "fp8")
+    result["fp8_cache_against_cpu"] = compare_all(test, expected, fp8, arguments.max_fp8_gap)
+
+    result["ok"] = (result["against_cpu"]["ok"] and result["same_tokens_in_company"] and
+                    result["same_bits_without_graphs"] and result["fp8_cache_against_cpu"]["ok"])
     return result
-
-
-def environment_of(arguments):
-    environment = dict(os.environ)
-    if arguments.library_path:
-        environment["QUIRE_LIBRARY_PATH"] = str(arguments.library_path)
-    if arguments.lib:
-        folders = [str(arguments.lib), environment.get("LD_LIBRARY_PATH", "")]
-        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
-    return environment
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of the programs")
-    parser.add_argument("--lib", type=pathlib.Path, help="folder of their shared libraries")
-    parser.add_argument("--library-path", type=pathlib.Path,
-                        help="folder of the library with the kernels")
+    quire_programs.add_arguments(parser)
     parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--device-flags", default="", help="more flags of serve on the device")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS))
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bench-prompts", type=int, default=128)
     parser.add_argument("--max-gap", type=float, default=0.2)
-    parser.add_argument("--start-seconds", type=float, default=60.0)
-    parser.add_argument("--json", type=pathlib.Path, required=True)
-    arguments = parser.parse_args()
-    arguments.environment = environment_of(arguments)
-    try:
-        result = run(arguments)
-    except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
-        result = {"device": arguments.device, "ok": False, "note": str(error)[-2000:]}
-    arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=2))
-    return 0 if result["ok"] else 1
+    parser.add_argument("--max-fp8-gap", type=float, default=1.0)
+    return quire_programs.write_result(parser.parse_args(), run)
 
 
 if __name__ == "__main__":

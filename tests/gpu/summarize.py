@@ -5,6 +5,10 @@ import json
 import pathlib
 import sys
 
+import targets
+
+SERVED_PHASES = ("served", "large", "company", "transformers")
+
 
 def read_lines(path):
     """Objects of a file of JSON lines; a line that was cut off is left out."""
@@ -73,14 +77,15 @@ def read_phases(work):
 
 
 def collect(work):
-    return {"machine": read_probe(work / "probe.txt"),
-            "clocks_while_running": read_clocks(work / "clocks.csv"),
-            "phases": read_phases(work),
-            "tests": read_tests(work / "gtest"),
-            "sanitizers": read_lines(work / "sanitizers.jsonl"),
-            "figures": read_lines(work / "figures.jsonl"),
-            "peers": read_lines(work / "peers.jsonl"),
-            "served": read_object(work / "served.json")}
+    results = {"machine": read_probe(work / "probe.txt"),
+               "clocks_while_running": read_clocks(work / "clocks.csv"),
+               "phases": read_phases(work),
+               "tests": read_tests(work / "gtest"),
+               "sanitizers": read_lines(work / "sanitizers.jsonl"),
+               "figures": read_lines(work / "figures.jsonl"),
+               "peers": read_lines(work / "peers.jsonl"),
+               **{name: read_object(work / f"{name}.json") for name in SERVED_PHASES}}
+    return {**results, "targets": targets.judge(results)}
 
 
 # ---- The table ----------------------------------------------------------------------------------
@@ -139,22 +144,55 @@ def test_lines(results):
         table(["tool", "program", "result", "seconds"], rows)
 
 
+def target_lines(results):
+    rows = [[row["target"], row["measured"], row["status"]] for row in results["targets"]]
+    return ["", "## Targets", ""] + table(["target", "measured", "status"], rows)
+
+
+def comparison_lines(title, comparison):
+    lines = []
+    for case in comparison["cases"]:
+        gap = case.get("gap_where_they_part")
+        parted = f", then a gap of {gap:.3f} nats" if gap is not None else ""
+        lines.append(f"- {title}, {case['prompt']!r}: {case['equal_tokens']} of "
+                     f"{case['num_tokens']} tokens as on the CPU{parted}")
+    return lines
+
+
+def value_lines(result, keys, prefix=""):
+    return [f"- {prefix}{key}: {cell(result[key])}" for key in keys if key in result]
+
+
 def served_lines(results):
     served = results["served"]
     if served is None:
         return []
     lines = ["", "## Served model", "", f"- ok: {served['ok']} {served.get('note', '')}".rstrip()]
-    for case in served.get("against_cpu", []):
-        gap = case.get("gap_where_they_part")
-        parted = f", then a gap of {gap:.3f} nats" if gap is not None else ""
-        lines.append(f"- {case['prompt']!r}: {case['equal_tokens']} of {case['num_tokens']} "
-                     f"tokens as on the CPU{parted}")
-    for key in ("largest_logprob_error", "same_tokens_in_company", "seconds_to_ready"):
+    for key, title in (("against_cpu", "bf16"), ("fp8_cache_against_cpu", "fp8 cache")):
         if key in served:
-            lines.append(f"- {key}: {served[key]}")
-    for key in ("output_throughput", "median_ttft_ms", "median_itl_ms", "p99_itl_ms"):
-        if key in served.get("bench", {}):
-            lines.append(f"- bench serve, {key}: {served['bench'][key]:.2f}")
+            lines += comparison_lines(title, served[key])
+    lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",
+                                  "seconds_to_ready"))
+    return lines + value_lines(
+        served.get("bench", {}),
+        ("output_throughput", "median_ttft_ms", "median_itl_ms", "p99_itl_ms"), "bench serve, ")
+
+
+def flat(value, prefix=""):
+    """Pairs of a name and what it says, through all levels."""
+    if not isinstance(value, dict):
+        return [(prefix.rstrip("."), value)]
+    return [pair for key, inner in value.items() for pair in flat(inner, f"{prefix}{key}.")]
+
+
+def other_server_lines(results):
+    titles = {"large": "8B of random weights", "company": "Answers in changing company",
+              "transformers": "Beside transformers"}
+    lines = []
+    for name, title in titles.items():
+        if results[name] is not None:
+            lines += ["", f"## {title}", ""]
+            lines += [f"- {key}: {cell(value)}" for key, value in flat(results[name])]
     return lines
 
 
@@ -166,7 +204,8 @@ def to_markdown(results):
         lines += ["**A rehearsal on an emulated device: no time here means anything.**", ""]
     lines += machine_lines(results)
     lines += ["", "## Phases", ""] + table(["phase", "status", "seconds", "note"], rows)
-    lines += test_lines(results) + figure_lines(results) + served_lines(results)
+    lines += target_lines(results) + test_lines(results) + figure_lines(results)
+    lines += served_lines(results) + other_server_lines(results)
     return "\n".join(lines) + "\n"
 
 

@@ -222,8 +222,12 @@ def table_line(line):
            f"ratio {line['ratio']:5.2f}"
 
 
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
 def read_figures(path):
-    figures = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    figures = read_lines(path)
     order = ("prefill", "gemm", "decode")  # the many last
     return sorted(filter(wanted, figures), key=lambda figure: order.index(figure["group"]))
 

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""The parts of this folder's scripts that need neither a GPU nor a server."""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import company_test
+import large_model_bench
+import made_model
+import served_test
+import targets
+
+
+def decode(fraction, batch=32, seq_len=8192, case="a", **more):
+    return {"group": "decode", "case": case, "us": 1.0, "fraction": fraction, "batch": batch,
+            "seq_len": seq_len, "block_size": 16, "cache_dtype": "bfloat16", "ok": True, **more}
+
+
+def prefill(rate, case="p", context=8192, chunk=2048, head_dim=128):
+    return {"group": "prefill", "case": case, "us": 1.0, "tflop_per_s": rate, "context": context,
+            "chunk": chunk, "head_dim": head_dim, "cache_dtype": "bfloat16", "ok": True}
+
+
+def copies(direction, rate, piece_bytes=2 << 20):
+    return {"group": "copies", "case": "c", "us": 1.0, "direction": direction,
+            "piece_bytes": piece_bytes, "gb_per_s": rate, "ok": True}
+
+
+def results_of(figures=(), peers=(), **more):
+    return {"machine": {}, "tests": [], "sanitizers": [], "figures": list(figures),
+            "peers": list(peers), **more}
+
+
+class TargetsTest(unittest.TestCase):
+
+    def status(self, text, results):
+        rows = [row for row in targets.judge(results) if text in row["target"]]
+        self.assertEqual(len(rows), 1)
+        return rows[0]["status"].strip("*")
+
+    def test_what_nothing_is_known_of_is_not_measured(self):
+        rows = targets.judge(results_of())
+        self.assertEqual({row["status"] for row in rows}, {"not measured"})
+
+    def test_the_worst_large_decode_counts(self):
+        of = "copy bandwidth"
+        self.assertEqual(self.status(of, results_of([decode(0.9), decode(0.85)])), "pass")
+        self.assertEqual(self.status(of, results_of([decode(0.9), decode(0.84)])), "fail")
+
+    def test_small_batches_other_caches_and_experiments_do_not_count(self):
+        others = [decode(0.1, batch=7), decode(0.1, block_size=64), decode(0.1, case="x, 44 CTAs"),
+                  decode(0.1, case="x, split 512"), decode(0.1, cache_dtype="float8_e4m3")]
+        self.assertEqual(self.status("copy bandwidth", results_of(others)), "not measured")
+        self.assertEqual(self.status("copy bandwidth", results_of([*others, decode(0.9)])), "pass")
+
+    def test_a_peer_must_be_slower_everywhere(self):
+        figures = [decode(0.9, case="a"), decode(0.9, case="b"), decode(0.9, case="c", batch=1)]
+        def peers(*ratios):
+            return [{"group": "decode", "case": case, "peer": "sdpa flash", "ratio": ratio}
+                    for case, ratio in zip("abc", ratios)]
+        of = "PyTorch's attention"
+        self.assertEqual(self.status(of, results_of(figures, peers(1.1, 1.2, 0.5))), "pass")
+        self.assertEqual(self.status(of, results_of(figures, peers(1.1, 0.9, 2.0))), "fail")
+        self.assertEqual(self.status("FlashInfer", results_of(figures, peers(2, 2, 2))),
+                         "not measured")
+
+    def test_each_kind_of_prefill_has_its_rate(self):
+        figures = [prefill(360), prefill(560, "p, wgmma"), prefill(10, context=0),
+                   prefill(10, head_dim=256), prefill(10, chunk=512)]
+        self.assertEqual(self.status("mma.sync", results_of(figures)), "pass")
+        self.assertEqual(self.status("wgmma", results_of(figures)), "pass")
+        self.assertEqual(self.status("wgmma", results_of([prefill(540, "p, wgmma")])), "fail")
+        self.assertEqual(self.status("mma.sync", results_of([prefill(340)])), "fail")
+
+    def test_the_step_may_take_115_percent_of_its_floor(self):
+        large = {"step_ms": 13.0, "context": 4200.0, "floor_ms": 11.7}
+        for ratio, status in ((1.15, "pass"), (1.16, "fail")):
+            self.assertEqual(self.status("of 8B", results_of(
+                large={**large, "step_over_floor": ratio})), status)
+        self.assertEqual(self.status("of 8B", results_of(large={"note": "no memory"})),
+                         "not measured")
+
+    def test_blocks_are_copied_at_45_gb_per_s_each_way(self):
+        slow_to_device = [copies("device to host", 50), copies("host to device", 44),
+                          copies("host to device", 60, piece_bytes=32 << 10)]
+        self.assertEqual(self.status("blocks to the host", results_of(slow_to_device)), "pass")
+        self.assertEqual(self.status("blocks to the device", results_of(slow_to_device)), "fail")
+
+    def test_transformers_must_be_five_times_slower(self):
+        both = {"tokens_per_s": 50.0, "peer": {"tokens_per_s": 10.0}}
+        for ratio, status in ((5.0, "pass"), (4.9, "fail")):
+            self.assertEqual(self.status("transformers", results_of(
+                transformers={**both, "ratio": ratio})), status)
+        rows = targets.judge(results_of(transformers={"peer": {"note": "not installed: torch"}}))
+        self.assertIn("not installed: torch", [row["measured"] for row in rows])
+
+    def test_one_answer_needs_ten_thousand_requests(self):
+        def company(requests, different):
+            return results_of(company={"requests": requests, "different_answers": different,
+                                       "throughput_cost": 0.1})
+        of = "one answer"
+        self.assertEqual(self.status(of, company(10000, 0)), "pass")
+        self.assertEqual(self.status(of, company(10000, 1)), "fail")
+        self.assertEqual(self.status(of, company(9999, 0)), "not measured")
+        self.assertEqual(self.status(of, company(10, 1)), "fail")
+
+    def test_tests_sanitizers_and_bits_must_be_clean(self):
+        for failures, rc, ok, status in ((0, 0, True, "pass"), (1, 86, False, "fail")):
+            results = results_of([decode(0.9, ok=ok)])
+            results["tests"] = [{"program": "a", "tests": 3, "failures": failures}]
+            results["sanitizers"] = [{"tool": "memcheck", "program": "a", "rc": rc}]
+            for of in ("all tests", "compute-sanitizer", "gpu_bench"):
+                self.assertEqual(self.status(of, results), status)
+        unfinished = results_of()
+        unfinished["tests"] = [{"program": "a", "note": "did not finish"}]
+        self.assertEqual(self.status("all tests", unfinished), "fail")
+
+    def test_a_served_model_is_judged_by_its_comparisons(self):
+        good = {"ok": True, "cases": [{"ok": True}], "largest_logprob_error": 0.1}
+        served = {"against_cpu": good, "fp8_cache_against_cpu": {**good, "ok": False},
+                  "same_bits_without_graphs": False}
+        results = results_of(served=served)
+        self.assertEqual(self.status("are the CPU's", results), "pass")
+        self.assertEqual(self.status("fp8", results), "fail")
+        self.assertEqual(self.status("graphs", results), "fail")
+
+    def test_a_rehearsal_passes_no_speed(self):
+        results = results_of([decode(0.9), prefill(400)])
+        results["machine"] = {"rehearsal": "yes"}
+        self.assertEqual(self.status("copy bandwidth", results), "not measured")
+
+
+def reading(steps, sequences, tokens, prompt_tokens, generated, seconds):
+    one = object.__new__(large_model_bench.Reading)
+    one.steps, one.sequences, one.tokens = steps, sequences, tokens
+    one.prompt_tokens, one.generated = prompt_tokens, generated
+    one.seconds = dict.fromkeys(large_model_bench.PARTS, seconds)
+    return one
+
+
+class LargeModelTest(unittest.TestCase):
+
+    def test_only_steps_of_all_sequences_without_a_prompt_count(self):
+        readings = [reading(0, 0, 0, 0, 0, 0.0),
+                    reading(10, 20, 500, 480, 20, 9.0),    # prompts
+                    reading(20, 60, 540, 480, 60, 9.2),    # 10 steps of 4
+                    reading(25, 75, 555, 480, 75, 9.9),    # of 3
+                    reading(25, 75, 555, 480, 75, 9.9),    # none
+                    reading(30, 95, 575, 480, 95, 10.0)]   # 5 of 4
+        steps, milliseconds, context = large_model_bench.decode_steps(readings, 4)
+
+        self.assertEqual(steps, 15)
+        self.assertAlmostEqual(milliseconds["worker_forward"], 1e3 * 0.3 / 15)
+        self.assertAlmostEqual(context, (10 * (480 + 40) + 5 * (480 + 85)) / 4 / 15)
+
+    def test_no_such_step_is_an_error(self):
+        with self.assertRaises(RuntimeError):
+            large_model_bench.decode_steps([reading(0, 0, 0, 0, 0, 0.0)], 4)
+
+    def test_the_floor_is_weights_and_context_read_once(self):
+        config = made_model.config_of("8b")
+        self.assertAlmostEqual(made_model.weight_bytes(config) / 1e9, 16.06, places=2)
+        self.assertEqual(made_model.kv_bytes_per_token(config), 128 << 10)
+        self.assertAlmostEqual(large_model_bench.floor_ms(config, 64, 4096, 4300.0), 11.7, places=1)
+
+
+class MadeModelTest(unittest.TestCase):
+
+    def test_the_file_is_safetensors_of_every_weight_and_the_seeds(self):
+        def write(seed):
+            with tempfile.TemporaryDirectory() as name:
+                made_model.write_model(pathlib.Path(name), "tiny", seed)
+                return (pathlib.Path(name) / "model.safetensors").read_bytes()
+        data = write(1)
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8:8 + length])
+        del header["__metadata__"]
+        config = made_model.config_of("tiny")
+        self.assertEqual({name: tuple(tensor["shape"]) for name, tensor in header.items()},
+                         dict(made_model.tensors_of(config)))
+        ends = [tensor["data_offsets"] for tensor in header.values()]
+        self.assertEqual([begin for begin, _ in ends], [0] + [end for _, end in ends[:-1]])
+        self.assertEqual(8 + length + ends[-1][1], len(data))
+
+        begin, end = header["model.layers.1.mlp.up_proj.weight"]["data_offsets"]
+        words = struct.unpack(f"<{(end - begin) // 2}H", data[8 + length + begin:8 + length + end])
+        self.assertEqual({word >> 7 & 0xFF for word in words}, {121})
+        self.assertGreater(len(set(words)), 200)
+        begin, _ = header["model.norm.weight"]["data_offsets"]
+        self.assertEqual(struct.unpack("<H", data[8 + length + begin:][:2]), (0x3F80,))
+        self.assertEqual(data, write(1))
+        self.assertNotEqual(data, write(2))
+
+
+class AnswersTest(unittest.TestCase):
+
+    def test_every_answer_is_compared_with_its_own_prompts(self):
+        alone = [[1, 2], [3]]
+        self.assertEqual(company_test.count_differences([[3], [1, 2], [3]], [1, 0, 1], alone), 0)
+        self.assertEqual(company_test.count_differences([[3], [1], [4]], [1, 0, 1], alone), 2)
+
+    def test_bits_are_tokens_and_log_probabilities(self):
+        def answer(token, logprob):
+            return [[{"token_id": token, "logprob": logprob}]]
+        self.assertEqual(served_test.bits(answer(1, -0.5)), served_test.bits(answer(1, -0.5)))
+        self.assertNotEqual(served_test.bits(answer(1, -0.5)), served_test.bits(answer(2, -0.5)))
+        self.assertNotEqual(served_test.bits(answer(1, -0.5)), served_test.bits(answer(1, -0.25)))
+
+
+# Just enough of both for run_peer; the first kind of attention does not work.
+STUB_TORCH = """
+bfloat16 = None
+class cuda:
+    is_available = staticmethod(lambda: True)
+    synchronize = staticmethod(lambda: None)
+    empty_cache = staticmethod(lambda: None)
+"""
+STUB_TRANSFORMERS = """
+__version__ = "5"
+class Result:
+    generated_tokens = [1, 2, 3]
+class Model:
+    to = lambda self, device: self
+    eval = lambda self: self
+    def generate_batch(self, inputs, generation_config, progress_bar, **kept):
+        assert generation_config.arguments["do_sample"] is False
+        return {i: Result() for i in range(len(inputs) - LOST)}
+class AutoModelForCausalLM:
+    @staticmethod
+    def from_pretrained(folder, dtype, attn_implementation):
+        if attn_implementation == "flash_attention_2":
+            raise ImportError("no flash_attn")
+        return Model()
+"""
+STUB_GENERATION = """
+class GenerationConfig:
+    def __init__(self, **arguments):
+        self.arguments = arguments
+"""
+
+
+class TransformersPeerTest(unittest.TestCase):
+
+    def run_peer(self, lost=0, stubs=True):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            if stubs:
+                (folder / "transformers").mkdir()
+                (folder / "torch.py").write_text(STUB_TORCH)
+                (folder / "transformers/__init__.py").write_text(
+                    f"LOST = {lost}\n" + STUB_TRANSFORMERS)
+                (folder / "transformers/generation.py").write_text(STUB_GENERATION)
+            else:
+                (folder / "torch.py").write_text("raise ImportError('none here')")
+            task = folder / "task.json"
+            task.write_text(json.dumps({"model": "m", "prompts": [[1]] * 20, "tokens": 3,
+                                        "warmup": True}))
+            return subprocess.run([sys.executable, HERE / "transformers_peer.py", "--peer", task],
+                                  env={**os.environ, "PYTHONPATH": name}, text=True, check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def test_the_first_attention_that_works_is_measured(self):
+        process = self.run_peer()
+        self.assertEqual(process.returncode, 0, process.stdout)
+        result = json.loads(process.stdout.splitlines()[-1])
+        self.assertEqual((result["attention"], result["tokens"]), ("sdpa", 60))
+        self.assertGreater(result["tokens_per_s"], 0)
+
+    def test_lost_requests_are_a_failure(self):
+        process = self.run_peer(lost=1)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("sdpa: RuntimeError: 7 of 8 requests were answered", process.stdout)
+
+    def test_what_is_not_installed_is_said(self):
+        process = self.run_peer(stubs=False)
+        self.assertEqual(process.returncode, 77)
+        self.assertIn("not installed: none here", process.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

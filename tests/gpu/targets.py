@@ -1,0 +1,213 @@
+"""What a run on an H200 is expected to show, and whether it did.
+
+Each target looks at the results of summarize.py and gives what was measured as text, and True, False,
+or None: not measured. A rehearsal measures no speed.
+"""
+
+DECODE_FRACTION = 0.85        # of the speed of a copy
+DECODE_LEAST_TOKENS = 65536   # of all sequences
+PREFILL_LEAST_CONTEXT = 8192
+PREFILL_TFLOP_PER_S = {"mma": 350.0, "wgmma": 550.0}
+STEP_OVER_FLOOR = 1.15
+OVER_TRANSFORMERS = 5.0
+SWAP_GB_PER_S = 45.0
+DISTURBED_REQUESTS = 10000
+NOT_MEASURED = ("not measured", None)
+
+
+def part(results, name):
+    """What a phase left, or nothing."""
+    return results.get(name) or {}
+
+
+def note_of(results, name):
+    note = part(results, name).get("note")
+    return (f"not measured: {note.splitlines()[0]}" if note else "not measured", None)
+
+
+def worst(figures, key):
+    return min(figures, key=lambda figure: figure[key], default=None)
+
+
+def of_group(results, group, key):
+    return [figure for figure in results["figures"] if figure["group"] == group and key in figure]
+
+
+# ---- Correctness --------------------------------------------------------------------------------
+
+
+def tests_pass(results):
+    programs = results["tests"]
+    if not programs:
+        return NOT_MEASURED
+    failures = sum(program.get("failures", 1) for program in programs)
+    tests = sum(program.get("tests", 0) for program in programs)
+    return f"{failures} of {tests} tests failed", failures == 0
+
+
+def sanitizers_are_clean(results):
+    runs = results["sanitizers"]
+    if not runs:
+        return NOT_MEASURED
+    bad = [run for run in runs if run["rc"] != 0]
+    return f"{len(bad)} of {len(runs)} runs found something", not bad
+
+
+def outputs_are_right(results):
+    figures = results["figures"]
+    if not figures:
+        return NOT_MEASURED
+    wrong = [figure["case"] for figure in figures if not figure["ok"]]
+    return f"{len(wrong)} of {len(figures)} figures are wrong", not wrong
+
+
+def answers_are_the_cpus(results):
+    served = part(results, "served")
+    if "against_cpu" not in served:
+        return note_of(results, "served")
+    cases = served["against_cpu"]["cases"]
+    good = sum(case["ok"] for case in cases)
+    return f"{good} of {len(cases)} answers", served["against_cpu"]["ok"]
+
+
+def fp8_answers_are_near(results):
+    served = part(results, "served")
+    if "fp8_cache_against_cpu" not in served:
+        return note_of(results, "served")
+    error = served["fp8_cache_against_cpu"]["largest_logprob_error"]
+    return f"log-probabilities within {error:.3f}", served["fp8_cache_against_cpu"]["ok"]
+
+
+def graphs_are_eager(results):
+    served = part(results, "served")
+    if "same_bits_without_graphs" not in served:
+        return note_of(results, "served")
+    same = served["same_bits_without_graphs"]
+    return "same tokens and log-probabilities" if same else "answers differ", same
+
+
+def one_answer(results):
+    company = part(results, "company")
+    if "different_answers" not in company:
+        return note_of(results, "company")
+    different, asked = company["different_answers"], company["requests"]
+    text = f"{different} of {asked} answers differ; costs {company['throughput_cost']:.0%} of tokens/s"
+    enough = asked >= DISTURBED_REQUESTS or None
+    return text, False if different else enough
+
+
+# ---- Speed --------------------------------------------------------------------------------------
+
+
+def large_decodes(results):
+    """Of the method's own choices, not those that try others out."""
+    return [figure for figure in of_group(results, "decode", "fraction")
+            if figure.get("cache_dtype") == "bfloat16" and figure.get("block_size") == 16
+            and figure.get("batch", 0) * figure.get("seq_len", 0) >= DECODE_LEAST_TOKENS
+            and "CTAs" not in figure["case"] and ", split" not in figure["case"]]
+
+
+def decode_bandwidth(results):
+    figure = worst(large_decodes(results), "fraction")
+    if figure is None:
+        return NOT_MEASURED
+    return f"{figure['fraction']:.3f} ({figure['case']})", figure["fraction"] >= DECODE_FRACTION
+
+
+def ahead_of_peer(name):
+    def compare(results):
+        cases = {figure["case"] for figure in large_decodes(results)}
+        peers = [peer for peer in results["peers"] if peer["group"] == "decode" and "ratio" in peer
+                 and peer["case"] in cases and peer["peer"].startswith(name)]
+        peer = worst(peers, "ratio")
+        if peer is None:
+            return NOT_MEASURED
+        return f"its time / ours {peer['ratio']:.2f} ({peer['case']})", peer["ratio"] > 1.0
+    return compare
+
+
+def flashinfer(results):
+    text, status = ahead_of_peer("flashinfer")(results)
+    return (text + ": not installed" if status is None else text), status
+
+
+def prefill_rate(kind):
+    def measure(results):
+        figures = [figure for figure in of_group(results, "prefill", "tflop_per_s")
+                   if figure.get("cache_dtype") == "bfloat16"
+                   and figure.get("context", 0) + figure.get("chunk", 0) >= PREFILL_LEAST_CONTEXT
+                   and figure.get("chunk", 0) >= 2048 and figure.get("head_dim") == 128
+                   and ("wgmma" in figure["case"]) == (kind == "wgmma")]
+        figure = worst(figures, "tflop_per_s")
+        if figure is None:
+            return NOT_MEASURED
+        rate = figure["tflop_per_s"]
+        return f"{rate:.0f} TFLOP/s ({figure['case']})", rate >= PREFILL_TFLOP_PER_S[kind]
+    return measure
+
+
+def step_of_8b(results):
+    large = part(results, "large")
+    if "step_ms" not in large:
+        return note_of(results, "large")
+    ratio = large["step_over_floor"]
+    return (f"{large['step_ms']:.2f} ms at a mean context of {large['context']:.0f}, "
+            f"floor {large['floor_ms']:.2f} ms: {ratio:.3f}", ratio <= STEP_OVER_FLOOR)
+
+
+def over_transformers(results):
+    result = part(results, "transformers")
+    if "ratio" not in result:
+        note = result.get("peer", {}).get("note")
+        return (note, None) if note else note_of(results, "transformers")
+    return (f"{result['tokens_per_s']:.0f} and {result['peer']['tokens_per_s']:.0f} tokens/s: "
+            f"{result['ratio']:.1f} x", result["ratio"] >= OVER_TRANSFORMERS)
+
+
+def swap_rate(direction):
+    def measure(results):
+        # A block of 16 tokens of an 8B Llama in bf16 is 2 MiB.
+        figures = [figure for figure in of_group(results, "copies", "gb_per_s")
+                   if figure.get("direction") == direction and figure.get("piece_bytes") == 2 << 20]
+        rate = max((figure["gb_per_s"] for figure in figures), default=None)
+        return NOT_MEASURED if rate is None else (f"{rate:.1f} GB/s", rate >= SWAP_GB_PER_S)
+    return measure
+
+
+CORRECTNESS = (
+    ("all tests pass on the device", tests_pass),
+    ("compute-sanitizer finds nothing", sanitizers_are_clean),
+    ("probed outputs and bit checks of gpu_bench are right", outputs_are_right),
+    ("greedy answers of the served model are the CPU's", answers_are_the_cpus),
+    ("with an fp8 cache near the CPU's", fp8_answers_are_near),
+    ("graphs give the bits of eager steps", graphs_are_eager),
+    (f"one answer in {DISTURBED_REQUESTS} disturbed requests", one_answer),
+)
+SPEED = (
+    (f"decode attention >= {DECODE_FRACTION} of copy bandwidth (64k tokens or more, bf16, block 16)",
+     decode_bandwidth),
+    ("ahead of PyTorch's attention on gathered K and V", ahead_of_peer("sdpa")),
+    ("ahead of FlashInfer", flashinfer),
+    (f"prefill >= {PREFILL_TFLOP_PER_S['mma']:.0f} TFLOP/s with mma.sync, 8k or more of context",
+     prefill_rate("mma")),
+    (f"prefill >= {PREFILL_TFLOP_PER_S['wgmma']:.0f} TFLOP/s with wgmma", prefill_rate("wgmma")),
+    (f"decode step of 8B, 64 sequences of 4096, <= {STEP_OVER_FLOOR} x its floor", step_of_8b),
+    (f"tokens/s >= {OVER_TRANSFORMERS:.0f} x transformers' continuous batching", over_transformers),
+    (f"blocks to the host at >= {SWAP_GB_PER_S:.0f} GB/s", swap_rate("device to host")),
+    (f"blocks to the device at >= {SWAP_GB_PER_S:.0f} GB/s", swap_rate("host to device")),
+)
+
+
+def judge(results):
+    """A row for each target: target, measured, status."""
+    rehearsal = results["machine"].get("rehearsal") == "yes"
+    rows = []
+    for kind, targets in (("correctness", CORRECTNESS), ("speed", SPEED)):
+        for name, measure in targets:
+            if kind == "speed" and rehearsal:
+                measured, met = "a rehearsal measures no speed", None
+            else:
+                measured, met = measure(results)
+            status = {True: "pass", False: "**fail**", None: "not measured"}[met]
+            rows.append({"target": name, "measured": measured, "status": status})
+    return rows
