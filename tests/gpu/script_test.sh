@@ -52,6 +52,8 @@ run --no-such-flag "$folder/out"
 check "so it does with an unknown flag" ended_with 2
 run --only nonsense "$folder/out"
 check "and with an unknown phase" ended_with 2
+run --skip nonsense "$folder/out"
+check "to leave out as well" ended_with 2
 run --help
 check "--help names the phases" prints 'sanitizers bits ceilings'
 
@@ -81,6 +83,12 @@ check "the machine is described" holds \
 check "there is a table" grep -q '^| probe | ok |' "$folder/out/results.md"
 check "at most eight files" test "$(find "$folder/out" -type f | wc -l)" -le 8
 
+run --skip "build,sanitizers,bits,ceilings,memory,gemm,prefill,decode,copies,served,large,company,\
+transformers,torch" --build "$folder/build" --bundle "$folder/none" "$folder/out"
+check "phases can be left out" holds '[p["phase"] for p in r["phases"]] == ["probe", "tests"]'
+check "targets that nothing was measured for say so" holds \
+  'r["targets"] and all(t["status"] == "not measured" for t in r["targets"])'
+
 mkdir -p "$folder/build/cmake/tests"
 printf '#!/bin/sh\necho "no GPU: of no use"\n' >"$folder/build/cmake/tests/idle_test"
 chmod +x "$folder/build/cmake/tests/idle_test"
@@ -100,9 +108,20 @@ printf '{"group": "decode", "case": "a", "us": 2.0, "ok": true}\n{"group": "dec'
   >"$folder/build/work/figures.jsonl"
 printf '{"group": "decode", "case": "a", "peer": "p", "us": 3.0, "ratio": 1.5}\n' \
   >"$folder/build/work/peers.jsonl"
+printf '{"ok": true, "step_ms": 20.0, "context": 4200.0, "floor_ms": 10.0, "step_over_floor": 2.0}' \
+  >"$folder/build/work/large.json"
+printf '{"ok": false, "note": "the server did not start:\\nno memory"}' \
+  >"$folder/build/work/company.json"
 python3 "$here/summarize.py" --work "$folder/build/work" --out "$folder/out"
 check "a line that was cut off costs no other figure" holds 'len(r["figures"]) == 1'
 check "a peer stands beside its figure" grep -q '| a | 2.00 | .* | p 3.0, 1.50 x |' \
   "$folder/out/results.md"
+
+check "a target that was missed is shown" grep -q \
+  '| 20.00 ms at a mean context of 4200, floor 10.00 ms: 2.000 | \*\*fail\*\* |' \
+  "$folder/out/results.md"
+check "one that could not be tried says why" grep -q \
+  '| not measured: the server did not start: | not measured |' "$folder/out/results.md"
+check "all of what the servers said is there" grep -q '^- step_ms: 20.00' "$folder/out/results.md"
 
 [ "$failures" -eq 0 ]
