@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/model/digest.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
 #include "worker/rpc/worker_server.h"
@@ -59,7 +60,14 @@ absl::StatusOr<LoadedModel> Load(const quire::WorkerConfig& config, quire::Kerne
   quire::LoadProgressBar bar(STDERR_FILENO);
   QUIRE_ASSIGN_OR_RETURN(
       auto model, quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); }));
-  QUIRE_ASSIGN_OR_RETURN(const uint64_t hash, quire::HashModelFiles(dir));
+  QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
+  if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
+    // Other weights, then: no worker without them may go on where this one stopped.
+    quire::Digest digest;
+    digest.AddInt(hash);
+    digest.AddBytes("fp8");
+    hash = digest.value();
+  }
   return LoadedModel{.model = std::move(model), .hash = hash};
 }
 

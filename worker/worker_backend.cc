@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
   auto backend = CreateGpuBackend(*library,
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
-                                   .batch_invariant = config.gpu.batch_invariant});
+                                   .batch_invariant = config.gpu.batch_invariant,
+                                   .quantization = config.gpu.quantization});
   if (!backend.ok()) {
     return WithFlag("device", backend.status());
   }
@@ -64,7 +65,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
       break;
   }
   auto gpu = CreateGpu(config, "cuda");
-  if (gpu.ok()) {
+  // What was asked for is not silently left out.
+  if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }
   LogInfo("computing on the CPU", {{"gpu", std::string(gpu.status().message())}});

@@ -15,8 +15,8 @@
 
 namespace quire {
 
-// --device=auto falls back to the CPU, and logs why.
-// Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
+// --device=auto falls back to the CPU, and logs why; but not with --quantization, which the CPU
+// does not have. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
 // The memory of the KV pool. On a GPU without --kv-cache-memory-bytes: takes the model's workspace

@@ -44,6 +44,13 @@ ABSL_FLAG(bool,
           batch_invariant,
           false,
           "On a GPU: a request's tokens do not depend on what else is in the batch. Slower.");
+ABSL_FLAG(
+    std::string,
+    quantization,
+    "none",
+    "On a GPU: fp8 rounds the weights of the layers, while they are loaded, and what they are "
+    "multiplied with to 8 bits (e4m3), with a scale for each output channel and for each "
+    "token. Half the memory. none: what --dtype says.");
 ABSL_FLAG(double,
           gpu_memory_utilization,
           0.9,
@@ -114,7 +121,21 @@ absl::StatusOr<WorkerDevice> Device() {
   return FlagError("device", "must be auto, cpu, cuda or emu");
 }
 
-absl::StatusOr<GpuOptions> Gpu() {
+absl::StatusOr<GpuQuantization> Quantization(WorkerDevice device) {
+  const std::string name = absl::GetFlag(FLAGS_quantization);
+  if (name == "none") {
+    return GpuQuantization::kNone;
+  }
+  if (name != "fp8") {
+    return FlagError("quantization", "must be none or fp8");
+  }
+  if (device == WorkerDevice::kCpu) {
+    return FlagError("quantization", "fp8 needs a GPU (--device=cuda), the CPU has none of it");
+  }
+  return GpuQuantization::kFp8;
+}
+
+absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   GpuOptions gpu;
   gpu.device_index = absl::GetFlag(FLAGS_device_index);
   if (gpu.device_index < 0) {
@@ -127,6 +148,7 @@ absl::StatusOr<GpuOptions> Gpu() {
   }
   gpu.use_graphs = !absl::GetFlag(FLAGS_enforce_eager);
   gpu.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
+  QUIRE_ASSIGN_OR_RETURN(gpu.quantization, Quantization(device));
   gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
   if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
     return FlagError("gpu-memory-utilization", "must be more than 0 and at most 1");
@@ -218,7 +240,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   WorkerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
   QUIRE_ASSIGN_OR_RETURN(config.device, Device());
-  QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu());
+  QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu(config.device));
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
   config.num_threads = absl::GetFlag(FLAGS_threads);

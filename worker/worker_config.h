@@ -14,6 +14,7 @@
 
 #include "common/model/dtype.h"
 #include "common/wire/address.h"
+#include "kernels/gpu/gpu_backend.h"
 #include "worker/runtime/step_executor.h"
 
 namespace quire {
@@ -25,6 +26,7 @@ struct GpuOptions {
   std::optional<DType> dtype;  // none: the model's, bf16 for an fp32 model
   bool use_graphs = true;
   bool batch_invariant = false;
+  GpuQuantization quantization = GpuQuantization::kNone;
   double memory_utilization = 0.9;  // share of the device's memory for everything of this worker
 };
 

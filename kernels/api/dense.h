@@ -44,6 +44,8 @@ struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [sum of rows], or empty
   Reduction reduction = Reduction::kSequential;
+  // A backend that quantises may store these weights in fewer bits; all others keep their type.
+  bool is_quantizable = false;
 };
 
 // Weights in the order a backend likes to read them. Made by KernelBackend::PackLinear.

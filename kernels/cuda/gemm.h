@@ -26,22 +26,44 @@ struct GemmOptions {
 };
 
 // y[m][n] = sum over k of x[m][k] * weight[n][k], plus bias[n]; accumulated in fp32.
+//
+// With x and weight of e4m3 the sum is multiplied by x_scales[m] and weight_scales[n] before the
+// bias is added. n and k are multiples of 16 then.
 struct GemmArgs {
-  int64_t rows = 0;              // m
-  int64_t out_features = 0;      // n
-  int64_t in_features = 0;       // k
-  const void* x = nullptr;       // [m, k] of T
-  const void* weight = nullptr;  // [n, k] of T
-  const void* bias = nullptr;    // [n] of T, or null; only where y is of T
-  void* y = nullptr;             // [m, n] of y_dtype
-  DType dtype = DType::kBF16;    // T
-  DType y_dtype = DType::kBF16;  // T or f32
+  int64_t rows = 0;                      // m
+  int64_t out_features = 0;              // n
+  int64_t in_features = 0;               // k
+  const void* x = nullptr;               // [m, k] of dtype
+  const void* weight = nullptr;          // [n, k] of dtype
+  const void* bias = nullptr;            // [n] of y_dtype, bf16 or f16; or null
+  void* y = nullptr;                     // [m, n] of y_dtype
+  DType dtype = DType::kBF16;            // bf16, f16 or e4m3
+  DType y_dtype = DType::kBF16;          // dtype or f32; for e4m3 bf16, f16 or f32
+  const float* x_scales = nullptr;       // [m], e4m3 only
+  const float* weight_scales = nullptr;  // [n], e4m3 only
 };
 
 // An opaque object: the library's handle, its workspace and the algorithms found so far.
 int CreateGemm(const GemmOptions& options, void** gemm);
 int DestroyGemm(void* gemm);
+// 0 when the library can compute a product of this shape and these types, whatever the pointers
+// are (but null or not for the bias); kUnsupported when it cannot.
+int CheckGemm(void* gemm, const GemmArgs& args);
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
+
+// The rules of GemmArgs about types and widths.
+inline bool IsValidProduct(const GemmArgs& args) {
+  constexpr int64_t kFp8Multiple = 16;  // 16 bytes, which the library asks for
+  const bool has_16_bits = args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16;
+  if (!has_16_bits && (args.y_dtype != DType::kF32 || args.bias != nullptr)) {
+    return false;
+  }
+  if (args.dtype == DType::kF8E4M3) {
+    return args.in_features % kFp8Multiple == 0 && args.out_features % kFp8Multiple == 0;
+  }
+  return (args.dtype == DType::kBF16 || args.dtype == DType::kF16) &&
+         (args.y_dtype == args.dtype || args.y_dtype == DType::kF32);
+}
 
 }  // namespace quire::gpu
 

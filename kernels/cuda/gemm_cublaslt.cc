@@ -355,6 +355,10 @@ int DestroyGemm(void* gemm) {
   return 0;
 }
 
+int CheckGemm(void* /*gemm*/, const GemmArgs& args) {
+  return IsValidProduct(args) && args.dtype != DType::kF8E4M3 ? 0 : kUnsupported;
+}
+
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream) {
   const bool has_bias = args.bias != nullptr;
   if (args.dtype != DType::kBF16 && args.dtype != DType::kF16) {

@@ -1,7 +1,7 @@
 // The product of the emulated build: no kernel of ours is replaced by it, so it is plain C++. An
 // output is one sum over k in ascending order, in eight interleaved parts that a compiler can
 // vectorise.
-#include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cuda/device/element.h"
@@ -40,7 +40,8 @@ float Dot(const float* a, const float* b, int64_t count) {
   return sum;
 }
 
-template <typename T>
+// T: of x and weight. Y: of y and bias.
+template <typename T, typename Y>
 int Run(const GemmArgs& args) {
   const std::vector<float> x = Widen<T>(args.x, args.rows * args.in_features);
   const int64_t width = args.in_features;
@@ -49,16 +50,28 @@ int Run(const GemmArgs& args) {
         Widen<T>(static_cast<const T*>(args.weight) + n * width, width);
     for (int64_t m = 0; m < args.rows; ++m) {
       float value = Dot(x.data() + m * width, weight.data(), width);
-      value += args.bias != nullptr ? ToFloat(static_cast<const T*>(args.bias)[n]) : 0.0F;
-      const int64_t at = m * args.out_features + n;
-      if (args.y_dtype == DType::kF32) {
-        static_cast<float*>(args.y)[at] = value;
-      } else {
-        static_cast<T*>(args.y)[at] = FromFloat<T>(value);
+      if constexpr (std::is_same_v<T, F8E4M3>) {
+        value *= args.x_scales[m] * args.weight_scales[n];
       }
+      if (args.bias != nullptr) {
+        value += ToFloat(static_cast<const Y*>(args.bias)[n]);
+      }
+      static_cast<Y*>(args.y)[m * args.out_features + n] = FromFloat<Y>(value);
     }
   }
   return 0;
+}
+
+template <typename T>
+int RunOf(const GemmArgs& args) {
+  switch (args.y_dtype) {
+    case DType::kBF16:
+      return Run<T, Bf16>(args);
+    case DType::kF16:
+      return Run<T, F16>(args);
+    default:
+      return Run<T, float>(args);
+  }
 }
 
 }  // namespace
@@ -72,22 +85,25 @@ int CreateGemm(const GemmOptions& /*options*/, void** gemm) {
 
 int DestroyGemm(void* /*gemm*/) { return 0; }
 
+int CheckGemm(void* /*gemm*/, const GemmArgs& args) {
+  return IsValidProduct(args) ? 0 : kUnsupported;
+}
+
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream) {
+  if (!IsValidProduct(args)) {
+    return kUnsupported;
+  }
   if (emulator::Record* record = emulator::CurrentRecord(); record != nullptr) {
     record->push_back([=] { return RunGemm(gemm, args, stream); });
     return 0;
   }
-  const bool has_bias = args.bias != nullptr;
-  if (args.y_dtype != args.dtype && (args.y_dtype != DType::kF32 || has_bias)) {
-    return kUnsupported;
-  }
   switch (args.dtype) {
     case DType::kBF16:
-      return Run<Bf16>(args);
+      return RunOf<Bf16>(args);
     case DType::kF16:
-      return Run<F16>(args);
+      return RunOf<F16>(args);
     default:
-      return kUnsupported;
+      return RunOf<F8E4M3>(args);
   }
 }
 

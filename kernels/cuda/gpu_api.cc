@@ -35,6 +35,7 @@ constexpr GpuApi kApi = {
     .error_text = &ErrorText,
     .create_gemm = &CreateGemm,
     .destroy_gemm = &DestroyGemm,
+    .check_gemm = &CheckGemm,
     .run_gemm = &RunGemm,
     .embed = &Embed,
     .norm = &Norm,
@@ -45,6 +46,7 @@ constexpr GpuApi kApi = {
     .decode_grid_size = &DecodeGridSize,
     .prefill = &Prefill,
     .copy_blocks = &CopyBlocks,
+    .quantize_rows = &QuantizeRows,
     .sample = &Sample,
 };
 

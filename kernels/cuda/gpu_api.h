@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/quantize_rows.h"
 #include "kernels/cuda/runtime.h"
 
 namespace quire::gpu {
@@ -49,6 +50,7 @@ struct GpuApi {
 
   decltype(&CreateGemm) create_gemm = nullptr;
   decltype(&DestroyGemm) destroy_gemm = nullptr;
+  decltype(&CheckGemm) check_gemm = nullptr;
   decltype(&RunGemm) run_gemm = nullptr;
 
   decltype(&Embed) embed = nullptr;
@@ -60,6 +62,7 @@ struct GpuApi {
   decltype(&DecodeGridSize) decode_grid_size = nullptr;
   decltype(&Prefill) prefill = nullptr;
   decltype(&CopyBlocks) copy_blocks = nullptr;
+  decltype(&QuantizeRows) quantize_rows = nullptr;
   decltype(&Sample) sample = nullptr;
 };
 

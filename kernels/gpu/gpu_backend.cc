@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 256};
 constexpr int32_t kWidthMultiple = 8;
+constexpr int32_t kFp8WidthMultiple = 16;
 
 absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
@@ -79,6 +80,7 @@ class GpuBackend final : public KernelBackend {
   std::string name() const override {
     return std::string(api_.name) + "-" + std::string(NameOf(dtype_)) + "-sm" +
            std::to_string(library_.device().compute_capability) +
+           (options_.quantization == GpuQuantization::kFp8 ? "-fp8" : "") +
            (options_.batch_invariant ? "-batch-invariant" : "");
   }
 
@@ -98,6 +100,9 @@ class GpuBackend final : public KernelBackend {
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
+    if (source.is_quantizable && options_.quantization == GpuQuantization::kFp8) {
+      return GpuLinear::PackFp8(source, dtype_, api_, stream_, *this);
+    }
     return GpuLinear::Pack(source, dtype_, *this);
   }
 
@@ -124,6 +129,8 @@ class GpuBackend final : public KernelBackend {
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   void ForgetGraphs();
   void ReservePartials();
+  // Rounds the rows that a product is to read to e4m3.
+  void QuantizeInput(gpu::GemmArgs* product);
   // The splits of this step's decodes under a window, planned once a step.
   const int32_t* PlanSplits(const PagedAttentionParams& params);
 
@@ -152,6 +159,8 @@ class GpuBackend final : public KernelBackend {
   std::map<int32_t, GpuScratch> split_starts_;  // by window
   std::map<DType, int32_t> decode_ctas_;        // by type of the cache
   GpuScratch block_pairs_{api_};
+  GpuScratch fp8_rows_{api_};    // e4m3 [num_tokens, in_features] of one product
+  GpuScratch fp8_scales_{api_};  // fp32 [num_tokens]
 
   GpuSampler sampler_;
 
@@ -165,12 +174,20 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
     return DeviceError("no attention kernel for head_dim " + std::to_string(config.head_dim) +
                        " (there are 64, 80, 96, 112, 128 and 256)");
   }
-  for (const auto& [field, width] : {std::pair("hidden_size", config.hidden_size),
-                                     std::pair("intermediate_size", config.intermediate_size),
-                                     std::pair("embedding_dim", config.embedding_dim)}) {
-    if (width % kWidthMultiple != 0) {
-      return DeviceError(std::string(field) + " must be a multiple of 8 (got " +
-                         std::to_string(width) + ")");
+  const int32_t layer_multiple =
+      options_.quantization == GpuQuantization::kFp8 ? kFp8WidthMultiple : kWidthMultiple;
+  struct Width {
+    const char* field;
+    int32_t value;
+    int32_t multiple;
+  };
+  for (const auto& [field, value, multiple] :
+       {Width{"hidden_size", config.hidden_size, layer_multiple},
+        Width{"intermediate_size", config.intermediate_size, layer_multiple},
+        Width{"embedding_dim", config.embedding_dim, kWidthMultiple}}) {
+    if (value % multiple != 0) {
+      return DeviceError(std::string(field) + " must be a multiple of " + std::to_string(multiple) +
+                         " (got " + std::to_string(value) + ")");
     }
   }
   const DType stored = config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
@@ -309,18 +326,40 @@ void GpuBackend::Linear(const LinearParams& params) {
     return;
   }
   const auto& linear = static_cast<const GpuLinear&>(*params.weight);
-  Require(api_.run_gemm(gemm_,
-                        {.rows = params.num_tokens,
-                         .out_features = linear.out_features(),
-                         .in_features = linear.in_features(),
-                         .x = params.x,
-                         .weight = linear.weight(),
-                         .bias = linear.bias(),
-                         .y = params.y,
-                         .dtype = dtype_,
-                         .y_dtype = params.f32_out ? DType::kF32 : dtype_},
-                        stream_),
-          "product");
+  gpu::GemmArgs product = {.rows = params.num_tokens,
+                           .out_features = linear.out_features(),
+                           .in_features = linear.in_features(),
+                           .x = params.x,
+                           .weight = linear.weight(),
+                           .bias = linear.bias(),
+                           .y = params.y,
+                           .dtype = dtype_,
+                           .y_dtype = params.f32_out ? DType::kF32 : dtype_,
+                           .weight_scales = linear.scales()};
+  if (linear.scales() != nullptr) {
+    QuantizeInput(&product);
+  }
+  Require(api_.run_gemm(gemm_, product, stream_), "product");
+}
+
+void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
+  // In a step that is recorded the memory is there already, from the run before.
+  const bool rows_moved = fp8_rows_.Reserve(product->rows * product->in_features);
+  const bool scales_moved = fp8_scales_.Reserve(product->rows * int64_t{sizeof(float)});
+  if (rows_moved || scales_moved) {
+    ForgetGraphs();
+  }
+  Require(api_.quantize_rows({.num_rows = product->rows,
+                              .width = static_cast<int32_t>(product->in_features),
+                              .in = product->x,
+                              .dtype = dtype_,
+                              .out = fp8_rows_.data(),
+                              .scales = static_cast<float*>(fp8_scales_.data())},
+                             stream_),
+          "quantize rows");
+  product->x = fp8_rows_.data();
+  product->x_scales = static_cast<const float*>(fp8_scales_.data());
+  product->dtype = DType::kF8E4M3;
 }
 
 void GpuBackend::Activate(const ActivationParams& params) {
@@ -441,6 +480,13 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary
       library.api().create_gemm({.batch_invariant = options.batch_invariant ? 1 : 0}, &gemm);
   if (error != 0) {
     return DeviceError(std::string("products: ") + library.api().error_text(error));
+  }
+  if (options.quantization == GpuQuantization::kFp8) {
+    const absl::Status status = GpuLinear::CheckFp8(library, options.dtype, gemm);
+    if (!status.ok()) {
+      library.api().destroy_gemm(gemm);
+      return status;
+    }
   }
   return std::unique_ptr<KernelBackend>(std::make_unique<GpuBackend>(library, options, gemm));
 }

@@ -25,14 +25,23 @@ namespace quire {
 
 inline constexpr int kExitDevice = 5;
 
+enum class GpuQuantization : uint8_t {
+  kNone,
+  // The weights of the layers are e4m3 with one fp32 scale an output channel, and what they are
+  // multiplied with is rounded to e4m3 with one fp32 scale a token. Embedding, output matrix,
+  // attention and norms stay as they are.
+  kFp8,
+};
+
 struct GpuBackendOptions {
   std::optional<DType> dtype;  // of activations and weights, kBF16 or kF16; none: the model's
   bool use_graphs = true;
   bool batch_invariant = false;  // products too give a row the same bits in every batch
+  GpuQuantization quantization = GpuQuantization::kNone;
 };
 
 // Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, without a library
-// for products.
+// for products, or when it has no products for the quantization on this device.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

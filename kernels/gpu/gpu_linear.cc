@@ -1,12 +1,15 @@
 #include "kernels/gpu/gpu_linear.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "kernels/cuda/device/element.h"
+#include "kernels/gpu/gpu_memory.h"
 
 namespace quire {
 namespace {
@@ -53,6 +56,44 @@ absl::Status CheckSource(const LinearSource& source) {
   return absl::OkStatus();
 }
 
+int64_t NumRows(const LinearSource& source) {
+  int64_t rows = 0;
+  for (const MatrixView& part : source.parts) {
+    rows += part.rows;
+  }
+  return rows;
+}
+
+// Null where there is no bias.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& source,
+                                                         DType dtype,
+                                                         KernelBackend& backend) {
+  std::unique_ptr<DeviceMemory> bias;
+  if (!source.bias.empty()) {
+    const auto count = static_cast<int64_t>(source.bias.size());
+    std::vector<uint16_t> converted(source.bias.size());
+    Convert(reinterpret_cast<const std::byte*>(source.bias.data()),
+            DType::kF32,
+            dtype,
+            count,
+            converted.data());
+    QUIRE_ASSIGN_OR_RETURN(bias, backend.Allocate(count * SizeOf(dtype)));
+    backend.Upload(bias->data(), converted.data(), count * SizeOf(dtype));
+  }
+  return bias;
+}
+
+// So many rows of the largest part fit in kStagingBytes.
+int64_t StagingBytes(const LinearSource& source) {
+  int64_t bytes = 0;
+  for (const MatrixView& part : source.parts) {
+    const int64_t row_bytes = part.cols * SizeOf(part.dtype);
+    const int64_t rows = std::clamp(GpuLinear::kStagingBytes / row_bytes, int64_t{1}, part.rows);
+    bytes = std::max(bytes, rows * row_bytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource& source,
@@ -60,10 +101,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource
                                                               KernelBackend& backend) {
   QUIRE_RETURN_IF_ERROR(CheckSource(source));
   const int64_t cols = source.parts[0].cols;
-  int64_t rows = 0;
-  for (const MatrixView& part : source.parts) {
-    rows += part.rows;
-  }
+  const int64_t rows = NumRows(source);
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> weight,
                          backend.Allocate(rows * cols * SizeOf(dtype)));
   auto* next = static_cast<std::byte*>(weight->data());
@@ -75,19 +113,82 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource
     backend.Upload(next, converted.data(), count * SizeOf(dtype));
     next += count * SizeOf(dtype);
   }
-  std::unique_ptr<DeviceMemory> bias;
-  if (!source.bias.empty()) {
-    converted.resize(source.bias.size());
-    Convert(reinterpret_cast<const std::byte*>(source.bias.data()),
-            DType::kF32,
-            dtype,
-            rows,
-            converted.data());
-    QUIRE_ASSIGN_OR_RETURN(bias, backend.Allocate(rows * SizeOf(dtype)));
-    backend.Upload(bias->data(), converted.data(), rows * SizeOf(dtype));
-  }
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));
   return std::unique_ptr<PackedLinear>(
-      new GpuLinear(cols, rows, std::move(weight), std::move(bias)));
+      new GpuLinear(cols, rows, std::move(weight), /*scales=*/nullptr, std::move(bias)));
+}
+
+absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSource& source,
+                                                                 DType dtype,
+                                                                 const gpu::GpuApi& api,
+                                                                 gpu::Stream stream,
+                                                                 KernelBackend& backend) {
+  QUIRE_RETURN_IF_ERROR(CheckSource(source));
+  const int64_t cols = source.parts[0].cols;
+  const int64_t num_rows = NumRows(source);
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> weight, backend.Allocate(num_rows * cols));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> scales,
+                         backend.Allocate(num_rows * int64_t{sizeof(float)}));
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> staging,
+                         backend.Allocate(StagingBytes(source)));
+  auto* next = static_cast<std::byte*>(weight->data());
+  auto* next_scale = static_cast<float*>(scales->data());
+  for (const MatrixView& part : source.parts) {
+    const int64_t row_bytes = cols * SizeOf(part.dtype);
+    const int64_t most_rows = staging->size_bytes() / row_bytes;
+    const auto* from = static_cast<const std::byte*>(part.data);
+    for (int64_t row = 0; row < part.rows; row += most_rows) {
+      const int64_t rows = std::min(most_rows, part.rows - row);
+      backend.Upload(staging->data(), from + row * row_bytes, rows * row_bytes);
+      RequireGpu(api,
+                 api.quantize_rows({.num_rows = rows,
+                                    .width = static_cast<int32_t>(cols),
+                                    .in = staging->data(),
+                                    .dtype = part.dtype,
+                                    .out = next,
+                                    .scales = next_scale},
+                                   stream),
+                 "quantize weights");
+      next += rows * cols;
+      next_scale += rows;
+    }
+  }
+  // The staging memory goes back now, and must not be read any more.
+  RequireGpu(api, api.synchronize(stream), "quantize weights");
+  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));
+  return std::unique_ptr<PackedLinear>(
+      new GpuLinear(cols, num_rows, std::move(weight), std::move(scales), std::move(bias)));
+}
+
+absl::Status GpuLinear::CheckFp8(const GpuLibrary& library,
+                                 std::optional<DType> dtype,
+                                 void* gemm) {
+  constexpr int64_t kAnySize = 256;
+  constexpr float kAnyBias = 0.0F;
+  int error = 0;
+  for (const DType y_dtype : {dtype.value_or(DType::kBF16), dtype.value_or(DType::kF16)}) {
+    for (const float* bias : {&kAnyBias, static_cast<const float*>(nullptr)}) {
+      error = error != 0 ? error
+                         : library.api().check_gemm(gemm,
+                                                    {.rows = kAnySize,
+                                                     .out_features = kAnySize,
+                                                     .in_features = kAnySize,
+                                                     .bias = bias,
+                                                     .dtype = DType::kF8E4M3,
+                                                     .y_dtype = y_dtype});
+    }
+  }
+  if (error == 0) {
+    return absl::OkStatus();
+  }
+  const gpu::DeviceInfo& device = library.device();
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "DEVICE",
+               std::string("device: no FP8 products with a scale for each row and column on ") +
+                   device.name + " (compute capability " +
+                   std::to_string(device.compute_capability / 10) + "." +
+                   std::to_string(device.compute_capability % 10) +
+                   ") with this cuBLASLt: they need capability 9.0 and version 12.9");
 }
 
 }  // namespace quire

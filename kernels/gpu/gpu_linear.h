@@ -1,5 +1,6 @@
 // GpuLinear holds the weights of a linear layer on the device: [out_features, in_features] of the
-// activations' type, the parts one below the other, and the bias in the same type.
+// activations' type, or of e4m3 with one fp32 scale a row; the parts one below the other. The bias
+// has the activations' type.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_GPU_GPU_LINEAR_H_
@@ -7,11 +8,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/cuda/gpu_api.h"
+#include "kernels/gpu/gpu_library.h"
 
 namespace quire {
 
@@ -23,28 +27,50 @@ class GpuLinear final : public PackedLinear {
                                                             DType dtype,
                                                             KernelBackend& backend);
 
+  // Quantises on the device, from the type that the source has; of that at most kStagingBytes are
+  // there at a time. dtype: of the bias. Errors: those of Pack.
+  static constexpr int64_t kStagingBytes = int64_t{16} << 20;
+  static absl::StatusOr<std::unique_ptr<PackedLinear>> PackFp8(const LinearSource& source,
+                                                               DType dtype,
+                                                               const gpu::GpuApi& api,
+                                                               gpu::Stream stream,
+                                                               KernelBackend& backend);
+
+  // Whether the device has the products that PackFp8's weights need, with and without a bias, for
+  // activations of `dtype` or, without one, of both types. Errors: kFailedPrecondition, reason
+  // DEVICE.
+  static absl::Status CheckFp8(const GpuLibrary& library, std::optional<DType> dtype, void* gemm);
+
   int64_t in_features() const override { return in_features_; }
   int64_t out_features() const override { return out_features_; }
   int64_t bytes() const override {
-    return weight_->size_bytes() + (bias_ == nullptr ? 0 : bias_->size_bytes());
+    return weight_->size_bytes() + (scales_ == nullptr ? 0 : scales_->size_bytes()) +
+           (bias_ == nullptr ? 0 : bias_->size_bytes());
   }
   const void* weight() const { return weight_->data(); }
+  // fp32 [out_features] where the weights are e4m3; else null.
+  const float* scales() const {
+    return scales_ == nullptr ? nullptr : static_cast<const float*>(scales_->data());
+  }
   const void* bias() const { return bias_ == nullptr ? nullptr : bias_->data(); }
 
  private:
   GpuLinear(int64_t in_features,
             int64_t out_features,
             std::unique_ptr<DeviceMemory> weight,
+            std::unique_ptr<DeviceMemory> scales,
             std::unique_ptr<DeviceMemory> bias)
       : in_features_(in_features),
         out_features_(out_features),
         weight_(std::move(weight)),
+        scales_(std::move(scales)),
         bias_(std::move(bias)) {}
 
   int64_t in_features_;
   int64_t out_features_;
   std::unique_ptr<DeviceMemory> weight_;
-  std::unique_ptr<DeviceMemory> bias_;  // or null
+  std::unique_ptr<DeviceMemory> scales_;  // or null
+  std::unique_ptr<DeviceMemory> bias_;    // or null
 };
 
 }  // namespace quire

@@ -8,6 +8,8 @@ int CreateGemm(const GemmOptions& /*options*/, void** /*gemm*/) { return kNoGemm
 
 int DestroyGemm(void* /*gemm*/) { return 0; }
 
+int CheckGemm(void* /*gemm*/, const GemmArgs& /*args*/) { return kNoGemmLibrary; }
+
 int RunGemm(void* /*gemm*/, const GemmArgs& /*args*/, Stream /*stream*/) { return kNoGemmLibrary; }
 
 }  // namespace quire::gpu

@@ -9,9 +9,9 @@ PROMPTS = ["Once upon a time", "One day, a little dog", "The sun was", "Tom and 
 MAX_TOKENS = 24
 
 
-def answers(device, num_prompts, **sampling):
+def answers(device, num_prompts, more_flags=(), **sampling):
     """Tokens of the prompts, all asked at once, so that steps hold prefills and decodes."""
-    flags = ["--device", device, "--kv-cache-memory-bytes", "64MiB"]
+    flags = ["--device", device, "--kv-cache-memory-bytes", "64MiB", *more_flags]
     with Server("--max-num-batched-tokens=16", worker_flags=flags) as server:
         with server.channel() as channel:
             requests = [api.GenerateRequest(text=prompt.encode(), sampling=sampling,
@@ -22,6 +22,11 @@ def answers(device, num_prompts, **sampling):
                         for answer in pool.map(lambda r: generate(channel, r), requests)]
 
 
+def common_prefix(a, b):
+    """How many tokens two answers share before they part."""
+    return next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
+
+
 class DeviceTest(unittest.TestCase):
 
     def test_greedy_tokens_of_the_emulated_gpu_are_those_of_the_cpu(self):
@@ -30,6 +35,17 @@ class DeviceTest(unittest.TestCase):
 
         self.assertEqual([len(tokens) for tokens in emulated], [MAX_TOKENS] * len(PROMPTS))
         self.assertEqual(emulated, cpu)
+
+    def test_with_fp8_the_greedy_tokens_begin_as_those_of_the_cpu(self):
+        fp8 = answers("emu", len(PROMPTS), ["--quantization=fp8"], temperature=0)
+        cpu = answers("cpu", len(PROMPTS), temperature=0)
+        shared = [common_prefix(*pair) for pair in zip(fp8, cpu)]
+
+        self.assertEqual([len(tokens) for tokens in fp8], [MAX_TOKENS] * len(PROMPTS))
+        # Seen: 24, 24, 24 and 5 tokens of 24, then a near tie falls the other way. Weights with a
+        # wrong scale write other words from the first token.
+        self.assertGreaterEqual(min(shared), 2, shared)
+        self.assertGreaterEqual(sum(shared), 2 * MAX_TOKENS, shared)
 
     def test_a_seed_gives_the_same_tokens_again(self):
         parameters = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1,

@@ -57,6 +57,18 @@ TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
   EXPECT_LE(config->kv_cache.bytes, 4 * kGibibyte);
 }
 
+TEST_F(WorkerConfigTest, QuantizationIsForDevicesThatHaveIt) {
+  for (const char* device : {"--device=cuda", "--device=emu", "--device=auto"}) {
+    auto config = Parse({"m", "--quantization=fp8", device});
+
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->gpu.quantization, GpuQuantization::kFp8);
+  }
+  EXPECT_EQ(Parse({"m"})->gpu.quantization, GpuQuantization::kNone);
+  EXPECT_EQ(Parse({"m", "--quantization=none", "--device=cpu"})->gpu.quantization,
+            GpuQuantization::kNone);
+}
+
 struct Mistake {
   std::vector<const char*> arguments;
   std::string flag;
@@ -70,6 +82,9 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
       {{"m", "--device=abacus"}, "--device"},
       {{"m", "--device-index=-1"}, "--device-index"},
       {{"m", "--dtype=float32"}, "--dtype"},
+      {{"m", "--quantization=int4"}, "--quantization"},
+      {{"m", "--quantization="}, "--quantization"},
+      {{"m", "--quantization=fp8", "--device=cpu"}, "--quantization"},
       {{"m", "--gpu-memory-utilization=0"}, "--gpu-memory-utilization"},
       {{"m", "--gpu-memory-utilization=1.1"}, "--gpu-memory-utilization"},
       {{"m", "--load-format=pickle"}, "--load-format"},

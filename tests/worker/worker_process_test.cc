@@ -24,6 +24,7 @@ namespace quire {
 namespace {
 
 constexpr char kModelDir[] = "tests/worker/model/testdata/llama";
+constexpr char kBundledModelDir[] = "deploy/model";
 constexpr char kReady[] = "quire_worker: ready listen=";
 constexpr int kTimeoutMs = 60'000;
 
@@ -189,6 +190,47 @@ TEST(WorkerProcessTest, AutoComputesOnTheCpuWhereThereIsNoGpuAndSaysWhy) {
   EXPECT_EQ(worker.Wait(), 0);
   EXPECT_NE(worker.errors().find("computing on the CPU"), std::string::npos) << worker.errors();
   EXPECT_NE(worker.errors().find("backend=cpu-"), std::string::npos) << worker.errors();
+}
+
+TEST(WorkerProcessTest, AutoDoesNotLeaveTheQuantizationOut) {
+  Process worker({"--model", kModelDir, "--device-index", "4095", "--quantization", "fp8"});
+
+  EXPECT_EQ(worker.Wait(), 2);
+  EXPECT_EQ(worker.last_error_line().rfind("quire_worker: --device: device: ", 0), 0U)
+      << worker.errors();
+}
+
+// The answer of a worker with the GPU's kernels emulated to a scheduler's handshake.
+v1::HandshakeResponse HandshakeOfEmulated(const std::string& quantization) {
+  Process worker({"--model",
+                  kBundledModelDir,
+                  "--device",
+                  "emu",
+                  "--quantization",
+                  quantization,
+                  "--listen",
+                  "127.0.0.1:0",
+                  "--kv-cache-memory-bytes",
+                  "16MiB"});
+  const std::string ready = worker.ReadLine();
+  EXPECT_EQ(ready.rfind(kReady, 0), 0U) << ready;
+  v1::HandshakeResponse response;
+  const absl::Status status = Handshake(ready.substr(sizeof(kReady) - 1), &response);
+  EXPECT_TRUE(status.ok()) << status;
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(), 0) << worker.errors();
+  return response;
+}
+
+// The scheduler compares config_hash with its own config.json, and model_hash with the worker
+// before: sequences must not go on with other weights than they began with.
+TEST(WorkerProcessTest, QuantizedWeightsAreOtherWeightsOfTheSameConfiguration) {
+  const v1::HandshakeResponse plain = HandshakeOfEmulated("none");
+  const v1::HandshakeResponse fp8 = HandshakeOfEmulated("fp8");
+
+  EXPECT_EQ(fp8.config_hash(), plain.config_hash());
+  EXPECT_NE(fp8.model_hash(), plain.model_hash());
+  EXPECT_NE(fp8.determinism_fingerprint(), plain.determinism_fingerprint());
 }
 
 TEST(WorkerProcessTest, AModelThatIsNotThereIsOneLineAndThree) {

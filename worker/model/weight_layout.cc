@@ -45,7 +45,8 @@ LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
           .has_bias = has_bias,
-          .reduction = cols % 8 == 0 ? Reduction::kTree8 : Reduction::kSequential};
+          .reduction = cols % 8 == 0 ? Reduction::kTree8 : Reduction::kSequential,
+          .is_quantizable = true};
 }
 
 LayerLayout Layer(const ModelConfig& config, const std::string& prefix) {
@@ -59,7 +60,8 @@ LayerLayout Layer(const ModelConfig& config, const std::string& prefix) {
                          {named("self_attn.k_proj"), kv_width},
                          {named("self_attn.v_proj"), kv_width}},
                .cols = config.hidden_size,
-               .has_bias = config.qkv_bias};
+               .has_bias = config.qkv_bias,
+               .is_quantizable = true};
   if (config.qk_norm) {
     layer.q_norm = NormLayout{.name = named("self_attn.q_norm"), .width = config.head_dim};
     layer.k_norm = NormLayout{.name = named("self_attn.k_norm"), .width = config.head_dim};
@@ -67,7 +69,7 @@ LayerLayout Layer(const ModelConfig& config, const std::string& prefix) {
   layer.attention_out = RowParallel(
       named(names.attention_out), config.hidden_size, q_width, config.attention_out_bias);
   layer.mlp_norm = Norm(config, named(names.mlp_norm));
-  layer.mlp_in = {.cols = config.hidden_size, .has_bias = config.mlp_bias};
+  layer.mlp_in = {.cols = config.hidden_size, .has_bias = config.mlp_bias, .is_quantizable = true};
   for (std::string_view name : names.mlp_in) {
     layer.mlp_in.parts.push_back({named(name), config.intermediate_size});
   }

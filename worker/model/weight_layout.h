@@ -30,6 +30,7 @@ struct LinearLayout {
   int64_t cols = 0;
   bool has_bias = false;
   Reduction reduction = Reduction::kSequential;
+  bool is_quantizable = false;  // a layer's; not what stands before and after the layers
 };
 
 // <name>.weight [width] and, for LayerNorm, <name>.bias [width].

@@ -171,7 +171,11 @@ class WeightReader {
         bias.insert(bias.end(), values.begin(), values.end());
       }
     }
-    return Pack({.parts = views, .bias = bias, .reduction = layout.reduction}, packed);
+    return Pack({.parts = views,
+                 .bias = bias,
+                 .reduction = layout.reduction,
+                 .is_quantizable = layout.is_quantizable},
+                packed);
   }
 
   absl::Status Pack(const LinearSource& source, std::unique_ptr<PackedLinear>& packed) {

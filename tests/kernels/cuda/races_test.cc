@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/quantize_rows.h"
 #include "tests/kernels/cuda/attention_reference.h"
 #include "tests/kernels/cuda/device_array.h"
 
@@ -94,6 +95,26 @@ TEST(RacesTest, Activate) {
 
   ExpectAll(0.7311F, out);
 }
+
+void ExpectQuantizeRows(int32_t num_rows, int32_t width) {
+  DeviceArray<Bf16> in = Ones<Bf16>(int64_t{num_rows} * width);
+  DeviceArray<F8E4M3> out(in.size());
+  DeviceArray<float> scales(num_rows);
+
+  ASSERT_EQ(QuantizeRows({.num_rows = num_rows,
+                          .width = width,
+                          .in = in.data(),
+                          .out = out.data(),
+                          .scales = scales.data()},
+                         nullptr),
+            0);
+
+  ExpectAll(448.0F, out);
+  ExpectAll(1.0F / 448.0F, scales);
+}
+
+TEST(RacesTest, QuantizeRows) { ExpectQuantizeRows(2, 1008); }
+TEST(RacesTest, QuantizeWideRows) { ExpectQuantizeRows(2, 16400); }
 
 TEST(RacesTest, PrepareAttention) {
   constexpr int32_t kHeadDim = 80;
