@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
                                    .batch_invariant = config.gpu.batch_invariant,
-                                   .quantization = config.gpu.quantization});
+                                   .quantization = config.gpu.quantization,
+                                   .gemm_cache_path = config.gpu.gemm_cache_path});
   if (!backend.ok()) {
     return WithFlag("device", backend.status());
   }

@@ -1,6 +1,8 @@
 #include "worker/worker_config.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -51,6 +53,12 @@ ABSL_FLAG(
     "On a GPU: fp8 rounds the weights of the layers, while they are loaded, and what they are "
     "multiplied with to 8 bits (e4m3), with a scale for each output channel and for each "
     "token. Half the memory. none: what --dtype says.");
+ABSL_FLAG(
+    std::string,
+    gemm_cache,
+    "auto",
+    "On a GPU: the file that keeps, for the next start, which algorithms were the fastest for "
+    "matrix products. auto: quire/gemm-cache in $XDG_CACHE_HOME or ~/.cache. none: no file.");
 ABSL_FLAG(double,
           gpu_memory_utilization,
           0.9,
@@ -135,6 +143,15 @@ absl::StatusOr<GpuQuantization> Quantization(WorkerDevice device) {
   return GpuQuantization::kFp8;
 }
 
+std::string GemmCachePath() {
+  const std::string path = absl::GetFlag(FLAGS_gemm_cache);
+  if (path == "auto") {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing in the process changes the environment
+    return DefaultGemmCachePath(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
+  }
+  return path == "none" ? "" : path;
+}
+
 absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   GpuOptions gpu;
   gpu.device_index = absl::GetFlag(FLAGS_device_index);
@@ -149,6 +166,7 @@ absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   gpu.use_graphs = !absl::GetFlag(FLAGS_enforce_eager);
   gpu.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
   QUIRE_ASSIGN_OR_RETURN(gpu.quantization, Quantization(device));
+  gpu.gemm_cache_path = GemmCachePath();
   gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
   if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
     return FlagError("gpu-memory-utilization", "must be more than 0 and at most 1");
@@ -218,6 +236,16 @@ std::optional<int> UnitShift(std::string_view unit) {
 }
 
 }  // namespace
+
+std::string DefaultGemmCachePath(const char* xdg_cache_home, const char* home) {
+  const auto is_absolute = [](const char* path) {
+    return path != nullptr && std::filesystem::path(path).is_absolute();
+  };
+  if (is_absolute(xdg_cache_home)) {
+    return std::filesystem::path(xdg_cache_home) / "quire" / "gemm-cache";
+  }
+  return is_absolute(home) ? std::filesystem::path(home) / ".cache" / "quire" / "gemm-cache" : "";
+}
 
 std::optional<int64_t> ParseByteSize(std::string_view text) {
   std::string_view digits = text.substr(0, text.find_first_not_of("0123456789"));

@@ -27,6 +27,7 @@ struct GpuOptions {
   bool use_graphs = true;
   bool batch_invariant = false;
   GpuQuantization quantization = GpuQuantization::kNone;
+  std::string gemm_cache_path;      // empty: none
   double memory_utilization = 0.9;  // share of the device's memory for everything of this worker
 };
 
@@ -46,6 +47,10 @@ struct WorkerConfig {
 
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional);
+
+// Where --gemm-cache=auto keeps its file: quire/gemm-cache in $XDG_CACHE_HOME or in $HOME/.cache.
+// Null or not absolute: as if not set. Empty when neither says where.
+std::string DefaultGemmCachePath(const char* xdg_cache_home, const char* home);
 
 // "4294967296", "4GiB", "512MiB", "64KiB": a number of bytes. The binary units may be shortened to
 // their letter. Nothing for anything else, and for less than one byte.

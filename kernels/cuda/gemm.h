@@ -4,7 +4,8 @@
 // Thread safety: one caller at a time for one Gemm object.
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
 // Determinism:   emulated: an output depends on its own row and column alone. cuBLASLt: see
-//                GemmOptions::batch_invariant.
+//                GemmOptions::batch_invariant; without it the fastest algorithm is a matter of
+//                timing, and may be another one after the next start.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 
@@ -23,6 +24,12 @@ struct GemmOptions {
   int32_t batch_invariant = 0;
   // Where libcublasLt is, or null: the usual places.
   const char* library_path = nullptr;
+  // File that keeps for the next start which algorithms were the fastest (gemm_cache.h); null:
+  // none. Not used when batch_invariant, where nothing is timed, and not in the emulated build.
+  const char* cache_path = nullptr;
+  const char* device_name = "";  // the file holds algorithms of several devices
+  // Told once, in a sentence, that the file is of no use. May be null.
+  void (*warn)(const char* sentence) = nullptr;
 };
 
 // y[m][n] = sum over k of x[m][k] * weight[n][k], plus bias[n]; accumulated in fp32.

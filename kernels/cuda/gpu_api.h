@@ -18,7 +18,7 @@
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 2;
+inline constexpr uint32_t kGpuApiVersion = 3;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;

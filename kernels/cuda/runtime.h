@@ -44,6 +44,8 @@ int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
 // themselves. No source is written by another of them, no place written twice.
 int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream);
+// Inside of the device; may be recorded.
+int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
 int FillBytes(void* device, int byte, size_t bytes, Stream stream);
 
 // Waits until everything enqueued before is done, and reports what failed meanwhile.
@@ -74,6 +76,8 @@ int BeginGraph(Stream stream);
 int EndGraph(Stream stream, Graph* graph);
 int LaunchGraph(Graph graph, Stream stream);
 int DestroyGraph(Graph graph);
+// Whether the stream is between BeginGraph and EndGraph.
+int IsRecording(Stream stream, bool* is_recording);
 
 const char* ErrorText(int error);
 

@@ -75,6 +75,11 @@ int CopyMany(
   return 0;
 }
 
+int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
+  return cudaMemcpyAsync(
+      to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
+}
+
 int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
   return cudaMemsetAsync(device, byte, bytes, static_cast<cudaStream_t>(stream));
 }
@@ -137,6 +142,13 @@ int LaunchGraph(Graph graph, Stream stream) {
 }
 
 int DestroyGraph(Graph graph) { return cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+int IsRecording(Stream stream, bool* is_recording) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
+  *is_recording = status != cudaStreamCaptureStatusNone;
+  return error;
+}
 
 const char* ErrorText(int error) {
   if (error == kUnsupported) {

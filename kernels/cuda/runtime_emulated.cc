@@ -89,6 +89,15 @@ int CopyMany(
   return 0;
 }
 
+int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
+  if (emulator::Record* record = emulator::CurrentRecord(); record != nullptr) {
+    record->push_back([=] { return CopyOnDevice(to, from, bytes, stream); });
+    return 0;
+  }
+  memmove(to, from, bytes);
+  return 0;
+}
+
 int FillBytes(void* device, int byte, size_t bytes, Stream /*stream*/) {
   if (bytes != 0) {
     memset(device, byte, bytes);
@@ -150,6 +159,11 @@ int LaunchGraph(Graph graph, Stream /*stream*/) {
 
 int DestroyGraph(Graph graph) {
   delete static_cast<emulator::Record*>(graph);
+  return 0;
+}
+
+int IsRecording(Stream /*stream*/, bool* is_recording) {
+  *is_recording = emulator::CurrentRecord() != nullptr;
   return 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "kernels/gpu/gpu_linear.h"
@@ -476,8 +477,13 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary
     return InvalidArgument("DEVICE", "dtype: a GPU computes in bfloat16 or float16");
   }
   void* gemm = nullptr;
+  const std::string& cache = options.gemm_cache_path;
   const int error =
-      library.api().create_gemm({.batch_invariant = options.batch_invariant ? 1 : 0}, &gemm);
+      library.api().create_gemm({.batch_invariant = options.batch_invariant ? 1 : 0,
+                                 .cache_path = cache.empty() ? nullptr : cache.c_str(),
+                                 .device_name = library.device().name,
+                                 .warn = [](const char* sentence) { LogWarning(sentence); }},
+                                &gemm);
   if (error != 0) {
     return DeviceError(std::string("products: ") + library.api().error_text(error));
   }

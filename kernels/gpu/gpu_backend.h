@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -38,6 +39,9 @@ struct GpuBackendOptions {
   bool use_graphs = true;
   bool batch_invariant = false;  // products too give a row the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
+  // File that keeps which algorithms of products were the fastest (kernels/cuda/gemm_cache.h).
+  // Empty: none, and every start times them again.
+  std::string gemm_cache_path;
 };
 
 // Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, without a library

@@ -1,15 +1,11 @@
-// What benchmarks need of a device beyond kernels/cuda/runtime.h: facts, and copies inside the
-// device. The emulated build measures nothing; it is there so that the benchmarks can be tried
-// without a GPU.
+// What benchmarks need to know of a device beyond kernels/cuda/runtime.h.
 //
-// Errors: 0 or a cudaError_t, as runtime.h.
+// Thread safety: as runtime.h.
+// Errors:        0 or a cudaError_t, as runtime.h.
 #ifndef QUIRE_TESTS_GPU_BENCH_DEVICE_H_
 #define QUIRE_TESTS_GPU_BENCH_DEVICE_H_
 
-#include <cstddef>
 #include <cstdint>
-
-#include "kernels/cuda/gpu_ops.h"
 
 namespace quire::gpu {
 
@@ -19,8 +15,6 @@ struct DeviceFacts {
   int32_t runtime_version = 0;  // the same
 };
 int QueryFacts(DeviceFacts* facts);
-
-int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
 
 }  // namespace quire::gpu
 

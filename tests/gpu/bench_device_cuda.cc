@@ -16,9 +16,4 @@ int QueryFacts(DeviceFacts* facts) {
   return error;
 }
 
-int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
-  return cudaMemcpyAsync(
-      to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
-}
-
 }  // namespace quire::gpu

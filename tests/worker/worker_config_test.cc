@@ -1,5 +1,6 @@
 #include "worker/worker_config.h"
 
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,6 +68,22 @@ TEST_F(WorkerConfigTest, QuantizationIsForDevicesThatHaveIt) {
   EXPECT_EQ(Parse({"m"})->gpu.quantization, GpuQuantization::kNone);
   EXPECT_EQ(Parse({"m", "--quantization=none", "--device=cpu"})->gpu.quantization,
             GpuQuantization::kNone);
+}
+
+TEST_F(WorkerConfigTest, TheFileForFastAlgorithmsMayBeNamedOrLeftOut) {
+  EXPECT_EQ(Parse({"m", "--gemm-cache=/var/cache/q"})->gpu.gemm_cache_path, "/var/cache/q");
+  EXPECT_EQ(Parse({"m", "--gemm-cache=none"})->gpu.gemm_cache_path, "");
+  EXPECT_EQ(Parse({"m"})->gpu.gemm_cache_path,
+            DefaultGemmCachePath(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME")));
+}
+
+TEST(GemmCachePathTest, IsWhereUsersExpectCaches) {
+  EXPECT_EQ(DefaultGemmCachePath("/x", "/home/u"), "/x/quire/gemm-cache");
+  EXPECT_EQ(DefaultGemmCachePath(nullptr, "/home/u"), "/home/u/.cache/quire/gemm-cache");
+  EXPECT_EQ(DefaultGemmCachePath("", "/home/u"), "/home/u/.cache/quire/gemm-cache");
+  EXPECT_EQ(DefaultGemmCachePath("relative", "/home/u"), "/home/u/.cache/quire/gemm-cache");
+  EXPECT_EQ(DefaultGemmCachePath(nullptr, nullptr), "");
+  EXPECT_EQ(DefaultGemmCachePath("", ""), "");
 }
 
 struct Mistake {

@@ -30,6 +30,10 @@ template <>
 struct DTypeOf<F16> {
   static constexpr DType kValue = DType::kF16;
 };
+template <>
+struct DTypeOf<F8E4M3> {
+  static constexpr DType kValue = DType::kF8E4M3;
+};
 
 // Normally distributed about mean.
 inline std::vector<float> RandomFloats(int64_t count,

@@ -32,7 +32,7 @@ namespace {
 constexpr double kTolerance = 2e-2;
 constexpr double kFp8Tolerance = 6e-2;
 constexpr GpuQuantization kQuantizations[] = {GpuQuantization::kNone, GpuQuantization::kFp8};
-constexpr GpuBackendOptions kFp8 = {.quantization = GpuQuantization::kFp8};
+const GpuBackendOptions kFp8 = {.quantization = GpuQuantization::kFp8};
 constexpr int64_t kNumBlocks = 64;
 constexpr int32_t kVocabSize = 128;
 

@@ -1,0 +1,62 @@
+// CublasLt is the library for products, opened at run time, with a handle and a workspace: the
+// library with our kernels needs no CUDA library to start.
+//
+// Thread safety: one caller at a time.
+// Errors:        those of gemm.h.
+#ifndef QUIRE_KERNELS_CUDA_CUBLASLT_H_
+#define QUIRE_KERNELS_CUDA_CUBLASLT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cublasLt.h>
+
+namespace quire::gpu {
+
+// The functions of the library that are used.
+struct CublasLtFunctions {
+  decltype(&cublasLtGetVersion) get_version;
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulAlgoCheck) algorithm_check;
+  decltype(&cublasLtMatmul) matmul;
+};
+
+class CublasLt {
+ public:
+  static constexpr size_t kWorkspaceBytes = 32 << 20;
+
+  CublasLt() = default;
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  // path: of the library, or null: the usual places. It stays open until the process ends.
+  int Open(const char* path);
+
+  const CublasLtFunctions& f() const { return functions_; }
+  cublasLtHandle_t handle() const { return handle_; }
+  void* workspace() const { return workspace_; }
+  uint64_t version() const { return functions_.get_version(); }
+
+ private:
+  CublasLtFunctions functions_ = {};
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+};
+
+// 0 or kGemmError - status.
+int ErrorOf(cublasStatus_t status);
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_CUBLASLT_H_

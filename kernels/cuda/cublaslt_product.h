@@ -1,0 +1,64 @@
+// CublasLtProduct describes one product to cuBLASLt, asks it for algorithms, and runs it.
+//
+// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"), the layout that
+// tensor cores read best and the only one for e4m3. Scales of e4m3 are vectors, one value a row of
+// W and one a row of x (OUTER_VEC_32F: cuBLASLt 12.9, compute capability 9.0); partial sums stay in
+// fp32 (no fast accumulation).
+//
+// Thread safety: one caller at a time.
+// Errors:        those of gemm.h.
+// Cost:          a description is a few small allocations of the library, and is made anew for each
+//                product; steps that are replayed as graphs make none.
+// Source:        cublasLt.h of CUDA 13.0 on cublasLtMatmul and on its scaling modes.
+#ifndef QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
+#define QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm.h"
+
+namespace quire::gpu {
+
+class CublasLtProduct {
+ public:
+  // Keeps a reference to the library.
+  explicit CublasLtProduct(const CublasLt& library) : library_(library), f_(library.f()) {}
+  ~CublasLtProduct();
+  CublasLtProduct(const CublasLtProduct&) = delete;
+  CublasLtProduct& operator=(const CublasLtProduct&) = delete;
+
+  // REQUIRES: called once, before anything else; IsValidProduct(args).
+  int Describe(const GemmArgs& args);
+
+  // The algorithms that the library thinks best, best first; at least one. split_k: also such as
+  // cut the sum over k in parts.
+  int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
+
+  // Whether the library can run the algorithm on this product.
+  bool Takes(const cublasLtMatmulAlgo_t& algorithm);
+
+  int Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream);
+
+ private:
+  void DescribeScales();
+  template <typename Value>
+  void Set(cublasLtMatmulDescAttributes_t attribute, const Value& value);
+  void MakeLayout(cublasLtMatrixLayout_t* layout, DType dtype, int64_t height, int64_t width);
+
+  const CublasLt& library_;
+  const CublasLtFunctions& f_;
+  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;  // of Describe, so far
+  GemmArgs args_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t weight_ = nullptr;
+  cublasLtMatrixLayout_t x_ = nullptr;
+  cublasLtMatrixLayout_t y_ = nullptr;
+};
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_

@@ -1,0 +1,146 @@
+#include "kernels/cuda/gemm_tuner.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/runtime.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kTimedRuns = 3;
+
+// A name that fits in a line of the file.
+std::string OneColumn(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
+  return name.empty() ? "unknown" : name;
+}
+
+GemmAlgorithm ToCache(const cublasLtMatmulAlgo_t& algorithm) {
+  return std::bit_cast<GemmAlgorithm>(algorithm);
+}
+
+cublasLtMatmulAlgo_t FromCache(const GemmAlgorithm& algorithm) {
+  return std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
+}
+
+}  // namespace
+
+GemmTuner::GemmTuner(const GemmOptions& options)
+    : path_(options.cache_path == nullptr || options.batch_invariant != 0 ? ""
+                                                                          : options.cache_path),
+      device_(OneColumn(options.device_name)),
+      warn_(options.warn) {}
+
+int GemmTuner::Open(uint64_t version) {
+  version_ = version;
+  if (!path_.empty() && LoadGemmCache(path_, &found_) == GemmCacheState::kUnreadable) {
+    GiveUpFile("is no such file of this program, or cannot be read");
+  }
+  return 0;
+}
+
+void GemmTuner::GiveUpFile(const std::string& why) {
+  if (warn_ != nullptr) {
+    warn_(("fast algorithms for products are not kept: " + path_ + " " + why).c_str());
+  }
+  path_.clear();
+}
+
+GemmKey GemmTuner::KeyOf(const GemmArgs& args) const {
+  return {.device = device_,
+          .version = version_,
+          .rows = RowRange(args.rows),
+          .out_features = args.out_features,
+          .in_features = args.in_features,
+          .has_bias = args.bias != nullptr,
+          .dtype = args.dtype,
+          .y_dtype = args.y_dtype};
+}
+
+int GemmTuner::Choose(const GemmArgs& args,
+                      CublasLtProduct& product,
+                      Stream stream,
+                      cublasLtMatmulAlgo_t* algorithm,
+                      bool* is_final) {
+  *is_final = true;
+  const GemmKey key = KeyOf(args);
+  const std::optional<GemmAlgorithm> known = found_.Find(key);
+  if (known.has_value() && product.Takes(FromCache(*known))) {
+    *algorithm = FromCache(*known);
+    return 0;
+  }
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  int error = product.Candidates(/*split_k=*/true, &candidates);
+  bool is_recording = false;
+  error = error != 0 ? error : IsRecording(stream, &is_recording);
+  if (error != 0) {
+    return error;
+  }
+  *algorithm = candidates[0];
+  if (is_recording) {
+    *is_final = false;
+    return 0;
+  }
+  std::optional<float> best;
+  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+    float milliseconds = 0.0F;
+    const int failed = Time(product, candidate, stream, &milliseconds);
+    error = best.has_value() ? 0 : failed;
+    if (failed == 0 && (!best.has_value() || milliseconds < *best)) {
+      best = milliseconds;
+      *algorithm = candidate;
+    }
+  }
+  if (error == 0) {
+    Keep(key, *algorithm);
+  }
+  return error;
+}
+
+void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) {
+  found_.Insert(key, ToCache(algorithm));
+  if (path_.empty()) {
+    return;
+  }
+  // With what other processes have added in the meantime.
+  GemmCache all;
+  if (LoadGemmCache(path_, &all) == GemmCacheState::kUnreadable) {
+    GiveUpFile("was changed by somebody else");
+    return;
+  }
+  all.Merge(found_);
+  if (!SaveGemmCache(path_, all)) {
+    GiveUpFile("cannot be written");
+  }
+}
+
+int GemmTuner::Time(CublasLtProduct& product,
+                    const cublasLtMatmulAlgo_t& algorithm,
+                    Stream stream,
+                    float* milliseconds) {
+  // Once without the clock: the first run loads the kernel.
+  int error = product.Multiply(algorithm, stream);
+  Event begin = nullptr;
+  Event end = nullptr;
+  error = error != 0 ? error : CreateEvent(&begin);
+  error = error != 0 ? error : CreateEvent(&end);
+  error = error != 0 ? error : RecordEvent(begin, stream);
+  for (int run = 0; run < kTimedRuns && error == 0; ++run) {
+    error = product.Multiply(algorithm, stream);
+  }
+  error = error != 0 ? error : RecordEvent(end, stream);
+  error = error != 0 ? error : Synchronize(stream);
+  error = error != 0 ? error : ElapsedMilliseconds(begin, end, milliseconds);
+  for (Event event : {begin, end}) {
+    if (event != nullptr) {
+      DestroyEvent(event);
+    }
+  }
+  return error;
+}
+
+}  // namespace quire::gpu

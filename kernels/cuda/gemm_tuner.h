@@ -1,0 +1,54 @@
+// GemmTuner finds the fastest algorithm for a product: it times those that the library names, once
+// for each range of row counts, and keeps what it found in a file for the next start.
+//
+// Thread safety: one caller at a time; the file may be shared by processes.
+// Errors:        those of gemm.h. A file that cannot be read or written is no error: it is told to
+//                GemmOptions::warn once, and left alone from then on.
+#ifndef QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
+#define QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
+
+#include <cstdint>
+#include <string>
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/cublaslt_product.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_cache.h"
+
+namespace quire::gpu {
+
+class GemmTuner {
+ public:
+  explicit GemmTuner(const GemmOptions& options);
+
+  // version: of the library.
+  int Open(uint64_t version);
+
+  // is_final: false when nothing could be timed because a graph is being recorded. Then the
+  // algorithm is the library's first, and another call will time.
+  int Choose(const GemmArgs& args,
+             CublasLtProduct& product,
+             Stream stream,
+             cublasLtMatmulAlgo_t* algorithm,
+             bool* is_final);
+
+ private:
+  GemmKey KeyOf(const GemmArgs& args) const;
+  int Time(CublasLtProduct& product,
+           const cublasLtMatmulAlgo_t& algorithm,
+           Stream stream,
+           float* milliseconds);
+  void Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm);
+  void GiveUpFile(const std::string& why);
+
+  std::string path_;  // empty: no file
+  const std::string device_;
+  void (*const warn_)(const char* sentence);
+  uint64_t version_ = 0;
+  GemmCache found_;  // in the file when it was read, and since then
+};
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
