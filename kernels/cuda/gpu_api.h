@@ -18,7 +18,7 @@
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 3;
+inline constexpr uint32_t kGpuApiVersion = 4;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
@@ -60,6 +60,7 @@ struct GpuApi {
   decltype(&PlanDecode) plan_decode = nullptr;
   decltype(&Decode) decode = nullptr;
   decltype(&DecodeGridSize) decode_grid_size = nullptr;
+  decltype(&PrefillItemRows) prefill_item_rows = nullptr;
   decltype(&Prefill) prefill = nullptr;
   decltype(&CopyBlocks) copy_blocks = nullptr;
   decltype(&QuantizeRows) quantize_rows = nullptr;

@@ -1,8 +1,9 @@
-// Prefill: checks what the kernels take for granted, and picks the one for the head_dim. The
-// attention itself is in paged_prefill.cuh.
+// Prefill: checks what the kernels take for granted, and picks the one for the item's rows and the
+// head_dim. The attention itself is in paged_prefill.cuh and paged_prefill_wgmma.cuh.
 #include <bit>
 #include <cstdint>
 
+#include "kernels/cuda/device/capability.h"
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/paged_prefill.h"
@@ -17,7 +18,52 @@ bool IsSupported(const KvCacheLayout& layout) {
          std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
 }
 
+// Head sizes that are whole swizzled rows of 64 elements.
+template <typename Body>
+int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
+  switch (head_dim) {
+    case 64:
+      return body.template operator()<64>();
+    case 128:
+      return body.template operator()<128>();
+    case 256:
+      return body.template operator()<256>();
+    default:
+      return kUnsupported;
+  }
+}
+
+// 0 where there is a kernel on warpgroup products for these.
+int CheckWgmma(DType dtype, DType cache_dtype, int32_t head_dim) {
+  // Code for compute capability 9.0a runs on no other device.
+  constexpr int32_t kCapability = 90;
+  int32_t capability = 0;
+  if (int error = QueryComputeCapability(&capability); error != 0) {
+    return error;
+  }
+  if (capability != kCapability || cache_dtype != dtype) {
+    return kUnsupported;
+  }
+  return DispatchElement(dtype, [&]<typename T>() {
+    return DispatchWgmmaHeadDim(head_dim, []<int kHeadDim>() { return 0; });
+  });
+}
+
 }  // namespace
+
+int PrefillItemRows(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* item_rows) {
+  const int wgmma = CheckWgmma(dtype, cache_dtype, head_dim);
+  if (wgmma != 0 && wgmma != kUnsupported) {
+    return wgmma;
+  }
+  const int error = DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {
+    return DispatchHeadDim(head_dim, []<int kHeadDim>() { return 0; });
+  });
+  if (error == 0) {
+    *item_rows = wgmma == 0 ? kWgmmaPrefillRows : kPrefillRows;
+  }
+  return error;
+}
 
 int Prefill(const PrefillArgs& args, Stream stream) {
   const AttentionArgs& attention = args.attention;
@@ -31,6 +77,15 @@ int Prefill(const PrefillArgs& args, Stream stream) {
   params.num_queries_per_kv_head = attention.num_heads / layout.num_kv_heads;
   params.has_plain_scores = attention.soft_cap <= 0.0F && attention.alibi_slopes == nullptr &&
                             attention.scale * attention.k_scale > 0.0F;
+  if (args.item_rows == kWgmmaPrefillRows) {
+    const int error = CheckWgmma(attention.dtype, layout.dtype, layout.head_dim);
+    return error != 0 ? error : DispatchWgmmaHeadDim(layout.head_dim, [&]<int kHeadDim>() {
+      return RunWgmmaPrefill<kHeadDim>(params, stream);
+    });
+  }
+  if (args.item_rows != kPrefillRows) {
+    return kUnsupported;
+  }
   return DispatchHeadDim(layout.head_dim,
                          [&]<int kHeadDim>() { return RunPrefill<kHeadDim>(params, stream); });
 }

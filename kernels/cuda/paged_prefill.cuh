@@ -45,56 +45,12 @@
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/online_softmax.cuh"
 #include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/prefill_rows.cuh"
 
 namespace quire::gpu {
 
 // Keys of a tile. Changing it changes bits.
 inline constexpr int kPrefillTileKeys = 64;
-
-// The rows of an item, and the positions that they attend to.
-struct ItemRows {
-  int32_t first_token = 0;  // of the sequence, as a row of q
-  int32_t context = 0;      // tokens before it
-  int32_t num_rows = 0;     // of the sequence
-  int32_t group = 1;        // num_queries_per_kv_head
-  int32_t first_head = 0;   // of the group
-  int32_t first_row = 0;
-  int32_t begin = 0;  // one row or another attends to [begin, end)
-  int32_t end = 0;
-  int32_t common_begin = 0;  // all rows attend to [common_begin, common_end)
-  int32_t common_end = 0;
-
-  QUIRE_DEVICE int32_t PositionOf(int32_t row) const { return context + row / group; }
-  QUIRE_DEVICE int32_t HeadOf(int32_t row) const { return first_head + row % group; }
-  // In elements, in an array of tokens' heads.
-  QUIRE_DEVICE int64_t PlaceOf(int32_t row, int64_t token_stride, int32_t head_dim) const {
-    return (first_token + row / group) * token_stride + int64_t{HeadOf(row)} * head_dim;
-  }
-};
-
-QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params, PrefillItem item, int kv_head) {
-  const AttentionArgs& args = params.prefill.attention;
-  ItemRows rows;
-  rows.first_token = args.query_start[item.sequence];
-  int32_t query_len = args.query_start[item.sequence + 1] - rows.first_token;
-  rows.context = args.seq_lens[item.sequence] - query_len;
-  rows.group = params.num_queries_per_kv_head;
-  rows.num_rows = query_len * rows.group;
-  rows.first_head = kv_head * rows.group;
-  rows.first_row = item.first_row;
-
-  int32_t past_rows = rows.first_row + kPrefillRows;
-  int32_t last_row = (past_rows < rows.num_rows ? past_rows : rows.num_rows) - 1;
-  if (last_row >= rows.first_row) {
-    int32_t first_position = rows.PositionOf(rows.first_row);
-    int32_t last_position = rows.PositionOf(last_row);
-    rows.begin = FirstKey(first_position, args.sliding_window);
-    rows.end = last_position + 1;
-    rows.common_begin = FirstKey(last_position, args.sliding_window);
-    rows.common_end = first_position + 1;
-  }
-  return rows;
-}
 
 // What the CTA's threads have in common, in shared memory: registers are what is short.
 struct PrefillCta {
@@ -320,38 +276,6 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
   }
 }
 
-// One row of the lane: the maximum of scores * scale, and weights 2^(scores * scale - maximum) in
-// place of the scores. As UpdateSoftmax, with the scale in the exponent's multiply-add. scale > 0.
-template <int kTiles>
-QUIRE_DEVICE float UpdateScaledSoftmax(SoftmaxState& state,
-                                       float (&scores)[kTiles][4],
-                                       int half,
-                                       float scale) {
-  float tile_max = -INFINITY;
-  QUIRE_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    tile_max = fmaxf(tile_max, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-  }
-  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 1));
-  tile_max = fmaxf(tile_max, __shfl_xor_sync(kWholeWarp, tile_max, 2));
-
-  float max = fmaxf(state.max, tile_max * scale);
-  float factor = RescaleFactor(state.max, max);
-  float shift = max == -INFINITY ? 0.0F : max;
-  float sum = 0.0F;
-  QUIRE_UNROLL
-  for (int n = 0; n < kTiles; ++n) {
-    QUIRE_UNROLL
-    for (int i = 2 * half; i < 2 * half + 2; ++i) {
-      scores[n][i] = Exp2(fmaf(scores[n][i], scale, -shift));
-      sum += scores[n][i];
-    }
-  }
-  state.max = max;
-  state.sum = state.sum * factor + sum;
-  return factor;
-}
-
 // The warp's rows to global memory, through their place in the queries' shared memory, which no
 // other warp reads: 16 bytes a store. num_rows: of the sequence's, from warp_row on.
 template <typename T, typename Cache, int kHeadDim>
@@ -433,7 +357,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
   const auto num_kv_heads = static_cast<uint32_t>(args.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
   const PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads];
-  const ItemRows rows = MakeItemRows(params, item, kv_head);
+  const ItemRows rows = MakeItemRows(params, item, kv_head, kPrefillRows);
   if (rows.end <= rows.begin) {
     return;
   }

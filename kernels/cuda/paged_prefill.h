@@ -21,6 +21,10 @@ struct PrefillParams {
 template <int kHeadDim>
 int RunPrefill(const PrefillParams& params, Stream stream);
 
+// The same on warpgroup products; cache_dtype is dtype, else kUnsupported.
+template <int kHeadDim>
+int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
+
 }  // namespace quire::gpu
 
 #endif  // QUIRE_KERNELS_CUDA_PAGED_PREFILL_H_

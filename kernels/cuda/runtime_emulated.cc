@@ -26,7 +26,7 @@ int QueryDevice(int32_t device, DeviceInfo* info) {
     return emulator::kErrorInvalidValue;
   }
   strncpy(info->name, "emulator", sizeof(info->name) - 1);
-  info->compute_capability = 80;
+  info->compute_capability = 90;
   info->num_multiprocessors = 1;
   info->total_bytes = kDeviceBytes;
   const std::lock_guard<std::mutex> lock(memory_mutex);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulator/warp_operation.h"
+#include "kernels/cuda/emulator/warpgroup_operation.h"
 
 #include <sys/mman.h>
 
@@ -75,6 +76,10 @@ namespace {
 
 constexpr uint32_t kMaxWarps = kMaxThreads / kWarpSize;
 constexpr uint8_t kPoison = 0xFF;  // NaN in every type
+constexpr size_t kCopyBytes = 16;
+
+// Where shared memory begins in its window: no multiple of what swizzle patterns are aligned to.
+constexpr uint32_t kSharedWindow = 0x480;
 
 // Stacks are a little apart from a power of two: else the hot ends of all of them would share the
 // same few cache sets.
@@ -123,7 +128,7 @@ struct AsyncCopy {
   uint32_t group;
 };
 
-enum class Wait : uint8_t { kNothing, kBarrier, kWarp, kReturned };
+enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
 
 struct Fiber : Context {
   uint3 index{};
@@ -139,6 +144,7 @@ struct Fiber : Context {
 
   std::vector<AsyncCopy> copies;
   uint32_t committed_groups = 0;
+  std::vector<uint32_t> unfenced;  // what landed since the last proxy fence, by 16 bytes
 };
 
 // Bit i is lane i.
@@ -150,13 +156,28 @@ struct Warp {
   uint32_t memory_generation = 0;
 };
 
+struct NamedBarrier {
+  uint32_t num_threads = 0;
+  uint32_t num_arrived = 0;
+  uint32_t generation = 0;
+  uint32_t waiting[kMaxWarps] = {};  // lanes
+};
+
+struct SharedBarrier {
+  void* address = nullptr;
+  uint32_t count = 0;
+  uint32_t num_arrived = 0;
+  uint32_t phase = 0;
+  uint32_t waiting[kMaxWarps] = {};  // lanes
+};
+
 bool SameLine(SourceLine a, SourceLine b) {
   return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 // Addresses that stand for barriers towards TSan; nothing is stored there. Each CTA of a launch has
 // its own, or one CTA's barriers would order another's accesses.
-constexpr size_t kTsanAddressesPerCta = 2 + 2 * kMaxWarps;
+constexpr size_t kTsanAddressesPerCta = 2 + 2 * kMaxWarps + 2 * kNumNamedBarriers;
 constexpr size_t kTsanCtas = 4096;
 char tsan_addresses[kTsanCtas * kTsanAddressesPerCta];
 char tsan_launch_end;
@@ -200,8 +221,16 @@ class Emulator {
                         uint32_t mask,
                         void* argument,
                         SourceLine at);
+  void ComeToNamedBarrier(uint32_t barrier, uint32_t num_threads, bool waits, SourceLine at);
+  void InitSharedBarrier(void* address, uint32_t count, SourceLine at);
+  void ArriveSharedBarrier(void* address, SourceLine at);
+  void WaitSharedBarrier(void* address, uint32_t parity, SourceLine at);
+  void YieldToOtherWarps();
   void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
   void WaitCopies(uint32_t max_pending);
+  void FenceAsyncProxy();
+  bool IsUnfenced(const uint8_t* shared) const;
+  WarpProducts& products(uint32_t warp) { return products_[warp]; }
   [[noreturn]] void Fail(const Fiber& thread, FaultKind kind, const char* what, SourceLine at);
 
  private:
@@ -215,6 +244,8 @@ class Emulator {
   void DestroyTsanFibers();
   void ReleaseFibers();
   void CheckGuards();
+  void CheckEnd();
+  void FailAtEnd(FaultKind kind, const char* what);
 
   void Switch(Context& from, Context& to, bool from_is_done);
   void Return(Fiber& fiber);
@@ -222,9 +253,12 @@ class Emulator {
   Fiber* TakeRunnable(const Fiber& after);
   void TakeFromRunnable(const Fiber& fiber);
   void MakeRunnable(uint32_t warp, uint32_t lanes);
+  void MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]);
+  SharedBarrier& SharedBarrierAt(void* address, SourceLine at);
   void ReleaseBarrier(const Fiber* last);
   void* BarrierAddress(uint32_t generation) const;
   void* WarpAddress(uint32_t warp, uint32_t generation) const;
+  void* NamedBarrierAddress(uint32_t barrier, uint32_t generation) const;
   void Land(const AsyncCopy& copy);
 
   void Append(const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -249,6 +283,10 @@ class Emulator {
   BarrierResult barrier_results_[2] = {};
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
+  NamedBarrier named_barriers_[kNumNamedBarriers];
+  std::vector<SharedBarrier> shared_barriers_;
+  WarpProducts products_[kMaxWarps];
+  std::vector<uint8_t> unfenced_;  // by 16 bytes of shared memory: written by a copy, not fenced
   uint32_t runnable_warps_ = 0;
   uint8_t* shared_ = nullptr;
 
@@ -335,6 +373,14 @@ void Emulator::RunCta(uint3 index) {
   for (Warp& warp : warps_) {
     warp = Warp();
   }
+  for (NamedBarrier& barrier : named_barriers_) {
+    barrier = NamedBarrier();
+  }
+  shared_barriers_.clear();
+  for (WarpProducts& products : products_) {
+    products.Reset();
+  }
+  unfenced_.assign(shared_bytes_ / kCopyBytes + 1, 0);
   runnable_warps_ = 0;
   for (uint32_t thread = 0; thread < num_threads_; ++thread) {
     PrepareFiber(thread);
@@ -346,6 +392,7 @@ void Emulator::RunCta(uint3 index) {
 
   if (!failed_) {
     CheckGuards();
+    CheckEnd();
   }
   if (failed_) {
     ReleaseFibers();
@@ -429,6 +476,7 @@ void Emulator::PrepareFiber(uint32_t thread) {
   fiber.copies.clear();
   fiber.copies.reserve(kReservedCopies);
   fiber.committed_groups = 0;
+  fiber.unfenced.clear();
   fiber.asan_fake_stack = nullptr;
   if (UnderTsan()) {
     fiber.tsan_fiber = __tsan_create_fiber(0);
@@ -478,14 +526,29 @@ void Emulator::CheckGuards() {
     return;
   }
   if (!IsGuard(shared_area_, kGuardBytes) || !IsGuard(shared_ + shared_bytes_, kGuardBytes)) {
-    failed_ = true;
-    fault_ = Fault{FaultKind::kSharedOverrun,
-                   kernel_,
-                   blockIdx,
-                   fibers_[0].index,
-                   SourceLine(),
-                   "bytes next to the CTA's shared memory were written"};
+    FailAtEnd(FaultKind::kSharedOverrun, "bytes next to the CTA's shared memory were written");
   }
+}
+
+// What no single thread did wrong.
+void Emulator::CheckEnd() {
+  constexpr uint32_t kWarpsOfGroup = 4;
+  for (const NamedBarrier& barrier : named_barriers_) {
+    if (barrier.num_arrived != 0) {
+      FailAtEnd(FaultKind::kIncompleteBarrier, "not all threads of a named barrier came to it");
+    }
+  }
+  for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
+    if (products_[warp].started().size() !=
+        products_[warp / kWarpsOfGroup * kWarpsOfGroup].started().size()) {
+      FailAtEnd(FaultKind::kDivergentWarp, "a wgmma was not started by all warps of its warpgroup");
+    }
+  }
+}
+
+void Emulator::FailAtEnd(FaultKind kind, const char* what) {
+  failed_ = true;
+  fault_ = Fault{kind, kernel_, blockIdx, fibers_[0].index, SourceLine(), what};
 }
 
 // ---- Scheduling ----
@@ -527,6 +590,9 @@ void Emulator::Return(Fiber& fiber) {
          FaultKind::kCopyInFlight,
          "a thread returned with asynchronous copies in flight",
          fiber.at);
+  }
+  if (products_[fiber.warp].in_flight()) {
+    Fail(fiber, FaultKind::kProductInFlight, "a thread returned with wgmma in flight", fiber.at);
   }
   if (!IsGuard(static_cast<const uint8_t*>(fiber.stack_bottom), sizeof(uint64_t))) {
     Fail(fiber, FaultKind::kStackOverflow, "the thread's stack overflowed", fiber.at);
@@ -577,6 +643,23 @@ void Emulator::Block(Fiber& fiber) {
   Switch(fiber, *next, false);
 }
 
+void Emulator::YieldToOtherWarps() {
+  Fiber& me = *running_;
+  const uint32_t own = 1u << me.warp;
+  const uint32_t own_is_runnable = runnable_warps_ & own;
+  const uint32_t own_lanes = warps_[me.warp].runnable;
+  if (runnable_warps_ == own_is_runnable) {
+    return;
+  }
+  runnable_warps_ &= ~own;
+  warps_[me.warp].runnable = 0;
+  Fiber* next = TakeRunnable(me);
+  MakeRunnable(me.warp, own_lanes | 1u << me.lane);
+  running_ = next;
+  threadIdx = next->index;
+  Switch(me, *next, false);
+}
+
 Fiber* Emulator::TakeRunnable(const Fiber& after) {
   // The lowest set bit above position, or the lowest of all.
   auto next_bit = [](uint32_t bits, uint32_t position) {
@@ -610,6 +693,14 @@ void Emulator::MakeRunnable(uint32_t warp, uint32_t lanes) {
   }
 }
 
+// Those that waited; nobody does then.
+void Emulator::MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]) {
+  for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
+    MakeRunnable(warp, lanes_of_warps[warp]);
+    lanes_of_warps[warp] = 0;
+  }
+}
+
 // ---- Barriers and warp operations ----
 
 void* Emulator::BarrierAddress(uint32_t generation) const {
@@ -619,6 +710,99 @@ void* Emulator::BarrierAddress(uint32_t generation) const {
 void* Emulator::WarpAddress(uint32_t warp, uint32_t generation) const {
   return tsan_addresses + cta_number_ % kTsanCtas * kTsanAddressesPerCta + 2 + 2 * warp +
          (generation & 1);
+}
+
+void* Emulator::NamedBarrierAddress(uint32_t barrier, uint32_t generation) const {
+  return tsan_addresses + cta_number_ % kTsanCtas * kTsanAddressesPerCta + 2 + 2 * kMaxWarps +
+         2 * barrier + (generation & 1);
+}
+
+void Emulator::ComeToNamedBarrier(uint32_t index, uint32_t num_threads, bool waits, SourceLine at) {
+  Fiber& me = *running_;
+  me.at = at;
+  if (index == 0 || index >= kNumNamedBarriers || num_threads == 0 ||
+      num_threads % kWarpSize != 0) {
+    Fail(me, FaultKind::kDivergentBarrier, "no named barrier has this number or size", at);
+  }
+  NamedBarrier& barrier = named_barriers_[index];
+  if (barrier.num_arrived != 0 && barrier.num_threads != num_threads) {
+    Fail(me, FaultKind::kDivergentBarrier, "threads of one named barrier expect other numbers", at);
+  }
+  const uint32_t generation = barrier.generation;
+  barrier.num_threads = num_threads;
+  if (UnderTsan()) {
+    __tsan_release(NamedBarrierAddress(index, generation));
+  }
+  const bool completes = ++barrier.num_arrived == num_threads;
+  if (completes) {
+    barrier.num_arrived = 0;
+    ++barrier.generation;
+    MakeRunnable(barrier.waiting);
+  }
+  if (waits && !completes) {
+    barrier.waiting[me.warp] |= 1u << me.lane;
+    me.wait = Wait::kNamedBarrier;
+    Block(me);
+    me.wait = Wait::kNothing;
+  } else if (!waits) {
+    YieldToOtherWarps();
+  }
+  if (waits && UnderTsan()) {
+    __tsan_acquire(NamedBarrierAddress(index, generation));
+  }
+}
+
+void Emulator::InitSharedBarrier(void* address, uint32_t count, SourceLine at) {
+  CheckAligned(address, sizeof(uint64_t), at);
+  if (!InSharedMemory(address, sizeof(uint64_t)) || count == 0) {
+    Fail(*running_, FaultKind::kNoBarrier, "mbarrier.init outside of shared memory or of 0", at);
+  }
+  if (UnderTsan()) {
+    __tsan_write_range(address, sizeof(uint64_t));
+  }
+  shared_barriers_.emplace_back();
+  shared_barriers_.back().address = address;
+  shared_barriers_.back().count = count;
+}
+
+SharedBarrier& Emulator::SharedBarrierAt(void* address, SourceLine at) {
+  running_->at = at;
+  for (SharedBarrier& barrier : shared_barriers_) {
+    if (barrier.address == address) {
+      if (UnderTsan()) {
+        __tsan_read_range(address, sizeof(uint64_t));
+      }
+      return barrier;
+    }
+  }
+  Fail(*running_, FaultKind::kNoBarrier, "there is no mbarrier at this address", at);
+}
+
+void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
+  SharedBarrier& barrier = SharedBarrierAt(address, at);
+  if (UnderTsan()) {
+    __tsan_release(address);
+  }
+  if (++barrier.num_arrived == barrier.count) {
+    barrier.num_arrived = 0;
+    ++barrier.phase;
+    MakeRunnable(barrier.waiting);
+  }
+  YieldToOtherWarps();
+}
+
+void Emulator::WaitSharedBarrier(void* address, uint32_t parity, SourceLine at) {
+  Fiber& me = *running_;
+  SharedBarrier& barrier = SharedBarrierAt(address, at);
+  while ((barrier.phase & 1) == parity) {
+    barrier.waiting[me.warp] |= 1u << me.lane;
+    me.wait = Wait::kSharedBarrier;
+    Block(me);
+    me.wait = Wait::kNothing;
+  }
+  if (UnderTsan()) {
+    __tsan_acquire(address);
+  }
 }
 
 BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
@@ -726,7 +910,7 @@ bool Emulator::InSharedMemory(const void* pointer, size_t bytes) const {
 // From here to the wait the hardware may write at any time: the destination is poison meanwhile, so
 // that who reads too early, or still reads what was there, reads NaN.
 void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
-  constexpr size_t kBytes = 16;
+  constexpr size_t kBytes = kCopyBytes;
   Fiber& me = *running_;
   me.at = at;
   CheckAligned(shared, kBytes, at);
@@ -746,14 +930,17 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
     __tsan_write_range(shared, kBytes);
   }
   memset(shared, kPoison, kBytes);
+  unfenced_[static_cast<size_t>(static_cast<uint8_t*>(shared) - shared_) / kBytes] = 1;
   me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups});
 }
 
 void Emulator::Land(const AsyncCopy& copy) {
-  constexpr size_t kBytes = 16;
+  constexpr size_t kBytes = kCopyBytes;
   if (UnderTsan()) {
     __tsan_write_range(copy.shared, kBytes);
   }
+  running_->unfenced.push_back(
+      static_cast<uint32_t>((static_cast<uint8_t*>(copy.shared) - shared_) / ptrdiff_t{kBytes}));
   if (copy.valid) {
     memcpy(copy.shared, copy.global, kBytes);
   } else {
@@ -772,6 +959,17 @@ void Emulator::WaitCopies(uint32_t max_pending) {
     }
   }
   me.copies.resize(kept);
+}
+
+void Emulator::FenceAsyncProxy() {
+  for (const uint32_t place : running_->unfenced) {
+    unfenced_[place] = 0;
+  }
+  running_->unfenced.clear();
+}
+
+bool Emulator::IsUnfenced(const uint8_t* shared) const {
+  return unfenced_[static_cast<size_t>(shared - shared_) / kCopyBytes] != 0;
 }
 
 // ---- Faults ----
@@ -810,7 +1008,7 @@ void Emulator::DescribeFault() {
   int others = 0;
   for (uint32_t i = 0; i < num_threads_ && others < kMaxOthers; ++i) {
     const Fiber& other = fibers_[i];
-    if (other.wait != Wait::kBarrier && other.wait != Wait::kWarp) {
+    if (other.wait == Wait::kNothing || other.wait == Wait::kReturned) {
       continue;
     }
     ++others;
@@ -822,6 +1020,10 @@ void Emulator::DescribeFault() {
            other.lane);
     if (other.wait == Wait::kBarrier) {
       Append("__syncthreads");
+    } else if (other.wait == Wait::kNamedBarrier) {
+      Append("a named barrier");
+    } else if (other.wait == Wait::kSharedBarrier) {
+      Append("an mbarrier");
     } else {
       Append("%s of mask %08x", other.operation->name, other.mask);
     }
@@ -898,6 +1100,54 @@ bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at) {
 void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
   Active(at).CopyAsync16(shared, global, valid, at);
 }
+
+void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at) {
+  Active(at).ComeToNamedBarrier(barrier, num_threads, true, at);
+}
+
+void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at) {
+  Active(at).ComeToNamedBarrier(barrier, num_threads, false, at);
+}
+
+void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at) {
+  Active(at).InitSharedBarrier(barrier, count, at);
+}
+
+void ArriveSharedBarrier(void* barrier, SourceLine at) {
+  Active(at).ArriveSharedBarrier(barrier, at);
+}
+
+void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at) {
+  Active(at).WaitSharedBarrier(barrier, parity, at);
+}
+
+void FenceAsyncProxy() { Active(SourceLine()).FenceAsyncProxy(); }
+
+uint32_t SharedAddress(const void* pointer) {
+  return kSharedWindow + static_cast<uint32_t>(static_cast<const uint8_t*>(pointer) -
+                                               Active(SourceLine()).shared_memory());
+}
+
+const uint8_t* AtSharedAddress(uint32_t address, size_t bytes) {
+  Emulator& emulator = Active(SourceLine());
+  const uint8_t* pointer =
+      emulator.shared_memory() + (ptrdiff_t{address} - ptrdiff_t{kSharedWindow});
+  return emulator.InSharedMemory(pointer, bytes) ? pointer : nullptr;
+}
+
+bool IsUnfenced(const uint8_t* shared) { return Active(SourceLine()).IsUnfenced(shared); }
+
+void RecordRead(const void* pointer, size_t bytes) {
+  if (UnderTsan()) {
+    __tsan_read_range(const_cast<void*>(pointer), bytes);
+  }
+}
+
+uint32_t RunningWarp(SourceLine at) { return Active(at).running().warp; }
+
+void YieldToOtherWarps() { Active(SourceLine()).YieldToOtherWarps(); }
+
+WarpProducts& ProductsOf(uint32_t warp) { return Active(SourceLine()).products(warp); }
 
 void CommitCopies() { ++Active(SourceLine()).running().committed_groups; }
 

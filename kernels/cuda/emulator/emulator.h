@@ -91,6 +91,12 @@ enum class FaultKind : uint8_t {
   kSharedOverrun,  // bytes behind the CTA's shared memory were written
   kStackOverflow,
   kOutsideOfLaunch,
+  kIncompleteBarrier,  // a named barrier that not all came to when the CTA ended
+  kNoBarrier,          // an mbarrier that was not initialised
+  kBadDescriptor,      // of a matrix in shared memory
+  kMissingFence,       // registers or copies that wgmma reads without the fence it needs
+  kOperandChanged,     // of a wgmma, before it was waited for
+  kProductInFlight,    // a thread returned without waiting for its wgmma
 };
 
 struct Fault {
@@ -168,6 +174,17 @@ struct BarrierResult {
 // All threads of the CTA that have not returned.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
+// bar.sync and bar.arrive: the barrier is complete when num_threads threads have come, and then
+// those that wait go on and it starts anew. Barrier 0 is that of __syncthreads.
+inline constexpr uint32_t kNumNamedBarriers = 16;
+void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
+void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
+
+// mbarrier objects, 8 bytes of shared memory.
+void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at);
+void ArriveSharedBarrier(void* barrier, SourceLine at);
+void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
+
 // Of the warp operations below, the last lane of the mask to arrive does the work for all.
 
 uint32_t Lane();
@@ -192,6 +209,29 @@ void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
 void CommitCopies();
 // Until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
+
+// Matrices in shared memory that the thread's copies wrote may be read by wgmma only after this.
+void FenceAsyncProxy();
+
+// ---- Products of a warpgroup: see warpgroup_operation.h ----
+
+struct WgmmaArgs {
+  float* d = nullptr;           // the lane's fragment, num_columns / 2 numbers
+  const uint32_t* a = nullptr;  // the lane's fragment, 4 words; null: a_descriptor
+  uint64_t a_descriptor = 0;
+  uint64_t b_descriptor = 0;
+  uint32_t num_columns = 0;
+  bool b_is_column_major = true;  // K is contiguous; else N is
+  bool accumulates = true;        // else d is overwritten
+  bool is_bf16 = true;
+};
+void RunWgmma(const WgmmaArgs& args, SourceLine at);
+void RunWgmmaFence(SourceLine at);
+void RunWgmmaCommit(SourceLine at);
+void RunWgmmaWait(uint32_t max_pending, SourceLine at);
+
+// An address in the shared window, as descriptors hold it.
+uint32_t SharedAddress(const void* pointer);
 
 // ---- Checks ----
 

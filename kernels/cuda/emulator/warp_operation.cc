@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/cuda/emulator/float16.h"
+
 namespace quire::gpu::emulator {
 namespace {
 
@@ -62,23 +64,6 @@ struct MmaLane {
   const uint32_t* a;
   const uint32_t* b;
 };
-
-using Words = uint32_t __attribute__((vector_size(16)));
-using Floats = float __attribute__((vector_size(16)));
-
-// Four numbers of 16 bits, each in the lower half of its word.
-template <bool kBf16>
-Floats ToFloats(Words bits) {
-  if constexpr (kBf16) {
-    return std::bit_cast<Floats>(bits << 16);
-  } else {  // as portable::FloatFromF16
-    const Words magnitude = (bits & 0x7FFF) << 13;
-    const Words scaled = std::bit_cast<Words>(std::bit_cast<Floats>(magnitude) * 0x1p112F);
-    const auto special = std::bit_cast<Words>((bits & 0x7C00) == 0x7C00);
-    return std::bit_cast<Floats>((special & (magnitude | 0x7F800000)) | (~special & scaled) |
-                                 (bits & 0x8000) << 16);
-  }
-}
 
 // The 16 x 16 matrix a and the 16 x 8 matrix b are put together as words of two neighbours in k,
 // then multiplied row by row, four columns at a time.

@@ -27,6 +27,18 @@ void RunWarpOperation(const WarpOperation& operation, uint32_t mask, void* argum
 
 bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
 
+// ---- For what reads shared memory beside the threads ----
+
+// Null where the address is not in shared memory.
+const uint8_t* AtSharedAddress(uint32_t address, size_t bytes);
+// A copy wrote here and its thread has not called FenceAsyncProxy since it landed.
+bool IsUnfenced(const uint8_t* shared);
+// Lets TSan see a read.
+void RecordRead(const void* pointer, size_t bytes);
+uint32_t RunningWarp(SourceLine at);
+// Every other warp that can run does so before the caller goes on.
+void YieldToOtherWarps();
+
 }  // namespace quire::gpu::emulator
 
 #endif  // QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_

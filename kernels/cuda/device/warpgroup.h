@@ -1,0 +1,270 @@
+// wgmma: matrix products of a warpgroup, four warps from a multiple of four on, for sm_90a alone.
+//
+// A product runs beside the threads that start it. It reads B, and A unless A is in registers, from
+// shared memory through descriptors, and adds to an accumulator in registers. Until it has been
+// waited for, neither may be written and the accumulator not be read.
+//
+// Usage:
+//   CopyAsync16 ...; WaitCopies<0>(); FenceAsyncProxy(); a barrier    // operands are there
+//   FenceAccumulator(d);
+//   FenceWarpgroup();                                                 // registers are there
+//   for k: WarpgroupMma<T, 128>(d, a_descriptor, b_descriptor, k > 0);
+//   CommitProducts();
+//   WaitProducts<0>();
+//   FenceAccumulator(d);
+//
+// Fragments of warp w of the four, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments
+// for wgmma.m64nNk16"), as those of mma.m16n8k16 for rows 16 w to 16 w + 15:
+//   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the one after
+//   d[n][r]: row g + 8 (r >> 1), column 8 n + 2 t + (r & 1)
+//
+// Thread safety: device functions. All threads of the warpgroup call together, from one place.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
+
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+inline constexpr int kWarpgroupSize = 128;
+inline constexpr int kWarpgroupRows = 64;
+
+// ---- Matrices in shared memory ------------------------------------------------------------------
+
+// Rows of 128 bytes, 16-byte units of row r exchanged: unit u lies at u ^ (r % 8). 8 rows are a
+// pattern, which begins at a multiple of 1024 bytes.
+inline constexpr int kSwizzleRowBytes = 128;
+inline constexpr int kSwizzleBytes = 1024;
+QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
+  return row * kSwizzleRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
+// The address in the shared window.
+QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
+#ifdef __CUDACC__
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+#else
+  return emulator::SharedAddress(pointer);
+#endif
+}
+
+// A matrix of such rows. K contiguous: rows are of M or N, stride_bytes from 8 rows to the next 8;
+// leading_bytes does not count. M or N contiguous: rows are of K, stride_bytes likewise,
+// leading_bytes from 64 elements of M or N to the next 64.
+QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return (SharedAddress(start) & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading_bytes >> 4) << 16 |
+         static_cast<uint64_t>(stride_bytes >> 4) << 32 | kSwizzle128;
+}
+
+// The matrix that starts this many bytes later, a multiple of 16.
+QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
+  // No carry into the upper half, which the compiler then knows to be constant.
+  const auto lower = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
+  return (descriptor >> 32 << 32) | lower;
+}
+
+// ---- Order --------------------------------------------------------------------------------------
+
+// What the thread's stores and landed copies wrote to shared memory may be read by products, by
+// those who come to a barrier with the thread after this.
+QUIRE_DEVICE void FenceAsyncProxy() {
+#ifdef __CUDACC__
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  emulator::FenceAsyncProxy();
+#endif
+}
+
+// Before products that read or add to registers which anything but a product has touched.
+QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  emulator::RunWgmmaFence(at);
+#endif
+}
+
+// Closes the group of the products started since the last call.
+QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  emulator::RunWgmmaCommit(at);
+#endif
+}
+
+// Returns when at most kMaxPending groups are in flight.
+template <int kMaxPending>
+QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kMaxPending) : "memory");
+#else
+  emulator::RunWgmmaWait(kMaxPending, at);
+#endif
+}
+
+// Keeps the compiler from moving its own accesses to the accumulator over this place: it does not
+// know that products write it late.
+template <int kTiles>
+QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
+#ifdef __CUDACC__
+  QUIRE_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    QUIRE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      asm volatile("" : "+f"(d[n][r])::"memory");
+    }
+  }
+#endif
+}
+
+// The registers that each thread of the warpgroup has from now on. The CTA's were divided evenly
+// before; who asks for more waits until others have given theirs up.
+template <int kRegisters>
+QUIRE_DEVICE void TakeRegisters() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
+#ifdef __CUDACC__
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int kRegisters>
+QUIRE_DEVICE void GiveUpRegisters() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
+#ifdef __CUDACC__
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+#ifdef __CUDACC__
+
+// Four, 16, 32 and 64 operands of an accumulator.
+#define QUIRE_D4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define QUIRE_D16(n) QUIRE_D4(n), QUIRE_D4((n) + 1), QUIRE_D4((n) + 2), QUIRE_D4((n) + 3)
+#define QUIRE_D32(n) QUIRE_D16(n), QUIRE_D16((n) + 4)
+#define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(8)
+// Their names.
+#define QUIRE_NAMES_32                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
+  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_NAMES_64                         \
+  QUIRE_NAMES_32                               \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47, "   \
+  "%48, %49, %50, %51, %52, %53, %54, %55, "   \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+
+// Operands after the accumulator: A, B, whether to accumulate; then signs and who is transposed.
+#define QUIRE_WGMMA(shape, type, names, operands, accumulates, ...)                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                           \
+               ", 0;\n"                                                                  \
+               "wgmma.mma_async.sync.aligned." shape "k16.f32." type "." type " {" names \
+               "}, " operands ";\n}\n"                                                   \
+               : __VA_ARGS__)
+
+#endif  // __CUDACC__
+
+// d = a * b^T, or d += where accumulates: 64 x kColumns, 64 x 16 and kColumns x 16 elements T, K
+// contiguous in both.
+template <typename T, int kColumns>
+QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
+                               [[maybe_unused]] uint64_t a,
+                               [[maybe_unused]] uint64_t b,
+                               [[maybe_unused]] bool accumulates,
+                               [[maybe_unused]] SourceLine at = SourceLine::Here()) {
+  static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, F16>);
+  static_assert(kColumns == 64 || kColumns == 128);
+#ifdef __CUDACC__
+#define QUIRE_INPUTS "l"(a), "l"(b), "r"(accumulates ? 1 : 0)
+  if constexpr (kColumns == 64 && std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA("m64n64", "bf16", QUIRE_NAMES_32, "%32, %33, p, 1, 1, 0, 0", "%34", QUIRE_D32(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 64) {
+    QUIRE_WGMMA("m64n64", "f16", QUIRE_NAMES_32, "%32, %33, p, 1, 1, 0, 0", "%34", QUIRE_D32(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA("m64n128", "bf16", QUIRE_NAMES_64, "%64, %65, p, 1, 1, 0, 0", "%66", QUIRE_D64
+                : QUIRE_INPUTS);
+  } else {
+    QUIRE_WGMMA("m64n128", "f16", QUIRE_NAMES_64, "%64, %65, p, 1, 1, 0, 0", "%66", QUIRE_D64
+                : QUIRE_INPUTS);
+  }
+#undef QUIRE_INPUTS
+#else
+  emulator::RunWgmma({.d = &d[0][0],
+                      .a_descriptor = a,
+                      .b_descriptor = b,
+                      .num_columns = kColumns,
+                      .b_is_column_major = true,
+                      .accumulates = accumulates,
+                      .is_bf16 = std::is_same_v<T, Bf16>},
+                     at);
+#endif
+}
+
+// d += a * b: 64 x kColumns, 64 x 16 in registers and 16 x kColumns elements T, N contiguous.
+template <typename T, int kColumns>
+QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns / 8][4],
+                                          [[maybe_unused]] const uint32_t (&a)[4],
+                                          [[maybe_unused]] uint64_t b,
+                                          [[maybe_unused]] SourceLine at = SourceLine::Here()) {
+  static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, F16>);
+  static_assert(kColumns == 64 || kColumns == 128);
+#ifdef __CUDACC__
+#define QUIRE_INPUTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)
+  if constexpr (kColumns == 64 && std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA("m64n64",
+                "bf16",
+                QUIRE_NAMES_32,
+                "{%32, %33, %34, %35}, %36, p, 1, 1, 1",
+                "%37",
+                QUIRE_D32(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 64) {
+    QUIRE_WGMMA("m64n64",
+                "f16",
+                QUIRE_NAMES_32,
+                "{%32, %33, %34, %35}, %36, p, 1, 1, 1",
+                "%37",
+                QUIRE_D32(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA(
+        "m64n128", "bf16", QUIRE_NAMES_64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_D64
+        : QUIRE_INPUTS);
+  } else {
+    QUIRE_WGMMA(
+        "m64n128", "f16", QUIRE_NAMES_64, "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_D64
+        : QUIRE_INPUTS);
+  }
+#undef QUIRE_INPUTS
+#else
+  emulator::RunWgmma({.d = &d[0][0],
+                      .a = a,
+                      .b_descriptor = b,
+                      .num_columns = kColumns,
+                      .b_is_column_major = false,
+                      .accumulates = true,
+                      .is_bf16 = std::is_same_v<T, Bf16>},
+                     at);
+#endif
+}
+
+#ifdef __CUDACC__
+#undef QUIRE_WGMMA
+#undef QUIRE_NAMES_64
+#undef QUIRE_NAMES_32
+#undef QUIRE_D64
+#undef QUIRE_D32
+#undef QUIRE_D16
+#undef QUIRE_D4
+#endif
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_

@@ -1,0 +1,373 @@
+#include "kernels/cuda/emulator/warpgroup_operation.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/cuda/emulator/float16.h"
+
+namespace quire::gpu::emulator {
+namespace {
+
+constexpr uint32_t kWarpsOfGroup = 4;
+constexpr uint32_t kRows = 16;   // of a warp
+constexpr uint32_t kDepth = 16;  // K of a product of 16-bit elements
+constexpr uint32_t kUnit = 16;   // bytes; 8 elements
+constexpr uint32_t kPoison = 0xFFFFFFFF;
+
+// ---- Matrices in shared memory ----
+
+// A descriptor taken apart. Bytes.
+struct Matrix {
+  uint32_t start;
+  uint32_t leading;
+  uint32_t stride;
+  uint32_t row_units;  // of the swizzle pattern
+};
+
+Matrix Decode(uint64_t descriptor, SourceLine at) {
+  constexpr uint64_t kField = 0x3FFF;
+  constexpr uint64_t kUsed = kField | kField << 16 | kField << 32 | uint64_t{3} << 62;
+  constexpr uint32_t kRowUnits[4] = {1, 8, 4, 2};
+  Matrix matrix{};
+  matrix.start = static_cast<uint32_t>(descriptor & kField) * kUnit;
+  matrix.leading = static_cast<uint32_t>(descriptor >> 16 & kField) * kUnit;
+  matrix.stride = static_cast<uint32_t>(descriptor >> 32 & kField) * kUnit;
+  matrix.row_units = kRowUnits[descriptor >> 62];
+  if ((descriptor & ~kUsed) != 0) {
+    ReportFault(FaultKind::kBadDescriptor, "a matrix descriptor has bits set that must be 0", at);
+  }
+  if ((matrix.start >> 7 & (matrix.row_units - 1)) != 0) {
+    ReportFault(
+        FaultKind::kBadDescriptor, "a matrix does not start where a swizzle pattern does", at);
+  }
+  return matrix;
+}
+
+// The unit that holds 8 elements: of row `row` of M or N and units of K, or the other way round.
+uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, uint32_t unit) {
+  const uint32_t row_units = matrix.row_units;
+  uint32_t address = matrix.start + row % 8 * row_units * kUnit;
+  if (k_is_contiguous) {
+    address += row / 8 * matrix.stride + unit * (row_units == 1 ? matrix.leading : kUnit);
+  } else if (row_units == 1) {
+    address += unit * matrix.stride + row / 8 * matrix.leading;
+  } else {
+    address +=
+        unit % row_units * kUnit + unit / row_units * matrix.leading + row / 8 * matrix.stride;
+  }
+  return address ^ ((address >> 7 & (row_units - 1)) << 4);
+}
+
+// Fills elements[row][unit][8]. starts: the product starts now, else it is waited for.
+void ReadMatrix(const Matrix& matrix,
+                bool k_is_contiguous,
+                uint32_t first_row,
+                uint32_t num_rows,
+                uint32_t num_units,
+                bool starts,
+                SourceLine at,
+                uint16_t* elements) {
+  for (uint32_t row = first_row; row < first_row + num_rows; ++row) {
+    for (uint32_t unit = 0; unit < num_units; ++unit) {
+      const uint8_t* from = AtSharedAddress(UnitAddress(matrix, k_is_contiguous, row, unit), kUnit);
+      if (from == nullptr) {
+        ReportFault(FaultKind::kOutOfBounds, "a matrix of wgmma outside of shared memory", at);
+      }
+      if (starts && IsUnfenced(from)) {
+        ReportFault(FaultKind::kMissingFence,
+                    "wgmma reads what cp.async wrote and no proxy fence followed",
+                    at);
+      }
+      RecordRead(from, kUnit);
+      memcpy(elements, from, kUnit);
+      elements += kUnit / sizeof(uint16_t);
+    }
+  }
+}
+
+template <bool kBf16>
+void ToFloatArray(const uint16_t* from, size_t count, float* to) {
+  for (size_t i = 0; i < count; i += 4) {
+    const Words words = {from[i], from[i + 1], from[i + 2], from[i + 3]};
+    const Floats floats = ToFloats<kBf16>(words);
+    memcpy(to + i, &floats, sizeof(floats));
+  }
+}
+
+// rows[16][num_columns] += a[16][16] b[16][num_columns]; as mma: from 0, then added.
+void MultiplyAdd(const float* a, const float* b, uint32_t num_columns, float* rows) {
+  constexpr uint32_t kVectors = 8;  // columns of 4 at a time
+  for (uint32_t first = 0; first < num_columns; first += 4 * kVectors) {
+    const uint32_t count = std::min(kVectors, (num_columns - first) / 4);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      Floats sums[kVectors] = {};
+      for (uint32_t k = 0; k < kDepth; ++k) {
+        const float factor = a[row * kDepth + k];
+        for (uint32_t v = 0; v < count; ++v) {
+          Floats column;
+          memcpy(&column, b + k * num_columns + first + 4 * v, sizeof(column));
+          sums[v] += factor * column;
+        }
+      }
+      for (uint32_t v = 0; v < count; ++v) {
+        for (uint32_t i = 0; i < 4; ++i) {
+          rows[row * num_columns + first + 4 * v + i] += sums[v][i];
+        }
+      }
+    }
+  }
+}
+
+// Register i of lane in a fragment of the accumulator.
+size_t AccumulatorIndex(uint32_t lane, uint32_t i, uint32_t num_columns) {
+  return size_t{lane / 4 + i / 2 % 2 * 8} * num_columns + i / 4 * 8 + lane % 4 * 2 + i % 2;
+}
+
+// ---- The warp operations ----
+
+struct StartLane {
+  const WgmmaArgs* args;
+  SourceLine at;
+};
+
+void StartProduct(void* const* lanes, uint32_t /*mask*/) {
+  const WgmmaArgs* args[kWarpSize];
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    args[lane] = static_cast<const StartLane*>(lanes[lane])->args;
+  }
+  const SourceLine at = static_cast<const StartLane*>(lanes[0])->at;
+  const uint32_t warp = RunningWarp(at);
+  const uint32_t first_warp = warp / kWarpsOfGroup * kWarpsOfGroup;
+  WarpProducts& products = ProductsOf(warp);
+  products.Start(args, warp - first_warp, at);
+
+  const size_t last = products.started().size() - 1;
+  for (uint32_t other = first_warp; other < first_warp + kWarpsOfGroup; ++other) {
+    const auto& theirs = ProductsOf(other).started();
+    const auto& mine = products.started()[last];
+    if (theirs.size() > last &&
+        (theirs[last].at.line != mine.at.line || theirs[last].a_descriptor != mine.a_descriptor ||
+         theirs[last].b_descriptor != mine.b_descriptor)) {
+      ReportFault(FaultKind::kDivergentWarp, "warps of one warpgroup are in different wgmma", at);
+    }
+  }
+}
+
+void FenceRegisters(void* const* /*lanes*/, uint32_t /*mask*/) {
+  ProductsOf(RunningWarp(SourceLine())).Fence();
+}
+
+void CommitProducts(void* const* /*lanes*/, uint32_t /*mask*/) {
+  ProductsOf(RunningWarp(SourceLine())).Commit();
+}
+
+struct WaitLane {
+  uint32_t max_pending;
+  SourceLine at;
+};
+
+void WaitForProducts(void* const* lanes, uint32_t /*mask*/) {
+  const auto& lane = *static_cast<const WaitLane*>(lanes[0]);
+  const uint32_t warp = RunningWarp(lane.at);
+  YieldToOtherWarps();
+  ProductsOf(warp).Wait(lane.max_pending, lane.at);
+}
+
+constexpr WarpOperation kStart{"wgmma", &StartProduct, true, false};
+constexpr WarpOperation kFence{"wgmma.fence", &FenceRegisters, true, false};
+constexpr WarpOperation kCommit{"wgmma.commit_group", &CommitProducts, true, false};
+constexpr WarpOperation kWait{"wgmma.wait_group", &WaitForProducts, true, false};
+
+constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
+
+}  // namespace
+
+// ---- A warp's products ----
+
+void WarpProducts::Reset() {
+  started_.clear();
+  accumulators_.clear();
+  products_.clear();
+  committed_groups_ = 0;
+  fenced_ = false;
+}
+
+WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
+  for (Accumulator& accumulator : accumulators_) {
+    if (accumulator.registers[0] == registers) {
+      return &accumulator;
+    }
+  }
+  return nullptr;
+}
+
+// Takes the registers' numbers and leaves NaN.
+void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) {
+  const uint32_t num_columns = lanes[0]->num_columns;
+  const uint32_t num_registers = num_columns / 2;
+  for (const Accumulator& other : accumulators_) {
+    if (lanes[0]->d < other.registers[0] + other.num_registers &&
+        other.registers[0] < lanes[0]->d + num_registers) {
+      ReportFault(FaultKind::kOperandChanged, "accumulators of wgmma in flight overlap", at);
+    }
+  }
+  Accumulator& accumulator = accumulators_.emplace_back();
+  accumulator.num_registers = num_registers;
+  accumulator.rows.resize(size_t{kRows} * num_columns);
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    accumulator.registers[lane] = lanes[lane]->d;
+    for (uint32_t i = 0; i < num_registers; ++i) {
+      accumulator.rows[AccumulatorIndex(lane, i, num_columns)] = lanes[lane]->d[i];
+    }
+    memset(lanes[lane]->d, kPoison & 0xFF, num_registers * sizeof(float));
+  }
+}
+
+void WarpProducts::ReadOperands(const Product& product,
+                                bool starts,
+                                std::vector<uint16_t>& a,
+                                std::vector<uint16_t>& b) {
+  const WgmmaArgs& args = product.args;
+  a.resize(size_t{kRows} * kDepth);
+  b.resize(size_t{kDepth} * args.num_columns);
+  if (args.a != nullptr) {
+    for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+      for (uint32_t i = 0; i < 4; ++i) {
+        const size_t row = lane / 4 + i % 2 * 8;
+        const size_t column = lane % 4 * 2 + i / 2 * 8;
+        a[row * kDepth + column] = static_cast<uint16_t>(product.a_lanes[lane][i]);
+        a[row * kDepth + column + 1] = static_cast<uint16_t>(product.a_lanes[lane][i] >> 16);
+      }
+    }
+  } else {
+    ReadMatrix(Decode(args.a_descriptor, product.at),
+               true,
+               product.warp_of_group * kRows,
+               kRows,
+               kDepth / 8,
+               starts,
+               product.at,
+               a.data());
+  }
+  const bool by_columns = args.b_is_column_major;
+  ReadMatrix(Decode(args.b_descriptor, product.at),
+             by_columns,
+             0,
+             by_columns ? args.num_columns : kDepth,
+             (by_columns ? kDepth : args.num_columns) / 8,
+             starts,
+             product.at,
+             b.data());
+}
+
+void WarpProducts::Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, SourceLine at) {
+  const WgmmaArgs& args = *lanes[0];
+  Product& product = products_.emplace_back();
+  product.args = args;
+  product.warp_of_group = warp_of_group;
+  product.group = committed_groups_;
+  product.at = at;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    product.a_lanes[lane] = lanes[lane]->a;
+  }
+  started_.push_back({at, args.a_descriptor, args.b_descriptor});
+  ReadOperands(product, true, product.a, product.b);
+
+  const bool is_new = Find(args.d) == nullptr;
+  if ((is_new || args.a != nullptr) && !fenced_) {
+    ReportFault(FaultKind::kMissingFence, "no wgmma.fence since registers could change", at);
+  }
+  if (is_new) {
+    AddAccumulator(lanes, at);
+  }
+}
+
+void WarpProducts::Finish(const Product& product, SourceLine at) {
+  ReadOperands(product, false, a_now_, b_now_);
+  if (a_now_ != product.a || b_now_ != product.b) {
+    ReportFault(FaultKind::kOperandChanged,
+                "what a wgmma reads was written between its start and the wait for it",
+                product.at);
+  }
+  const WgmmaArgs& args = product.args;
+  const uint32_t num_columns = args.num_columns;
+  constexpr uint32_t kMaxColumns = 256;
+  float a[kRows * kDepth];
+  float read[kDepth * kMaxColumns];
+  float b[kDepth * kMaxColumns];
+  if (args.is_bf16) {
+    ToFloatArray<true>(product.a.data(), product.a.size(), a);
+    ToFloatArray<true>(product.b.data(), product.b.size(), read);
+  } else {
+    ToFloatArray<false>(product.a.data(), product.a.size(), a);
+    ToFloatArray<false>(product.b.data(), product.b.size(), read);
+  }
+  for (uint32_t k = 0; args.b_is_column_major && k < kDepth; ++k) {
+    for (uint32_t column = 0; column < num_columns; ++column) {
+      b[k * num_columns + column] = read[column * kDepth + k];
+    }
+  }
+  Accumulator* accumulator = Find(args.d);
+  if (accumulator == nullptr) {
+    ReportFault(FaultKind::kOperandChanged, "an accumulator of wgmma was lost", at);
+  }
+  if (!args.accumulates) {
+    std::fill(accumulator->rows.begin(), accumulator->rows.end(), 0.0F);
+  }
+  MultiplyAdd(a, args.b_is_column_major ? b : read, num_columns, accumulator->rows.data());
+}
+
+// Gives the registers their numbers.
+void WarpProducts::Release(size_t index, SourceLine at) {
+  const Accumulator& accumulator = accumulators_[index];
+  const uint32_t num_columns = accumulator.num_registers * 2;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    for (uint32_t i = 0; i < accumulator.num_registers; ++i) {
+      float& value = accumulator.registers[lane][i];
+      if (std::bit_cast<uint32_t>(value) != kPoison) {
+        ReportFault(
+            FaultKind::kOperandChanged, "an accumulator was written before wgmma was done", at);
+      }
+      value = accumulator.rows[AccumulatorIndex(lane, i, num_columns)];
+    }
+  }
+  accumulators_.erase(accumulators_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+void WarpProducts::Wait(uint32_t max_pending, SourceLine at) {
+  size_t done = 0;
+  while (done < products_.size() && products_[done].group + max_pending < committed_groups_) {
+    Finish(products_[done], at);
+    ++done;
+  }
+  products_.erase(products_.begin(), products_.begin() + static_cast<std::ptrdiff_t>(done));
+  for (size_t i = accumulators_.size(); i-- > 0;) {
+    const float* registers = accumulators_[i].registers[0];
+    const bool is_used = std::any_of(products_.begin(), products_.end(), [&](const Product& p) {
+      return p.args.d == registers;
+    });
+    if (!is_used) {
+      Release(i, at);
+    }
+  }
+  fenced_ = false;
+}
+
+// ---- What kernels call ----
+
+void RunWgmma(const WgmmaArgs& args, SourceLine at) {
+  StartLane lane{&args, at};
+  RunWarpOperation(kStart, kWholeWarp, &lane, at);
+}
+
+void RunWgmmaFence(SourceLine at) { RunWarpOperation(kFence, kWholeWarp, nullptr, at); }
+
+void RunWgmmaCommit(SourceLine at) { RunWarpOperation(kCommit, kWholeWarp, nullptr, at); }
+
+void RunWgmmaWait(uint32_t max_pending, SourceLine at) {
+  WaitLane lane{max_pending, at};
+  RunWarpOperation(kWait, kWholeWarp, &lane, at);
+}
+
+}  // namespace quire::gpu::emulator

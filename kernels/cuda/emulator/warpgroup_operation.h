@@ -1,0 +1,107 @@
+// wgmma: products that a warpgroup, four warps from a multiple of four on, starts and waits for.
+//
+// The rules are those of the PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix
+// Descriptor Format", "Shared Memory Matrix Layout", "Register Fragments", "wgmma.fence",
+// "wgmma.commit_group", "wgmma.wait_group" and "Async Proxy"; where its text leaves a layout to
+// pictures, they are read as CUTLASS's canonical layouts (cute/atom/mma_traits_sm90_gmma.hpp).
+//
+// Descriptor, 64 bits; addresses and offsets in units of 16 bytes:
+//   0..13 start | 16..29 leading offset | 32..45 stride offset | 49..51 base offset | 62..63
+//   swizzle swizzle: 0 none, 1: 128 bytes, 2: 64, 3: 32. W, the 16-byte units of a row of the
+//   pattern: 1, 8, 4, 2.
+// Where the 16-byte unit of 8 elements lies, before the swizzle:
+//   K contiguous (row r of M or N, unit u of K):      r % 8 * 16 W + r / 8 * stride + u * 16,
+//                                                     without a swizzle u * leading
+//   M or N contiguous (unit u of M or N, row k of K): u % W * 16 + u / W * leading +
+//                                                     k % 8 * 16 W + k / 8 * stride,
+//                                                     without a swizzle u * stride, k / 8 * leading
+// The swizzle exchanges units: address bits 4 to 6 are xored with bits 7 to 9, with the log2 W
+// lowest of them. It acts on the address, so a pattern begins at a multiple of 128 W; base offset
+// is 0 then.
+//
+// What is asynchronous is done the way that hurts most. An accumulator is NaN from the start of a
+// product until the wait for it. What a product reads, in shared memory and as fragments of A, is
+// read when it is started and again at the wait; a difference is a fault, for who writes there
+// before the wait, or lets another thread do so, or started before the data were there. All other
+// warps run before a wait ends. Faults, besides: a product of which an accumulator or A fragment is
+// not fenced since the last wait; bytes of cp.async without a proxy fence; a descriptor that points
+// outside of shared memory, has bits set that are none of the above, or starts within a swizzle
+// pattern; warps of one warpgroup that start different products; accumulators that overlap; a
+// return with a product that was not waited for.
+//
+// What it cannot see: a fence that precedes a change of registers that no wait follows; ordinary
+// stores, not cp.async, that lack the proxy fence.
+//
+// Thread safety: as the emulator.
+#ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
+#define QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/warp_operation.h"
+
+namespace quire::gpu::emulator {
+
+// A warp's share of the products in flight: 16 of the 64 rows.
+class WarpProducts {
+ public:
+  // What the warps of a warpgroup must agree on.
+  struct Signature {
+    SourceLine at;
+    uint64_t a_descriptor = 0;
+    uint64_t b_descriptor = 0;
+  };
+
+  void Reset();
+  bool in_flight() const { return !products_.empty(); }
+  const std::vector<Signature>& started() const { return started_; }
+
+  // lanes: the arguments of the 32 lanes.
+  void Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, SourceLine at);
+  void Fence() { fenced_ = true; }
+  void Commit() { ++committed_groups_; }
+  void Wait(uint32_t max_pending, SourceLine at);
+
+ private:
+  struct Accumulator {
+    float* registers[kWarpSize] = {};
+    uint32_t num_registers = 0;
+    std::vector<float> rows;  // [16][num_columns]
+  };
+  struct Product {
+    WgmmaArgs args;                           // of lane 0
+    const uint32_t* a_lanes[kWarpSize] = {};  // where A is in registers
+    uint32_t warp_of_group = 0;
+    uint32_t group = 0;
+    std::vector<uint16_t> a;  // [16][16]
+    std::vector<uint16_t> b;  // [16][num_columns]
+    SourceLine at;
+  };
+
+  Accumulator* Find(const float* registers);
+  void AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at);
+  static void ReadOperands(const Product& product,
+                           bool starts,
+                           std::vector<uint16_t>& a,
+                           std::vector<uint16_t>& b);
+  void Finish(const Product& product, SourceLine at);
+  void Release(size_t accumulator, SourceLine at);
+
+  std::vector<Signature> started_;
+  std::vector<Accumulator> accumulators_;
+  std::vector<Product> products_;  // oldest first
+  std::vector<uint16_t> a_now_;
+  std::vector<uint16_t> b_now_;
+  uint32_t committed_groups_ = 0;
+  bool fenced_ = false;
+};
+
+// Of a warp of the running CTA.
+WarpProducts& ProductsOf(uint32_t warp);
+
+}  // namespace quire::gpu::emulator
+
+#endif  // QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_

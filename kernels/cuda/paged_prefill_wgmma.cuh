@@ -1,0 +1,570 @@
+// Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
+// type; what is computed, and for which rows, is as in paged_prefill.cuh. Has never run on a GPU.
+//
+// Work. A CTA computes one PrefillItem of kWgmmaPrefillRows rows of one KV head. It has three
+// warpgroups: one that copies keys and values, and two that compute 64 rows each. A warpgroup whose
+// 64 rows are all past the sequence's end leaves at once.
+//
+// Pipeline. Tiles of K and of V have two buffers each. The copying warpgroup fills them in the
+// order K(0), K(1), V(0), K(2), V(1), ..., the order of use, two copies in flight; cp.async,
+// because blocks of 8 tokens lie anywhere. A computing warpgroup has the products of two tiles in
+// flight and the softmax of one beside them:
+//   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | wait for S(j), softmax | wait for O, P(j)
+// and where registers and shared memory leave nothing else to do, head_dim up to 128, the two take
+// turns in starting products, so that the softmax of one meets the products of the other.
+//
+// Barriers. A buffer has two, of one arrival a warp. Full: the copies have landed, and each thread
+// has made its own visible to products. Free: the products that read it are done. They are objects
+// in shared memory, since the computing warpgroups must not wait for each other there; what only
+// they wait for, turns and their queries, are named barriers.
+//
+// Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes; a panel is one piece
+// of all rows, swizzled (device/warpgroup.h). K is read as the second factor with K contiguous, V
+// with N contiguous: no transposition. P stays in registers, where the accumulator of S has the
+// layout of a first factor.
+//
+// Order of sums. As in paged_prefill.cuh, with tiles of kKeys keys. Bits differ between the two.
+//
+// Arithmetic for an H200, calculated: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's
+// tensor cores, in which 64 KB are copied (32 bytes a cycle) and 232 KB of shared memory are read
+// by products (113 bytes a cycle of 128), and 16384 powers of two are taken (1024 cycles).
+//
+// Source: FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2.
+#ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_
+#define QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/element.h"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/named_barrier.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/shared_barrier.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/device/warpgroup.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/online_softmax.cuh"
+#include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/prefill_rows.cuh"
+
+namespace quire::gpu {
+
+template <typename T, int kDim>
+struct WgmmaShape {
+  using Element = T;
+  static constexpr int kHeadDim = kDim;
+  static constexpr int kRows = kWgmmaPrefillRows;
+  static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupSize;
+  // Changing it changes bits.
+  static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
+  static constexpr int kStages = 2;
+  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kRowChunks = kHeadDim / 8;  // of 16 bytes
+  // Columns of a product with V, and products side by side.
+  static constexpr int kOutColumns = kHeadDim <= 128 ? kHeadDim : 128;
+  static constexpr int kOutParts = kHeadDim / kOutColumns;
+  static constexpr bool kTakesTurns = kHeadDim <= 128;
+
+  // 168 of each thread to begin with.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+
+  // Shared memory: room to align, queries, keys, values, barriers, WgmmaCta.
+  static constexpr int kQueryPanelBytes = kRows * kSwizzleRowBytes;
+  static constexpr int kTilePanelBytes = kKeys * kSwizzleRowBytes;
+  static constexpr int kQueryBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kTileBytes = kPanels * kTilePanelBytes;
+  static constexpr int kNumBarriers = 2 * 2 * kStages;
+  static constexpr int kWarpsOfGroup = kWarpgroupSize / kWarpSize;
+};
+
+// Numbers of named barriers; each is a warpgroup's, counted from here.
+inline constexpr int kTurnBarrier = 1;
+inline constexpr int kQueryBarrier = 3;
+
+// The buffers of K, or of V: the place of a tile, and who may use it.
+template <typename Shape>
+struct TileBuffers {
+  uint8_t* tiles = nullptr;
+  SharedBarrier* full = nullptr;  // [kStages]
+  SharedBarrier* free = nullptr;  // [kStages]
+
+  // i: of the CTA's tiles, from 0.
+  QUIRE_DEVICE uint8_t* Tile(int i) const { return tiles + i % Shape::kStages * Shape::kTileBytes; }
+  QUIRE_DEVICE void WaitUntilFull(int i) const { Full(i).Wait(i / Shape::kStages & 1); }
+  QUIRE_DEVICE void WaitUntilFree(int i) const {
+    if (i >= Shape::kStages) {
+      Free(i).Wait((i / Shape::kStages - 1) & 1);
+    }
+  }
+  // Where warps say so.
+  QUIRE_DEVICE SharedBarrier& Full(int i) const { return full[i % Shape::kStages]; }
+  QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
+};
+
+// One arrival for all that the warp's threads did before.
+QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % kWarpSize == 0) {
+    barrier.Arrive();
+  }
+}
+
+// What all threads of the CTA know.
+template <typename Shape>
+struct WgmmaCta {
+  ItemRows rows;
+  PagedKv kv;
+  uint8_t* queries = nullptr;  // shared memory
+  TileBuffers<Shape> keys;
+  TileBuffers<Shape> values;
+  int first_tile = 0;
+  int num_tiles = 0;
+  int num_consumers = 0;  // warpgroups that have rows
+};
+
+template <typename Shape>
+constexpr int WgmmaSharedBytes() {
+  return kSwizzleBytes + Shape::kQueryBytes + 2 * Shape::kStages * Shape::kTileBytes +
+         Shape::kNumBarriers * static_cast<int>(sizeof(SharedBarrier)) +
+         static_cast<int>(sizeof(WgmmaCta<Shape>));
+}
+
+// ---- The copying warpgroup ----------------------------------------------------------------------
+
+// Lane l has the block of positions 8 l to 8 l + 7 of tile i.
+template <typename Shape>
+QUIRE_DEVICE BlockId FindLaneBlock(const WgmmaCta<Shape>& cta, int i) {
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  int32_t position = (cta.first_tile + i) * Shape::kKeys + lane * 8;
+  bool in_tile = lane < Shape::kKeys / 8;
+  return FindBlock(cta.kv, position, cta.rows.begin, in_tile ? cta.rows.end : 0);
+}
+
+// Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
+// zeros and are not read. block: of FindLaneBlock.
+template <typename Shape>
+QUIRE_DEVICE void CopyPagedTile(
+    uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, BlockId block) {
+  constexpr int kRowsAtOnce = kWarpgroupSize / Shape::kRowChunks;
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
+  const int chunk = thread % Shape::kRowChunks;
+  uint8_t* const panel = buffer + chunk / 8 * Shape::kTilePanelBytes;
+  const uint8_t* const column = plane + chunk * 16;
+  const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
+  const int32_t begin = cta.rows.begin - first_key;
+  const auto num_rows = static_cast<uint32_t>(cta.rows.end - cta.rows.begin);
+  const int64_t block_stride = cta.kv.block_stride;
+  const int32_t slot_stride = cta.kv.key_slot_stride;
+  const int32_t slot_mask = (1 << cta.kv.block_shift) - 1;
+  // By four: the addresses of a whole tile would not fit the registers.
+  QUIRE_UNROLL_BY(4)
+  for (int first = 0; first < Shape::kKeys; first += kRowsAtOnce) {
+    const int row = first + thread / Shape::kRowChunks;
+    const BlockId row_block = __shfl_sync(kWholeWarp, block, row / 8);
+    const int32_t slot = (first_key + row) & slot_mask;
+    const bool valid = static_cast<uint32_t>(row - begin) < num_rows;
+    CopyAsync16(panel + SwizzledOffset(row, chunk % 8),
+                column + row_block * block_stride + slot * slot_stride,
+                valid);
+  }
+}
+
+// The thread's copies but for the latest kMaxPending groups have landed, and products may read
+// them.
+template <int kMaxPending>
+QUIRE_DEVICE void LandCopies() {
+  WaitCopies<kMaxPending>();
+  FenceAsyncProxy();
+}
+
+template <typename Shape>
+QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
+  SharedBarrier* landing = nullptr;  // of the latest copy
+  const auto copy =
+      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, BlockId block) {
+        buffers.WaitUntilFree(i);
+        CopyPagedTile(buffers.Tile(i), plane, cta, i, block);
+        CommitCopies();
+        if (landing != nullptr) {
+          LandCopies<1>();
+          ArriveOfWarp(*landing);
+        }
+        landing = &buffers.Full(i);
+      };
+  const int num_tiles = cta.num_tiles;
+  BlockId earlier_block = kNullBlockId;
+  BlockId block = FindLaneBlock(cta, 0);
+  for (int i = 0; i <= num_tiles; ++i) {
+    const BlockId next_block = FindLaneBlock(cta, i + 1);
+    if (i < num_tiles) {
+      copy(cta.keys, cta.kv.keys, i, block);
+    }
+    if (i > 0) {
+      copy(cta.values, cta.kv.values, i - 1, earlier_block);
+    }
+    earlier_block = block;
+    block = next_block;
+  }
+  LandCopies<0>();
+  ArriveOfWarp(*landing);
+}
+
+// ---- A computing warpgroup ----------------------------------------------------------------------
+
+template <typename Shape>
+using WgmmaScores = float[Shape::kKeys / 8][4];
+template <typename Shape>
+using WgmmaWeights = uint32_t[Shape::kKeys / 16][4];
+template <typename Shape>
+using WgmmaOut = float[Shape::kOutParts][Shape::kOutColumns / 8][4];
+
+// Copies the warpgroup's 64 rows of Q, and waits. Rows past the sequence's become zeros.
+template <typename Shape>
+QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
+                                const AttentionArgs& args,
+                                int consumer) {
+  using T = typename Shape::Element;
+  const auto* q = static_cast<const T*>(args.q);
+  const int first = consumer * kWarpgroupRows;
+  QUIRE_UNROLL_BY(4)
+  for (int i = static_cast<int>(threadIdx.x % kWarpgroupSize);
+       i < kWarpgroupRows * Shape::kRowChunks;
+       i += kWarpgroupSize) {
+    const int row = first + i / Shape::kRowChunks;
+    const int chunk = i % Shape::kRowChunks;
+    const int32_t sequence_row = cta.rows.first_row + row;
+    const bool valid = sequence_row < cta.rows.num_rows;
+    const T* source =
+        q + cta.rows.PlaceOf(valid ? sequence_row : 0, args.q_row_stride, Shape::kHeadDim);
+    CopyAsync16(cta.queries + chunk / 8 * Shape::kQueryPanelBytes + SwizzledOffset(row, chunk % 8),
+                source + chunk * 8,
+                valid);
+  }
+  CommitCopies();
+  WaitCopies<0>();
+  FenceAsyncProxy();
+  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);
+}
+
+// Starts scores = Q K^T, a group. queries: of the warpgroup's rows.
+template <typename Shape>
+QUIRE_DEVICE void StartScores(WgmmaScores<Shape>& scores, uint64_t queries, const uint8_t* keys) {
+  FenceAccumulator(scores);
+  FenceWarpgroup();
+  const uint64_t tile = MakeDescriptor(keys, 0, kSwizzleBytes);
+  QUIRE_UNROLL
+  for (int k = 0; k < Shape::kHeadDim / 16; ++k) {
+    WarpgroupMma<typename Shape::Element, Shape::kKeys>(
+        scores,
+        Advance(queries, k / 4 * Shape::kQueryPanelBytes + k % 4 * 32),
+        Advance(tile, k / 4 * Shape::kTilePanelBytes + k % 4 * 32),
+        k > 0);
+  }
+  CommitProducts();
+}
+
+template <typename Shape>
+QUIRE_DEVICE void FenceOut(WgmmaOut<Shape>& out) {
+  QUIRE_UNROLL
+  for (int part = 0; part < Shape::kOutParts; ++part) {
+    FenceAccumulator(out[part]);
+  }
+}
+
+// Starts out += P V, a group.
+template <typename Shape>
+QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
+                              const WgmmaWeights<Shape>& weights,
+                              const uint8_t* values) {
+  FenceOut<Shape>(out);
+  FenceWarpgroup();
+  const uint64_t tile = MakeDescriptor(values, Shape::kTilePanelBytes, kSwizzleBytes);
+  QUIRE_UNROLL
+  for (int n = 0; n < Shape::kKeys / 16; ++n) {
+    QUIRE_UNROLL
+    for (int part = 0; part < Shape::kOutParts; ++part) {
+      WarpgroupMmaOfRegisters<typename Shape::Element, Shape::kOutColumns>(
+          out[part],
+          weights[n],
+          Advance(tile,
+                  part * (Shape::kOutColumns / 64) * Shape::kTilePanelBytes +
+                      n * 16 * kSwizzleRowBytes));
+    }
+  }
+  CommitProducts();
+}
+
+// Scores of tile i become weights, in place. lane_row: the first of the lane's two, of the
+// sequence. rescale: for what was accumulated with the earlier weights.
+template <typename Shape>
+QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
+                                 SoftmaxState (&states)[2],
+                                 float (&rescale)[2],
+                                 const PrefillParams& params,
+                                 const WgmmaCta<Shape>& cta,
+                                 int32_t lane_row,
+                                 int i) {
+  const AttentionArgs& args = params.prefill.attention;
+  const ItemRows& rows = cta.rows;
+  const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
+  if (!params.has_plain_scores) {
+    ScoreRow score_rows[2];
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int32_t row = lane_row + half * 8;
+      score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
+    }
+    // By 8 keys: with more tanh at a time registers run out.
+    QUIRE_UNROLL
+    for (int n = 0; n < Shape::kKeys / 8; ++n) {
+      float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};
+      ScaleScores(part, MakeScoreRule(args), score_rows, first_key + n * 8);
+      FenceAccumulator(part);
+      QUIRE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        scores[n][r] = part[0][r];
+      }
+    }
+  }
+  if (first_key < rows.common_begin || first_key + Shape::kKeys > rows.common_end) {
+    ScoreRow score_rows[2];
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      score_rows[half].position = rows.PositionOf(lane_row + half * 8);
+      score_rows[half].begin = FirstKey(score_rows[half].position, args.sliding_window);
+    }
+    MaskScores(scores, score_rows, first_key);
+  }
+  const float scale = params.has_plain_scores ? args.scale * args.k_scale * kLog2E : 1.0F;
+  QUIRE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    rescale[half] = UpdateScaledSoftmax(states[half], scores, half, scale);
+  }
+}
+
+// Times 1 changes no bit, so that leaving it out does not either.
+template <typename Shape>
+QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
+  const bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
+  if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
+    QUIRE_UNROLL
+    for (int part = 0; part < Shape::kOutParts; ++part) {
+      RescaleAccumulators(out[part], rescale);
+    }
+  }
+}
+
+// The warp's rows to global memory, through their place in the queries' shared memory: 16 bytes a
+// store. row: the warp's first, of the CTA.
+template <typename Shape>
+QUIRE_DEVICE void StoreWarpRows(const WgmmaOut<Shape>& out,
+                                const SoftmaxState (&states)[2],
+                                const WgmmaCta<Shape>& cta,
+                                const AttentionArgs& args,
+                                int row) {
+  using T = typename Shape::Element;
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  QUIRE_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float sum = RowSum(states[half].sum);
+    const float factor = sum > 0.0F ? args.v_scale / sum : sum;
+    const int lane_row = row + half * 8 + lane / 4;
+    QUIRE_UNROLL
+    for (int chunk = 0; chunk < Shape::kRowChunks; ++chunk) {
+      constexpr int kTiles = Shape::kOutColumns / 8;
+      const float(&tile)[4] = out[chunk / kTiles][chunk % kTiles];
+      uint8_t* to = cta.queries + chunk / 8 * Shape::kQueryPanelBytes +
+                    SwizzledOffset(lane_row, chunk % 8) + lane % 4 * 4;
+      *reinterpret_cast<uint32_t*>(to) =
+          Pack2<T>(tile[2 * half] * factor, tile[2 * half + 1] * factor);
+    }
+  }
+  __syncwarp();
+
+  const int64_t token_stride = int64_t{args.num_heads} * Shape::kHeadDim;
+  QUIRE_UNROLL_BY(4)
+  for (int i = lane; i < kTileRows * Shape::kRowChunks; i += kWarpSize) {
+    const int chunk = i % Shape::kRowChunks;
+    const int from_row = row + i / Shape::kRowChunks;
+    const int32_t sequence_row = cta.rows.first_row + from_row;
+    if (sequence_row < cta.rows.num_rows) {
+      uint32_t words[4];
+      LoadWords<16>(
+          cta.queries + chunk / 8 * Shape::kQueryPanelBytes + SwizzledOffset(from_row, chunk % 8),
+          words);
+      T* to =
+          static_cast<T*>(args.out) + cta.rows.PlaceOf(sequence_row, token_stride, Shape::kHeadDim);
+      StoreWords<16>(to + chunk * 8, words);
+    }
+  }
+}
+
+template <typename Shape>
+QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
+                              const WgmmaCta<Shape>& cta,
+                              int consumer) {
+  using T = typename Shape::Element;
+  const AttentionArgs& args = params.prefill.attention;
+  const int warp = static_cast<int>(threadIdx.x % kWarpgroupSize / kWarpSize);
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // of the CTA
+  const int32_t lane_row = cta.rows.first_row + warp_row + lane / 4;  // of the sequence
+
+  CopyQueryRows<Shape>(cta, args, consumer);
+  const uint64_t queries =
+      MakeDescriptor(cta.queries + consumer * kWarpgroupRows * kSwizzleRowBytes, 0, kSwizzleBytes);
+  const bool takes_turns = Shape::kTakesTurns && cta.num_consumers == 2;
+  const int num_tiles = cta.num_tiles;
+
+  WgmmaScores<Shape> scores;
+  WgmmaWeights<Shape> weights;
+  WgmmaOut<Shape> out = {};
+  SoftmaxState states[2];
+  float rescale[2];
+
+  // ---- The first tile: nothing to add to out yet ----
+  cta.keys.WaitUntilFull(0);
+  StartScores<Shape>(scores, queries, cta.keys.Tile(0));
+  WaitProducts<0>();
+  FenceAccumulator(scores);
+  ArriveOfWarp(cta.keys.Free(0));
+  ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, 0);
+  PackWeights<T, Shape::kKeys>(weights, scores);
+
+  // ---- S of a tile, out of the one before ----
+  for (int i = 1; i < num_tiles; ++i) {
+    cta.keys.WaitUntilFull(i);
+    if (takes_turns && (consumer == 1 || i > 1)) {  // the first warpgroup begins
+      SyncNamedBarrier(kTurnBarrier + consumer, Shape::kConsumers * kWarpgroupSize);
+    }
+    StartScores<Shape>(scores, queries, cta.keys.Tile(i));
+    cta.values.WaitUntilFull(i - 1);
+    StartValues<Shape>(out, weights, cta.values.Tile(i - 1));
+    if (takes_turns && (consumer == 0 || i + 1 < num_tiles)) {
+      ArriveNamedBarrier(kTurnBarrier + 1 - consumer, Shape::kConsumers * kWarpgroupSize);
+    }
+    WaitProducts<1>();
+    FenceAccumulator(scores);
+    ArriveOfWarp(cta.keys.Free(i));
+    ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, i);
+    WaitProducts<0>();
+    FenceOut<Shape>(out);
+    ArriveOfWarp(cta.values.Free(i - 1));
+    Rescale<Shape>(out, rescale);
+    PackWeights<T, Shape::kKeys>(weights, scores);
+  }
+
+  // ---- The last tile's share of out ----
+  cta.values.WaitUntilFull(num_tiles - 1);
+  StartValues<Shape>(out, weights, cta.values.Tile(num_tiles - 1));
+  WaitProducts<0>();
+  FenceOut<Shape>(out);
+
+  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // nobody reads the queries any more
+  StoreWarpRows<Shape>(out, states, cta, args, warp_row);
+}
+
+// ---- Kernel -------------------------------------------------------------------------------------
+
+// Shares out the shared memory and prepares the barriers. By one thread.
+template <typename Shape>
+QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
+                             const PrefillParams& params,
+                             PrefillItem item,
+                             int32_t kv_head,
+                             const ItemRows& rows,
+                             uint8_t* shared) {
+  const AttentionArgs& args = params.prefill.attention;
+  cta.rows = rows;
+  cta.kv = MakePagedKv<typename Shape::Element>(
+      args.cache,
+      args.layer,
+      kv_head,
+      args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
+      params.block_shift);
+  cta.first_tile = rows.begin / Shape::kKeys;
+  cta.num_tiles = (rows.end + Shape::kKeys - 1) / Shape::kKeys - cta.first_tile;
+  cta.num_consumers = rows.first_row + kWarpgroupRows < rows.num_rows ? 2 : 1;
+
+  cta.queries = shared;
+  cta.keys.tiles = cta.queries + Shape::kQueryBytes;
+  cta.values.tiles = cta.keys.tiles + Shape::kStages * Shape::kTileBytes;
+  auto* barriers =
+      reinterpret_cast<SharedBarrier*>(cta.values.tiles + Shape::kStages * Shape::kTileBytes);
+  cta.keys.full = barriers;
+  cta.keys.free = cta.keys.full + Shape::kStages;
+  cta.values.full = cta.keys.free + Shape::kStages;
+  cta.values.free = cta.values.full + Shape::kStages;
+  for (int stage = 0; stage < Shape::kStages; ++stage) {
+    cta.keys.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.keys.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
+    cta.values.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.values.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
+  }
+}
+
+// Grid: num_items * num_kv_heads. Shared memory: WgmmaSharedBytes.
+template <typename T, int kHeadDim>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
+    WgmmaPrefillKernel(const PrefillParams params) {
+  using Shape = WgmmaShape<T, kHeadDim>;
+  const auto num_kv_heads =
+      static_cast<uint32_t>(params.prefill.attention.cache.layout.num_kv_heads);
+  const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
+  const PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads];
+  const ItemRows rows = MakeItemRows(params, item, kv_head, Shape::kRows);
+  if (rows.end <= rows.begin) {
+    return;
+  }
+
+  QUIRE_SHARED_MEMORY(shared);
+  shared += -SharedAddress(shared) & (kSwizzleBytes - 1);
+  auto& cta = *reinterpret_cast<WgmmaCta<Shape>*>(shared + WgmmaSharedBytes<Shape>() -
+                                                  kSwizzleBytes - sizeof(WgmmaCta<Shape>));
+  if (threadIdx.x == 0) {
+    PrepareCta(cta, params, item, kv_head, rows, shared);
+  }
+  __syncthreads();
+
+  // The same in all lanes, and known to be.
+  const int warpgroup = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x / kWarpgroupSize), 0);
+  if (warpgroup == 0) {
+    GiveUpRegisters<Shape::kProducerRegisters>();
+    CopyTiles(cta);
+  } else {
+    TakeRegisters<Shape::kConsumerRegisters>();
+    if (warpgroup <= cta.num_consumers) {
+      ComputeRows<Shape>(params, cta, warpgroup - 1);
+    }
+  }
+}
+
+template <int kHeadDim>
+int RunWgmmaPrefill(const PrefillParams& params, Stream stream) {
+  const AttentionArgs& args = params.prefill.attention;
+  if (args.cache.layout.dtype != args.dtype) {
+    return kUnsupported;
+  }
+  return DispatchElement(args.dtype, [&]<typename T>() {
+    using Shape = WgmmaShape<T, kHeadDim>;
+    const int32_t num_ctas = params.prefill.num_items * args.cache.layout.num_kv_heads;
+    if (num_ctas == 0) {
+      return 0;
+    }
+    return QUIRE_LAUNCH((WgmmaPrefillKernel<T, kHeadDim>),
+                        dim3(static_cast<uint32_t>(num_ctas)),
+                        dim3(Shape::kThreads),
+                        WgmmaSharedBytes<Shape>(),
+                        stream,
+                        params);
+  });
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_

@@ -1,0 +1,8 @@
+// Prefill on warpgroup products for head_dim 256.
+#include "kernels/cuda/paged_prefill_wgmma.cuh"
+
+namespace quire::gpu {
+
+template int RunWgmmaPrefill<256>(const PrefillParams& params, Stream stream);
+
+}  // namespace quire::gpu
