@@ -44,7 +44,6 @@ constexpr GpuApi kApi = {
     .plan_decode = &PlanDecode,
     .decode = &Decode,
     .decode_grid_size = &DecodeGridSize,
-    .prefill_item_rows = &PrefillItemRows,
     .prefill = &Prefill,
     .copy_blocks = &CopyBlocks,
     .quantize_rows = &QuantizeRows,

@@ -60,7 +60,6 @@ struct GpuApi {
   decltype(&PlanDecode) plan_decode = nullptr;
   decltype(&Decode) decode = nullptr;
   decltype(&DecodeGridSize) decode_grid_size = nullptr;
-  decltype(&PrefillItemRows) prefill_item_rows = nullptr;
   decltype(&Prefill) prefill = nullptr;
   decltype(&CopyBlocks) copy_blocks = nullptr;
   decltype(&QuantizeRows) quantize_rows = nullptr;

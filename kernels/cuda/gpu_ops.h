@@ -161,25 +161,25 @@ int Decode(const DecodeArgs& args, Stream stream);
 // CTAs that fill the device with the decode kernel of this type and head_dim.
 int DecodeGridSize(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
-// Prefill: sequences with any number of queries. An item is item_rows rows of (token, head in
-// group) of one sequence, rows counted token by token from the sequence's first query. There are
-// two kernels, with items of their own size: one for every type, head_dim and device, and one on
-// warpgroup products for compute capability 9.0, a cache of type T and a head_dim of 64, 128 or
-// 256.
-inline constexpr int32_t kPrefillRows = 64;
-inline constexpr int32_t kWgmmaPrefillRows = 128;
+// Prefill: sequences with any number of queries. An item is kPrefillRows rows of (token, head in
+// group) of one sequence, rows counted token by token from the sequence's first query.
+inline constexpr int32_t kPrefillRows = 128;
 struct PrefillItem {
   int32_t sequence = 0;
   int32_t first_row = 0;
+};
+// Of the same results to rounding; each by itself deterministic.
+enum class PrefillKernel : uint8_t {
+  kFastest,  // that there is for the types and head_dim on this device
+  kMma,      // products of a warp: every device, type and head_dim
+  kWgmma,    // of a warpgroup: compute capability 9.0, a cache of type T, head_dim 64, 128 or 256
 };
 struct PrefillArgs {
   AttentionArgs attention;
   const PrefillItem* items = nullptr;  // [num_items], longest first is fastest
   int32_t num_items = 0;
-  int32_t item_rows = kPrefillRows;  // or kWgmmaPrefillRows, where PrefillItemRows says so
+  PrefillKernel kernel = PrefillKernel::kFastest;
 };
-// The rows of an item of the kernel that is best for these types and head_dim on this device.
-int PrefillItemRows(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* item_rows);
 int Prefill(const PrefillArgs& args, Stream stream);
 
 // Copies whole blocks of all layers; no dst is also a src or another dst.

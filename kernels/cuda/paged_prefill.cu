@@ -1,4 +1,4 @@
-// Prefill: checks what the kernels take for granted, and picks the one for the item's rows and the
+// Prefill: checks what the kernels take for granted, and picks the one for the device and the
 // head_dim. The attention itself is in paged_prefill.cuh and paged_prefill_wgmma.cuh.
 #include <bit>
 #include <cstdint>
@@ -51,20 +51,6 @@ int CheckWgmma(DType dtype, DType cache_dtype, int32_t head_dim) {
 
 }  // namespace
 
-int PrefillItemRows(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* item_rows) {
-  const int wgmma = CheckWgmma(dtype, cache_dtype, head_dim);
-  if (wgmma != 0 && wgmma != kUnsupported) {
-    return wgmma;
-  }
-  const int error = DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {
-    return DispatchHeadDim(head_dim, []<int kHeadDim>() { return 0; });
-  });
-  if (error == 0) {
-    *item_rows = wgmma == 0 ? kWgmmaPrefillRows : kPrefillRows;
-  }
-  return error;
-}
-
 int Prefill(const PrefillArgs& args, Stream stream) {
   const AttentionArgs& attention = args.attention;
   const KvCacheLayout& layout = attention.cache.layout;
@@ -77,14 +63,16 @@ int Prefill(const PrefillArgs& args, Stream stream) {
   params.num_queries_per_kv_head = attention.num_heads / layout.num_kv_heads;
   params.has_plain_scores = attention.soft_cap <= 0.0F && attention.alibi_slopes == nullptr &&
                             attention.scale * attention.k_scale > 0.0F;
-  if (args.item_rows == kWgmmaPrefillRows) {
+  if (args.kernel != PrefillKernel::kMma) {
     const int error = CheckWgmma(attention.dtype, layout.dtype, layout.head_dim);
-    return error != 0 ? error : DispatchWgmmaHeadDim(layout.head_dim, [&]<int kHeadDim>() {
-      return RunWgmmaPrefill<kHeadDim>(params, stream);
-    });
-  }
-  if (args.item_rows != kPrefillRows) {
-    return kUnsupported;
+    if (error == 0) {
+      return DispatchWgmmaHeadDim(layout.head_dim, [&]<int kHeadDim>() {
+        return RunWgmmaPrefill<kHeadDim>(params, stream);
+      });
+    }
+    if (error != kUnsupported || args.kernel == PrefillKernel::kWgmma) {
+      return error;
+    }
   }
   return DispatchHeadDim(layout.head_dim,
                          [&]<int kHeadDim>() { return RunPrefill<kHeadDim>(params, stream); });

@@ -1,7 +1,7 @@
 // Attention of many queries over a paged context, on tensor cores (mma m16n8k16): prefill, chunked
 // prefill over earlier context, and a single query as well.
 //
-// Work. A CTA computes one PrefillItem of one KV head: kPrefillRows rows of (token, head in group),
+// Work. A CTA computes half a PrefillItem of one KV head: kMmaRows rows of (token, head in group),
 // so that the query heads that share a KV head share its copies. Row r of a sequence is the query
 // at position (seq_len - query_len) + r / num_queries_per_kv_head; what it may attend to follows
 // from the position alone, so that a first prompt, a later chunk and a decode are one case. The
@@ -49,6 +49,9 @@
 
 namespace quire::gpu {
 
+// Rows of a CTA.
+inline constexpr int kMmaRows = kPrefillRows / 2;
+
 // Keys of a tile. Changing it changes bits.
 inline constexpr int kPrefillTileKeys = 64;
 
@@ -65,7 +68,7 @@ struct PrefillShape {
   static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments a warp
   static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of a row tile
   static constexpr int kOutTiles = kHeadDim / 8;              // likewise
-  static constexpr int kThreads = kPrefillRows / kRowsPerWarp * kWarpSize;
+  static constexpr int kThreads = kMmaRows / kRowsPerWarp * kWarpSize;
   static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
   static constexpr bool kQueryInRegisters = kHeadDim <= 64;
   // bf16 queries on an e4m3 cache are f16 times a factor of their row.
@@ -75,11 +78,11 @@ struct PrefillShape {
   // PrefillCta.
   static constexpr int kQueryStride = QueryTile<kHeadDim>::kRowStride;
   static constexpr int kTileStride = KvTile<Cache, kHeadDim>::kRowStride;
-  static constexpr int kQueryBytes = kPrefillRows * kQueryStride;
+  static constexpr int kQueryBytes = kMmaRows * kQueryStride;
   static constexpr int kTileBytes = kPrefillTileKeys * kTileStride;
   static constexpr int kPlaceBytes = 2 * kPrefillTileKeys * static_cast<int>(sizeof(int64_t));
   static constexpr int kFactorBytes =
-      kHasRowFactors ? kPrefillRows * static_cast<int>(sizeof(float)) : 0;
+      kHasRowFactors ? kMmaRows * static_cast<int>(sizeof(float)) : 0;
   static constexpr int kCtaBytes = static_cast<int>(sizeof(PrefillCta));
   static constexpr int kSharedBytes =
       kQueryBytes + 2 * kTileBytes + kPlaceBytes + kFactorBytes + kCtaBytes;
@@ -332,7 +335,7 @@ QUIRE_DEVICE void StoreRows(
 
 // ---- Kernel -------------------------------------------------------------------------------------
 
-// Grid: num_items * num_kv_heads. Shared memory: Shape::kSharedBytes.
+// Grid: num_items * 2 * num_kv_heads. Shared memory: Shape::kSharedBytes.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThreads),
                                       (PrefillShape<T, Cache, kHeadDim>::kMinCtas))
@@ -353,11 +356,12 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
       reinterpret_cast<PrefillCta*>(reinterpret_cast<uint8_t*>(factors) + Shape::kFactorBytes);
   const auto places_of = [&](int tile) { return places + tile % 2 * kPrefillTileKeys; };
 
-  // ---- The CTA's item: kPrefillRows rows of one KV head ----
+  // ---- The CTA's half of an item ----
   const auto num_kv_heads = static_cast<uint32_t>(args.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
-  const PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads];
-  const ItemRows rows = MakeItemRows(params, item, kv_head, kPrefillRows);
+  PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads / 2];
+  item.first_row += static_cast<int32_t>(blockIdx.x / num_kv_heads % 2) * kMmaRows;
+  const ItemRows rows = MakeItemRows(params, item, kv_head, kMmaRows);
   if (rows.end <= rows.begin) {
     return;
   }
@@ -479,7 +483,7 @@ int RunPrefill(const PrefillParams& params, Stream stream) {
   return DispatchCacheElement(
       args.dtype, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
         using Shape = PrefillShape<T, Cache, kHeadDim>;
-        const int32_t num_ctas = params.prefill.num_items * args.cache.layout.num_kv_heads;
+        const int32_t num_ctas = params.prefill.num_items * 2 * args.cache.layout.num_kv_heads;
         if (num_ctas == 0) {
           return 0;
         }

@@ -1,7 +1,7 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
 // type; what is computed, and for which rows, is as in paged_prefill.cuh. Has never run on a GPU.
 //
-// Work. A CTA computes one PrefillItem of kWgmmaPrefillRows rows of one KV head. It has three
+// Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one that copies keys and values, and two that compute 64 rows each. A warpgroup whose
 // 64 rows are all past the sequence's end leaves at once.
 //
@@ -56,7 +56,7 @@ template <typename T, int kDim>
 struct WgmmaShape {
   using Element = T;
   static constexpr int kHeadDim = kDim;
-  static constexpr int kRows = kWgmmaPrefillRows;
+  static constexpr int kRows = kPrefillRows;
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroupSize;
   // Changing it changes bits.

@@ -10,24 +10,32 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/attention_reference.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
 namespace {
 
-// The kernel with items of these rows: every test runs with each.
-class PrefillKernelTest {
- protected:
-  explicit PrefillKernelTest(int32_t item_rows) : item_rows_(item_rows) {}
+// Every test runs with each kernel.
+class KernelUnderTest {
+ public:
+  explicit KernelUnderTest(PrefillKernel kernel) : kernel_(kernel) {}
 
-  int32_t item_rows() const { return item_rows_; }
+  PrefillKernel kernel() const { return kernel_; }
   // Of a tile of keys of head_dim up to 128; the tests cross its borders.
-  int32_t tile_keys() const { return item_rows_ == kWgmmaPrefillRows ? 128 : 64; }
+  int32_t tile_keys() const { return kernel_ == PrefillKernel::kWgmma ? 128 : 64; }
+
+  // Warpgroup products need their device; the emulator is one.
+  bool HasDevice() const {
+    DeviceInfo info;
+    EXPECT_EQ(QueryDevice(0, &info), 0);
+    return kernel_ != PrefillKernel::kWgmma || info.compute_capability == 90;
+  }
 
   bool HasKernelFor(const AttentionProblem& problem) const {
     const bool is_whole = problem.head_dim == 64 || problem.head_dim % 128 == 0;
-    return item_rows_ == kPrefillRows || (problem.cache_dtype == problem.dtype && is_whole);
+    return kernel_ == PrefillKernel::kMma || (problem.cache_dtype == problem.dtype && is_whole);
   }
 
   std::vector<PrefillItem> ItemsOf(const AttentionData& data) const {
@@ -37,7 +45,7 @@ class PrefillKernelTest {
     for (size_t s = 0; s < problem.sequences.size(); ++s) {
       const AttentionSequence& sequence = problem.sequences[s];
       const int32_t num_rows = sequence.seq_len > 0 ? sequence.query_len * group : 0;
-      for (int32_t row = 0; row < num_rows; row += item_rows_) {
+      for (int32_t row = 0; row < num_rows; row += kPrefillRows) {
         items.push_back({static_cast<int32_t>(s), row});
       }
     }
@@ -50,7 +58,7 @@ class PrefillKernelTest {
     args.attention = attention;
     args.items = device_items.data();
     args.num_items = static_cast<int32_t>(items.size());
-    args.item_rows = item_rows_;
+    args.kernel = kernel_;
     return Prefill(args, nullptr);
   }
 
@@ -80,7 +88,7 @@ class PrefillKernelTest {
   }
 
  private:
-  const int32_t item_rows_;
+  const PrefillKernel kernel_;
 };
 
 // The rows of one sequence.
@@ -92,13 +100,19 @@ std::vector<uint16_t> RowsOf(const AttentionData& data,
           out.begin() + data.query_start()[sequence + 1] * width};
 }
 
-std::string NameOfKernel(int32_t item_rows) {
-  return item_rows == kWgmmaPrefillRows ? "Wgmma" : "Mma";
+std::string NameOfKernel(PrefillKernel kernel) {
+  return kernel == PrefillKernel::kWgmma ? "Wgmma" : "Mma";
 }
 
-class PagedPrefillTest : public PrefillKernelTest, public testing::TestWithParam<int32_t> {
+class PagedPrefillTest : public KernelUnderTest, public testing::TestWithParam<PrefillKernel> {
  protected:
-  PagedPrefillTest() : PrefillKernelTest(GetParam()) {}
+  PagedPrefillTest() : KernelUnderTest(GetParam()) {}
+
+  void SetUp() override {
+    if (!HasDevice()) {
+      GTEST_SKIP() << "needs compute capability 9.0";
+    }
+  }
 
   // The outputs of one sequence, computed chunk tokens at a time. Later positions are not in the
   // cache yet when a chunk is computed, and blocks before its window not any more.
@@ -116,17 +130,23 @@ class PagedPrefillTest : public PrefillKernelTest, public testing::TestWithParam
 
 INSTANTIATE_TEST_SUITE_P(Kernels,
                          PagedPrefillTest,
-                         testing::Values(kPrefillRows, kWgmmaPrefillRows),
+                         testing::Values(PrefillKernel::kMma, PrefillKernel::kWgmma),
                          [](const auto& kernel) { return NameOfKernel(kernel.param); });
 
 // ---- Types, sizes, lengths ----------------------------------------------------------------------
 
-using KernelTypesAndSize = std::tuple<int32_t, std::pair<DType, DType>, int32_t>;
+using KernelTypesAndSize = std::tuple<PrefillKernel, std::pair<DType, DType>, int32_t>;
 
-class PagedPrefillTypesTest : public PrefillKernelTest,
+class PagedPrefillTypesTest : public KernelUnderTest,
                               public testing::TestWithParam<KernelTypesAndSize> {
  protected:
-  PagedPrefillTypesTest() : PrefillKernelTest(std::get<0>(GetParam())) {}
+  PagedPrefillTypesTest() : KernelUnderTest(std::get<0>(GetParam())) {}
+
+  void SetUp() override {
+    if (!HasDevice()) {
+      GTEST_SKIP() << "needs compute capability 9.0";
+    }
+  }
 
   AttentionProblem Problem() const {
     AttentionProblem problem;
@@ -151,7 +171,7 @@ TEST_P(PagedPrefillTypesTest, AgreesWithTheReferenceWholeAndOverEarlierContext) 
     problem.num_kv_heads = 1 + i % 2;
     problem.num_heads = problem.num_kv_heads * group;
     // A whole prompt of two items, a chunk that crosses a tile, a single query, padding.
-    const int32_t two_items = item_rows() / group + 2;
+    const int32_t two_items = kPrefillRows / group + 2;
     problem.sequences = {{.query_len = two_items, .seq_len = two_items, .key = 1},
                          {.query_len = 5, .seq_len = tile_keys() + 3, .key = 2},
                          {.query_len = 1, .seq_len = 0, .key = 3},
@@ -205,14 +225,14 @@ std::string NameOfCase(const testing::TestParamInfo<KernelTypesAndSize>& info) {
   auto short_name = [](DType dtype) {
     return dtype == DType::kBF16 ? "Bf16" : dtype == DType::kF16 ? "F16" : "E4m3";
   };
-  auto [item_rows, types, head_dim] = info.param;
-  return NameOfKernel(item_rows) + short_name(types.first) + "Cache" + short_name(types.second) +
+  auto [kernel, types, head_dim] = info.param;
+  return NameOfKernel(kernel) + short_name(types.first) + "Cache" + short_name(types.second) +
          "HeadDim" + std::to_string(head_dim);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
                          PagedPrefillTypesTest,
-                         testing::Combine(testing::Values(kPrefillRows),
+                         testing::Combine(testing::Values(PrefillKernel::kMma),
                                           testing::Values(std::pair{DType::kBF16, DType::kBF16},
                                                           std::pair{DType::kF16, DType::kF16},
                                                           std::pair{DType::kBF16, DType::kF8E4M3},
@@ -222,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(All,
 
 INSTANTIATE_TEST_SUITE_P(OfWholeSwizzledRows,
                          PagedPrefillTypesTest,
-                         testing::Combine(testing::Values(kWgmmaPrefillRows),
+                         testing::Combine(testing::Values(PrefillKernel::kWgmma),
                                           testing::Values(std::pair{DType::kBF16, DType::kBF16},
                                                           std::pair{DType::kF16, DType::kF16}),
                                           testing::Values(64, 128, 256)),
@@ -238,7 +258,8 @@ TEST_P(PagedPrefillTest, EveryGroupIsComputedAlsoThoseOfMoreThan16Heads) {
 
 TEST_P(PagedPrefillTest, ItemsEndAnywhereInTheSequence) {
   // One row less than an item's, just as many, one more; with 3 heads, tokens in two items.
-  for (int32_t query_len : {item_rows() - 1, item_rows(), item_rows() + 1, item_rows() / 2 + 1}) {
+  for (int32_t query_len :
+       {kPrefillRows - 1, kPrefillRows, kPrefillRows + 1, kPrefillRows / 2 + 1}) {
     for (int32_t num_heads : {1, 3}) {
       SCOPED_TRACE(testing::Message() << query_len << " queries of " << num_heads << " heads");
       ExpectPrefills({.num_heads = num_heads,
@@ -450,7 +471,7 @@ TEST_P(PagedPrefillTest, RowsOfAnItemDoNotDependOnWhereItBegins) {
                       .sequences = {{.query_len = 40, .seq_len = 120, .key = 1}}});
   const std::vector<uint16_t> expected = Prefilled(data);
 
-  EXPECT_EQ(Prefilled(data, {{0, 0}, {0, 17}, {0, item_rows()}, {0, 81}, {0, 100}}), expected);
+  EXPECT_EQ(Prefilled(data, {{0, 0}, {0, 17}, {0, kPrefillRows}, {0, 81}, {0, 100}}), expected);
 }
 
 TEST_P(PagedPrefillTest, WhereTheBlocksLieDoesNotChangeTheBits) {
@@ -467,6 +488,69 @@ TEST_P(PagedPrefillTest, WhereTheBlocksLieDoesNotChangeTheBits) {
   }
 }
 
+// ---- The choice of the kernel ------------------------------------------------------------------
+
+class PrefillChoiceTest : public testing::Test {
+ protected:
+  static std::vector<uint16_t> Prefilled(PrefillKernel kernel, const AttentionData& data) {
+    return KernelUnderTest(kernel).Prefilled(data);
+  }
+
+  void SetUp() override {
+    if (!KernelUnderTest(PrefillKernel::kWgmma).HasDevice()) {
+      GTEST_SKIP() << "needs compute capability 9.0";
+    }
+  }
+};
+
+TEST_F(PrefillChoiceTest, TheFastestIsOnWarpgroupProductsWhereThereIsOne) {
+  AttentionProblem problem = MixedBatch();
+  problem.head_dim = 128;
+  AttentionData data(problem);
+
+  const std::vector<uint16_t> fastest = Prefilled(PrefillKernel::kFastest, data);
+
+  EXPECT_EQ(fastest, Prefilled(PrefillKernel::kWgmma, data));
+  EXPECT_NE(fastest, Prefilled(PrefillKernel::kMma, data));  // by rounding
+}
+
+TEST_F(PrefillChoiceTest, TheFastestIsTheGeneralOneElsewhere) {
+  AttentionProblem odd_size = MixedBatch();
+  odd_size.head_dim = 96;
+  AttentionProblem e4m3 = MixedBatch();
+  e4m3.cache_dtype = DType::kF8E4M3;
+  for (const AttentionProblem& problem : {odd_size, e4m3}) {
+    AttentionData data(problem);
+
+    EXPECT_EQ(Prefilled(PrefillKernel::kFastest, data), Prefilled(PrefillKernel::kMma, data));
+  }
+}
+
+TEST_F(PrefillChoiceTest, TheKernelsAgreeToRounding) {
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (int32_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = MixedBatch();
+      problem.dtype = dtype;
+      problem.cache_dtype = dtype;
+      problem.head_dim = head_dim;
+      AttentionData data(problem);
+      const std::vector<uint16_t> mma = Prefilled(PrefillKernel::kMma, data);
+      const std::vector<uint16_t> wgmma = Prefilled(PrefillKernel::kWgmma, data);
+
+      double difference = 0.0;
+      double size = 0.0;
+      for (size_t i = 0; i < mma.size(); ++i) {
+        const double a = DecodeElement(dtype, mma[i]);
+        const double b = DecodeElement(dtype, wgmma[i]);
+        ASSERT_EQ(std::isnan(a), std::isnan(b)) << i;  // rows of padding are not written
+        difference += std::isnan(a) ? 0.0 : (a - b) * (a - b);
+        size += std::isnan(a) ? 0.0 : a * a;
+      }
+      EXPECT_LT(std::sqrt(difference / size), dtype == DType::kBF16 ? 4e-3 : 6e-4) << head_dim;
+    }
+  }
+}
+
 // ---- What is left alone -------------------------------------------------------------------------
 
 TEST_P(PagedPrefillTest, OnlyTheRowsOfTheItemsAreWritten) {
@@ -478,7 +562,7 @@ TEST_P(PagedPrefillTest, OnlyTheRowsOfTheItemsAreWritten) {
   const std::vector<uint16_t> out = Prefilled(data, {{4, 0}, {3, 0}});
 
   std::vector<bool> computed(static_cast<size_t>(data.num_tokens()), false);
-  std::fill_n(computed.begin() + data.query_start()[3], std::min(item_rows() / 2, 45), true);
+  std::fill_n(computed.begin() + data.query_start()[3], std::min(kPrefillRows / 2, 45), true);
   std::fill_n(computed.begin() + data.query_start()[4], 7, true);
   ExpectClose(data, out, &computed);
 }
@@ -488,7 +572,7 @@ TEST_P(PagedPrefillTest, ItemsWithoutRowsOrContextAreLeftAlone) {
                                     {.query_len = 3, .seq_len = 9, .key = 2},
                                     {.query_len = 0, .seq_len = 20, .key = 3}}});
 
-  const std::vector<uint16_t> out = Prefilled(data, {{0, 0}, {1, 0}, {1, item_rows()}, {2, 0}});
+  const std::vector<uint16_t> out = Prefilled(data, {{0, 0}, {1, 0}, {1, kPrefillRows}, {2, 0}});
 
   ExpectClose(data, out);
 }
@@ -531,7 +615,7 @@ TEST_P(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
   good.attention = device.Args();
   good.items = items.data();
   good.num_items = 1;
-  good.item_rows = item_rows();
+  good.kernel = kernel();
 
   PrefillArgs head_dim = good;
   head_dim.attention.cache.layout.head_dim = 72;
@@ -548,12 +632,9 @@ TEST_P(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
   PrefillArgs slots = good;
   slots.attention.cache.layout.key_slot_stride = 128;
 
-  PrefillArgs rows = good;
-  rows.item_rows = 96;
-
   EXPECT_EQ(Prefill(good, nullptr), 0);
   for (const PrefillArgs& args :
-       {rows, head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major, slots}) {
+       {head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major, slots}) {
     EXPECT_EQ(Prefill(args, nullptr), kUnsupported);
   }
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/quantize_rows.h"
+#include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/attention_reference.h"
 #include "tests/kernels/cuda/device_array.h"
 
@@ -188,26 +189,49 @@ TEST(RacesTest, DecodeOfHeadDim64) { ExpectDecode(DType::kBF16, DType::kBF16, 64
 TEST(RacesTest, DecodeOfHeadDim112AndFloat8) { ExpectDecode(DType::kF16, DType::kF8E4M3, 112); }
 TEST(RacesTest, DecodeOfHeadDim256) { ExpectDecode(DType::kF16, DType::kF16, 256); }
 
-// A chunk over earlier context: two items, three tiles of keys.
-void ExpectPrefill(DType dtype, DType cache_dtype, int32_t head_dim) {
-  const AttentionData data({.dtype = dtype,
-                            .cache_dtype = cache_dtype,
-                            .head_dim = head_dim,
-                            .num_heads = 1,
-                            .num_kv_heads = 1,
-                            .sequences = {{.query_len = 70, .seq_len = 135, .key = 1}}});
+// A chunk over earlier context: two items, of which the first has rows in both of its halves, and
+// more tiles of keys than buffers.
+void ExpectPrefill(PrefillKernel kernel, DType dtype, DType cache_dtype, int32_t head_dim) {
+  DeviceInfo info;
+  ASSERT_EQ(QueryDevice(0, &info), 0);
+  if (kernel == PrefillKernel::kWgmma && info.compute_capability != 90) {
+    GTEST_SKIP() << "needs compute capability 9.0";
+  }
+  const AttentionData data(
+      {.dtype = dtype,
+       .cache_dtype = cache_dtype,
+       .head_dim = head_dim,
+       .num_heads = 1,
+       .num_kv_heads = 1,
+       .sequences = {
+           {.query_len = 130, .seq_len = kernel == PrefillKernel::kWgmma ? 390 : 135, .key = 1}}});
   DeviceAttention device(data);
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, kPrefillRows}, {0, 0}});
 
-  ASSERT_EQ(Prefill({.attention = device.Args(), .items = items.data(), .num_items = 2}, nullptr),
-            0);
+  ASSERT_EQ(
+      Prefill({.attention = device.Args(), .items = items.data(), .num_items = 2, .kernel = kernel},
+              nullptr),
+      0);
 
   ExpectClose(data, device.Out());
 }
 
-TEST(RacesTest, PrefillOfHeadDim64) { ExpectPrefill(DType::kBF16, DType::kBF16, 64); }
-TEST(RacesTest, PrefillOfHeadDim112AndFloat8) { ExpectPrefill(DType::kF16, DType::kF8E4M3, 112); }
-TEST(RacesTest, PrefillOfHeadDim256) { ExpectPrefill(DType::kF16, DType::kF16, 256); }
+TEST(RacesTest, PrefillOfHeadDim64) {
+  ExpectPrefill(PrefillKernel::kMma, DType::kBF16, DType::kBF16, 64);
+}
+TEST(RacesTest, PrefillOfHeadDim112AndFloat8) {
+  ExpectPrefill(PrefillKernel::kMma, DType::kF16, DType::kF8E4M3, 112);
+}
+TEST(RacesTest, PrefillOfHeadDim256) {
+  ExpectPrefill(PrefillKernel::kMma, DType::kF16, DType::kF16, 256);
+}
+
+TEST(RacesTest, WgmmaPrefillOfHeadDim64) {
+  ExpectPrefill(PrefillKernel::kWgmma, DType::kBF16, DType::kBF16, 64);
+}
+TEST(RacesTest, WgmmaPrefillOfHeadDim256) {
+  ExpectPrefill(PrefillKernel::kWgmma, DType::kF16, DType::kF16, 256);
+}
 
 TEST(RacesTest, CopyBlocks) {
   constexpr int64_t kBlockBytes = 40000;

@@ -294,6 +294,7 @@ GpuApi Reordering(const GpuApi& below) {
   api.decode = &Later<gpu::DecodeArgs, &GpuApi::decode>;
   api.prefill = &Later<gpu::PrefillArgs, &GpuApi::prefill>;
   api.copy_blocks = &Later<gpu::CopyBlocksArgs, &GpuApi::copy_blocks>;
+  api.quantize_rows = &Later<gpu::QuantizeRowsArgs, &GpuApi::quantize_rows>;
   api.sample = &Later<gpu::SampleArgs, &GpuApi::sample>;
   return api;
 }

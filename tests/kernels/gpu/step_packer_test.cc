@@ -103,14 +103,14 @@ TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
 
 TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {
   Step step;
-  step.Add(20, 20, true);    // 80 rows: two items
+  step.Add(40, 40, true);    // 160 rows: two items
   step.Add(1, 700, true);    // a decode of three splits
-  step.Add(16, 116, false);  // 64 rows: one item, not sampled
+  step.Add(32, 132, false);  // 128 rows: one item, not sampled
 
   const PackedStep packed = Pack(step);
 
   EXPECT_FALSE(packed.is_decode_only);
-  EXPECT_EQ(packed.inputs.num_tokens, 37);
+  EXPECT_EQ(packed.inputs.num_tokens, 73);
   EXPECT_EQ(packed.inputs.max_blocks_per_seq, kColumns);
   EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(1));
   EXPECT_EQ(packed.max_splits, 3);
@@ -119,8 +119,8 @@ TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {
     items.emplace_back(item.sequence, item.first_row);
   }
   // The longest context first: sequence 2 has 100 tokens before its first row.
-  EXPECT_THAT(items, ElementsAre(std::pair(2, 0), std::pair(0, 64), std::pair(0, 0)));
-  EXPECT_THAT(List(packed.inputs.logits_rows, packed.inputs.num_logits), ElementsAre(19, 20));
+  EXPECT_THAT(items, ElementsAre(std::pair(2, 0), std::pair(0, 128), std::pair(0, 0)));
+  EXPECT_THAT(List(packed.inputs.logits_rows, packed.inputs.num_logits), ElementsAre(39, 40));
 }
 
 TEST_F(StepPackerTest, ADecodeThatIsNotSampledKeepsTheStepFromBeingRepeated) {
