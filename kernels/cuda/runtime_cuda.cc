@@ -47,32 +47,24 @@ int CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
 
 int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream) {
+  auto* on = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaErrorNotSupported;
 #if CUDART_VERSION >= 13000
   cudaMemcpyAttributes attributes = {};
   // The sources are read in stream order: a kernel before may have written them.
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   size_t first_of_attributes = 0;
-  const cudaError_t error = cudaMemcpyBatchAsync(to,
-                                                 from,
-                                                 bytes,
-                                                 count,
-                                                 &attributes,
-                                                 &first_of_attributes,
-                                                 1,
-                                                 static_cast<cudaStream_t>(stream));
+  error = cudaMemcpyBatchAsync(to, from, bytes, count, &attributes, &first_of_attributes, 1, on);
+#endif
   if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver) {
     return error;
   }
   cudaGetLastError();  // the driver is older than the call: one by one
-#endif
-  for (size_t i = 0; i < count; ++i) {
-    const cudaError_t error = cudaMemcpyAsync(
-        to[i], from[i], bytes[i], cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
-    if (error != cudaSuccess) {
-      return error;
-    }
+  error = cudaSuccess;
+  for (size_t i = 0; i < count && error == cudaSuccess; ++i) {
+    error = cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, on);
   }
-  return 0;
+  return error;
 }
 
 int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {

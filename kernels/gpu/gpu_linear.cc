@@ -27,10 +27,6 @@ float LoadFloat(const std::byte* at, DType dtype) {
 
 // `count` elements, converted. The source need not be aligned.
 void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t count, void* to) {
-  if (from_dtype == to_dtype) {
-    std::memcpy(to, from, static_cast<size_t>(count * SizeOf(from_dtype)));
-    return;
-  }
   auto* bits = static_cast<uint16_t*>(to);
   for (int64_t i = 0; i < count; ++i) {
     const float value = LoadFloat(from + i * SizeOf(from_dtype), from_dtype);
@@ -108,9 +104,13 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource
   std::vector<uint16_t> converted;
   for (const MatrixView& part : source.parts) {
     const int64_t count = part.rows * cols;
-    converted.resize(static_cast<size_t>(count));
-    Convert(static_cast<const std::byte*>(part.data), part.dtype, dtype, count, converted.data());
-    backend.Upload(next, converted.data(), count * SizeOf(dtype));
+    const void* from = part.data;
+    if (part.dtype != dtype) {
+      converted.resize(static_cast<size_t>(count));
+      Convert(static_cast<const std::byte*>(part.data), part.dtype, dtype, count, converted.data());
+      from = converted.data();
+    }
+    backend.Upload(next, from, count * SizeOf(dtype));
     next += count * SizeOf(dtype);
   }
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));

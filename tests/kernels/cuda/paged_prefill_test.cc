@@ -206,9 +206,9 @@ TEST_P(PagedPrefillTypesTest, AgreesWithTheReferenceAroundTheEndsOfBlocksAndTile
                             block_size - 1,
                             block_size,
                             block_size + 1,
-                            kTileKeys - 1,
-                            kTileKeys,
-                            kTileKeys + 1}) {
+                            tile_keys() - 1,
+                            tile_keys(),
+                            tile_keys() + 1}) {
       // The last query alone, and a chunk that ends there.
       for (int32_t query_len : {1, 9}) {
         problem.sequences.push_back({.query_len = std::min(query_len, std::max(seq_len, 1)),
