@@ -13,7 +13,9 @@ constexpr uint32_t kWarpsOfGroup = 4;
 constexpr uint32_t kRows = 16;   // of a warp
 constexpr uint32_t kDepth = 16;  // K of a product of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes; 8 elements
-constexpr uint32_t kPoison = 0xFFFFFFFF;
+// A signalling NaN: arithmetic on it makes another of it, so that not even a multiplication in
+// place goes unseen.
+constexpr uint32_t kPoison = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
 
@@ -220,7 +222,7 @@ void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) 
     for (uint32_t i = 0; i < num_registers; ++i) {
       accumulator.rows[AccumulatorIndex(lane, i, num_columns)] = lanes[lane]->d[i];
     }
-    memset(lanes[lane]->d, kPoison & 0xFF, num_registers * sizeof(float));
+    std::fill_n(lanes[lane]->d, num_registers, std::bit_cast<float>(kPoison));
   }
 }
 
