@@ -75,6 +75,7 @@ namespace quire::gpu::emulator {
 namespace {
 
 constexpr uint32_t kMaxWarps = kMaxThreads / kWarpSize;
+constexpr uint32_t kMaxSharedBarriers = 64;
 constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 constexpr size_t kCopyBytes = 16;
 
@@ -130,6 +131,13 @@ struct AsyncCopy {
 
 enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
 
+// What cp.async wrote to 16 bytes of shared memory.
+struct CopyMark {
+  bool is_written;
+  uint32_t thread;
+  uint32_t num_fences;  // of the thread when the copy landed; products may read after the next
+};
+
 struct Fiber : Context {
   uint3 index{};
   uint32_t thread = 0;
@@ -144,7 +152,7 @@ struct Fiber : Context {
 
   std::vector<AsyncCopy> copies;
   uint32_t committed_groups = 0;
-  std::vector<uint32_t> unfenced;  // what landed since the last proxy fence, by 16 bytes
+  uint32_t num_fences = 0;  // of the async proxy
 };
 
 // Bit i is lane i.
@@ -229,7 +237,8 @@ class Emulator {
   void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
   void WaitCopies(uint32_t max_pending);
   void FenceAsyncProxy();
-  bool IsUnfenced(const uint8_t* shared) const;
+  bool IsUnfenced(const uint8_t* shared);
+  CopyMark& MarkAt(const void* shared);
   WarpProducts& products(uint32_t warp) { return products_[warp]; }
   [[noreturn]] void Fail(const Fiber& thread, FaultKind kind, const char* what, SourceLine at);
 
@@ -284,13 +293,15 @@ class Emulator {
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
   NamedBarrier named_barriers_[kNumNamedBarriers];
-  std::vector<SharedBarrier> shared_barriers_;
-  WarpProducts products_[kMaxWarps];
-  std::vector<uint8_t> unfenced_;  // by 16 bytes of shared memory: written by a copy, not fenced
+  // In place, as WarpProducts are.
+  SharedBarrier shared_barriers_[kMaxSharedBarriers];
+  uint32_t num_shared_barriers_ = 0;
+  CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
   uint32_t runnable_warps_ = 0;
   uint8_t* shared_ = nullptr;
 
   // Kept from CTA to CTA.
+  WarpProducts* products_ = static_cast<WarpProducts*>(MapPages(sizeof(WarpProducts) * kMaxWarps));
   std::vector<Fiber> fibers_;
   uint8_t* stacks_ = nullptr;
   size_t stack_area_bytes_ = 0;
@@ -319,6 +330,7 @@ Emulator& Active(SourceLine at) {
 }  // namespace
 
 Emulator::~Emulator() {
+  munmap(products_, sizeof(WarpProducts) * kMaxWarps);
   if (stacks_ != nullptr) {
     munmap(stacks_, stack_area_bytes_);
   }
@@ -376,11 +388,11 @@ void Emulator::RunCta(uint3 index) {
   for (NamedBarrier& barrier : named_barriers_) {
     barrier = NamedBarrier();
   }
-  shared_barriers_.clear();
-  for (WarpProducts& products : products_) {
-    products.Reset();
+  num_shared_barriers_ = 0;
+  for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
+    products_[warp].Reset();
   }
-  unfenced_.assign(shared_bytes_ / kCopyBytes + 1, 0);
+  memset(copy_marks_, 0, sizeof(CopyMark) * ((shared_bytes_ + kCopyBytes - 1) / kCopyBytes));
   runnable_warps_ = 0;
   for (uint32_t thread = 0; thread < num_threads_; ++thread) {
     PrepareFiber(thread);
@@ -476,7 +488,7 @@ void Emulator::PrepareFiber(uint32_t thread) {
   fiber.copies.clear();
   fiber.copies.reserve(kReservedCopies);
   fiber.committed_groups = 0;
-  fiber.unfenced.clear();
+  fiber.num_fences = 0;
   fiber.asan_fake_stack = nullptr;
   if (UnderTsan()) {
     fiber.tsan_fiber = __tsan_create_fiber(0);
@@ -538,9 +550,9 @@ void Emulator::CheckEnd() {
       FailAtEnd(FaultKind::kIncompleteBarrier, "not all threads of a named barrier came to it");
     }
   }
-  for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
-    if (products_[warp].started().size() !=
-        products_[warp / kWarpsOfGroup * kWarpsOfGroup].started().size()) {
+  for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
+    const WarpProducts& first = products_[warp / kWarpsOfGroup * kWarpsOfGroup];
+    if (products_[warp].num_started() != first.num_started()) {
       FailAtEnd(FaultKind::kDivergentWarp, "a wgmma was not started by all warps of its warpgroup");
     }
   }
@@ -760,14 +772,19 @@ void Emulator::InitSharedBarrier(void* address, uint32_t count, SourceLine at) {
   if (UnderTsan()) {
     __tsan_write_range(address, sizeof(uint64_t));
   }
-  shared_barriers_.emplace_back();
-  shared_barriers_.back().address = address;
-  shared_barriers_.back().count = count;
+  if (num_shared_barriers_ == kMaxSharedBarriers) {
+    Fail(*running_, FaultKind::kNoBarrier, "too many mbarriers for the emulator", at);
+  }
+  SharedBarrier& barrier = shared_barriers_[num_shared_barriers_++];
+  barrier = SharedBarrier();
+  barrier.address = address;
+  barrier.count = count;
 }
 
 SharedBarrier& Emulator::SharedBarrierAt(void* address, SourceLine at) {
   running_->at = at;
-  for (SharedBarrier& barrier : shared_barriers_) {
+  for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
+    SharedBarrier& barrier = shared_barriers_[i];
     if (barrier.address == address) {
       if (UnderTsan()) {
         __tsan_read_range(address, sizeof(uint64_t));
@@ -930,7 +947,6 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
     __tsan_write_range(shared, kBytes);
   }
   memset(shared, kPoison, kBytes);
-  unfenced_[static_cast<size_t>(static_cast<uint8_t*>(shared) - shared_) / kBytes] = 1;
   me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups});
 }
 
@@ -939,8 +955,7 @@ void Emulator::Land(const AsyncCopy& copy) {
   if (UnderTsan()) {
     __tsan_write_range(copy.shared, kBytes);
   }
-  running_->unfenced.push_back(
-      static_cast<uint32_t>((static_cast<uint8_t*>(copy.shared) - shared_) / ptrdiff_t{kBytes}));
+  MarkAt(copy.shared) = CopyMark{true, running_->thread, running_->num_fences};
   if (copy.valid) {
     memcpy(copy.shared, copy.global, kBytes);
   } else {
@@ -961,15 +976,16 @@ void Emulator::WaitCopies(uint32_t max_pending) {
   me.copies.resize(kept);
 }
 
-void Emulator::FenceAsyncProxy() {
-  for (const uint32_t place : running_->unfenced) {
-    unfenced_[place] = 0;
-  }
-  running_->unfenced.clear();
+void Emulator::FenceAsyncProxy() { ++running_->num_fences; }
+
+CopyMark& Emulator::MarkAt(const void* shared) {
+  return copy_marks_[static_cast<size_t>(static_cast<const uint8_t*>(shared) - shared_) /
+                     kCopyBytes];
 }
 
-bool Emulator::IsUnfenced(const uint8_t* shared) const {
-  return unfenced_[static_cast<size_t>(shared - shared_) / kCopyBytes] != 0;
+bool Emulator::IsUnfenced(const uint8_t* shared) {
+  const CopyMark& mark = MarkAt(shared);
+  return mark.is_written && fibers_[mark.thread].num_fences == mark.num_fences;
 }
 
 // ---- Faults ----

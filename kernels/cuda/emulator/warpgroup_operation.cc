@@ -88,9 +88,18 @@ void ReadMatrix(const Matrix& matrix,
   }
 }
 
+bool IsSame(const uint16_t* a, const uint16_t* b, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (a[i] != b[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 template <bool kBf16>
-void ToFloatArray(const uint16_t* from, size_t count, float* to) {
-  for (size_t i = 0; i < count; i += 4) {
+void ToFloatArray(const uint16_t* from, uint32_t count, float* to) {
+  for (uint32_t i = 0; i < count; i += 4) {
     const Words words = {from[i], from[i + 1], from[i + 2], from[i + 3]};
     const Floats floats = ToFloats<kBf16>(words);
     memcpy(to + i, &floats, sizeof(floats));
@@ -144,13 +153,8 @@ void StartProduct(void* const* lanes, uint32_t /*mask*/) {
   WarpProducts& products = ProductsOf(warp);
   products.Start(args, warp - first_warp, at);
 
-  const size_t last = products.started().size() - 1;
   for (uint32_t other = first_warp; other < first_warp + kWarpsOfGroup; ++other) {
-    const auto& theirs = ProductsOf(other).started();
-    const auto& mine = products.started()[last];
-    if (theirs.size() > last &&
-        (theirs[last].at.line != mine.at.line || theirs[last].a_descriptor != mine.a_descriptor ||
-         theirs[last].b_descriptor != mine.b_descriptor)) {
+    if (!products.AgreesWith(ProductsOf(other), products.num_started() - 1)) {
       ReportFault(FaultKind::kDivergentWarp, "warps of one warpgroup are in different wgmma", at);
     }
   }
@@ -188,17 +192,29 @@ constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
 // ---- A warp's products ----
 
 void WarpProducts::Reset() {
-  started_.clear();
-  accumulators_.clear();
-  products_.clear();
+  num_started_ = 0;
+  num_accumulators_ = 0;
+  first_product_ = 0;
+  num_products_ = 0;
   committed_groups_ = 0;
   fenced_ = false;
 }
 
+bool WarpProducts::AgreesWith(const WarpProducts& other, uint64_t number) const {
+  const auto has = [number](const WarpProducts& products) {
+    return number < products.num_started_ && number + kMaxSignatures >= products.num_started_;
+  };
+  const Signature& a = started_[number % kMaxSignatures];
+  const Signature& b = other.started_[number % kMaxSignatures];
+  return !has(*this) || !has(other) ||
+         (a.at.line == b.at.line && a.a_descriptor == b.a_descriptor &&
+          a.b_descriptor == b.b_descriptor);
+}
+
 WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
-  for (Accumulator& accumulator : accumulators_) {
-    if (accumulator.registers[0] == registers) {
-      return &accumulator;
+  for (uint32_t i = 0; i < num_accumulators_; ++i) {
+    if (accumulators_[i].registers[0] == registers) {
+      return &accumulators_[i];
     }
   }
   return nullptr;
@@ -208,38 +224,37 @@ WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
 void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) {
   const uint32_t num_columns = lanes[0]->num_columns;
   const uint32_t num_registers = num_columns / 2;
-  for (const Accumulator& other : accumulators_) {
+  for (uint32_t i = 0; i < num_accumulators_; ++i) {
+    const Accumulator& other = accumulators_[i];
     if (lanes[0]->d < other.registers[0] + other.num_registers &&
         other.registers[0] < lanes[0]->d + num_registers) {
       ReportFault(FaultKind::kOperandChanged, "accumulators of wgmma in flight overlap", at);
     }
   }
-  Accumulator& accumulator = accumulators_.emplace_back();
+  if (num_accumulators_ == kMaxAccumulators) {
+    ReportFault(FaultKind::kProductInFlight, "too many accumulators for the emulator", at);
+  }
+  Accumulator& accumulator = accumulators_[num_accumulators_++];
   accumulator.num_registers = num_registers;
-  accumulator.rows.resize(size_t{kRows} * num_columns);
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     accumulator.registers[lane] = lanes[lane]->d;
     for (uint32_t i = 0; i < num_registers; ++i) {
       accumulator.rows[AccumulatorIndex(lane, i, num_columns)] = lanes[lane]->d[i];
+      lanes[lane]->d[i] = std::bit_cast<float>(kPoison);
     }
-    std::fill_n(lanes[lane]->d, num_registers, std::bit_cast<float>(kPoison));
   }
 }
 
-void WarpProducts::ReadOperands(const Product& product,
-                                bool starts,
-                                std::vector<uint16_t>& a,
-                                std::vector<uint16_t>& b) {
+void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& operands) {
   const WgmmaArgs& args = product.args;
-  a.resize(size_t{kRows} * kDepth);
-  b.resize(size_t{kDepth} * args.num_columns);
   if (args.a != nullptr) {
     for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
       for (uint32_t i = 0; i < 4; ++i) {
-        const size_t row = lane / 4 + i % 2 * 8;
-        const size_t column = lane % 4 * 2 + i / 2 * 8;
-        a[row * kDepth + column] = static_cast<uint16_t>(product.a_lanes[lane][i]);
-        a[row * kDepth + column + 1] = static_cast<uint16_t>(product.a_lanes[lane][i] >> 16);
+        const uint32_t row = lane / 4 + i % 2 * 8;
+        const uint32_t column = lane % 4 * 2 + i / 2 * 8;
+        const uint32_t pair = product.a_lanes[lane][i];
+        operands.a[row * kDepth + column] = static_cast<uint16_t>(pair);
+        operands.a[row * kDepth + column + 1] = static_cast<uint16_t>(pair >> 16);
       }
     }
   } else {
@@ -250,7 +265,7 @@ void WarpProducts::ReadOperands(const Product& product,
                kDepth / 8,
                starts,
                product.at,
-               a.data());
+               operands.a);
   }
   const bool by_columns = args.b_is_column_major;
   ReadMatrix(Decode(args.b_descriptor, product.at),
@@ -260,12 +275,15 @@ void WarpProducts::ReadOperands(const Product& product,
              (by_columns ? kDepth : args.num_columns) / 8,
              starts,
              product.at,
-             b.data());
+             operands.b);
 }
 
 void WarpProducts::Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, SourceLine at) {
   const WgmmaArgs& args = *lanes[0];
-  Product& product = products_.emplace_back();
+  if (num_products_ == kMaxProducts || args.num_columns > kMaxColumns) {
+    ReportFault(FaultKind::kProductInFlight, "too many wgmma in flight for the emulator", at);
+  }
+  Product& product = ProductAt(num_products_++);
   product.args = args;
   product.warp_of_group = warp_of_group;
   product.group = committed_groups_;
@@ -273,8 +291,8 @@ void WarpProducts::Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, 
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     product.a_lanes[lane] = lanes[lane]->a;
   }
-  started_.push_back({at, args.a_descriptor, args.b_descriptor});
-  ReadOperands(product, true, product.a, product.b);
+  started_[num_started_++ % kMaxSignatures] = {at, args.a_descriptor, args.b_descriptor};
+  ReadOperands(product, true, product.operands);
 
   const bool is_new = Find(args.d) == nullptr;
   if ((is_new || args.a != nullptr) && !fenced_) {
@@ -286,24 +304,25 @@ void WarpProducts::Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, 
 }
 
 void WarpProducts::Finish(const Product& product, SourceLine at) {
-  ReadOperands(product, false, a_now_, b_now_);
-  if (a_now_ != product.a || b_now_ != product.b) {
+  const WgmmaArgs& args = product.args;
+  const uint32_t num_columns = args.num_columns;
+  ReadOperands(product, false, now_);
+  const Operands& operands = product.operands;
+  if (!IsSame(now_.a, operands.a, kRows * kDepth) ||
+      !IsSame(now_.b, operands.b, kDepth * num_columns)) {
     ReportFault(FaultKind::kOperandChanged,
                 "what a wgmma reads was written between its start and the wait for it",
                 product.at);
   }
-  const WgmmaArgs& args = product.args;
-  const uint32_t num_columns = args.num_columns;
-  constexpr uint32_t kMaxColumns = 256;
   float a[kRows * kDepth];
   float read[kDepth * kMaxColumns];
   float b[kDepth * kMaxColumns];
   if (args.is_bf16) {
-    ToFloatArray<true>(product.a.data(), product.a.size(), a);
-    ToFloatArray<true>(product.b.data(), product.b.size(), read);
+    ToFloatArray<true>(operands.a, kRows * kDepth, a);
+    ToFloatArray<true>(operands.b, kDepth * num_columns, read);
   } else {
-    ToFloatArray<false>(product.a.data(), product.a.size(), a);
-    ToFloatArray<false>(product.b.data(), product.b.size(), read);
+    ToFloatArray<false>(operands.a, kRows * kDepth, a);
+    ToFloatArray<false>(operands.b, kDepth * num_columns, read);
   }
   for (uint32_t k = 0; args.b_is_column_major && k < kDepth; ++k) {
     for (uint32_t column = 0; column < num_columns; ++column) {
@@ -314,15 +333,14 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
   if (accumulator == nullptr) {
     ReportFault(FaultKind::kOperandChanged, "an accumulator of wgmma was lost", at);
   }
-  if (!args.accumulates) {
-    std::fill(accumulator->rows.begin(), accumulator->rows.end(), 0.0F);
+  for (uint32_t i = 0; !args.accumulates && i < kRows * num_columns; ++i) {
+    accumulator->rows[i] = 0.0F;
   }
-  MultiplyAdd(a, args.b_is_column_major ? b : read, num_columns, accumulator->rows.data());
+  MultiplyAdd(a, args.b_is_column_major ? b : read, num_columns, accumulator->rows);
 }
 
 // Gives the registers their numbers.
-void WarpProducts::Release(size_t index, SourceLine at) {
-  const Accumulator& accumulator = accumulators_[index];
+void WarpProducts::Release(const Accumulator& accumulator, SourceLine at) {
   const uint32_t num_columns = accumulator.num_registers * 2;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     for (uint32_t i = 0; i < accumulator.num_registers; ++i) {
@@ -334,23 +352,27 @@ void WarpProducts::Release(size_t index, SourceLine at) {
       value = accumulator.rows[AccumulatorIndex(lane, i, num_columns)];
     }
   }
-  accumulators_.erase(accumulators_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+bool WarpProducts::IsInUse(const Accumulator& accumulator) {
+  for (uint32_t i = 0; i < num_products_; ++i) {
+    if (ProductAt(i).args.d == accumulator.registers[0]) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void WarpProducts::Wait(uint32_t max_pending, SourceLine at) {
-  size_t done = 0;
-  while (done < products_.size() && products_[done].group + max_pending < committed_groups_) {
-    Finish(products_[done], at);
-    ++done;
+  while (num_products_ > 0 && ProductAt(0).group + max_pending < committed_groups_) {
+    Finish(ProductAt(0), at);
+    first_product_ = (first_product_ + 1) % kMaxProducts;
+    --num_products_;
   }
-  products_.erase(products_.begin(), products_.begin() + static_cast<std::ptrdiff_t>(done));
-  for (size_t i = accumulators_.size(); i-- > 0;) {
-    const float* registers = accumulators_[i].registers[0];
-    const bool is_used = std::any_of(products_.begin(), products_.end(), [&](const Product& p) {
-      return p.args.d == registers;
-    });
-    if (!is_used) {
-      Release(i, at);
+  for (uint32_t i = num_accumulators_; i-- > 0;) {
+    if (!IsInUse(accumulators_[i])) {
+      Release(accumulators_[i], at);
+      accumulators_[i] = accumulators_[--num_accumulators_];
     }
   }
   fenced_ = false;

@@ -36,28 +36,23 @@
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/warp_operation.h"
 
 namespace quire::gpu::emulator {
 
-// A warp's share of the products in flight: 16 of the 64 rows.
+// A warp's share of the products in flight: 16 of the 64 rows. Zero bytes are an object without
+// any. All in place: what one fiber allocates and another frees or reads is, for TSan, a race.
 class WarpProducts {
  public:
-  // What the warps of a warpgroup must agree on.
-  struct Signature {
-    SourceLine at;
-    uint64_t a_descriptor = 0;
-    uint64_t b_descriptor = 0;
-  };
-
   void Reset();
-  bool in_flight() const { return !products_.empty(); }
-  const std::vector<Signature>& started() const { return started_; }
+  bool in_flight() const { return num_products_ > 0; }
+  uint64_t num_started() const { return num_started_; }
+  // Whether the product of this number, counted from 0, is the same in both; also where it has not
+  // been started or was long ago.
+  bool AgreesWith(const WarpProducts& other, uint64_t number) const;
 
   // lanes: the arguments of the 32 lanes.
   void Start(const WgmmaArgs* const* lanes, uint32_t warp_of_group, SourceLine at);
@@ -66,37 +61,54 @@ class WarpProducts {
   void Wait(uint32_t max_pending, SourceLine at);
 
  private:
+  static constexpr uint32_t kMaxColumns = 256;
+  static constexpr uint32_t kMaxAccumulators = 8;
+  static constexpr uint32_t kMaxProducts = 64;
+  static constexpr uint32_t kMaxSignatures = 256;
+
+  // What the warps of a warpgroup must agree on.
+  struct Signature {
+    SourceLine at;
+    uint64_t a_descriptor;
+    uint64_t b_descriptor;
+  };
+  struct Operands {
+    uint16_t a[16 * 16];
+    uint16_t b[16 * kMaxColumns];  // as it lies in shared memory: rows of M or N, or of K
+  };
   struct Accumulator {
-    float* registers[kWarpSize] = {};
-    uint32_t num_registers = 0;
-    std::vector<float> rows;  // [16][num_columns]
+    float* registers[kWarpSize];
+    uint32_t num_registers;
+    float rows[16 * kMaxColumns];  // [16][num_columns]
   };
   struct Product {
-    WgmmaArgs args;                           // of lane 0
-    const uint32_t* a_lanes[kWarpSize] = {};  // where A is in registers
-    uint32_t warp_of_group = 0;
-    uint32_t group = 0;
-    std::vector<uint16_t> a;  // [16][16]
-    std::vector<uint16_t> b;  // [16][num_columns]
+    WgmmaArgs args;                      // of lane 0
+    const uint32_t* a_lanes[kWarpSize];  // where A is in registers
+    uint32_t warp_of_group;
+    uint32_t group;
+    Operands operands;
     SourceLine at;
   };
 
+  // i: 0 is the oldest.
+  Product& ProductAt(uint32_t i) { return products_[(first_product_ + i) % kMaxProducts]; }
   Accumulator* Find(const float* registers);
   void AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at);
-  static void ReadOperands(const Product& product,
-                           bool starts,
-                           std::vector<uint16_t>& a,
-                           std::vector<uint16_t>& b);
+  static void ReadOperands(const Product& product, bool starts, Operands& operands);
   void Finish(const Product& product, SourceLine at);
-  void Release(size_t accumulator, SourceLine at);
+  static void Release(const Accumulator& accumulator, SourceLine at);
+  bool IsInUse(const Accumulator& accumulator);
 
-  std::vector<Signature> started_;
-  std::vector<Accumulator> accumulators_;
-  std::vector<Product> products_;  // oldest first
-  std::vector<uint16_t> a_now_;
-  std::vector<uint16_t> b_now_;
-  uint32_t committed_groups_ = 0;
-  bool fenced_ = false;
+  Signature started_[kMaxSignatures];
+  uint64_t num_started_;
+  Accumulator accumulators_[kMaxAccumulators];
+  uint32_t num_accumulators_;
+  Product products_[kMaxProducts];
+  uint32_t first_product_;
+  uint32_t num_products_;
+  Operands now_;
+  uint32_t committed_groups_;
+  bool fenced_;
 };
 
 // Of a warp of the running CTA.
