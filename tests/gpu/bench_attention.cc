@@ -163,6 +163,7 @@ struct PrefillCase {
   int32_t batch = 1;
   int32_t chunk = 2048;
   int32_t context = 0;
+  PrefillKernel kernel = PrefillKernel::kMma;
 };
 
 void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
@@ -173,7 +174,8 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   auto batch = AttentionBatch::Make(bench, pool, shape, sequences);
   const std::string name = shape.Name() + ", " + std::to_string(prefill.batch) + " x " +
                            std::to_string(prefill.chunk) + " after " +
-                           std::to_string(prefill.context);
+                           std::to_string(prefill.context) +
+                           (prefill.kernel == PrefillKernel::kWgmma ? ", wgmma" : "");
   if (!batch.has_value()) {
     bench.report().Say("  " + name + ": not enough memory");
     return;
@@ -187,13 +189,22 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   figure.timing = bench.Measure(batch->num_sets(), [&](int set) {
     return Prefill({.attention = batch->Args(set),
                     .items = device_items.as<PrefillItem>(),
-                    .num_items = static_cast<int32_t>(items.size())},
+                    .num_items = static_cast<int32_t>(items.size()),
+                    .kernel = prefill.kernel},
                    bench.stream());
   });
   figure.work = batch->LeastWork();
   figure.error = batch->ProbedError(bench);
   figure.ok = figure.error <= kMaxError && batch->IsFinite(bench);
   bench.Add(figure);
+}
+
+// The other kernel has what these need.
+bool HasWgmma(const Bench& bench, const AttentionShape& shape) {
+  constexpr int32_t kCapability = 90;
+  const bool is_whole = shape.head_dim == 64 || shape.head_dim % 128 == 0;
+  return bench.device().compute_capability == kCapability && is_whole &&
+         shape.cache_dtype == shape.dtype;
 }
 
 std::vector<PrefillCase> PrefillCases(const Bench& bench) {
@@ -245,6 +256,11 @@ void MeasurePrefill(Bench& bench) {
   for (const PrefillCase& prefill : PrefillCases(bench)) {
     if (bench.IsOutOfTime()) {
       return;
+    }
+    if (HasWgmma(bench, prefill.shape)) {
+      PrefillCase with_wgmma = prefill;
+      with_wgmma.kernel = PrefillKernel::kWgmma;
+      Measure(bench, pool, with_wgmma);
     }
     Measure(bench, pool, prefill);
   }

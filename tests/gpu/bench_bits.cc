@@ -145,7 +145,7 @@ void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
   }));
 }
 
-void CheckPrefill(Bench& bench, KvPool& pool) {
+void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::string& name) {
   const AttentionShape shape = Shape(bench, DType::kBF16);
   auto batch = AttentionBatch::Make(
       bench, pool, shape, MixedLengths(bench, bench.Small(300, 20), /*tiny_context=*/90));
@@ -158,7 +158,8 @@ void CheckPrefill(Bench& bench, KvPool& pool) {
     Buffer device_items = Buffer::Of(items);
     const int error = Prefill({.attention = batch->Args(0),
                                .items = device_items.as<PrefillItem>(),
-                               .num_items = static_cast<int32_t>(items.size())},
+                               .num_items = static_cast<int32_t>(items.size()),
+                               .kernel = kernel},
                               bench.stream());
     bench.Wait();
     return error;
@@ -170,8 +171,8 @@ void CheckPrefill(Bench& bench, KvPool& pool) {
   for (int i = 0; i < kRuns; ++i) {
     ok &= comparison.IsSameAfter([&] { return run(-1); });
   }
-  AddCheck(bench, "prefill: run ten times", ok);
-  AddCheck(bench, "prefill: each sequence alone", comparison.IsSameAfter([&] {
+  AddCheck(bench, name + ": run ten times", ok);
+  AddCheck(bench, name + ": each sequence alone", comparison.IsSameAfter([&] {
     int error = 0;
     for (size_t i = 0; i < batch->sequences().size() && error == 0; ++i) {
       error = run(static_cast<int32_t>(i));
@@ -310,7 +311,8 @@ void CheckBits(Bench& bench) {
   {
     KvPool pool(bench);
     CheckDecode(bench, pool, DType::kBF16);
-    CheckPrefill(bench, pool);
+    CheckPrefill(bench, pool, PrefillKernel::kMma, "prefill");
+    CheckPrefill(bench, pool, PrefillKernel::kFastest, "prefill, fastest");
     CheckDecode(bench, pool, DType::kF8E4M3);
   }
   CheckNorm(bench);
