@@ -11,6 +11,10 @@
 
 #include <cublasLt.h>
 
+#if CUBLAS_VERSION < 120900
+#error "the headers of cuBLAS 12.9 or later are needed, for the names of its scaling modes"
+#endif
+
 namespace quire::gpu {
 
 // The functions of the library that are used.

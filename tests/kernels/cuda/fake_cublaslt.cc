@@ -310,6 +310,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }
   fake.last_algorithm = id;
+  fake.last_rows = static_cast<int64_t>(Of(d).cols);
   std::memset(workspace, 0xFF, result.workspaceSize);
   const Description& description = Of(desc);
   const size_t width = Of(a).rows;

@@ -29,6 +29,7 @@ struct FakeCublasLt {
   int heuristics = 0;
   int products = 0;
   int last_algorithm = -1;
+  int64_t last_rows = 0;
 };
 
 // What the library exports: a function of this name and type. The object may be assigned to.

@@ -430,6 +430,7 @@ TEST_F(GemmTest, TilesAreNotLargerThanNeeded) {
   ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
 
   EXPECT_EQ(Fake().products, 1);
+  EXPECT_EQ(Fake().last_rows, 32);
   ExpectRowsNear(operands.y(), operands.Expected(), kOutFeatures, 3e-3, 4e-3);
 }
 
