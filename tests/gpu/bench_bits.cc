@@ -186,12 +186,18 @@ void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::s
 std::vector<int64_t> RowsThatChangeBits(Bench& bench,
                                         void* gemm,
                                         const ProductShape& shape,
+                                        DType dtype,
                                         const std::vector<int64_t>& row_counts) {
   const int64_t most = *std::max_element(row_counts.begin(), row_counts.end());
-  const int64_t x_row_bytes = shape.in_features * SizeOf(DType::kBF16);
+  const int64_t x_row_bytes = shape.in_features * SizeOf(dtype);
   const int64_t y_row_bytes = shape.out_features * SizeOf(shape.y_dtype);
-  Buffer weight = bench.RandomBuffer(DType::kBF16, shape.out_features * shape.in_features, 0.02F);
-  Buffer others = bench.RandomBuffer(DType::kBF16, most * shape.in_features);
+  const bool is_fp8 = dtype == DType::kF8E4M3;
+  Buffer weight =
+      bench.RandomBuffer(dtype, shape.out_features * shape.in_features, is_fp8 ? 2.0F : 0.02F);
+  Buffer others = bench.RandomBuffer(dtype, most * shape.in_features);
+  // The row has one scale, wherever it is.
+  const Buffer x_scales = Buffer::Of(std::vector<float>(static_cast<size_t>(most), 0.01F));
+  const Buffer weight_scales = Fp8Scales(shape.out_features);
   Buffer x(most * x_row_bytes);
   Buffer y(most * y_row_bytes);
   Buffer expected(y_row_bytes);
@@ -206,7 +212,10 @@ std::vector<int64_t> RowsThatChangeBits(Bench& bench,
                            .x = x.at(0),
                            .weight = weight.at(0),
                            .y = y.at(0),
-                           .y_dtype = shape.y_dtype};
+                           .dtype = dtype,
+                           .y_dtype = shape.y_dtype,
+                           .x_scales = is_fp8 ? x_scales.as<float>() : nullptr,
+                           .weight_scales = is_fp8 ? weight_scales.as<float>() : nullptr};
     Require(RunGemm(gemm, args, bench.stream()), "product");
   };
 
@@ -260,17 +269,23 @@ void CheckProducts(Bench& bench) {
     if (bench.IsOutOfTime()) {
       return;
     }
-    const auto changed = RowsThatChangeBits(bench, invariant, shape, all);
-    AddCheck(bench,
-             std::string("batch-invariant product ") + shape.name,
-             changed.empty(),
-             Summary(changed, all.size()));
+    for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      if (dtype == DType::kF8E4M3 && !HasFp8(bench, shape)) {
+        continue;
+      }
+      const auto changed = RowsThatChangeBits(bench, invariant, shape, dtype, all);
+      AddCheck(
+          bench,
+          std::string("batch-invariant product ") + shape.name + " " + std::string(NameOf(dtype)),
+          changed.empty(),
+          Summary(changed, all.size()));
+    }
   }
   // For comparison, not a check: the fastest algorithms, of which each shape is timed first.
   const std::vector<int64_t> some = {1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 192, 256};
   const ProductShape shape = ProductShapes(bench)[0];
-  const auto changed =
-      RowsThatChangeBits(bench, bench.gemm(false), shape, bench.rehearse() ? all : some);
+  const auto changed = RowsThatChangeBits(
+      bench, bench.gemm(false), shape, DType::kBF16, bench.rehearse() ? all : some);
   AddCheck(bench,
            std::string("fastest product ") + shape.name + ", no promise",
            true,

@@ -1,6 +1,7 @@
 // The products of a Llama of 8 billion parameters at the numbers of tokens that steps have. Each is
 // run with the library's fastest algorithm and with the one that gives a row the same bits whatever
-// the number of rows (batch-invariant); what that costs is printed.
+// the number of rows (batch-invariant); those of layers also in FP8, without what quantising their
+// rows takes (quantize_rows among the memory kernels). What that costs and gains is printed.
 #include "tests/gpu/bench_gemm.h"
 
 #include <algorithm>
@@ -23,8 +24,11 @@ double ProbedError(Bench& bench, const GemmArgs& args, const Buffer& squares) {
   Require(ProbeProduct({.rows = args.rows,
                         .out_features = args.out_features,
                         .in_features = args.in_features,
+                        .dtype = args.dtype,
                         .x = args.x,
                         .weight = args.weight,
+                        .x_scales = args.x_scales,
+                        .weight_scales = args.weight_scales,
                         .y = args.y,
                         .y_dtype = args.y_dtype,
                         .num_probes = kProbes,
@@ -37,17 +41,25 @@ double ProbedError(Bench& bench, const GemmArgs& args, const Buffer& squares) {
 
 struct Variant {
   bool batch_invariant;
+  DType dtype;  // of x and weights
   const char* name;
 };
 
-// The time of the fastest, or of the batch-invariant product.
+constexpr Variant kFastest = {false, DType::kBF16, "fastest"};
+constexpr Variant kInvariant = {true, DType::kBF16, "batch-invariant"};
+constexpr Variant kFastestFp8 = {false, DType::kF8E4M3, "fp8 fastest"};
+constexpr Variant kInvariantFp8 = {true, DType::kF8E4M3, "fp8 batch-invariant"};
+
+// The time of one variant of the product.
 double MeasureShape(Bench& bench,
                     const ProductShape& shape,
                     const std::vector<Buffer>& weights,
                     int64_t rows,
                     const Variant& variant) {
   void* gemm = bench.gemm(variant.batch_invariant);
-  Buffer x = bench.RandomBuffer(DType::kBF16, rows * shape.in_features);
+  Buffer x = bench.RandomBuffer(variant.dtype, rows * shape.in_features);
+  const Buffer x_scales = Fp8Scales(rows);
+  const Buffer weight_scales = Fp8Scales(shape.out_features);
   Buffer y(rows * shape.out_features * SizeOf(shape.y_dtype));
   Buffer squares(kProbes * 2 * int64_t{sizeof(float)});
   GemmArgs args = {.rows = rows,
@@ -55,8 +67,12 @@ double MeasureShape(Bench& bench,
                    .in_features = shape.in_features,
                    .x = x.at(0),
                    .y = y.at(0),
-                   .dtype = DType::kBF16,
+                   .dtype = variant.dtype,
                    .y_dtype = shape.y_dtype};
+  if (variant.dtype == DType::kF8E4M3) {
+    args.x_scales = x_scales.as<float>();
+    args.weight_scales = weight_scales.as<float>();
+  }
   const int num_sets = static_cast<int>(weights.size());
 
   Figure figure("gemm",
@@ -72,7 +88,8 @@ double MeasureShape(Bench& bench,
   const auto n = static_cast<double>(shape.out_features);
   const auto k = static_cast<double>(shape.in_features);
   figure.work.flops = 2.0 * m * n * k;
-  figure.work.bytes = 2.0 * (n * k + m * k) + m * n * static_cast<double>(SizeOf(shape.y_dtype));
+  figure.work.bytes = static_cast<double>(SizeOf(variant.dtype)) * (n * k + m * k) +
+                      m * n * static_cast<double>(SizeOf(shape.y_dtype));
 
   // Once more from poison, with the weights the probes are to use.
   y.Poison();
@@ -84,6 +101,26 @@ double MeasureShape(Bench& bench,
               bench.IsFinite(y.at(0), shape.y_dtype, rows * shape.out_features);
   bench.Add(figure);
   return figure.timing.median_us;
+}
+
+std::vector<Buffer> Weights(Bench& bench, const ProductShape& shape, DType dtype) {
+  const int64_t count = shape.out_features * shape.in_features;
+  const double bytes = static_cast<double>(count * SizeOf(dtype));
+  // e4m3 as quantize_rows leaves it: up to 448.
+  const float scale = dtype == DType::kF8E4M3 ? 100.0F : 0.02F;
+  std::vector<Buffer> weights;
+  for (int set = 0; set < bench.NumSets(bytes); ++set) {
+    weights.push_back(bench.RandomBuffer(dtype, count, scale));
+  }
+  return weights;
+}
+
+void AddRatio(
+    Bench& bench, const ProductShape& shape, int64_t rows, const std::string& name, double ratio) {
+  Figure figure("gemm", std::string(shape.name) + ", " + std::to_string(rows) + " rows, " + name);
+  figure.Param("shape", shape.name).Param("rows", rows).Param("ratio", ratio);
+  figure.note = "takes " + std::to_string(ratio) + " times as long";
+  bench.Add(figure);
 }
 
 }  // namespace
@@ -99,6 +136,24 @@ std::vector<ProductShape> ProductShapes(const Bench& bench) {
           {"lm_head", 128256, 4096, DType::kF32}};
 }
 
+bool HasFp8(Bench& bench, const ProductShape& shape) {
+  const GemmArgs args = {.rows = 64,
+                         .out_features = shape.out_features,
+                         .in_features = shape.in_features,
+                         .dtype = DType::kF8E4M3,
+                         .y_dtype = shape.y_dtype};
+  void* gemm = bench.gemm(false);
+  return shape.y_dtype != DType::kF32 && gemm != nullptr && CheckGemm(gemm, args) == 0;
+}
+
+Buffer Fp8Scales(int64_t count) {
+  std::vector<float> scales(static_cast<size_t>(count));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = 0.01F + 1e-4F * static_cast<float>(i % 100);
+  }
+  return Buffer::Of(scales);
+}
+
 double RelativeError(const std::vector<float>& squares) {
   double errors = 0.0;
   double values = 0.0;
@@ -111,8 +166,6 @@ double RelativeError(const std::vector<float>& squares) {
 }
 
 void MeasureGemm(Bench& bench) {
-  constexpr Variant kFastest = {false, "fastest"};
-  constexpr Variant kInvariant = {true, "batch-invariant"};
   if (bench.gemm(false) == nullptr) {
     return;
   }
@@ -121,23 +174,22 @@ void MeasureGemm(Bench& bench) {
     row_counts = {1, 64};
   }
   for (const ProductShape& shape : ProductShapes(bench)) {
-    const int64_t count = shape.out_features * shape.in_features;
-    std::vector<Buffer> weights;
-    for (int set = 0; set < bench.NumSets(2.0 * static_cast<double>(count)); ++set) {
-      weights.push_back(bench.RandomBuffer(DType::kBF16, count, 0.02F));
-    }
+    const bool has_fp8 = HasFp8(bench, shape);
+    const std::vector<Buffer> weights = Weights(bench, shape, DType::kBF16);
+    const std::vector<Buffer> fp8_weights =
+        has_fp8 ? Weights(bench, shape, DType::kF8E4M3) : std::vector<Buffer>();
     for (const int64_t rows : row_counts) {
       if (bench.IsOutOfTime()) {
         return;
       }
       const double fastest = MeasureShape(bench, shape, weights, rows, kFastest);
       const double invariant = MeasureShape(bench, shape, weights, rows, kInvariant);
-      Figure cost("gemm",
-                  std::string(shape.name) + ", " + std::to_string(rows) +
-                      " rows, batch-invariant / fastest");
-      cost.Param("shape", shape.name).Param("rows", rows).Param("ratio", invariant / fastest);
-      cost.note = "takes " + std::to_string(invariant / fastest) + " times as long";
-      bench.Add(cost);
+      AddRatio(bench, shape, rows, "batch-invariant / fastest", invariant / fastest);
+      if (has_fp8) {
+        const double fp8 = MeasureShape(bench, shape, fp8_weights, rows, kFastestFp8);
+        MeasureShape(bench, shape, fp8_weights, rows, kInvariantFp8);
+        AddRatio(bench, shape, rows, "fp8 / bf16", fp8 / fastest);
+      }
     }
   }
 }

@@ -17,6 +17,12 @@ struct ProductShape {
 };
 std::vector<ProductShape> ProductShapes(const Bench& bench);
 
+// Whether the product is one of a layer, which FP8 quantises, and the device has such products.
+bool HasFp8(Bench& bench, const ProductShape& shape);
+
+// Scales of e4m3 rows, all positive.
+Buffer Fp8Scales(int64_t count);
+
 // squares: pairs of squared error and squared value, as the probes write them. Infinite for NaN.
 double RelativeError(const std::vector<float>& squares);
 

@@ -204,6 +204,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
 }
 
 // A warp a probe, in CTAs of one warp.
+template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1) ProbeProductKernel(ProbeProductArgs args) {
   constexpr int64_t kRowStep = 7919;  // primes, so that rows and columns go separate ways
   constexpr int64_t kColumnStep = 104729;
@@ -211,13 +212,16 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1) ProbeProductKernel(ProbeProd
   // The first probe is the last element.
   const int64_t row = (args.rows - 1 + probe * kRowStep) % args.rows;
   const int64_t column = (args.out_features - 1 + probe * kColumnStep) % args.out_features;
-  const auto* x = static_cast<const Bf16*>(args.x) + row * args.in_features;
-  const auto* weight = static_cast<const Bf16*>(args.weight) + column * args.in_features;
+  const auto* x = static_cast<const T*>(args.x) + row * args.in_features;
+  const auto* weight = static_cast<const T*>(args.weight) + column * args.in_features;
   float dot = 0.0F;
   for (int64_t k = threadIdx.x; k < args.in_features; k += kWarpSize) {
     dot += ToFloat(x[k]) * ToFloat(weight[k]);
   }
   dot = WarpSum(dot);
+  if constexpr (std::is_same_v<T, F8E4M3>) {
+    dot *= args.x_scales[row] * args.weight_scales[column];
+  }
   if (threadIdx.x == 0) {
     const int64_t at = row * args.out_features + column;
     const float y = args.y_dtype == DType::kF32 ? static_cast<const float*>(args.y)[at]
@@ -304,12 +308,12 @@ int ProbeAttention(const ProbeAttentionArgs& args, Stream stream) {
 }
 
 int ProbeProduct(const ProbeProductArgs& args, Stream stream) {
-  return QUIRE_LAUNCH(ProbeProductKernel,
-                      dim3(static_cast<uint32_t>(args.num_probes)),
-                      dim3(kWarpSize),
-                      0,
-                      stream,
-                      args);
+  const auto launch = [&](auto kernel) {
+    return QUIRE_LAUNCH(
+        kernel, dim3(static_cast<uint32_t>(args.num_probes)), dim3(kWarpSize), 0, stream, args);
+  };
+  return args.dtype == DType::kF8E4M3 ? launch(ProbeProductKernel<F8E4M3>)
+                                      : launch(ProbeProductKernel<Bf16>);
 }
 
 }  // namespace quire::gpu

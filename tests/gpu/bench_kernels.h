@@ -47,8 +47,11 @@ struct ProbeProductArgs {
   int64_t rows = 0;
   int64_t out_features = 0;
   int64_t in_features = 0;
-  const void* x = nullptr;       // bf16
-  const void* weight = nullptr;  // bf16
+  DType dtype = DType::kBF16;  // of x and weight: bf16 or e4m3
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const float* x_scales = nullptr;       // [rows], e4m3 only
+  const float* weight_scales = nullptr;  // [out_features], e4m3 only
   const void* y = nullptr;
   DType y_dtype = DType::kBF16;  // bf16 or f32
   int32_t num_probes = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/quantize_rows.h"
 #include "tests/gpu/bench.h"
 
 namespace quire::gpu {
@@ -103,6 +104,31 @@ void MeasureActivation(Bench& bench, int32_t num_tokens) {
   });
   figure.work.bytes = bytes;
   figure.ok = AreFinite(bench, outs, kType);
+  bench.Add(figure);
+}
+
+void MeasureQuantizeRows(Bench& bench, int32_t num_tokens) {
+  const int32_t width = bench.Small(14336, 256);
+  const int64_t count = int64_t{num_tokens} * width;
+  const double bytes = static_cast<double>(count) * (2 + 1);
+  const int num_sets = bench.NumSets(bytes);
+  const auto ins = RandomSets(bench, num_sets, kType, count);
+  const auto outs = PoisonedSets(num_sets, count * SizeOf(DType::kF8E4M3));
+  Buffer scales(num_tokens * int64_t{sizeof(float)});
+
+  Figure figure("memory", Named("quantize_rows", num_tokens));
+  figure.Param("num_tokens", num_tokens).Param("width", width);
+  figure.timing = bench.Measure(num_sets, [&](int set) {
+    return QuantizeRows({.num_rows = num_tokens,
+                         .width = width,
+                         .in = Set(ins, set).at(0),
+                         .dtype = kType,
+                         .out = Set(outs, set).at(0),
+                         .scales = scales.as<float>()},
+                        bench.stream());
+  });
+  figure.work.bytes = bytes;
+  figure.ok = AreFinite(bench, outs, DType::kF8E4M3);
   bench.Add(figure);
 }
 
@@ -243,6 +269,7 @@ void MeasureMemoryKernels(Bench& bench) {
     MeasurePrepareAttention(bench, num_tokens, kType);
     MeasurePrepareAttention(bench, num_tokens, DType::kF8E4M3);
     MeasureActivation(bench, num_tokens);
+    MeasureQuantizeRows(bench, num_tokens);
     MeasureEmbed(bench, num_tokens);
   }
   MeasureCopyBlocks(bench, bench.Small(256, 2));
