@@ -193,6 +193,9 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
   }
   const DType stored = config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
   dtype_ = options_.dtype.value_or(stored);
+  if (options_.quantization == GpuQuantization::kFp8) {
+    QUIRE_RETURN_IF_ERROR(GpuLinear::CheckFp8(library_, dtype_, gemm_));
+  }
   num_heads_ = config.num_heads;
   head_dim_ = config.head_dim;
   const int32_t group = config.num_heads / config.num_kv_heads;
@@ -486,13 +489,6 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary
                                 &gemm);
   if (error != 0) {
     return DeviceError(std::string("products: ") + library.api().error_text(error));
-  }
-  if (options.quantization == GpuQuantization::kFp8) {
-    const absl::Status status = GpuLinear::CheckFp8(library, options.dtype, gemm);
-    if (!status.ok()) {
-      library.api().destroy_gemm(gemm);
-      return status;
-    }
   }
   return std::unique_ptr<KernelBackend>(std::make_unique<GpuBackend>(library, options, gemm));
 }

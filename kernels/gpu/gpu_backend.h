@@ -45,7 +45,7 @@ struct GpuBackendOptions {
 };
 
 // Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, without a library
-// for products, or when it has no products for the quantization on this device.
+// for products. PrepareFor: the same, too, when the library has none for the quantization.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

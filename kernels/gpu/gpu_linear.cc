@@ -160,23 +160,19 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
       new GpuLinear(cols, num_rows, std::move(weight), std::move(scales), std::move(bias)));
 }
 
-absl::Status GpuLinear::CheckFp8(const GpuLibrary& library,
-                                 std::optional<DType> dtype,
-                                 void* gemm) {
+absl::Status GpuLinear::CheckFp8(const GpuLibrary& library, DType dtype, void* gemm) {
   constexpr int64_t kAnySize = 256;
   constexpr float kAnyBias = 0.0F;
   int error = 0;
-  for (const DType y_dtype : {dtype.value_or(DType::kBF16), dtype.value_or(DType::kF16)}) {
-    for (const float* bias : {&kAnyBias, static_cast<const float*>(nullptr)}) {
-      error = error != 0 ? error
-                         : library.api().check_gemm(gemm,
-                                                    {.rows = kAnySize,
-                                                     .out_features = kAnySize,
-                                                     .in_features = kAnySize,
-                                                     .bias = bias,
-                                                     .dtype = DType::kF8E4M3,
-                                                     .y_dtype = y_dtype});
-    }
+  for (const float* bias : {&kAnyBias, static_cast<const float*>(nullptr)}) {
+    error = error != 0 ? error
+                       : library.api().check_gemm(gemm,
+                                                  {.rows = kAnySize,
+                                                   .out_features = kAnySize,
+                                                   .in_features = kAnySize,
+                                                   .bias = bias,
+                                                   .dtype = DType::kF8E4M3,
+                                                   .y_dtype = dtype});
   }
   if (error == 0) {
     return absl::OkStatus();

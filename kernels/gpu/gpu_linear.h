@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -37,9 +36,8 @@ class GpuLinear final : public PackedLinear {
                                                                KernelBackend& backend);
 
   // Whether the device has the products that PackFp8's weights need, with and without a bias, for
-  // activations of `dtype` or, without one, of both types. Errors: kFailedPrecondition, reason
-  // DEVICE.
-  static absl::Status CheckFp8(const GpuLibrary& library, std::optional<DType> dtype, void* gemm);
+  // activations of `dtype`. Errors: kFailedPrecondition, reason DEVICE.
+  static absl::Status CheckFp8(const GpuLibrary& library, DType dtype, void* gemm);
 
   int64_t in_features() const override { return in_features_; }
   int64_t out_features() const override { return out_features_; }

@@ -117,6 +117,7 @@ class Served {
   }
 
   ModelRunner* operator->() { return runner_.get(); }
+  Model& model() { return *model_; }
 
  private:
   std::unique_ptr<KernelBackend> backend_;
@@ -276,6 +277,32 @@ TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
   }
 }
 
+// All memory of the model is there already; only what FP8 quantises into grows, and what was
+// recorded must go all the same. (ASan sees who reads what was freed.)
+TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) {
+  Served graphs(dir_.path(),
+                MakeGpuBackend({.use_graphs = true, .quantization = GpuQuantization::kFp8}));
+  Served eager(dir_.path(),
+               MakeGpuBackend({.use_graphs = false, .quantization = GpuQuantization::kFp8}));
+  ModelRunner::Slice decode = {.sequence = 0, .tokens = {5}};
+  for (Served* served : {&graphs, &eager}) {
+    ASSERT_TRUE(served->model().Reserve(512, 8).ok());
+    ASSERT_EQ((*served)->AddSequence(), 0);
+    ASSERT_EQ((*served)->AddSequence(), 1);
+    (*served)->Feed(0, RandomPrompt(100, 7), 100);
+  }
+
+  for (int step = 0; step < 8; ++step) {
+    if (step == 4) {
+      const std::vector<TokenId> longer = RandomPrompt(140, 8);
+      ASSERT_EQ(graphs->Feed(1, longer, 140), eager->Feed(1, longer, 140));
+    }
+    const auto expected = eager->Run({decode});
+    ASSERT_EQ(graphs->Run({decode}), expected) << step;
+    decode.tokens = {Greedy(expected.front())};
+  }
+}
+
 TEST_F(GpuStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   for (const auto quantization : kQuantizations) {
     const auto batch = Decode({.quantization = quantization}, {5, 13, 29}, /*steps=*/4);
@@ -379,6 +406,28 @@ TEST(GpuBackendTest, Fp8WeightsGoThroughTheStagingMemoryInOrder) {
     const double expected = kCols * static_cast<double>(n + 1) + 4096.0;
     ASSERT_NEAR(gpu::ToFloat(products[n]), expected, kBf16Rounding * expected) << n;
   }
+}
+
+// Of an older GPU or library: a product of 16 bits is none of 8.
+TEST(GpuBackendTest, Fp8IsRefusedWhereTheLibraryHasNoSuchProducts) {
+  ModelDir dir;
+  WriteRandomModel(DecoderConfig("LlamaForCausalLM"), /*seed=*/1, &dir);
+  auto library = GpuLibrary::Open(DeviceName(), 0);
+  ASSERT_TRUE(library.ok()) << library.status();
+  gpu::GpuApi without_fp8 = library->api();
+  without_fp8.check_gemm = [](void*, const gpu::GemmArgs& args) {
+    const bool is_missing = args.dtype == DType::kF8E4M3 && args.bias != nullptr;
+    return is_missing ? gpu::kUnsupported : 0;
+  };
+  auto backend = CreateGpuBackend(GpuLibrary(without_fp8, library->device()), kFp8);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+
+  auto model = LoadModel(dir.path(), **backend, nullptr);
+
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(model.status().message()).find("no FP8 products"), std::string::npos)
+      << model.status();
 }
 
 TEST(GpuBackendTest, Fp8RefusesWidthsThatItsProductsDoNotTake) {
