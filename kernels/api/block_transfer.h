@@ -1,8 +1,8 @@
 // Transfers move whole blocks between the KV pool and host memory: swapping.
 //
 // Thread safety: value types.
-// Source:        PagedAttention, Kwon et al. 2023, section 4.5. A block is one piece of memory here,
-//                so that swapping it is one copy.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5. A block is one piece of memory, so
+//                that swapping it is one copy.
 #ifndef QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 #define QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 
