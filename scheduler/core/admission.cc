@@ -36,6 +36,7 @@ AllocStatus Admit(const SequenceGroup& group, const StepLimits& limits, const Ro
       num_blocks += DivCeil(sequence.num_tokens(), limits.block_size_tokens);
     }
   }
+  num_blocks -= room.num_shared_blocks;
   int64_t num_available = int64_t{room.num_free_blocks} - room.num_watermark_blocks;
   bool has_room =
       num_blocks <= num_available && group.num_live_sequences() <= room.num_free_handles;

@@ -30,6 +30,7 @@ struct Room {
   int32_t num_free_handles = 0;
   int32_t num_free_blocks = 0;
   int32_t num_watermark_blocks = 0;  // 0 when nothing runs
+  int32_t num_shared_blocks = 0;     // of the group, that others hold and it finds in the cache
 };
 
 // Whether a sequence of so many tokens can still get one more.

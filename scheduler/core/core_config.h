@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "common/base/sip_hash.h"
+
 namespace quire {
 
 struct CoreConfig {
@@ -14,6 +16,9 @@ struct CoreConfig {
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
   // before somebody must be preempted. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
+  // Whether a request begins with blocks that another one of the same salt has computed.
+  bool prefix_caching = false;
+  Hash128 block_hash_key;  // secret, drawn once per process
 };
 
 }  // namespace quire

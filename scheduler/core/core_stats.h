@@ -18,10 +18,13 @@ struct CoreStats {
   int32_t num_free_blocks = 0;
   int32_t num_used_blocks = 0;     // referenced by a block table
   int32_t num_pending_blocks = 0;  // released, fenced until the running step is answered
+  int32_t num_cached_blocks = 0;   // found by their contents; used, pending and free ones
   int64_t num_stored_tokens = 0;   // tokens whose K and V lie in used blocks
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included
+  int64_t num_prefix_queried_tokens = 0;   // of sequences that looked for cached blocks
+  int64_t num_prefix_hit_tokens = 0;       // of them, found and not computed
   int64_t num_tokens_committed = 0;
   int64_t num_preemptions = 0;
   int64_t num_recomputed_tokens = 0;

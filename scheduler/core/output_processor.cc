@@ -162,6 +162,7 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       continue;
     }
     ++state.counters.num_non_finite;
+    state.epoch->kv_cache.Unpublish(sequence.table);  // nobody may build on it
     if (sequence.CountNonFinite() < kMaxNonFinite) {
       to_recompute.push_back(slice.group);
     } else {

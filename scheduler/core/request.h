@@ -5,6 +5,7 @@
 #define QUIRE_SCHEDULER_CORE_REQUEST_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -20,6 +21,8 @@ struct Request {
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   int32_t max_tokens = 16;                // output tokens of each sequence, >= 1
   std::vector<TokenId> stop_token_ids;    // end a sequence once min_tokens exist; few, any order
+  std::string cache_salt;                 // only requests of the same salt share blocks
+  bool bypasses_prefix_cache = false;     // neither takes cached blocks nor leaves any
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 };

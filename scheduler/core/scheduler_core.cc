@@ -26,6 +26,9 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   state_->last_limits = limits;
   for (auto it = state_->groups.begin(); it != state_->groups.end();) {
     SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
+    for (Sequence& sequence : group.sequences()) {
+      sequence.block_hashes.clear();  // blocks may be of another size now
+    }
     if (!FitsEver(group, limits)) {
       state_->FinishGroup(group, FinishReason::kNoCapacity);
     }
@@ -133,6 +136,7 @@ CoreStats SchedulerCore::stats() const {
     stats.num_free_blocks = kv_cache.pool().num_free_blocks();
     stats.num_used_blocks = kv_cache.pool().num_used_blocks();
     stats.num_pending_blocks = kv_cache.pool().num_pending_blocks();
+    stats.num_cached_blocks = kv_cache.num_cached_blocks();
     stats.num_stored_tokens = kv_cache.num_stored_tokens();
   }
   return stats;

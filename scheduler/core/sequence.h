@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_table.h"
 
 namespace quire {
@@ -35,6 +36,10 @@ class Sequence {
 
   // The worker is about to learn of it. REQUIRES: waiting.
   void BecomeRunning(SequenceHandle handle);
+
+  // Its first tokens are in cached blocks, which the table holds already. REQUIRES: running,
+  // nothing computed, 0 <= num_computed_tokens < num_tokens().
+  void BeginWithCached(int32_t num_computed_tokens);
 
   // The worker no longer has it, and it starts over from its known tokens.
   // REQUIRES: running, with an empty table.
@@ -74,6 +79,9 @@ class Sequence {
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 
   BlockTable table;  // changed through KvCacheManager only
+  // Of the full blocks of its tokens, as far as they were asked for: contents have names whether or
+  // not a block holds them, so they stay when the blocks go. For one epoch: its block size decides.
+  std::vector<BlockHash> block_hashes;
 
  private:
   void ForgetWorkersState();

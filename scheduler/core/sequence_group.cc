@@ -44,4 +44,24 @@ std::vector<TokenId> SequenceGroup::TokenIdsOf(const Sequence& sequence) const {
   return token_ids;
 }
 
+void SequenceGroup::HashBlocks(Sequence& sequence,
+                               int32_t num_blocks,
+                               int32_t block_size_tokens,
+                               const Hash128& key) const {
+  std::vector<TokenId> tokens(static_cast<size_t>(block_size_tokens));
+  for (auto i = static_cast<int32_t>(sequence.block_hashes.size()); i < num_blocks; ++i) {
+    for (int32_t k = 0; k < block_size_tokens; ++k) {
+      const int32_t position = i * block_size_tokens + k;
+      tokens[static_cast<size_t>(k)] =
+          position < sequence.num_prompt_tokens()
+              ? request_.prompt_token_ids[static_cast<size_t>(position)]
+              : sequence.output_token_ids()[static_cast<size_t>(position -
+                                                                sequence.num_prompt_tokens())];
+    }
+    const BlockHash parent = i == 0 ? RootHash(key, request_.cache_salt)
+                                    : sequence.block_hashes[static_cast<size_t>(i) - 1];
+    sequence.block_hashes.push_back(ChainHash(key, parent, tokens));
+  }
+}
+
 }  // namespace quire

@@ -37,6 +37,12 @@ class SequenceGroup {
   // Prompt, then committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
+  // The sequence has the hashes of its first num_blocks blocks. REQUIRES: they are full.
+  void HashBlocks(Sequence& sequence,
+                  int32_t num_blocks,
+                  int32_t block_size_tokens,
+                  const Hash128& key) const;
+
  private:
   Request request_;
   std::vector<Sequence> sequences_;  // by sequence_index

@@ -37,7 +37,7 @@ void StepPlanner::PlanRunning() {
 void StepPlanner::PlanWaiting() {
   while (may_admit_ && !budget_.is_spent() && !state_.waiting.empty()) {
     SequenceGroup& first = state_.waiting.front();
-    AllocStatus status = Admit(first, epoch_.limits, RoomNow());
+    AllocStatus status = Admit(first, epoch_.limits, RoomFor(first));
     if (status == AllocStatus::kLater) {
       return;
     }
@@ -45,44 +45,95 @@ void StepPlanner::PlanWaiting() {
       state_.FinishGroup(first, FinishReason::kNoCapacity);
       continue;
     }
-    SequenceGroup& group = state_.StartFirstWaiting();
-    Introduce(group);
-    PlanSlices(group);
+    StartSequences(state_.StartFirstWaiting());
   }
 }
 
-void StepPlanner::Introduce(const SequenceGroup& group) {
-  for (const Sequence& sequence : group.sequences()) {
+void StepPlanner::StartSequences(SequenceGroup& group) {
+  // One after the other: what the first computes of the prompt, the others find.
+  for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running()) {
-      plan_.introductions.push_back({.handle = sequence.handle(),
-                                     .token_ids = group.TokenIdsOf(sequence),
-                                     .num_prompt_tokens = sequence.num_prompt_tokens(),
-                                     .num_computed_tokens = 0,
-                                     .block_ids = {},
-                                     .sequence_index = sequence.sequence_index(),
-                                     .sampling = group.request().sampling});
+      TakeCachedPrefix(group, sequence);
+      Introduce(group, sequence);
+      PlanSlice(group, sequence);
     }
   }
+}
+
+PrefixMatch StepPlanner::MatchPrefix(const SequenceGroup& group, Sequence& sequence) const {
+  if (!state_.config.prefix_caching || group.request().bypasses_prefix_cache) {
+    return {};
+  }
+  const int32_t block_size = epoch_.kv_cache.block_size_tokens();
+  const int32_t num_blocks = (sequence.num_tokens() - 1) / block_size;
+  group.HashBlocks(sequence, num_blocks, block_size, state_.config.block_hash_key);
+  return epoch_.kv_cache.Match(
+      std::span(sequence.block_hashes).first(static_cast<size_t>(num_blocks)));
+}
+
+void StepPlanner::TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence) {
+  const PrefixMatch match = MatchPrefix(group, sequence);
+  if (state_.config.prefix_caching && !group.request().bypasses_prefix_cache) {
+    state_.counters.num_prefix_queried_tokens += sequence.num_tokens();
+  }
+  if (match.num_blocks == 0) {
+    return;
+  }
+  epoch_.kv_cache.ShareCached(
+      std::span(sequence.block_hashes).first(static_cast<size_t>(match.num_blocks)),
+      sequence.table);
+  sequence.BeginWithCached(sequence.table.num_tokens());
+  state_.counters.num_prefix_hit_tokens += sequence.num_computed_tokens();
+}
+
+void StepPlanner::Introduce(const SequenceGroup& group, const Sequence& sequence) {
+  const std::span<const BlockId> block_ids = sequence.table.block_ids();
+  plan_.introductions.push_back({.handle = sequence.handle(),
+                                 .token_ids = group.TokenIdsOf(sequence),
+                                 .num_prompt_tokens = sequence.num_prompt_tokens(),
+                                 .num_computed_tokens = sequence.num_computed_tokens(),
+                                 .block_ids = {block_ids.begin(), block_ids.end()},
+                                 .sequence_index = sequence.sequence_index(),
+                                 .sampling = group.request().sampling});
 }
 
 void StepPlanner::PlanSlices(SequenceGroup& group) {
   for (Sequence& sequence : group.sequences()) {
-    if (!sequence.is_running()) {
-      continue;
+    if (sequence.is_running()) {
+      PlanSlice(group, sequence);
     }
-    int32_t gap = sequence.gap();
-    int32_t num_tokens = budget_.Take(gap);
-    if (num_tokens == 0) {
-      return;
-    }
-    auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
-    QUIRE_CHECK(new_block_ids.has_value());
-    sequence.BeginSlice(num_tokens);
-    SequenceSlice& slice = plan_.slices.emplace_back();
-    slice.handle = sequence.handle();
-    slice.num_tokens = num_tokens;
-    slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
-    state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
+  }
+}
+
+void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
+  const int32_t gap = sequence.gap();
+  const int32_t num_tokens = budget_.Take(gap);
+  if (num_tokens == 0) {
+    return;
+  }
+  auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
+  QUIRE_CHECK(new_block_ids.has_value());
+  sequence.BeginSlice(num_tokens);
+  SequenceSlice& slice = plan_.slices.emplace_back();
+  slice.handle = sequence.handle();
+  slice.num_tokens = num_tokens;
+  slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
+  state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
+  PublishSlice(group, sequence);
+}
+
+void StepPlanner::PublishSlice(const SequenceGroup& group, Sequence& sequence) {
+  if (!state_.config.prefix_caching || group.request().bypasses_prefix_cache) {
+    return;
+  }
+  const int32_t block_size = epoch_.kv_cache.block_size_tokens();
+  const int32_t num_full = sequence.table.num_tokens() / block_size;
+  const int32_t num_full_before = sequence.num_computed_tokens() / block_size;
+  if (num_full > num_full_before) {
+    group.HashBlocks(sequence, num_full, block_size, state_.config.block_hash_key);
+    epoch_.kv_cache.Publish(sequence.table,
+                            num_full_before,
+                            std::span(sequence.block_hashes).first(static_cast<size_t>(num_full)));
   }
 }
 
@@ -120,12 +171,19 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   return num_blocks;
 }
 
-Room StepPlanner::RoomNow() const {
+Room StepPlanner::RoomFor(SequenceGroup& group) const {
   double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
-  return {.num_free_handles = epoch_.handles.num_free(),
-          .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
-          .num_watermark_blocks =
-              state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark))};
+  Room room = {.num_free_handles = epoch_.handles.num_free(),
+               .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
+               .num_watermark_blocks =
+                   state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark))};
+  for (Sequence& sequence : group.sequences()) {
+    if (!sequence.is_finished()) {
+      const PrefixMatch match = MatchPrefix(group, sequence);
+      room.num_shared_blocks += match.num_blocks - match.num_free_blocks;
+    }
+  }
+  return room;
 }
 
 }  // namespace quire

@@ -34,13 +34,20 @@ class StepPlanner {
  private:
   void PlanRunning();
   void PlanWaiting();
-  void Introduce(const SequenceGroup& group);
+  // The group has just been given handles.
+  void StartSequences(SequenceGroup& group);
+  // What the cache has of the sequence, but for its last token, whose logits are wanted.
+  PrefixMatch MatchPrefix(const SequenceGroup& group, Sequence& sequence) const;
+  void TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence);
+  void Introduce(const SequenceGroup& group, const Sequence& sequence);
   void PlanSlices(SequenceGroup& group);
+  void PlanSlice(SequenceGroup& group, Sequence& sequence);
+  void PublishSlice(const SequenceGroup& group, Sequence& sequence);
   std::optional<StepPlan> Finish();
 
   // Blocks that PlanSlices would take now.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
-  Room RoomNow() const;
+  Room RoomFor(SequenceGroup& group) const;
 
   CoreState& state_;
   Epoch& epoch_;

@@ -9,7 +9,7 @@
 namespace quire {
 
 KvCacheManager::KvCacheManager(BlockPool pool, int32_t block_size_tokens)
-    : pool_(std::move(pool)), block_size_tokens_(block_size_tokens) {
+    : pool_(std::move(pool)), cache_(pool_.num_blocks()), block_size_tokens_(block_size_tokens) {
   QUIRE_CHECK(block_size_tokens >= 1);
 }
 
@@ -32,7 +32,51 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   }
   table.num_tokens_ += num_tokens;
   num_stored_tokens_ += num_tokens;
-  return table.block_ids().subspan(num_blocks_before);
+  const std::span<const BlockId> new_blocks = table.block_ids().subspan(num_blocks_before);
+  for (BlockId block_id : new_blocks) {
+    cache_.Erase(block_id);
+  }
+  return new_blocks;
+}
+
+PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
+  PrefixMatch match;
+  for (const BlockHash& hash : hashes) {
+    const std::optional<BlockId> block_id = cache_.Find(hash);
+    if (!block_id.has_value()) {
+      break;
+    }
+    ++match.num_blocks;
+    match.num_free_blocks += pool_.ref_count(*block_id) == 0 ? 1 : 0;
+  }
+  return match;
+}
+
+void KvCacheManager::ShareCached(std::span<const BlockHash> hashes, BlockTable& table) {
+  QUIRE_CHECK(table.empty());
+  for (const BlockHash& hash : hashes) {
+    const std::optional<BlockId> block_id = cache_.Find(hash);
+    QUIRE_CHECK(block_id.has_value());
+    pool_.Touch(*block_id);
+    table.block_ids_.push_back(*block_id);
+  }
+  table.num_tokens_ = table.num_blocks() * block_size_tokens_;
+  num_stored_tokens_ += table.num_tokens_;
+}
+
+void KvCacheManager::Publish(const BlockTable& table,
+                             int32_t first_block,
+                             std::span<const BlockHash> hashes) {
+  QUIRE_CHECK(static_cast<int64_t>(hashes.size()) * block_size_tokens_ <= table.num_tokens());
+  for (auto i = static_cast<size_t>(first_block); i < hashes.size(); ++i) {
+    cache_.Insert(table.block_ids_[i], hashes[i]);
+  }
+}
+
+void KvCacheManager::Unpublish(const BlockTable& table) {
+  for (BlockId block_id : table.block_ids_) {
+    cache_.Erase(block_id);
+  }
 }
 
 void KvCacheManager::Fork(const BlockTable& parent, BlockTable& child) {
@@ -56,6 +100,7 @@ void KvCacheManager::Free(BlockTable& table) {
 void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables) const {
   // The pool's own: free + used + pending = total, lists without duplicates. (I2)
   pool_.CheckInvariants();
+  cache_.CheckInvariants();
 
   std::vector<int32_t> num_entries(static_cast<size_t>(pool_.num_blocks()), 0);
   int64_t num_stored_tokens = 0;

@@ -1,5 +1,6 @@
 // KvCacheManager gives sequences places for the K and V of their tokens: it grows, shares and
 // frees block tables out of one BlockPool. Fork, Append and Free carry every decoding algorithm.
+// Match, ShareCached and Publish let a sequence begin with blocks that another one has computed.
 //
 // It knows tables, not requests: whoever owns a sequence owns its table and brings it along.
 // One manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
@@ -10,7 +11,8 @@
 //                Every table has exactly the blocks that its tokens need.
 // Units:         lengths in tokens, room in blocks.
 // Cost:          O(blocks that change hands).
-// Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2.
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2; finding blocks by a
+//                hash of their contents is vLLM's automatic prefix caching.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 #define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 
@@ -19,10 +21,18 @@
 #include <span>
 
 #include "common/base/ids.h"
+#include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_pool.h"
 #include "scheduler/kv_cache/block_table.h"
+#include "scheduler/kv_cache/prefix_cache.h"
 
 namespace quire {
+
+// The beginning of a sequence as far as the cache has it.
+struct PrefixMatch {
+  int32_t num_blocks = 0;
+  int32_t num_free_blocks = 0;  // of them, taken from the free list when they are shared
+};
 
 class KvCacheManager {
  public:
@@ -46,6 +56,22 @@ class KvCacheManager {
   // Makes child an equal of parent: every block is shared. REQUIRES: child is empty.
   void Fork(const BlockTable& parent, BlockTable& child);
 
+  // How many blocks of a sequence with these hashes are in the cache, from the first on.
+  PrefixMatch Match(std::span<const BlockHash> hashes) const;
+
+  // The table begins with these blocks, full, and shares them with whoever holds them.
+  // REQUIRES: the table is empty; Match finds all of them.
+  void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
+
+  // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
+  // computed, or are by the step that is being planned: the steps of a worker run in order, and
+  // within a step K and V of all slices are there before any of them is read.
+  // REQUIRES: the table has at least hashes.size() full blocks.
+  void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
+
+  // No block of the table is found any more: what was computed is no good.
+  void Unpublish(const BlockTable& table);
+
   // Gives back every block, the last one first, so that tails are reused before what other
   // requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
@@ -59,6 +85,8 @@ class KvCacheManager {
   int32_t block_size_tokens() const { return block_size_tokens_; }
   // Summed over the tables: a shared block counts for each of them.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
+  // Blocks that are found by their contents, used and free ones.
+  int32_t num_cached_blocks() const { return cache_.size(); }
 
   // Aborts with the broken invariant; tables are all the tables in use, in any order.
   // O(blocks + table entries).
@@ -66,6 +94,7 @@ class KvCacheManager {
 
  private:
   BlockPool pool_;
+  PrefixCache cache_;
   int32_t block_size_tokens_;
   int64_t num_stored_tokens_ = 0;
 };

@@ -17,7 +17,9 @@ constexpr uint64_t kIncarnation = 3;
 CoreConfig DrawConfig(Random& random) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
-          .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5)};
+          .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5),
+          .prefix_caching = random.OneIn(2),
+          .block_hash_key = {.low = random.Next(), .high = random.Next()}};
 }
 
 }  // namespace
@@ -111,6 +113,11 @@ void CoreSimulation::AddRequest() {
                                  .min_tokens = random_.OneIn(4) ? random_.Below(6) : 0},
                                 kVocabSize);
   request.sampling.seed = next_id_;
+  if (random_.OneIn(2)) {
+    BeginLikeAnother(&request);
+  }
+  request.cache_salt = random_.OneIn(4) ? "salt" : "";
+  request.bypasses_prefix_cache = random_.OneIn(8);
   if (random_.OneIn(3)) {
     request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};
   }
@@ -133,6 +140,22 @@ void CoreSimulation::AddRequest() {
     ModelRequest model{.request = request};
     model.sequences.resize(static_cast<size_t>(request.num_sequences));
     Expect(!FitsPool(model), "what fits is not refused");
+  }
+}
+
+// The prompt begins as some other request's tokens, output included, and may end with them.
+void CoreSimulation::BeginLikeAnother(Request* request) {
+  if (requests_.empty()) {
+    return;
+  }
+  auto other = std::next(requests_.begin(), random_.Below(static_cast<int32_t>(requests_.size())));
+  const std::vector<TokenId>& tokens = other->second.sequences.front().token_ids;
+  std::vector<TokenId>& prompt = request->prompt_token_ids;
+  const auto num_shared = static_cast<size_t>(
+      random_.Between(1, static_cast<int32_t>(std::min(tokens.size(), prompt.size()))));
+  std::copy_n(tokens.begin(), num_shared, prompt.begin());
+  if (random_.OneIn(2)) {
+    prompt.resize(num_shared);
   }
 }
 

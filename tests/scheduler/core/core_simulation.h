@@ -72,6 +72,7 @@ class CoreSimulation {
   void Step();
   void DrawEvent();
   void AddRequest();
+  void BeginLikeAnother(Request* request);
   void Abort();
   void FinishSequence();
   void PassTime();

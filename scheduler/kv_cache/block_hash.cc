@@ -1,0 +1,14 @@
+#include "scheduler/kv_cache/block_hash.h"
+
+namespace quire {
+
+BlockHash RootHash(const Hash128& key, std::string_view cache_salt) {
+  return SipHash128(key, std::as_bytes(std::span(cache_salt)));
+}
+
+// Keyed by the parent under the key, then by that over the tokens: no buffer to put them together.
+BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens) {
+  return SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens));
+}
+
+}  // namespace quire

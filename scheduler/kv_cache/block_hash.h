@@ -1,0 +1,38 @@
+// BlockHash names the contents of a full block: its tokens and everything before them. Blocks of
+// one name hold the same K and V, whichever sequence computed them.
+//
+// A hash is chained: it is made of the hash of the block before and of the block's own tokens. The
+// first block's chain begins with the cache salt, so that requests of different salts share
+// nothing. The key is secret and drawn once per process: nobody can make up tokens whose blocks
+// take the name of another's.
+//
+// Thread safety: value types and free functions.
+// Cost:          about 0.1 us for a block of 16 tokens.
+// Source:        the chained hash is vLLM's; the secret key answers CVE-2025-25183.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_HASH_H_
+#define QUIRE_SCHEDULER_KV_CACHE_BLOCK_HASH_H_
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "common/base/ids.h"
+#include "common/base/sip_hash.h"
+
+namespace quire {
+
+using BlockHash = Hash128;
+
+struct BlockHashHasher {
+  size_t operator()(const BlockHash& hash) const { return hash.low; }
+};
+
+// What the first block of a sequence is chained to.
+BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
+
+// REQUIRES: a full block of tokens.
+BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_BLOCK_HASH_H_
