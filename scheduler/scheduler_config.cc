@@ -52,6 +52,10 @@ ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
           "KV blocks to use, at most what the worker has. 0: all of them.");
+ABSL_FLAG(bool,
+          enable_prefix_caching,
+          true,
+          "Requests begin with KV blocks that others of the same salt have computed.");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
@@ -169,6 +173,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->max_model_len = NoneIfZero(absl::GetFlag(FLAGS_max_model_len));
   config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
   config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
+  config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));
   QUIRE_RETURN_IF_ERROR(

@@ -40,6 +40,11 @@ inline constexpr MetricInfo kTokensTotal{
     "quire_tokens_total", "Tokens: prompt tokens computed, tokens generated, tokens recomputed."};
 inline constexpr MetricInfo kPreemptionsTotal{
     "quire_preemptions_total", "Running requests whose KV blocks were taken, by mode."};
+inline constexpr MetricInfo kPrefixCacheBlocks{
+    "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
+inline constexpr MetricInfo kPrefixCacheTokensTotal{
+    "quire_prefix_cache_tokens_total",
+    "Known tokens of sequences that started, by whether they were found in the cache."};
 inline constexpr MetricInfo kStepsTotal{"quire_steps_total", "Steps answered by the workers."};
 inline constexpr MetricInfo kStepDuration{
     "quire_step_duration_seconds",
@@ -69,6 +74,10 @@ inline constexpr MetricInfo kVllmPromptTokens{"vllm:prompt_tokens_total",
                                               "Prompt tokens computed."};
 inline constexpr MetricInfo kVllmGenerationTokens{"vllm:generation_tokens_total",
                                                   "Tokens generated."};
+inline constexpr MetricInfo kVllmPrefixCacheQueries{
+    "vllm:prefix_cache_queries_total", "Tokens of sequences that looked for cached blocks."};
+inline constexpr MetricInfo kVllmPrefixCacheHits{"vllm:prefix_cache_hits_total",
+                                                 "Tokens found in cached blocks."};
 inline constexpr MetricInfo kVllmPreemptions{"vllm:num_preemptions_total", "Preemptions."};
 inline constexpr MetricInfo kVllmSuccess{"vllm:request_success_total",
                                          "Requests ended, by finish reason."};

@@ -72,6 +72,7 @@ void SchedulerMetrics::MakeGauges() {
   blocks_free_ = &r.Gauge(metric::kKvBlocks, {{"state", "free"}});
   blocks_used_ = &r.Gauge(metric::kKvBlocks, {{"state", "used"}});
   blocks_pending_ = &r.Gauge(metric::kKvBlocks, {{"state", "pending"}});
+  blocks_cached_ = &r.Gauge(metric::kPrefixCacheBlocks);
   tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
   tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
   requests_running_ = &r.Gauge(metric::kRequests, {{"state", "running"}});
@@ -91,6 +92,10 @@ void SchedulerMetrics::MakeCounters() {
   recomputed_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "recomputed"}})};
   preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "recompute"}}),
                   &r.Counter(metric::kVllmPreemptions, Foreign())};
+  prefix_hits_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "hit"}}),
+                  &r.Counter(metric::kVllmPrefixCacheHits, Foreign())};
+  prefix_misses_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "miss"}})};
+  prefix_queries_ = {&r.Counter(metric::kVllmPrefixCacheQueries, Foreign())};
   non_finite_ = {&r.Counter(metric::kNonFiniteTotal)};
   steps_ = &r.Counter(metric::kStepsTotal);
   group_losses_ = &r.Counter(metric::kGroupLossesTotal);
@@ -157,6 +162,7 @@ void SchedulerMetrics::OnStats(const CoreStats& stats) {
   blocks_free_->Set(stats.num_free_blocks);
   blocks_used_->Set(stats.num_used_blocks);
   blocks_pending_->Set(stats.num_pending_blocks);
+  blocks_cached_->Set(stats.num_cached_blocks);
   tokens_stored_->Set(static_cast<double>(stats.num_stored_tokens));
   tokens_capacity_->Set(double{1} * stats.num_blocks * block_size_tokens_);
   requests_running_->Set(stats.num_running_requests);
@@ -170,6 +176,9 @@ void SchedulerMetrics::OnStats(const CoreStats& stats) {
   generated_tokens_.Set(stats.num_tokens_committed);
   recomputed_tokens_.Set(stats.num_recomputed_tokens);
   preemptions_.Set(stats.num_preemptions);
+  prefix_hits_.Set(stats.num_prefix_hit_tokens);
+  prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
+  prefix_queries_.Set(stats.num_prefix_queried_tokens);
   non_finite_.Set(stats.num_non_finite);
 }
 

@@ -61,6 +61,7 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* blocks_free_ = nullptr;
   prometheus::Gauge* blocks_used_ = nullptr;
   prometheus::Gauge* blocks_pending_ = nullptr;
+  prometheus::Gauge* blocks_cached_ = nullptr;
   prometheus::Gauge* tokens_stored_ = nullptr;
   prometheus::Gauge* tokens_capacity_ = nullptr;
   prometheus::Gauge* requests_running_ = nullptr;
@@ -75,6 +76,9 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair generated_tokens_;
   CounterPair recomputed_tokens_;
   CounterPair preemptions_;
+  CounterPair prefix_hits_;
+  CounterPair prefix_misses_;
+  CounterPair prefix_queries_;
   CounterPair non_finite_;
   prometheus::Counter* steps_ = nullptr;
   prometheus::Counter* group_losses_ = nullptr;

@@ -197,6 +197,19 @@ absl::Status SetOutput(const v1::ResponseParams& asked,
   return absl::OkStatus();
 }
 
+absl::Status SetCaching(const v1::GenerateRequest& message, GenerateSpec* spec) {
+  if (message.cache_salt().size() > kMaxCacheSaltBytes) {
+    return InvalidArgument("CACHE_SALT",
+                           OutOf("cache_salt",
+                                 "too many bytes",
+                                 static_cast<int64_t>(message.cache_salt().size()),
+                                 static_cast<int64_t>(kMaxCacheSaltBytes)));
+  }
+  spec->request.cache_salt = message.cache_salt();
+  spec->request.bypasses_prefix_cache = message.bypass_prefix_cache();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckRequestId(std::string_view id) {
@@ -269,6 +282,7 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(SetStopTokens(message.stopping(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetLengths(message.stopping(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetOutput(message.response(), rules, &spec));
+  QUIRE_RETURN_IF_ERROR(SetCaching(message, &spec));
   if (message.has_timeout_ms()) {
     if (message.timeout_ms() <= 0) {
       return InvalidArgument("TIMEOUT", "timeout_ms: must be above 0");

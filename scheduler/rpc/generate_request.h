@@ -32,6 +32,7 @@ namespace quire {
 inline constexpr size_t kMaxPromptBytes = 1 << 20;
 inline constexpr size_t kMaxModelNameBytes = 256;
 inline constexpr size_t kMaxRequestIdBytes = 128;
+inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 
