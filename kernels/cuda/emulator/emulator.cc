@@ -164,6 +164,11 @@ struct Warp {
   uint32_t memory_generation = 0;
 };
 
+// Which warp is next. CTAs take turns, as each order shows other mistakes: who copies may be far
+// ahead of who computes, or as late as can be.
+enum class WarpOrder : uint8_t { kRound, kHighestFirst, kLowestFirst };
+constexpr uint32_t kNumWarpOrders = 3;
+
 struct NamedBarrier {
   uint32_t num_threads = 0;
   uint32_t num_arrived = 0;
@@ -285,6 +290,7 @@ class Emulator {
 
   // Of the CTA.
   size_t cta_number_ = 0;
+  WarpOrder order_ = WarpOrder::kRound;
   Fiber* running_ = nullptr;
   uint32_t num_alive_ = 0;
   uint32_t num_at_barrier_ = 0;
@@ -380,6 +386,7 @@ void Emulator::RunCta(uint3 index) {
   num_at_barrier_ = 0;
   barrier_generation_ = 0;
   blockIdx = index;
+  order_ = static_cast<WarpOrder>((index.x + index.y + index.z) % kNumWarpOrders);
   PrepareStacks();
   PrepareSharedMemory();
   for (Warp& warp : warps_) {
@@ -565,8 +572,8 @@ void Emulator::FailAtEnd(FaultKind kind, const char* what) {
 
 // ---- Scheduling ----
 
-// A thread runs until it must wait; then the next of its warp runs, and when all of them wait, the
-// next warp.
+// A thread runs until it must wait; then the next of its warp runs, and when all of them wait,
+// another warp, by the CTA's order.
 
 void Emulator::ThreadMain() {
   Emulator& emulator = *active;
@@ -682,7 +689,14 @@ Fiber* Emulator::TakeRunnable(const Fiber& after) {
     return nullptr;
   }
   const bool same_warp = warps_[after.warp].runnable != 0;
-  const uint32_t warp_index = same_warp ? after.warp : next_bit(runnable_warps_, after.warp);
+  uint32_t warp_index = after.warp;
+  if (!same_warp) {
+    const auto lowest = static_cast<uint32_t>(std::countr_zero(runnable_warps_));
+    const auto highest = 31 - static_cast<uint32_t>(std::countl_zero(runnable_warps_));
+    warp_index = order_ == WarpOrder::kRound          ? next_bit(runnable_warps_, after.warp)
+                 : order_ == WarpOrder::kHighestFirst ? highest
+                                                      : lowest;
+  }
   const uint32_t lane =
       next_bit(warps_[warp_index].runnable, same_warp ? after.lane : kWarpSize - 1);
   Fiber& next = fibers_[warp_index * kWarpSize + lane];

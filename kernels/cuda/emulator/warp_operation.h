@@ -36,7 +36,7 @@ bool IsUnfenced(const uint8_t* shared);
 // Lets TSan see a read.
 void RecordRead(const void* pointer, size_t bytes);
 uint32_t RunningWarp(SourceLine at);
-// Every other warp that can run does so before the caller goes on.
+// Another warp, by the order of the CTA, runs before the caller goes on.
 void YieldToOtherWarps();
 
 }  // namespace quire::gpu::emulator

@@ -10,7 +10,8 @@ namespace quire::gpu::emulator {
 namespace {
 
 constexpr uint32_t kWarpsOfGroup = 4;
-constexpr uint32_t kRows = 16;   // of a warp
+constexpr uint32_t kRows = 16;  // of a warp
+constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
 constexpr uint32_t kDepth = 16;  // K of a product of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes; 8 elements
 // A signalling NaN: arithmetic on it makes another of it, so that not even a multiplication in
@@ -64,13 +65,12 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
 // Fills elements[row][unit][8]. starts: the product starts now, else it is waited for.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,
-                uint32_t first_row,
                 uint32_t num_rows,
                 uint32_t num_units,
                 bool starts,
                 SourceLine at,
                 uint16_t* elements) {
-  for (uint32_t row = first_row; row < first_row + num_rows; ++row) {
+  for (uint32_t row = 0; row < num_rows; ++row) {
     for (uint32_t unit = 0; unit < num_units; ++unit) {
       const uint8_t* from = AtSharedAddress(UnitAddress(matrix, k_is_contiguous, row, unit), kUnit);
       if (from == nullptr) {
@@ -106,8 +106,9 @@ void ToFloatArray(const uint16_t* from, uint32_t count, float* to) {
   }
 }
 
-// rows[16][num_columns] += a[16][16] b[16][num_columns]; as mma: from 0, then added.
-void MultiplyAdd(const float* a, const float* b, uint32_t num_columns, float* rows) {
+// rows[16][num_columns] = or += a[16][16] b[16][num_columns]; as mma: from 0, then added.
+void MultiplyAdd(
+    const float* a, const float* b, uint32_t num_columns, bool accumulates, float* rows) {
   constexpr uint32_t kVectors = 8;  // columns of 4 at a time
   for (uint32_t first = 0; first < num_columns; first += 4 * kVectors) {
     const uint32_t count = std::min(kVectors, (num_columns - first) / 4);
@@ -123,7 +124,8 @@ void MultiplyAdd(const float* a, const float* b, uint32_t num_columns, float* ro
       }
       for (uint32_t v = 0; v < count; ++v) {
         for (uint32_t i = 0; i < 4; ++i) {
-          rows[row * num_columns + first + 4 * v + i] += sums[v][i];
+          float& number = rows[row * num_columns + first + 4 * v + i];
+          number = accumulates ? number + sums[v][i] : sums[v][i];
         }
       }
     }
@@ -193,7 +195,9 @@ constexpr uint32_t kWholeWarp = 0xFFFFFFFF;
 
 void WarpProducts::Reset() {
   num_started_ = 0;
-  num_accumulators_ = 0;
+  for (Accumulator& accumulator : accumulators_) {
+    accumulator.num_registers = 0;
+  }
   first_product_ = 0;
   num_products_ = 0;
   committed_groups_ = 0;
@@ -212,9 +216,9 @@ bool WarpProducts::AgreesWith(const WarpProducts& other, uint64_t number) const 
 }
 
 WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
-  for (uint32_t i = 0; i < num_accumulators_; ++i) {
-    if (accumulators_[i].registers[0] == registers) {
-      return &accumulators_[i];
+  for (Accumulator& accumulator : accumulators_) {
+    if (accumulator.num_registers > 0 && accumulator.registers[0] == registers) {
+      return &accumulator;
     }
   }
   return nullptr;
@@ -224,17 +228,19 @@ WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
 void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) {
   const uint32_t num_columns = lanes[0]->num_columns;
   const uint32_t num_registers = num_columns / 2;
-  for (uint32_t i = 0; i < num_accumulators_; ++i) {
-    const Accumulator& other = accumulators_[i];
-    if (lanes[0]->d < other.registers[0] + other.num_registers &&
-        other.registers[0] < lanes[0]->d + num_registers) {
+  Accumulator* unused = nullptr;
+  for (Accumulator& other : accumulators_) {
+    if (other.num_registers == 0) {
+      unused = &other;
+    } else if (lanes[0]->d < other.registers[0] + other.num_registers &&
+               other.registers[0] < lanes[0]->d + num_registers) {
       ReportFault(FaultKind::kOperandChanged, "accumulators of wgmma in flight overlap", at);
     }
   }
-  if (num_accumulators_ == kMaxAccumulators) {
+  if (unused == nullptr) {
     ReportFault(FaultKind::kProductInFlight, "too many accumulators for the emulator", at);
   }
-  Accumulator& accumulator = accumulators_[num_accumulators_++];
+  Accumulator& accumulator = *unused;
   accumulator.num_registers = num_registers;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     accumulator.registers[lane] = lanes[lane]->d;
@@ -258,10 +264,10 @@ void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& o
       }
     }
   } else {
+    // All of it: which rows a warp reads is not said.
     ReadMatrix(Decode(args.a_descriptor, product.at),
                true,
-               product.warp_of_group * kRows,
-               kRows,
+               kRowsOfGroup,
                kDepth / 8,
                starts,
                product.at,
@@ -270,7 +276,6 @@ void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& o
   const bool by_columns = args.b_is_column_major;
   ReadMatrix(Decode(args.b_descriptor, product.at),
              by_columns,
-             0,
              by_columns ? args.num_columns : kDepth,
              (by_columns ? kDepth : args.num_columns) / 8,
              starts,
@@ -308,7 +313,10 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
   const uint32_t num_columns = args.num_columns;
   ReadOperands(product, false, now_);
   const Operands& operands = product.operands;
-  if (!IsSame(now_.a, operands.a, kRows * kDepth) ||
+  const uint32_t rows_of_a = args.a != nullptr ? kRows : kRowsOfGroup;
+  const uint16_t* own_a =
+      operands.a + (args.a != nullptr ? 0 : product.warp_of_group * kRows * kDepth);
+  if (!IsSame(now_.a, operands.a, rows_of_a * kDepth) ||
       !IsSame(now_.b, operands.b, kDepth * num_columns)) {
     ReportFault(FaultKind::kOperandChanged,
                 "what a wgmma reads was written between its start and the wait for it",
@@ -318,10 +326,10 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
   float read[kDepth * kMaxColumns];
   float b[kDepth * kMaxColumns];
   if (args.is_bf16) {
-    ToFloatArray<true>(operands.a, kRows * kDepth, a);
+    ToFloatArray<true>(own_a, kRows * kDepth, a);
     ToFloatArray<true>(operands.b, kDepth * num_columns, read);
   } else {
-    ToFloatArray<false>(operands.a, kRows * kDepth, a);
+    ToFloatArray<false>(own_a, kRows * kDepth, a);
     ToFloatArray<false>(operands.b, kDepth * num_columns, read);
   }
   for (uint32_t k = 0; args.b_is_column_major && k < kDepth; ++k) {
@@ -333,14 +341,12 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
   if (accumulator == nullptr) {
     ReportFault(FaultKind::kOperandChanged, "an accumulator of wgmma was lost", at);
   }
-  for (uint32_t i = 0; !args.accumulates && i < kRows * num_columns; ++i) {
-    accumulator->rows[i] = 0.0F;
-  }
-  MultiplyAdd(a, args.b_is_column_major ? b : read, num_columns, accumulator->rows);
+  MultiplyAdd(
+      a, args.b_is_column_major ? b : read, num_columns, args.accumulates, accumulator->rows);
 }
 
 // Gives the registers their numbers.
-void WarpProducts::Release(const Accumulator& accumulator, SourceLine at) {
+void WarpProducts::Release(Accumulator& accumulator, SourceLine at) {
   const uint32_t num_columns = accumulator.num_registers * 2;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     for (uint32_t i = 0; i < accumulator.num_registers; ++i) {
@@ -352,6 +358,7 @@ void WarpProducts::Release(const Accumulator& accumulator, SourceLine at) {
       value = accumulator.rows[AccumulatorIndex(lane, i, num_columns)];
     }
   }
+  accumulator.num_registers = 0;
 }
 
 bool WarpProducts::IsInUse(const Accumulator& accumulator) {
@@ -369,10 +376,9 @@ void WarpProducts::Wait(uint32_t max_pending, SourceLine at) {
     first_product_ = (first_product_ + 1) % kMaxProducts;
     --num_products_;
   }
-  for (uint32_t i = num_accumulators_; i-- > 0;) {
-    if (!IsInUse(accumulators_[i])) {
-      Release(accumulators_[i], at);
-      accumulators_[i] = accumulators_[--num_accumulators_];
+  for (Accumulator& accumulator : accumulators_) {
+    if (accumulator.num_registers > 0 && !IsInUse(accumulator)) {
+      Release(accumulator, at);
     }
   }
   fenced_ = false;

@@ -44,7 +44,8 @@
 namespace quire::gpu::emulator {
 
 // A warp's share of the products in flight: 16 of the 64 rows. Zero bytes are an object without
-// any. All in place: what one fiber allocates and another frees or reads is, for TSan, a race.
+// any. All in place, and without calls of memcpy and memset: TSan takes what one fiber allocates or
+// copies and another frees or copies for a race.
 class WarpProducts {
  public:
   void Reset();
@@ -73,12 +74,12 @@ class WarpProducts {
     uint64_t b_descriptor;
   };
   struct Operands {
-    uint16_t a[16 * 16];
+    uint16_t a[64 * 16];           // [64][16]; where A is in registers, the warp's [16][16]
     uint16_t b[16 * kMaxColumns];  // as it lies in shared memory: rows of M or N, or of K
   };
   struct Accumulator {
     float* registers[kWarpSize];
-    uint32_t num_registers;
+    uint32_t num_registers;        // 0: not used
     float rows[16 * kMaxColumns];  // [16][num_columns]
   };
   struct Product {
@@ -96,13 +97,12 @@ class WarpProducts {
   void AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at);
   static void ReadOperands(const Product& product, bool starts, Operands& operands);
   void Finish(const Product& product, SourceLine at);
-  static void Release(const Accumulator& accumulator, SourceLine at);
+  static void Release(Accumulator& accumulator, SourceLine at);
   bool IsInUse(const Accumulator& accumulator);
 
   Signature started_[kMaxSignatures];
   uint64_t num_started_;
   Accumulator accumulators_[kMaxAccumulators];
-  uint32_t num_accumulators_;
   Product products_[kMaxProducts];
   uint32_t first_product_;
   uint32_t num_products_;
