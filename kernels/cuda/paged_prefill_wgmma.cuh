@@ -26,8 +26,8 @@
 // Order of sums. As in paged_prefill.cuh, with tiles of kKeys keys. Bits differ between the two.
 //
 // Arithmetic for an H200, calculated: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's
-// tensor cores, in which 64 KB are copied (32 bytes a cycle) and 232 KB of shared memory are read
-// by products (113 bytes a cycle of 128), and 16384 powers of two are taken (1024 cycles).
+// tensor cores, in which products read 160 KB of shared memory and copies write 64 KB (112 bytes a
+// cycle of 128), and 16384 powers of two are taken (1024 cycles).
 //
 // Source: FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_

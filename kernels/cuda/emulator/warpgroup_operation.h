@@ -6,9 +6,9 @@
 // pictures, they are read as CUTLASS's canonical layouts (cute/atom/mma_traits_sm90_gmma.hpp).
 //
 // Descriptor, 64 bits; addresses and offsets in units of 16 bytes:
-//   0..13 start | 16..29 leading offset | 32..45 stride offset | 49..51 base offset | 62..63
-//   swizzle swizzle: 0 none, 1: 128 bytes, 2: 64, 3: 32. W, the 16-byte units of a row of the
-//   pattern: 1, 8, 4, 2.
+//   0..13 start | 16..29 leading offset | 32..45 stride offset | 49..51 base offset | 62..63 mode
+// Mode 0: no swizzle, 1: of 128 bytes, 2: of 64, 3: of 32. W, the 16-byte units of a row of the
+// swizzle's pattern: 1, 8, 4, 2.
 // Where the 16-byte unit of 8 elements lies, before the swizzle:
 //   K contiguous (row r of M or N, unit u of K):      r % 8 * 16 W + r / 8 * stride + u * 16,
 //                                                     without a swizzle u * leading
@@ -22,8 +22,8 @@
 // What is asynchronous is done the way that hurts most. An accumulator is NaN from the start of a
 // product until the wait for it. What a product reads, in shared memory and as fragments of A, is
 // read when it is started and again at the wait; a difference is a fault, for who writes there
-// before the wait, or lets another thread do so, or started before the data were there. All other
-// warps run before a wait ends. Faults, besides: a product of which an accumulator or A fragment is
+// before the wait, or lets another thread do so, or started before the data were there. Other warps
+// run before a wait ends. Faults, besides: a product of which an accumulator or A fragment is
 // not fenced since the last wait; bytes of cp.async without a proxy fence; a descriptor that points
 // outside of shared memory, has bits set that are none of the above, or starts within a swizzle
 // pattern; warps of one warpgroup that start different products; accumulators that overlap; a
