@@ -5,10 +5,9 @@
 // waiter names the parity of the phase whose end it waits for, and must not be two phases behind.
 // What a thread did before it arrived is seen by those that have waited for that phase.
 //
-// Usage:
-//   if (threadIdx.x == 0) full->Init(4);      // one arrival of each of four warps
-//   __syncthreads();
-//   fill; __syncwarp(); lane 0: full->Arrive();  |  full->Wait(0); use;
+// Usage: one thread calls Init(4), all call __syncthreads. Of each of four warps that fill a buffer
+// one lane calls Arrive after __syncwarp; who wants to use the buffer calls Wait(0) first, and
+// Wait(1) before its second use.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_

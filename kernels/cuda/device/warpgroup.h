@@ -4,14 +4,9 @@
 // shared memory through descriptors, and adds to an accumulator in registers. Until it has been
 // waited for, neither may be written and the accumulator not be read.
 //
-// Usage:
-//   CopyAsync16 ...; WaitCopies<0>(); FenceAsyncProxy(); a barrier    // operands are there
-//   FenceAccumulator(d);
-//   FenceWarpgroup();                                                 // registers are there
-//   for k: WarpgroupMma<T, 128>(d, a_descriptor, b_descriptor, k > 0);
-//   CommitProducts();
-//   WaitProducts<0>();
-//   FenceAccumulator(d);
+// Usage: copy the operands, WaitCopies, FenceAsyncProxy, and a barrier with those who copied; then
+// FenceAccumulator and FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts; then
+// WaitProducts<0> and FenceAccumulator, after which the accumulator holds the sums.
 //
 // Fragments of warp w of the four, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments
 // for wgmma.m64nNk16"), as those of mma.m16n8k16 for rows 16 w to 16 w + 15:

@@ -324,6 +324,12 @@ TEST_P(PagedPrefillTest, TheWindowMayBeShorterOrLongerThanATileAndThanTheChunk) 
   }
 }
 
+TEST_P(PagedPrefillTest, TheScalesOfTheCacheCount) {
+  ExpectPrefills({.k_scale = 0.5F,
+                  .v_scale = 3.0F,
+                  .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
+}
+
 TEST_P(PagedPrefillTest, ScoresAreCappedSoftly) {
   ExpectPrefills({.soft_cap = 2.0F,
                   .query_size = 4.0F,

@@ -1,0 +1,217 @@
+// The copying side of prefill on warpgroup products: what a CTA's shared memory holds, which
+// barriers hand a buffer from who copies to who computes and back, and the warpgroup that fills the
+// buffers. How the two sides work together: paged_prefill_wgmma.cuh. Has never run on a GPU.
+#ifndef QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
+#define QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/shared_barrier.h"
+#include "kernels/cuda/device/warpgroup.h"
+#include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/paged_prefill.h"
+#include "kernels/cuda/prefill_rows.cuh"
+
+namespace quire::gpu {
+
+template <typename T, int kDim>
+struct WgmmaShape {
+  using Element = T;
+  static constexpr int kHeadDim = kDim;
+  static constexpr int kRows = kPrefillRows;
+  static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupSize;
+  // Changing it changes bits.
+  static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
+  static constexpr int kStages = 2;
+  static constexpr int kPanels = kHeadDim / 64;
+  static constexpr int kRowChunks = kHeadDim / 8;  // of 16 bytes
+  // Columns of a product with V, and products side by side.
+  static constexpr int kOutColumns = kHeadDim <= 128 ? kHeadDim : 128;
+  static constexpr int kOutParts = kHeadDim / kOutColumns;
+  static constexpr bool kTakesTurns = kHeadDim <= 128;
+
+  // 168 of each thread to begin with.
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+
+  // Shared memory: room to align, queries, keys, values, barriers, WgmmaCta.
+  static constexpr int kQueryPanelBytes = kRows * kSwizzleRowBytes;
+  static constexpr int kTilePanelBytes = kKeys * kSwizzleRowBytes;
+  static constexpr int kQueryBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kTileBytes = kPanels * kTilePanelBytes;
+  static constexpr int kNumBarriers = 2 * 2 * kStages;
+  static constexpr int kWarpsOfGroup = kWarpgroupSize / kWarpSize;
+};
+
+// The buffers of K, or of V: the place of a tile, and who may use it.
+template <typename Shape>
+struct TileBuffers {
+  uint8_t* tiles = nullptr;
+  SharedBarrier* full = nullptr;  // [kStages]
+  SharedBarrier* free = nullptr;  // [kStages]
+
+  // i: of the CTA's tiles, from 0.
+  QUIRE_DEVICE uint8_t* Tile(int i) const { return tiles + i % Shape::kStages * Shape::kTileBytes; }
+  QUIRE_DEVICE void WaitUntilFull(int i) const { Full(i).Wait(i / Shape::kStages & 1); }
+  QUIRE_DEVICE void WaitUntilFree(int i) const {
+    if (i >= Shape::kStages) {
+      Free(i).Wait((i / Shape::kStages - 1) & 1);
+    }
+  }
+  // Where warps say so.
+  QUIRE_DEVICE SharedBarrier& Full(int i) const { return full[i % Shape::kStages]; }
+  QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
+};
+
+// One arrival for all that the warp's threads did before.
+QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % kWarpSize == 0) {
+    barrier.Arrive();
+  }
+}
+
+// What all threads of the CTA know.
+template <typename Shape>
+struct WgmmaCta {
+  ItemRows rows;
+  PagedKv kv;
+  uint8_t* queries = nullptr;  // shared memory
+  TileBuffers<Shape> keys;
+  TileBuffers<Shape> values;
+  int first_tile = 0;
+  int num_tiles = 0;
+  int num_consumers = 0;  // warpgroups that have rows
+};
+
+template <typename Shape>
+constexpr int WgmmaSharedBytes() {
+  return kSwizzleBytes + Shape::kQueryBytes + 2 * Shape::kStages * Shape::kTileBytes +
+         Shape::kNumBarriers * static_cast<int>(sizeof(SharedBarrier)) +
+         static_cast<int>(sizeof(WgmmaCta<Shape>));
+}
+
+// Shares out the shared memory and prepares the barriers. By one thread.
+template <typename Shape>
+QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
+                             const PrefillParams& params,
+                             PrefillItem item,
+                             int32_t kv_head,
+                             const ItemRows& rows,
+                             uint8_t* shared) {
+  const AttentionArgs& args = params.prefill.attention;
+  cta.rows = rows;
+  cta.kv = MakePagedKv<typename Shape::Element>(
+      args.cache,
+      args.layer,
+      kv_head,
+      args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
+      params.block_shift);
+  cta.first_tile = rows.begin / Shape::kKeys;
+  cta.num_tiles = (rows.end + Shape::kKeys - 1) / Shape::kKeys - cta.first_tile;
+  cta.num_consumers = rows.first_row + kWarpgroupRows < rows.num_rows ? 2 : 1;
+
+  cta.queries = shared;
+  cta.keys.tiles = cta.queries + Shape::kQueryBytes;
+  cta.values.tiles = cta.keys.tiles + Shape::kStages * Shape::kTileBytes;
+  auto* barriers =
+      reinterpret_cast<SharedBarrier*>(cta.values.tiles + Shape::kStages * Shape::kTileBytes);
+  cta.keys.full = barriers;
+  cta.keys.free = cta.keys.full + Shape::kStages;
+  cta.values.full = cta.keys.free + Shape::kStages;
+  cta.values.free = cta.values.full + Shape::kStages;
+  for (int stage = 0; stage < Shape::kStages; ++stage) {
+    cta.keys.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.keys.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
+    cta.values.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.values.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
+  }
+}
+
+// ---- The copying warpgroup ----------------------------------------------------------------------
+
+// Lane l has the block of positions 8 l to 8 l + 7 of tile i.
+template <typename Shape>
+QUIRE_DEVICE BlockId FindLaneBlock(const WgmmaCta<Shape>& cta, int i) {
+  int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  int32_t position = (cta.first_tile + i) * Shape::kKeys + lane * 8;
+  bool in_tile = lane < Shape::kKeys / 8;
+  return FindBlock(cta.kv, position, cta.rows.begin, in_tile ? cta.rows.end : 0);
+}
+
+// Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
+// zeros and are not read. block: of FindLaneBlock.
+template <typename Shape>
+QUIRE_DEVICE void CopyPagedTile(
+    uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, BlockId block) {
+  constexpr int kRowsAtOnce = kWarpgroupSize / Shape::kRowChunks;
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
+  const int chunk = thread % Shape::kRowChunks;
+  uint8_t* const panel = buffer + chunk / 8 * Shape::kTilePanelBytes;
+  const uint8_t* const column = plane + chunk * 16;
+  const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
+  const int32_t begin = cta.rows.begin - first_key;
+  const auto num_rows = static_cast<uint32_t>(cta.rows.end - cta.rows.begin);
+  const int64_t block_stride = cta.kv.block_stride;
+  const int32_t slot_stride = cta.kv.key_slot_stride;
+  const int32_t slot_mask = (1 << cta.kv.block_shift) - 1;
+  // By four: the addresses of a whole tile would not fit the registers.
+  QUIRE_UNROLL_BY(4)
+  for (int first = 0; first < Shape::kKeys; first += kRowsAtOnce) {
+    const int row = first + thread / Shape::kRowChunks;
+    const BlockId row_block = __shfl_sync(kWholeWarp, block, row / 8);
+    const int32_t slot = (first_key + row) & slot_mask;
+    const bool valid = static_cast<uint32_t>(row - begin) < num_rows;
+    CopyAsync16(panel + SwizzledOffset(row, chunk % 8),
+                column + row_block * block_stride + slot * slot_stride,
+                valid);
+  }
+}
+
+// The thread's copies but for the latest kMaxPending groups have landed, and products may read
+// them.
+template <int kMaxPending>
+QUIRE_DEVICE void LandCopies() {
+  WaitCopies<kMaxPending>();
+  FenceAsyncProxy();
+}
+
+template <typename Shape>
+QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
+  SharedBarrier* landing = nullptr;  // of the latest copy
+  const auto copy =
+      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, BlockId block) {
+        buffers.WaitUntilFree(i);
+        CopyPagedTile(buffers.Tile(i), plane, cta, i, block);
+        CommitCopies();
+        if (landing != nullptr) {
+          LandCopies<1>();
+          ArriveOfWarp(*landing);
+        }
+        landing = &buffers.Full(i);
+      };
+  const int num_tiles = cta.num_tiles;
+  BlockId earlier_block = kNullBlockId;
+  BlockId block = FindLaneBlock(cta, 0);
+  for (int i = 0; i <= num_tiles; ++i) {
+    const BlockId next_block = FindLaneBlock(cta, i + 1);
+    if (i < num_tiles) {
+      copy(cta.keys, cta.kv.keys, i, block);
+    }
+    if (i > 0) {
+      copy(cta.values, cta.kv.values, i - 1, earlier_block);
+    }
+    earlier_block = block;
+    block = next_block;
+  }
+  LandCopies<0>();
+  ArriveOfWarp(*landing);
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
