@@ -37,6 +37,7 @@ struct GemmKey {
   DType dtype = DType::kBF16;
   DType y_dtype = DType::kBF16;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 sees a null pointer in it
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
 

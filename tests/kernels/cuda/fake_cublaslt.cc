@@ -136,6 +136,7 @@ float Sum(int algorithm, const float* a, const float* b, size_t width) {
 
 }  // namespace
 
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name, readability-function-size)
 extern "C" {
 
 #pragma GCC visibility push(default)
@@ -335,3 +336,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
 #pragma GCC visibility pop
 
 }  // extern "C"
+// NOLINTEND(readability-inconsistent-declaration-parameter-name, readability-function-size)

@@ -13,19 +13,22 @@
 namespace quire::gpu {
 namespace {
 
-const GemmKey kKey = {.device = "NVIDIA H200",
-                      .version = 130100,
-                      .rows = 64,
-                      .out_features = 6144,
-                      .in_features = 4096,
-                      .dtype = DType::kF8E4M3,
-                      .y_dtype = DType::kBF16};
+GemmKey Key() {
+  return {.device = "NVIDIA H200",
+          .version = 130100,
+          .rows = 64,
+          .out_features = 6144,
+          .in_features = 4096,
+          .dtype = DType::kF8E4M3,
+          .y_dtype = DType::kBF16};
+}
+
 constexpr GemmAlgorithm kAlgorithm = {0, 1, 0xFFFFFFFFFFFFFFFF, 3, 4, 5, 0x0123456789ABCDEF, 7};
-const std::string kLine =
+constexpr char kLine[] =
     "130100\t64\t6144\t4096\t0\tfloat8_e4m3\tbfloat16\t"
     "00000000000000000000000000000001ffffffffffffffff0000000000000003"
     "000000000000000400000000000000050123456789abcdef0000000000000007\tNVIDIA H200\n";
-const std::string kText = "quire-gemm-cache 1\n" + kLine;
+std::string Text() { return std::string("quire-gemm-cache 1\n") + kLine; }
 
 TEST(RowRangeTest, RangesGrowWithTheRows) {
   EXPECT_EQ(RowRange(1), 1);
@@ -42,25 +45,25 @@ TEST(RowRangeTest, RangesGrowWithTheRows) {
 
 TEST(GemmCacheTest, IsWrittenAsDocumented) {
   GemmCache cache;
-  cache.Insert(kKey, kAlgorithm);
+  cache.Insert(Key(), kAlgorithm);
 
-  EXPECT_EQ(cache.Format(), kText);
+  EXPECT_EQ(cache.Format(), Text());
 }
 
 TEST(GemmCacheTest, ReadsWhatItWrote) {
-  const auto cache = GemmCache::Parse(kText);
+  const auto cache = GemmCache::Parse(Text());
 
   ASSERT_TRUE(cache.has_value());
   EXPECT_EQ(cache->size(), 1U);
-  EXPECT_EQ(cache->Find(kKey), kAlgorithm);
-  EXPECT_EQ(cache->Format(), kText);
+  EXPECT_EQ(cache->Find(Key()), kAlgorithm);
+  EXPECT_EQ(cache->Format(), Text());
   EXPECT_EQ(GemmCache::Parse(GemmCache().Format())->size(), 0U);
 }
 
 TEST(GemmCacheTest, EveryPartOfTheKeyCounts) {
   GemmCache cache;
-  cache.Insert(kKey, kAlgorithm);
-  std::vector<GemmKey> others(8, kKey);
+  cache.Insert(Key(), kAlgorithm);
+  std::vector<GemmKey> others(8, Key());
   others[0].device = "NVIDIA H100";
   others[1].version = 130000;
   others[2].rows = 65;
@@ -77,24 +80,24 @@ TEST(GemmCacheTest, EveryPartOfTheKeyCounts) {
   const auto read = GemmCache::Parse(cache.Format());
 
   ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(read->Find(kKey), kAlgorithm);
+  EXPECT_EQ(read->Find(Key()), kAlgorithm);
   for (size_t i = 0; i < others.size(); ++i) {
     EXPECT_EQ(read->Find(others[i]), GemmAlgorithm{i}) << i;
   }
 }
 
 TEST(GemmCacheTest, MergingKeepsBothAndPrefersTheOther) {
-  GemmKey second = kKey;
+  GemmKey second = Key();
   second.rows = 1;
   GemmCache cache;
-  cache.Insert(kKey, {1});
+  cache.Insert(Key(), {1});
   cache.Insert(second, {2});
   GemmCache other;
-  other.Insert(kKey, {3});
+  other.Insert(Key(), {3});
 
   cache.Merge(other);
 
-  EXPECT_EQ(cache.Find(kKey), GemmAlgorithm{3});
+  EXPECT_EQ(cache.Find(Key()), GemmAlgorithm{3});
   EXPECT_EQ(cache.Find(second), GemmAlgorithm{2});
 }
 
@@ -110,22 +113,22 @@ TEST(GemmCacheTest, WhatIsNoCacheIsRefusedWhole) {
       "\n",
       "junk",
       "quire-gemm-cache 1",
-      Replaced(kText, "cache 1", "cache 2"),
-      kText.substr(0, kText.size() - 1),
-      kText + "\n",
-      kText + kLine.substr(0, 40),
-      Replaced(kText, "\tNVIDIA H200", ""),
-      Replaced(kText, "NVIDIA H200", "NVIDIA\tH200"),
-      Replaced(kText, "130100", "-1"),
-      Replaced(kText, "130100", "99999999999999999999"),
-      Replaced(kText, "\t64\t", "\t0\t"),
-      Replaced(kText, "\t64\t", "\t-64\t"),
-      Replaced(kText, "\t64\t", "\t64x\t"),
-      Replaced(kText, "\t64\t", "\t\t"),
-      Replaced(kText, "\t0\t", "\t2\t"),
-      Replaced(kText, "bfloat16", "bfloat"),
-      Replaced(kText, "ffff", "fffg"),
-      Replaced(kText, "ffff", "fff"),
+      Replaced(Text(), "cache 1", "cache 2"),
+      Text().substr(0, Text().size() - 1),
+      Text() + "\n",
+      Text() + std::string(kLine).substr(0, 40),
+      Replaced(Text(), "\tNVIDIA H200", ""),
+      Replaced(Text(), "NVIDIA H200", "NVIDIA\tH200"),
+      Replaced(Text(), "130100", "-1"),
+      Replaced(Text(), "130100", "99999999999999999999"),
+      Replaced(Text(), "\t64\t", "\t0\t"),
+      Replaced(Text(), "\t64\t", "\t-64\t"),
+      Replaced(Text(), "\t64\t", "\t64x\t"),
+      Replaced(Text(), "\t64\t", "\t\t"),
+      Replaced(Text(), "\t0\t", "\t2\t"),
+      Replaced(Text(), "bfloat16", "bfloat"),
+      Replaced(Text(), "ffff", "fffg"),
+      Replaced(Text(), "ffff", "fff"),
   };
   for (size_t i = 0; i < texts.size(); ++i) {
     EXPECT_FALSE(GemmCache::Parse(texts[i]).has_value()) << i;
@@ -134,11 +137,11 @@ TEST(GemmCacheTest, WhatIsNoCacheIsRefusedWhole) {
 
 // Cut anywhere, or with any byte changed, it is refused or read, and never more than it was.
 TEST(GemmCacheTest, DamagedTextDoesNoHarm) {
-  for (size_t i = 0; i < kText.size(); ++i) {
-    const bool is_first_line = i == kText.find('\n') + 1;
-    EXPECT_EQ(GemmCache::Parse(kText.substr(0, i)).has_value(), is_first_line) << i;
+  for (size_t i = 0; i < Text().size(); ++i) {
+    const bool is_first_line = i == Text().find('\n') + 1;
+    EXPECT_EQ(GemmCache::Parse(Text().substr(0, i)).has_value(), is_first_line) << i;
     for (const char byte : {'\0', '\t', '\n', '0', '\xFF'}) {
-      std::string damaged = kText;
+      std::string damaged = Text();
       damaged[i] = byte;
       const auto cache = GemmCache::Parse(damaged);
       EXPECT_LE(cache.has_value() ? cache->size() : 0, 1U);
@@ -148,7 +151,7 @@ TEST(GemmCacheTest, DamagedTextDoesNoHarm) {
 
 class GemmCacheFileTest : public testing::Test {
  protected:
-  ~GemmCacheFileTest() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   const std::filesystem::path folder_ =
       std::filesystem::temp_directory_path() / ("quire_gemm_cache_" + std::to_string(getpid()));
@@ -157,19 +160,19 @@ class GemmCacheFileTest : public testing::Test {
 
 TEST_F(GemmCacheFileTest, ASavedFileIsRead) {
   GemmCache cache;
-  cache.Insert(kKey, kAlgorithm);
+  cache.Insert(Key(), kAlgorithm);
 
   ASSERT_TRUE(SaveGemmCache(path_, cache));
   GemmCache read;
 
   EXPECT_EQ(LoadGemmCache(path_, &read), GemmCacheState::kRead);
-  EXPECT_EQ(read.Find(kKey), kAlgorithm);
+  EXPECT_EQ(read.Find(Key()), kAlgorithm);
 }
 
 TEST_F(GemmCacheFileTest, SavingReplacesTheFileAndLeavesNothingBeside) {
   GemmCache cache;
   ASSERT_TRUE(SaveGemmCache(path_, cache));
-  cache.Insert(kKey, kAlgorithm);
+  cache.Insert(Key(), kAlgorithm);
   ASSERT_TRUE(SaveGemmCache(path_, cache));
 
   const std::filesystem::directory_iterator files(std::filesystem::path(path_).parent_path());
@@ -179,7 +182,7 @@ TEST_F(GemmCacheFileTest, SavingReplacesTheFileAndLeavesNothingBeside) {
 
 TEST_F(GemmCacheFileTest, WhatIsNotThereIsMissingAndLeavesTheCacheAlone) {
   GemmCache cache;
-  cache.Insert(kKey, kAlgorithm);
+  cache.Insert(Key(), kAlgorithm);
 
   EXPECT_EQ(LoadGemmCache(path_, &cache), GemmCacheState::kMissing);
   EXPECT_EQ(cache.size(), 1U);

@@ -137,7 +137,7 @@ TEST(QuantizeRowsTest, ARowThatIsNotFiniteShowsItAndHarmsNoOther) {
     for (const Bf16 bad : {Bf16{0x7FC0}, Bf16{0xFFC1}, Bf16{0x7F80}, Bf16{0xFF80}}) {
       for (const int32_t at : {0, width - 1}) {
         std::vector<Bf16> rows = healthy;
-        rows[static_cast<size_t>(width + at)] = bad;
+        rows[static_cast<size_t>(width) + static_cast<size_t>(at)] = bad;
 
         const Quantized result = Quantize(rows, width);
 
