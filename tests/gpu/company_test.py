@@ -45,7 +45,9 @@ def run(arguments):
     result = {"device": arguments.device, "requests": len(order), "prompts": len(prompts),
               "concurrency": arguments.concurrency}
 
-    with programs.serve_on_device(arguments.model, "--batch-invariant") as server:
+    # Small steps: prompts are cut into chunks, and beside others at other places.
+    steps = ("--max-num-batched-tokens", arguments.step_tokens)
+    with programs.serve_on_device(arguments.model, "--batch-invariant", *steps) as server:
         alone, _ = ask(programs, server, prompts, range(len(prompts)), 1)
         answers, invariant = ask(programs, server, prompts, order, arguments.concurrency)
     result["different_answers"] = count_differences(answers, order, alone)
@@ -54,7 +56,7 @@ def run(arguments):
 
     # Enough of them to tell the speed.
     some = order[:max(1, len(order) // 4)]
-    with programs.serve_on_device(arguments.model) as server:
+    with programs.serve_on_device(arguments.model, *steps) as server:
         answers, fastest = ask(programs, server, prompts, some, arguments.concurrency)
     result["default_requests"] = len(some)
     result["default_different_answers"] = count_differences(answers, some, alone)
@@ -72,6 +74,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--longest-prompt", type=int, default=300, help="tokens")
     parser.add_argument("--concurrency", type=int, default=128)
+    parser.add_argument("--step-tokens", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
     return quire_programs.write_result(parser.parse_args(), run)
 

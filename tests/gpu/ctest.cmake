@@ -44,7 +44,7 @@ endfunction()
 gpu_script_rehearsal(served served_test.py --model ${gpu_bundled_model} --prompts 2 --tokens 8
                      --bench-prompts 2)
 gpu_script_rehearsal(company company_test.py --model ${gpu_bundled_model} --requests 24 --prompts 6
-                     --longest-prompt 40 --concurrency 4)
+                     --longest-prompt 40 --concurrency 4 --step-tokens 32)
 gpu_script_rehearsal(large large_model_bench.py --shape tiny --batch 4 --context 20 --tokens 100)
 gpu_script_rehearsal(transformers transformers_peer.py --shape tiny --requests 6 --context 20
                      --tokens 16)

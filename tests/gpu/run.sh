@@ -279,7 +279,7 @@ phase_company() {
   [ "$QUICK" = no ] || flags+=(--requests 1000)
   [ "$REHEARSE" = no ] ||
     flags=(--device emu --device-flags "--kv-cache-memory-bytes 64MiB" --requests 24 --prompts 6
-      --longest-prompt 40 --concurrency 4)
+      --longest-prompt 40 --concurrency 4 --step-tokens 32)
   with_servers company company_test.py --model "$REPO/deploy/model" "${flags[@]}"
 }
 

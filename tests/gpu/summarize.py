@@ -172,7 +172,7 @@ def served_lines(results):
         if key in served:
             lines += comparison_lines(title, served[key])
     lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",
-                                  "seconds_to_ready"))
+                                  "same_bits_without_graphs_by_default", "seconds_to_ready"))
     return lines + value_lines(
         served.get("bench", {}),
         ("output_throughput", "median_ttft_ms", "median_itl_ms", "p99_itl_ms"), "bench serve, ")
