@@ -49,14 +49,22 @@ void RunDecode(const AttentionArgs& attention) {
   ASSERT_EQ(Decode(args, nullptr), 0);
 }
 
-void RunPrefill(const AttentionArgs& attention) {
+void RunPrefillBy(PrefillKernel kernel, const AttentionArgs& attention) {
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, 0}, {1, 0}, {2, 0}});
   PrefillArgs args;
+  args.kernel = kernel;
   args.attention = attention;
   args.items = items.data();
   args.num_items = 3;
   ASSERT_EQ(Prefill(args, nullptr), 0);
 }
+
+// On warpgroup products where there is such a kernel.
+void RunFastestPrefill(const AttentionArgs& attention) {
+  RunPrefillBy(PrefillKernel::kFastest, attention);
+}
+
+void RunMmaPrefill(const AttentionArgs& attention) { RunPrefillBy(PrefillKernel::kMma, attention); }
 
 // The blocks of data's sequences at FarBlock.
 class FarBlocks {
@@ -120,7 +128,8 @@ TEST(LargePoolTest, PrefillReadsBlocksBehind4GiB) {
   if (!pool.why_not().empty()) {
     GTEST_SKIP() << pool.why_not();
   }
-  ExpectSameAttentionFarAway(RunPrefill, &pool);
+  ExpectSameAttentionFarAway(RunMmaPrefill, &pool);
+  ExpectSameAttentionFarAway(RunFastestPrefill, &pool);
 }
 
 // The tokens of the batch begin at a row of q and of the output that lies far behind the first.
@@ -170,7 +179,8 @@ TEST(LargePoolTest, PrefillReadsAndWritesRowsBehind4GiB) {
   if (!q.why_not().empty() || !out.why_not().empty()) {
     GTEST_SKIP() << q.why_not() << out.why_not();
   }
-  ExpectSameAttentionOfFarRows(RunPrefill, &q, &out);
+  ExpectSameAttentionOfFarRows(RunMmaPrefill, &q, &out);
+  ExpectSameAttentionOfFarRows(RunFastestPrefill, &q, &out);
 }
 
 TEST(LargePoolTest, MergedSplitsAreWrittenToRowsBehind4GiB) {
