@@ -342,6 +342,8 @@ run_phases() {
   local name share cap names=() shares=() caps=() later=0 limit left i
   while read -r name share cap; do
     if [ -n "$name" ] && is_wanted "$name"; then
+      # Emulated, and compiled by few cores, everything takes longer.
+      [ "$REHEARSE" = no ] || cap=$((4 * cap))
       names+=("$name") shares+=("$share") caps+=("$cap")
       later=$((later + share))
     fi
