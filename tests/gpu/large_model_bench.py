@@ -2,9 +2,9 @@
 """Decode steps of a model of 8 billion random weights: as long as the memory takes to read, or longer?
 
 Serves it with --load-format dummy, sends --batch prompts of --context tokens and reads the server's
-metrics while all of them are decoded. Of the time between two readings in which every step held all
-sequences and no prompt, the worker's own clock says what a step took: building it, the model, and
-sampling, which waits for the device. The floor is every weight and the keys and values of the
+metrics while all of them are decoded. Of the times between two readings in which every step held all
+sequences and no prompt, the median by the worker's own clock is what a step takes: building it, the
+model, and sampling, which waits for the device. The floor is every weight and the keys and values of the
 context read once at the speed of a copy. One JSON object goes to --json.
 """
 import argparse
@@ -51,21 +51,36 @@ def read_while_running(programs, server, bench):
     return readings
 
 
-def decode_steps(readings, batch):
-    """Number of steps of all sequences, milliseconds of each part, mean context of a sequence."""
-    steps, context = 0.0, 0.0
-    seconds = dict.fromkeys(PARTS, 0.0)
+def decode_intervals(readings, batch):
+    """Between readings with nothing but steps of all sequences: how many, milliseconds of each part
+    of one, and its mean context."""
+    intervals = []
     for before, after in zip(readings, readings[1:]):
-        if not is_decode_of(batch, before, after):
-            continue
-        now = after.steps - before.steps
-        steps += now
-        context += now * (after.prompt_tokens + (before.generated + after.generated) / 2) / batch
-        for part in PARTS:
-            seconds[part] += after.seconds[part] - before.seconds[part]
-    if steps == 0:
+        if is_decode_of(batch, before, after):
+            steps = after.steps - before.steps
+            intervals.append({
+                "steps": steps,
+                "context": (after.prompt_tokens + (before.generated + after.generated) / 2) / batch,
+                **{part: 1e3 * (after.seconds[part] - before.seconds[part]) / steps
+                   for part in PARTS}})
+    if not intervals:
         raise RuntimeError("no step of all sequences was seen")
-    return steps, {part: 1e3 * seconds[part] / steps for part in PARTS}, context / steps
+    return intervals
+
+
+def step_ms(interval):
+    """By the worker's clock."""
+    return interval["worker_build"] + interval["worker_forward"] + interval["worker_sample"]
+
+
+def summary(intervals):
+    """Of the median step: the first ones record graphs."""
+    ordered = sorted(intervals, key=step_ms)
+    median = ordered[len(ordered) // 2]
+    return {"steps": sum(interval["steps"] for interval in intervals),
+            "intervals": len(intervals), "context": median["context"],
+            "step_ms": step_ms(median), "step_ms_min": step_ms(ordered[0]),
+            "step_ms_max": step_ms(ordered[-1]), "parts_ms": {part: median[part] for part in PARTS}}
 
 
 def floor_ms(config, batch, context, copy_gb_per_s):
@@ -86,12 +101,11 @@ def measure(arguments, programs, folder, config, path):
             readings = read_while_running(programs, server, bench)
         finally:
             load = programs.read_bench(bench, path)
-        steps, parts, context = decode_steps(readings, arguments.batch)
-        result = {"seconds_to_ready": server.seconds_to_ready}
-    step = parts["worker_build"] + parts["worker_forward"] + parts["worker_sample"]
-    floor = floor_ms(config, arguments.batch, context, arguments.copy_gb_per_s)
-    return {**result, "steps": steps, "context": context, "step_ms": step, "parts_ms": parts,
-            "floor_ms": floor, "step_over_floor": step / floor,
+        result = {"seconds_to_ready": server.seconds_to_ready,
+                  **summary(decode_intervals(readings, arguments.batch))}
+    step = result["step_ms"]
+    floor = floor_ms(config, arguments.batch, result["context"], arguments.copy_gb_per_s)
+    return {**result, "floor_ms": floor, "step_over_floor": step / floor,
             "floor_ms_at_first": floor_ms(config, arguments.batch, arguments.context,
                                           arguments.copy_gb_per_s),
             "copy_gb_per_s": arguments.copy_gb_per_s,

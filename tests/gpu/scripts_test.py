@@ -155,15 +155,26 @@ class LargeModelTest(unittest.TestCase):
                     reading(25, 75, 555, 480, 75, 9.9),    # of 3
                     reading(25, 75, 555, 480, 75, 9.9),    # none
                     reading(30, 95, 575, 480, 95, 10.0)]   # 5 of 4
-        steps, milliseconds, context = large_model_bench.decode_steps(readings, 4)
+        intervals = large_model_bench.decode_intervals(readings, 4)
 
-        self.assertEqual(steps, 15)
-        self.assertAlmostEqual(milliseconds["worker_forward"], 1e3 * 0.3 / 15)
-        self.assertAlmostEqual(context, (10 * (480 + 40) + 5 * (480 + 85)) / 4 / 15)
+        self.assertEqual([interval["steps"] for interval in intervals], [10, 5])
+        self.assertAlmostEqual(intervals[0]["worker_forward"], 1e3 * 0.2 / 10)
+        self.assertAlmostEqual(intervals[1]["context"], (480 + 85) / 4)
+
+    def test_the_median_step_counts_and_not_the_one_that_records_a_graph(self):
+        def interval(part_ms, context):
+            return {"steps": 4, "context": context,
+                    **dict.fromkeys(large_model_bench.PARTS, part_ms)}
+        result = large_model_bench.summary([interval(50.0, 4100), interval(4.0, 4110),
+                                            interval(3.9, 4120)])
+
+        self.assertEqual((result["steps"], result["intervals"], result["context"]), (12, 3, 4110))
+        self.assertAlmostEqual(result["step_ms"], 12.0)  # the round trip has the others in it
+        self.assertAlmostEqual(result["step_ms_max"], 150.0)
 
     def test_no_such_step_is_an_error(self):
         with self.assertRaises(RuntimeError):
-            large_model_bench.decode_steps([reading(0, 0, 0, 0, 0, 0.0)], 4)
+            large_model_bench.decode_intervals([reading(0, 0, 0, 0, 0, 0.0)], 4)
 
     def test_the_floor_is_weights_and_context_read_once(self):
         config = made_model.config_of("8b")
