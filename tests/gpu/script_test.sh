@@ -108,7 +108,7 @@ printf '{"group": "decode", "case": "a", "us": 2.0, "ok": true}\n{"group": "dec'
   >"$folder/build/work/figures.jsonl"
 printf '{"group": "decode", "case": "a", "peer": "p", "us": 3.0, "ratio": 1.5}\n' \
   >"$folder/build/work/peers.jsonl"
-printf '{"ok": true, "step_ms": 20.0, "context": 4200.0, "floor_ms": 10.0, "step_over_floor": 2.0}' \
+printf '{"ok": true, "step_ms": 20.0, "context": 4200.0, "floor_ms": 10.0, "step_over_floor": 2.0, "batch": 64}' \
   >"$folder/build/work/large.json"
 printf '{"ok": false, "note": "the server did not start:\\nno memory"}' \
   >"$folder/build/work/company.json"

@@ -81,10 +81,13 @@ class TargetsTest(unittest.TestCase):
         self.assertEqual(self.status("mma.sync", results_of([prefill(340)])), "fail")
 
     def test_the_step_may_take_115_percent_of_its_floor(self):
-        large = {"step_ms": 13.0, "context": 4200.0, "floor_ms": 11.7}
+        large = {"step_ms": 13.0, "context": 4200.0, "floor_ms": 11.7, "batch": 64}
         for ratio, status in ((1.15, "pass"), (1.16, "fail")):
             self.assertEqual(self.status("of 8B", results_of(
                 large={**large, "step_over_floor": ratio})), status)
+        for other in ({"context": 1100.0}, {"batch": 8}):
+            self.assertEqual(self.status("of 8B", results_of(
+                large={**large, "step_over_floor": 1.0, **other})), "not measured")
         self.assertEqual(self.status("of 8B", results_of(large={"note": "no memory"})),
                          "not measured")
 
