@@ -139,7 +139,8 @@ bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
     return false;
   }
   for (const Json& id : line["prompt_token_ids"]) {
-    if (!id.is_number_integer()) {
+    constexpr auto kMaxId = uint64_t{std::numeric_limits<int32_t>::max()};
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxId) {
       return false;
     }
     request->mutable_token_ids()->add_ids(id.get<int32_t>());
