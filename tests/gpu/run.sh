@@ -18,6 +18,7 @@ Without a GPU or nvcc it says so and ends with 0.
     --only A,B       of the phases: probe build tests sanitizers bits ceilings memory gemm prefill
                      decode copies served large company torch transformers
     --skip A,B       all but these
+    --add            to what the last run with this --build left: its figures stay in the results
     --quick          few cases of each benchmark
     --rehearse       everything that can be tried without a GPU: kernels under the emulator, tiny
                      sizes; takes minutes and proves nothing about speed
@@ -413,11 +414,12 @@ require_gpu() {
 }
 
 parse() {
-  OUT='' ONLY='' SKIP='' QUICK=no REHEARSE=no TOTAL_SECONDS=530
+  OUT='' ONLY='' SKIP='' ADD=no QUICK=no REHEARSE=no TOTAL_SECONDS=530
   BUILD=$REPO/build/gpu BUNDLE=$REPO/build/gpu_bundle.tar.gz
   while [ $# -gt 0 ]; do
     case $1 in
       --help) usage && exit 0 ;;
+      --add) ADD=yes ;;
       --quick) QUICK=yes ;;
       --rehearse) REHEARSE=yes ;;
       --seconds | --bundle | --build | --only | --skip)
@@ -452,9 +454,13 @@ main() {
   BUILD=$(cd "$BUILD" && pwd)
   DEADLINE=$(($(date +%s) + TOTAL_SECONDS))
   QUIRE_WORK=$BUILD/work
-  rm -rf "$QUIRE_WORK" "$BUILD/bundle"
+  rm -rf "$BUILD/bundle"
+  if [ "$ADD" = no ]; then
+    rm -rf "$QUIRE_WORK"
+    rm -f "$OUT"/{run,build,tests,sanitizers,bench,served}.log
+  fi
   mkdir -p "$QUIRE_WORK" "$BUILD/bundle"
-  rm -f "$OUT"/results.{json,md} "$OUT"/{run,build,tests,sanitizers,bench,served}.log
+  rm -f "$OUT"/results.{json,md}
   if [ -f "$BUNDLE" ]; then
     tar -xzf "$BUNDLE" -C "$BUILD/bundle" || say "run.sh: cannot unpack $BUNDLE"
   fi

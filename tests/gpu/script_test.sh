@@ -89,6 +89,11 @@ check "phases can be left out" holds '[p["phase"] for p in r["phases"]] == ["pro
 check "targets that nothing was measured for say so" holds \
   'r["targets"] and all(t["status"] == "not measured" for t in r["targets"])'
 
+run --add --only torch --build "$folder/build" --bundle "$folder/none" "$folder/out"
+check "a run can add to the one before" holds \
+  '[p["phase"] for p in r["phases"]] == ["probe", "tests", "torch"] and r["machine"]["commit"]'
+check "and to its logs" grep -q '^tests: skipped' "$folder/out/run.log"
+
 mkdir -p "$folder/build/cmake/tests"
 printf '#!/bin/sh\necho "no GPU: of no use"\n' >"$folder/build/cmake/tests/idle_test"
 chmod +x "$folder/build/cmake/tests/idle_test"
