@@ -215,5 +215,140 @@ TEST_F(StepPlannerDeathTest, RefusesASecondPlan) {
   EXPECT_DEATH(Plan(), "is_active");
 }
 
+// Blocks of 4 tokens. Requests begin with the prompt of request 1, as far as they are long.
+class PrefixPlannerTest : public CoreFixture {
+ protected:
+  PrefixPlannerTest() { state_.config.prefix_caching = true; }
+
+  SequenceGroup& AddLikeFirst(const RequestSpec& spec, Request request = {}) {
+    const Request like = MakeRequest({.id = 1, .prompt = spec.prompt});
+    Request made = MakeRequest(spec);
+    made.prompt_token_ids = like.prompt_token_ids;
+    made.cache_salt = request.cache_salt;
+    made.bypasses_prefix_cache = request.bypasses_prefix_cache;
+    state_.Add(std::move(made));
+    return *state_.Find(RequestId(spec.id));
+  }
+};
+
+TEST_F(PrefixPlannerTest, BeginsWithTheFullBlocksOfAnother) {
+  Add({.id = 1, .prompt = 10});
+  Step();
+  AddLikeFirst({.id = 2, .prompt = 10});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->introductions, SizeIs(1));
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 8);
+  EXPECT_THAT(plan->introductions[0].block_ids, ElementsAre(1, 2));
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[1].num_tokens, 2);
+  EXPECT_THAT(plan->slices[1].new_block_ids, SizeIs(1));
+  EXPECT_EQ(state_.counters.num_prefix_queried_tokens, 20);
+  EXPECT_EQ(state_.counters.num_prefix_hit_tokens, 8);
+}
+
+// Its logits are wanted, and they are in no cache.
+TEST_F(PrefixPlannerTest, ComputesTheLastTokenWhateverIsCached) {
+  Add({.id = 1, .prompt = 8});
+  Step();
+  AddLikeFirst({.id = 2, .prompt = 8});
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 4);
+  EXPECT_EQ(plan->slices[1].num_tokens, 4);
+}
+
+TEST_F(PrefixPlannerTest, RequestsOfOneStepShare) {
+  Add({.id = 1, .prompt = 9});
+  AddLikeFirst({.id = 2, .prompt = 9});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[0].num_tokens, 9);
+  EXPECT_EQ(plan->introductions[1].num_computed_tokens, 8);
+  EXPECT_EQ(plan->slices[1].num_tokens, 1);
+  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 8 - 3 - 1);
+}
+
+TEST_F(PrefixPlannerTest, SequencesOfOneRequestShareItsPrompt) {
+  Add({.id = 1, .prompt = 9, .max_tokens = 2, .num_sequences = 2});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[1].num_tokens, 1);
+}
+
+TEST_F(PrefixPlannerTest, OtherSaltsShareNothing) {
+  Add({.id = 1, .prompt = 10});
+  Step();
+  AddLikeFirst({.id = 2, .prompt = 10}, {.cache_salt = "other"});
+  EXPECT_EQ(Plan()->introductions[0].num_computed_tokens, 0);
+}
+
+TEST_F(PrefixPlannerTest, WhoBypassesTheCacheNeitherTakesNorLeavesBlocks) {
+  AddLikeFirst({.id = 1, .prompt = 10}, {.bypasses_prefix_cache = true});
+  Step();
+  EXPECT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 0);
+  AddLikeFirst({.id = 2, .prompt = 10});
+  Step();
+  EXPECT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 2);
+  AddLikeFirst({.id = 3, .prompt = 5}, {.bypasses_prefix_cache = true});
+  EXPECT_EQ(Plan()->introductions[0].num_computed_tokens, 0);
+}
+
+TEST_F(PrefixPlannerTest, OutputIsFoundToo) {
+  Add({.id = 1, .prompt = 3, .max_tokens = 2});
+  Step(7);
+  Step(8);  // ends; tokens 0 to 3 are computed, the fourth is the first of the output
+  Request again = MakeRequest({.id = 2, .prompt = 3});
+  again.prompt_token_ids = MakeRequest({.id = 1, .prompt = 3}).prompt_token_ids;
+  again.prompt_token_ids.insert(again.prompt_token_ids.end(), {7, 8});
+  state_.Add(again);
+  EXPECT_EQ(Plan()->introductions[0].num_computed_tokens, 4);
+}
+
+// What others hold already need not be free. Four blocks are free; the second request is three
+// blocks long, and two of them are there.
+TEST_F(PrefixPlannerTest, SharedBlocksCountOnceForAdmission) {
+  BeginEpoch({.num_blocks = 6,
+              .block_size_tokens = 4,
+              .max_sequences = 4,
+              .max_tokens_per_step = 64,
+              .max_model_len = 32,
+              .vocab_size = 1000});
+  Add({.id = 1, .prompt = 12, .max_tokens = 4});
+  Step();
+  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 2);
+  AddLikeFirst({.id = 2, .prompt = 11, .max_tokens = 1});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->introductions, SizeIs(1));
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 8);
+}
+
+TEST_F(PrefixPlannerTest, NobodyBuildsOnRowsThatWereNotFinite) {
+  Add({.id = 1, .prompt = 10});
+  ASSERT_TRUE(Plan().has_value());
+  EXPECT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 2);
+  StepResult result = Answer(5);
+  result.sampled[0].finite = false;
+  Apply(result);
+  EXPECT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 0);
+}
+
+TEST_F(PrefixPlannerTest, APreemptedGroupFindsItsBlocksAgain) {
+  SequenceGroup& group = Add({.id = 1, .prompt = 10});
+  Step();
+  state_.ReturnToWaiting(group);
+  std::optional<StepPlan> plan = Plan();
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 8);
+  EXPECT_EQ(plan->slices[0].num_tokens, 3);
+}
+
 }  // namespace
 }  // namespace quire

@@ -198,5 +198,124 @@ TEST_F(KvCacheManagerDeathTest, FindsATableThatIsCountedTwice) {
   EXPECT_DEATH(Check({&a_, &a_}), "ref_count");
 }
 
+// Blocks 1 to 6 of 4 tokens, and a sequence of three full blocks of known contents.
+class PrefixCacheTest : public KvCacheManagerTest {
+ protected:
+  PrefixCacheTest() {
+    BlockHash parent = RootHash(kKey, "");
+    for (TokenId first : {0, 4, 8}) {
+      const std::vector<TokenId> tokens = {first, first + 1, first + 2, first + 3};
+      parent = ChainHash(kKey, parent, tokens);
+      hashes_.push_back(parent);
+    }
+  }
+
+  // Table a_ gets blocks 1 to 3 and gives them back.
+  void ComputeAndFree() {
+    ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+    manager_.Publish(a_, 0, hashes_);
+    manager_.Free(a_);
+  }
+
+  static constexpr Hash128 kKey = {.low = 1, .high = 2};
+  std::vector<BlockHash> hashes_;
+};
+
+TEST_F(PrefixCacheTest, FindsWhatWasPublishedFromTheFirstBlockOn) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 0);
+  manager_.Publish(a_, 0, std::span(hashes_).first(2));
+
+  const PrefixMatch match = manager_.Match(hashes_);
+
+  EXPECT_EQ(match.num_blocks, 2);
+  EXPECT_EQ(match.num_free_blocks, 0);
+  EXPECT_EQ(manager_.Match(std::span(hashes_).subspan(2)).num_blocks, 0);
+  manager_.Publish(a_, 2, hashes_);
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 3);
+  Check({&a_});
+}
+
+TEST_F(PrefixCacheTest, SharesBlocksThatAreInUse) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  manager_.Publish(a_, 0, hashes_);
+
+  manager_.ShareCached(std::span(hashes_).first(2), b_);
+
+  EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2));
+  EXPECT_EQ(b_.num_tokens(), 8);
+  EXPECT_EQ(manager_.pool().ref_count(1), 2);
+  EXPECT_EQ(manager_.num_stored_tokens(), 20);
+  Check({&a_, &b_});
+}
+
+TEST_F(PrefixCacheTest, TakesFreeBlocksBackWithTheirContents) {
+  ComputeAndFree();
+  const PrefixMatch match = manager_.Match(hashes_);
+  EXPECT_EQ(match.num_blocks, 3);
+  EXPECT_EQ(match.num_free_blocks, 3);
+
+  manager_.ShareCached(hashes_, b_);
+
+  EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2, 3));
+  EXPECT_EQ(manager_.num_free_blocks(), 3);
+  EXPECT_EQ(manager_.Match(hashes_).num_free_blocks, 0);
+  Check({&b_});
+}
+
+TEST_F(PrefixCacheTest, BlocksThatHoldNothingGoFirstThenEndsThenBeginnings) {
+  ComputeAndFree();
+  ASSERT_TRUE(manager_.Append(b_, 12).has_value());
+  EXPECT_THAT(b_.block_ids(), ElementsAre(4, 5, 6));
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 3);
+
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+
+  EXPECT_EQ(b_[3], 3);
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 2);
+  ASSERT_TRUE(manager_.Append(b_, 8).has_value());
+  EXPECT_EQ(manager_.num_cached_blocks(), 0);
+  Check({&b_});
+}
+
+TEST_F(PrefixCacheTest, OfTwoBlocksWithOneContentTheFirstIsFound) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+  manager_.Publish(a_, 0, std::span(hashes_).first(1));
+  manager_.Publish(b_, 0, std::span(hashes_).first(1));
+  BlockTable c;
+
+  manager_.ShareCached(std::span(hashes_).first(1), c);
+
+  EXPECT_THAT(c.block_ids(), ElementsAre(1));
+  Check({&a_, &b_, &c});
+  manager_.Free(c);
+}
+
+TEST_F(PrefixCacheTest, NothingIsFoundThatWasTakenBack) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  manager_.Publish(a_, 0, hashes_);
+  manager_.Unpublish(a_);
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 0);
+  EXPECT_EQ(manager_.num_cached_blocks(), 0);
+  Check({&a_});
+}
+
+TEST(BlockHashTest, DependsOnEverythingBeforeAndOnTheSaltAndTheKey) {
+  constexpr Hash128 kKey = {.low = 1, .high = 2};
+  constexpr Hash128 kOtherKey = {.low = 1, .high = 3};
+  const std::vector<TokenId> first = {1, 2};
+  const std::vector<TokenId> other = {1, 3};
+  const std::vector<TokenId> second = {5, 6};
+  const BlockHash root = RootHash(kKey, "");
+  const BlockHash plain = ChainHash(kKey, ChainHash(kKey, root, first), second);
+  EXPECT_EQ(plain, ChainHash(kKey, ChainHash(kKey, root, first), second));
+  EXPECT_NE(plain, ChainHash(kKey, ChainHash(kKey, root, other), second));
+  EXPECT_NE(plain, ChainHash(kKey, root, second));
+  const BlockHash salted = RootHash(kKey, "salt");
+  EXPECT_NE(plain, ChainHash(kKey, ChainHash(kKey, salted, first), second));
+  EXPECT_NE(plain, ChainHash(kOtherKey, ChainHash(kOtherKey, root, first), second));
+}
+
 }  // namespace
 }  // namespace quire
