@@ -10,12 +10,19 @@
 
 namespace quire {
 
+// What happens to what a preempted request had computed.
+enum class PreemptionMode : uint8_t {
+  kRecompute,  // it is dropped and computed again
+  kSwap,       // its blocks go to host memory and come back; dropped when there is no room
+};
+
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
   // before somebody must be preempted. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
+  PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed.
   bool prefix_caching = false;
   Hash128 block_hash_key;  // secret, drawn once per process

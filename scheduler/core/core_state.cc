@@ -6,18 +6,59 @@
 #include "common/base/check.h"
 
 namespace quire {
+namespace {
+
+auto PlaceOf(std::vector<SequenceGroup*>& groups, RequestId id) {
+  return std::lower_bound(
+      groups.begin(), groups.end(), id, [](const SequenceGroup* other, RequestId wanted) {
+        return other->id() < wanted;
+      });
+}
+
+void Insert(std::vector<SequenceGroup*>& groups, SequenceGroup& group) {
+  groups.insert(PlaceOf(groups, group.id()), &group);
+}
+
+void Remove(std::vector<SequenceGroup*>& groups, const SequenceGroup& group) {
+  auto place = PlaceOf(groups, group.id());
+  QUIRE_CHECK(place != groups.end() && *place == &group);
+  groups.erase(place);
+}
+
+// Of the sequences in this state.
+std::vector<SwapTables> TablesOf(SequenceGroup& group, SequenceState state) {
+  std::vector<SwapTables> tables;
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.state() == state) {
+      tables.push_back({.table = &sequence.table, .host_table = &sequence.host_table});
+    }
+  }
+  return tables;
+}
+
+void AddOrders(const std::vector<SwappedBlock>& blocks, std::vector<BlockSwap>& orders) {
+  for (const SwappedBlock& block : blocks) {
+    orders.push_back({.block = block.block, .host_block = block.host_block});
+  }
+}
+
+}  // namespace
 
 Epoch::Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits)
     : scheduler_incarnation(incarnation),
       group_epoch(epoch_number),
       limits(step_limits),
-      kv_cache(BlockPool(step_limits.num_blocks), step_limits.block_size_tokens),
+      kv_cache(BlockPool(step_limits.num_blocks),
+               step_limits.block_size_tokens,
+               step_limits.num_host_blocks),
       handles(step_limits.max_sequences) {}
 
 void UnansweredStep::Clear() {
   is_active = false;
   slices.clear();
   num_sampled = 0;
+  swap_outs.clear();
+  swap_ins.clear();
   departed.clear();
 }
 
@@ -44,11 +85,7 @@ SequenceGroup& CoreState::StartFirstWaiting() {
       sequence.BecomeRunning(epoch->handles.Take());
     }
   }
-  auto place = std::lower_bound(
-      running.begin(), running.end(), group.id(), [](const SequenceGroup* other, RequestId id) {
-        return other->id() < id;
-      });
-  running.insert(place, &group);
+  Insert(running, group);
   return group;
 }
 
@@ -59,14 +96,55 @@ void CoreState::ReturnToWaiting(SequenceGroup& group) {
       sequence.BecomeWaiting();
     }
   }
-  RemoveFromRunning(group);
+  Remove(running, group);
   waiting.Return(group);
 }
 
+bool CoreState::SwapOut(SequenceGroup& group) {
+  const std::vector<SwapTables> tables = TablesOf(group, SequenceState::kRunning);
+  const bool has_blocks = std::any_of(
+      tables.begin(), tables.end(), [](const SwapTables& each) { return !each.table->empty(); });
+  std::vector<SwappedBlock> blocks;
+  if (!has_blocks || !epoch->kv_cache.SwapOut(tables, epoch->last_step_id + 1, blocks)) {
+    return false;
+  }
+  AddOrders(blocks, step.swap_outs);
+  counters.num_blocks_swapped_out += static_cast<int64_t>(blocks.size());
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_running()) {
+      epoch->handles.GiveBack(sequence.handle());
+      sequence.BecomeSwapped();
+    }
+  }
+  Remove(running, group);
+  Insert(swapped, group);
+  return true;
+}
+
+bool CoreState::SwapIn(SequenceGroup& group) {
+  std::vector<SwappedBlock> blocks;
+  if (!epoch->kv_cache.SwapIn(
+          TablesOf(group, SequenceState::kSwapped), epoch->last_step_id + 1, blocks)) {
+    return false;
+  }
+  AddOrders(blocks, step.swap_ins);
+  counters.num_blocks_swapped_in += static_cast<int64_t>(blocks.size());
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_swapped()) {
+      sequence.BecomeRunning(epoch->handles.Take());
+    }
+  }
+  Remove(swapped, group);
+  Insert(running, group);
+  return true;
+}
+
 void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason) {
-  bool was_running = sequence.is_running();
-  if (was_running) {
+  const SequenceState last_state = sequence.state();
+  if (sequence.is_running()) {
     GiveBack(sequence);
+  } else if (sequence.is_swapped()) {
+    epoch->kv_cache.Free(sequence.host_table);
   }
   sequence.BecomeFinished();
   bool is_last = group.is_finished();
@@ -76,7 +154,7 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
                                     .num_output_tokens = sequence.num_output_tokens(),
                                     .is_last_of_request = is_last});
   if (is_last) {
-    Depart(group, was_running);
+    Depart(group, last_state);
   }
 }
 
@@ -102,7 +180,17 @@ void CoreState::LoseWorkers() {
     }
     waiting.Return(*group);
   }
+  for (SequenceGroup* group : swapped) {
+    for (Sequence& sequence : group->sequences()) {
+      if (sequence.is_swapped()) {
+        sequence.host_table.Abandon();
+        sequence.BecomeWaiting();
+      }
+    }
+    waiting.Return(*group);
+  }
   running.clear();
+  swapped.clear();
   step.Clear();
   epoch.reset();
 }
@@ -112,18 +200,11 @@ void CoreState::GiveBack(Sequence& sequence) {
   epoch->handles.GiveBack(sequence.handle());
 }
 
-void CoreState::RemoveFromRunning(const SequenceGroup& group) {
-  auto place = std::lower_bound(
-      running.begin(), running.end(), group.id(), [](const SequenceGroup* other, RequestId id) {
-        return other->id() < id;
-      });
-  QUIRE_CHECK(place != running.end() && *place == &group);
-  running.erase(place);
-}
-
-void CoreState::Depart(SequenceGroup& group, bool was_running) {
-  if (was_running) {
-    RemoveFromRunning(group);
+void CoreState::Depart(SequenceGroup& group, SequenceState last_state) {
+  if (last_state == SequenceState::kRunning) {
+    Remove(running, group);
+  } else if (last_state == SequenceState::kSwapped) {
+    Remove(swapped, group);
   } else {
     waiting.Remove(group);
   }

@@ -53,6 +53,9 @@ struct UnansweredStep {
   uint64_t plan_digest = 0;
   std::vector<Slice> slices;
   size_t num_sampled = 0;
+  // Orders of the plan while it is made.
+  std::vector<BlockSwap> swap_outs;
+  std::vector<BlockSwap> swap_ins;
   // Groups that ended meanwhile; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
@@ -70,6 +73,7 @@ struct CoreState {
   std::optional<Epoch> epoch;
   std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // live
   std::vector<SequenceGroup*> running;                         // by RequestId: oldest first
+  std::vector<SequenceGroup*> swapped;                         // likewise
   WaitingQueue waiting;
   Deadlines deadlines;
   UnansweredStep step;
@@ -91,6 +95,14 @@ struct CoreState {
   // arrival.
   void ReturnToWaiting(SequenceGroup& group);
 
+  // A running group goes to host memory in the step that is being planned. False, and nothing has
+  // changed, when it does not fit there or has computed nothing. REQUIRES: it has no slice.
+  bool SwapOut(SequenceGroup& group);
+
+  // A swapped group comes back in the step that is being planned and runs. False, and nothing has
+  // changed, without blocks. REQUIRES: handles for all its live sequences.
+  bool SwapIn(SequenceGroup& group);
+
   // Ends one sequence: its blocks and its handle are given back, the event is out. The group leaves
   // with its last sequence, and dies then unless a step is unanswered. REQUIRES: not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
@@ -103,8 +115,7 @@ struct CoreState {
 
  private:
   void GiveBack(Sequence& sequence);
-  void RemoveFromRunning(const SequenceGroup& group);
-  void Depart(SequenceGroup& group, bool was_running);
+  void Depart(SequenceGroup& group, SequenceState last_state);
 };
 
 }  // namespace quire

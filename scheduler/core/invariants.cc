@@ -14,11 +14,13 @@ void CheckSequence(const Sequence& sequence) {
   QUIRE_CHECK(sequence.num_computed_tokens() >= 0 && sequence.num_scheduled_tokens() >= 0);
   QUIRE_CHECK(sequence.num_computed_tokens() + sequence.num_scheduled_tokens() <=
               sequence.num_tokens());
-  QUIRE_CHECK_EQ(sequence.table.num_tokens(),
-                 sequence.num_computed_tokens() + sequence.num_scheduled_tokens());
+  QUIRE_CHECK_EQ(
+      (sequence.is_swapped() ? sequence.host_table.num_tokens() : sequence.table.num_tokens()),
+      sequence.num_computed_tokens() + sequence.num_scheduled_tokens());
 
-  // Who is not running holds nothing of a worker.
+  // Who is not running holds nothing of a worker, but for its host memory when it is swapped.
   QUIRE_CHECK(sequence.is_running() || sequence.table.empty());
+  QUIRE_CHECK(sequence.is_swapped() || sequence.host_table.empty());
 }
 
 void CheckGroup(const CoreState& state, const SequenceGroup& group) {
@@ -30,6 +32,7 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
       continue;
     }
     QUIRE_CHECK_EQ(sequence.is_running(), group.is_running());
+    QUIRE_CHECK_EQ(sequence.is_swapped(), group.is_swapped());
 
     // Who has reached its end has been told so. (I17)
     QUIRE_CHECK(sequence.num_output_tokens() < group.request().max_tokens);
@@ -42,15 +45,20 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
 }
 
 void CheckQueues(const CoreState& state) {
-  // Each live group is in exactly one of the two queues, each in order of arrival. (I12, I13)
+  // Each live group is in exactly one of the three queues, each in order of arrival. (I12, I13)
   state.waiting.CheckInvariants();
-  QUIRE_CHECK_EQ(state.groups.size(), state.running.size() + state.waiting.groups().size());
+  QUIRE_CHECK_EQ(state.groups.size(),
+                 state.running.size() + state.swapped.size() + state.waiting.groups().size());
   auto is_known = [&state](const SequenceGroup* group) {
     auto it = state.groups.find(group->id());
     return it != state.groups.end() && it->second.get() == group;
   };
   for (const SequenceGroup* group : state.waiting.groups()) {
-    QUIRE_CHECK(is_known(group) && !group->is_running());
+    QUIRE_CHECK(is_known(group) && !group->is_running() && !group->is_swapped());
+  }
+  for (size_t i = 0; i < state.swapped.size(); ++i) {
+    QUIRE_CHECK(is_known(state.swapped[i]) && state.swapped[i]->is_swapped());
+    QUIRE_CHECK(i == 0 || state.swapped[i - 1]->id() < state.swapped[i]->id());
   }
   for (size_t i = 0; i < state.running.size(); ++i) {
     QUIRE_CHECK(is_known(state.running[i]) && state.running[i]->is_running());
@@ -75,7 +83,7 @@ void CheckQueues(const CoreState& state) {
 void CheckEpoch(const CoreState& state) {
   if (!state.epoch.has_value()) {
     // Without workers nothing runs and nothing is unanswered.
-    QUIRE_CHECK(state.running.empty() && !state.step.is_active);
+    QUIRE_CHECK(state.running.empty() && state.swapped.empty() && !state.step.is_active);
     return;
   }
   const Epoch& epoch = *state.epoch;
@@ -96,7 +104,15 @@ void CheckEpoch(const CoreState& state) {
       has_handle[sequence.handle()] = true;
     }
   }
-  epoch.kv_cache.CheckInvariants(tables);
+  std::vector<const HostTable*> host_tables;
+  for (const SequenceGroup* group : state.swapped) {
+    for (const Sequence& sequence : group->sequences()) {
+      if (sequence.is_swapped()) {
+        host_tables.push_back(&sequence.host_table);
+      }
+    }
+  }
+  epoch.kv_cache.CheckInvariants(tables, host_tables);
   QUIRE_CHECK_EQ(static_cast<size_t>(epoch.handles.num_in_use()), tables.size());
 
   // Freed blocks wait exactly while a step is unanswered. (I6)
@@ -108,6 +124,7 @@ void CheckStep(const CoreState& state) {
   if (!step.is_active) {
     // Slices and groups that ended are kept for an answer only.
     QUIRE_CHECK(step.slices.empty() && step.departed.empty());
+    QUIRE_CHECK(step.swap_outs.empty() && step.swap_ins.empty());
     return;
   }
   const Epoch& epoch = *state.epoch;

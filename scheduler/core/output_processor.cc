@@ -130,6 +130,13 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
                                step.num_sampled,
                                ")"));
   }
+  if (result.swaps_done_step_id > result.header.step_id) {
+    return Refuse(absl::StrCat("swaps_done_step_id: is of a step to come (got ",
+                               result.swaps_done_step_id,
+                               ", limit ",
+                               result.header.step_id,
+                               ")"));
+  }
   size_t next = 0;
   for (const UnansweredStep::Slice& slice : step.slices) {
     if (slice.samples) {
@@ -144,6 +151,7 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
 
 void ProcessResult(CoreState& state, const StepResult& result) {
   state.epoch->kv_cache.OnStepAnswered();
+  state.epoch->kv_cache.OnSwapsDone(result.swaps_done_step_id);
   std::vector<SequenceGroup*> to_recompute;
   size_t next = 0;
   for (const UnansweredStep::Slice& slice : state.step.slices) {

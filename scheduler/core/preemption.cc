@@ -2,15 +2,30 @@
 
 namespace quire {
 
+namespace {
+
+void Preempt(CoreState& state, SequenceGroup& group) {
+  ++state.counters.num_preemptions;
+  if (state.config.preemption_mode == PreemptionMode::kSwap && state.SwapOut(group)) {
+    ++state.counters.num_swap_preemptions;
+    return;
+  }
+  state.ReturnToWaiting(group);
+}
+
+}  // namespace
+
 RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_blocks) {
   RoomOutcome outcome = RoomOutcome::kHadRoom;
-  while (state.epoch->kv_cache.num_free_blocks() < num_blocks) {
+  const KvCacheManager& kv_cache = state.epoch->kv_cache;
+  while (kv_cache.num_free_blocks() < num_blocks) {
     SequenceGroup& newest = *state.running.back();
-    if (&newest == &group) {
+    const bool is_enough_leaving =
+        kv_cache.num_free_blocks() + kv_cache.num_leaving_blocks() >= num_blocks;
+    if (is_enough_leaving || &newest == &group) {
       return RoomOutcome::kNoRoom;
     }
-    state.ReturnToWaiting(newest);
-    ++state.counters.num_preemptions;
+    Preempt(state, newest);
     outcome = RoomOutcome::kPreempted;
   }
   return outcome;

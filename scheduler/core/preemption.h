@@ -21,10 +21,11 @@ namespace quire {
 enum class RoomOutcome : uint8_t {
   kHadRoom,
   kPreempted,  // there is room now
-  kNoRoom,     // even with nobody newer left
+  kNoRoom,     // not in this step: nobody newer is left, or blocks are on their way to the host
 };
 
-// Sees to it that num_blocks blocks are free for group. REQUIRES: group is running.
+// Sees to it that num_blocks blocks are free for group. A victim that is swapped has left its
+// blocks only when the worker has copied them: group waits for that. REQUIRES: group is running.
 RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_blocks);
 
 }  // namespace quire

@@ -128,6 +128,7 @@ CoreStats SchedulerCore::stats() const {
   CoreStats stats = state_->counters;
   stats.num_waiting_requests = state_->waiting.size();
   stats.num_running_requests = static_cast<int32_t>(state_->running.size());
+  stats.num_swapped_requests = static_cast<int32_t>(state_->swapped.size());
   stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;
@@ -136,6 +137,9 @@ CoreStats SchedulerCore::stats() const {
     stats.num_free_blocks = kv_cache.pool().num_free_blocks();
     stats.num_used_blocks = kv_cache.pool().num_used_blocks();
     stats.num_pending_blocks = kv_cache.pool().num_pending_blocks();
+    stats.num_leaving_blocks = kv_cache.num_leaving_blocks();
+    stats.num_host_blocks = kv_cache.host_pool().num_usable_blocks();
+    stats.num_used_host_blocks = kv_cache.host_pool().num_used_blocks();
     stats.num_cached_blocks = kv_cache.num_cached_blocks();
     stats.num_stored_tokens = kv_cache.num_stored_tokens();
   }

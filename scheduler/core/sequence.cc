@@ -12,7 +12,8 @@ Sequence::Sequence(int32_t sequence_index, int32_t num_prompt_tokens)
 }
 
 void Sequence::BecomeRunning(SequenceHandle handle) {
-  QUIRE_CHECK(state_ == SequenceState::kWaiting);
+  QUIRE_CHECK(state_ == SequenceState::kWaiting || state_ == SequenceState::kSwapped);
+  QUIRE_CHECK(host_table.empty() && table.num_tokens() == num_computed_tokens_);
   state_ = SequenceState::kRunning;
   handle_ = handle;
 }
@@ -25,8 +26,16 @@ void Sequence::BeginWithCached(int32_t num_computed_tokens) {
   num_computed_tokens_ = num_computed_tokens;
 }
 
-void Sequence::BecomeWaiting() {
+void Sequence::BecomeSwapped() {
   QUIRE_CHECK(state_ == SequenceState::kRunning);
+  QUIRE_CHECK(table.empty() && num_scheduled_tokens_ == 0);
+  QUIRE_CHECK_EQ(host_table.num_tokens(), num_computed_tokens_);
+  state_ = SequenceState::kSwapped;
+  handle_ = 0;
+}
+
+void Sequence::BecomeWaiting() {
+  QUIRE_CHECK(state_ == SequenceState::kRunning || state_ == SequenceState::kSwapped);
   ForgetWorkersState();
   state_ = SequenceState::kWaiting;
 }
@@ -59,7 +68,7 @@ void Sequence::Commit(TokenId token_id) {
 }
 
 void Sequence::ForgetWorkersState() {
-  QUIRE_CHECK(table.empty());
+  QUIRE_CHECK(table.empty() && host_table.empty());
   handle_ = 0;
   num_computed_tokens_ = 0;
   num_scheduled_tokens_ = 0;

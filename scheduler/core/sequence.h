@@ -7,8 +7,9 @@
 //
 // Thread safety: not thread-safe; owned by its SequenceGroup.
 // Invariants:    num_computed_tokens() + num_scheduled_tokens() <= num_tokens().
-//                table.num_tokens() == num_computed_tokens() + num_scheduled_tokens().
-//                Waiting and finished sequences have no blocks, nothing computed or scheduled.
+//                table.num_tokens() == num_computed_tokens() + num_scheduled_tokens() while
+//                running, host_table.num_tokens() == num_computed_tokens() while swapped. Waiting
+//                and finished sequences have no blocks, nothing computed or scheduled.
 // Units:         tokens.
 #ifndef QUIRE_SCHEDULER_CORE_SEQUENCE_H_
 #define QUIRE_SCHEDULER_CORE_SEQUENCE_H_
@@ -19,13 +20,16 @@
 #include "common/base/ids.h"
 #include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_table.h"
+#include "scheduler/kv_cache/host_table.h"
 
 namespace quire {
 
 enum class SequenceState : uint8_t {
-  kWaiting,   // Not known to the worker, holds no block: new, preempted, or its workers were lost.
-  kRunning,   // Known to the worker under a handle. Has a slice in a step whenever budget and
-              // blocks allow; between slices its blocks stay.
+  kWaiting,  // Not known to the worker, holds no block: new, preempted, or its workers were lost.
+  kRunning,  // Known to the worker under a handle. Has a slice in a step whenever budget and
+             // blocks allow; between slices its blocks stay.
+  kSwapped,  // Not known to the worker, its blocks lie in host memory: preempted, what was computed
+             // is kept.
   kFinished,  // Said its last word; only its counts are still asked for.
 };
 
@@ -34,18 +38,22 @@ class Sequence {
   // A waiting sequence without output. REQUIRES: num_prompt_tokens >= 1.
   Sequence(int32_t sequence_index, int32_t num_prompt_tokens);
 
-  // The worker is about to learn of it. REQUIRES: waiting.
+  // The worker is about to learn of it, from what was computed on when it was swapped.
+  // REQUIRES: waiting, or swapped with its blocks back in the table.
   void BecomeRunning(SequenceHandle handle);
+
+  // Its blocks go to host memory. REQUIRES: running without a slice, with an empty table.
+  void BecomeSwapped();
 
   // Its first tokens are in cached blocks, which the table holds already. REQUIRES: running,
   // nothing computed, 0 <= num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
   // The worker no longer has it, and it starts over from its known tokens.
-  // REQUIRES: running, with an empty table.
+  // REQUIRES: running or swapped, with empty tables.
   void BecomeWaiting();
 
-  // REQUIRES: not finished, with an empty table.
+  // REQUIRES: not finished, with empty tables.
   void BecomeFinished();
 
   // A slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
@@ -66,6 +74,7 @@ class Sequence {
   SequenceState state() const { return state_; }
   bool is_finished() const { return state_ == SequenceState::kFinished; }
   bool is_running() const { return state_ == SequenceState::kRunning; }
+  bool is_swapped() const { return state_ == SequenceState::kSwapped; }
   SequenceHandle handle() const { return handle_; }  // meaningful while running
 
   int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
@@ -78,7 +87,8 @@ class Sequence {
   int32_t gap() const { return num_tokens() - num_computed_tokens_; }
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 
-  BlockTable table;  // changed through KvCacheManager only
+  BlockTable table;      // changed through KvCacheManager only
+  HostTable host_table;  // likewise; empty unless swapped
   // Of the full blocks of its tokens, as far as they were asked for: contents have names whether or
   // not a block holds them, so they stay when the blocks go. For one epoch: its block size decides.
   std::vector<BlockHash> block_hashes;

@@ -28,6 +28,12 @@ bool SequenceGroup::is_running() const {
   });
 }
 
+bool SequenceGroup::is_swapped() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+    return sequence.is_swapped();
+  });
+}
+
 bool SequenceGroup::has_started() const {
   return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
     return sequence.num_tokens_computed_ever() > 0;

@@ -31,6 +31,7 @@ class SequenceGroup {
   int32_t num_live_sequences() const;  // not finished
   bool is_finished() const { return num_live_sequences() == 0; }
   bool is_running() const;
+  bool is_swapped() const;
   // Whether any token of it was ever computed.
   bool has_started() const;
 

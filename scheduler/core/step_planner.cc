@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "scheduler/core/preemption.h"
@@ -18,35 +19,63 @@ StepPlanner::StepPlanner(CoreState& state)
 
 std::optional<StepPlan> StepPlanner::Plan() {
   PlanRunning();
-  PlanWaiting();
+  PlanOthers();
   return Finish();
 }
 
 void StepPlanner::PlanRunning() {
   // By index: MakeRoom shortens the list, behind the group that it makes room for.
+  int32_t num_reserved = 0;  // for older groups, which wait until enough blocks have left
   for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
-    RoomOutcome outcome = MakeRoom(state_, group, NumBlocksNeeded(group));
+    const int32_t num_needed = NumBlocksNeeded(group);
+    const RoomOutcome outcome = num_needed == 0
+                                    ? RoomOutcome::kHadRoom
+                                    : MakeRoom(state_, group, num_needed + num_reserved);
     may_admit_ = may_admit_ && outcome == RoomOutcome::kHadRoom;
-    if (outcome != RoomOutcome::kNoRoom) {
+    if (outcome == RoomOutcome::kNoRoom) {
+      num_reserved += num_needed;
+    } else {
       PlanSlices(group);
     }
   }
 }
 
-void StepPlanner::PlanWaiting() {
-  while (may_admit_ && !budget_.is_spent() && !state_.waiting.empty()) {
-    SequenceGroup& first = state_.waiting.front();
-    AllocStatus status = Admit(first, epoch_.limits, RoomFor(first));
-    if (status == AllocStatus::kLater) {
-      return;
+void StepPlanner::PlanOthers() {
+  bool has_room = may_admit_;
+  while (has_room && !budget_.is_spent() && !(state_.waiting.empty() && state_.swapped.empty())) {
+    const bool is_swapped_next =
+        !state_.swapped.empty() &&
+        (state_.waiting.empty() || state_.swapped.front()->id() < state_.waiting.front().id());
+    has_room = is_swapped_next ? ResumeSwapped(*state_.swapped.front()) : StartWaiting();
+  }
+}
+
+bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
+  const int32_t num_available = epoch_.kv_cache.num_free_blocks() - NumWatermarkBlocks();
+  if (group.num_live_sequences() > epoch_.handles.num_free() ||
+      NumBlocksToResume(group) > num_available) {
+    return false;
+  }
+  QUIRE_CHECK(state_.SwapIn(group));
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_running()) {
+      Introduce(group, sequence);
+      PlanSlice(group, sequence);
     }
-    if (status == AllocStatus::kNever) {
-      state_.FinishGroup(first, FinishReason::kNoCapacity);
-      continue;
-    }
+  }
+  return true;
+}
+
+bool StepPlanner::StartWaiting() {
+  SequenceGroup& first = state_.waiting.front();
+  const AllocStatus status = Admit(first, epoch_.limits, RoomFor(first));
+  if (status == AllocStatus::kNever) {
+    state_.FinishGroup(first, FinishReason::kNoCapacity);
+  } else if (status == AllocStatus::kOk) {
     StartSequences(state_.StartFirstWaiting());
   }
+  return status != AllocStatus::kLater;
 }
 
 void StepPlanner::StartSequences(SequenceGroup& group) {
@@ -140,10 +169,16 @@ void StepPlanner::PublishSlice(const SequenceGroup& group, Sequence& sequence) {
 std::optional<StepPlan> StepPlanner::Finish() {
   // Releases ride along with slices. They are sent alone only when somebody waits, who then waits
   // for a handle: with nothing running, blocks are never short. An idle worker may keep handles
-  // that nobody will name again.
-  if (plan_.slices.empty() && (state_.waiting.empty() || epoch_.handles.num_to_release() == 0)) {
+  // that nobody will name again. A step without slices is also how to wait for swaps.
+  const bool is_wanted = !state_.waiting.empty() || !state_.swapped.empty();
+  const bool waits_for_swaps =
+      epoch_.kv_cache.has_swaps_under_way() && (is_wanted || !state_.running.empty());
+  const bool waits_for_handles = epoch_.handles.num_to_release() > 0 && is_wanted;
+  if (plan_.slices.empty() && !waits_for_swaps && !waits_for_handles) {
     return std::nullopt;
   }
+  plan_.swap_outs = state_.step.swap_outs;
+  plan_.swap_ins = state_.step.swap_ins;
   plan_.releases = epoch_.handles.TakeReleases();
   plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
                   .group_epoch = epoch_.group_epoch,
@@ -171,12 +206,28 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   return num_blocks;
 }
 
+int32_t StepPlanner::NumWatermarkBlocks() const {
+  const double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
+  return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
+}
+
+int32_t StepPlanner::NumBlocksToResume(SequenceGroup& group) const {
+  std::vector<SwapTables> tables;
+  int32_t num_blocks = 0;
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_swapped()) {
+      tables.push_back({.table = &sequence.table, .host_table = &sequence.host_table});
+      num_blocks += epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) -
+                    static_cast<int32_t>(sequence.host_table.host_block_ids().size());
+    }
+  }
+  return num_blocks + epoch_.kv_cache.NumBlocksToSwapIn(tables);
+}
+
 Room StepPlanner::RoomFor(SequenceGroup& group) const {
-  double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
   Room room = {.num_free_handles = epoch_.handles.num_free(),
                .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
-               .num_watermark_blocks =
-                   state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark))};
+               .num_watermark_blocks = NumWatermarkBlocks()};
   for (Sequence& sequence : group.sequences()) {
     if (!sequence.is_finished()) {
       const PrefixMatch match = MatchPrefix(group, sequence);

@@ -1,6 +1,6 @@
 // StepPlanner chooses what one step computes. It closes gaps: running groups first, oldest first,
-// then waiting ones, under one token budget. Nothing is admitted in a step in which blocks were
-// short.
+// then swapped and waiting ones, under one token budget. Nothing is admitted in a step in which
+// blocks were short.
 //
 // A slice takes as many tokens of its sequence's gap as the budget has left. So long prompts are
 // computed in chunks beside decoding sequences, and a budget smaller than the number of running
@@ -33,7 +33,10 @@ class StepPlanner {
 
  private:
   void PlanRunning();
-  void PlanWaiting();
+  // Swapped groups and waiting ones, in order of arrival.
+  void PlanOthers();
+  bool ResumeSwapped(SequenceGroup& group);
+  bool StartWaiting();
   // The group has just been given handles.
   void StartSequences(SequenceGroup& group);
   // What the cache has of the sequence, but for its last token, whose logits are wanted.
@@ -48,6 +51,8 @@ class StepPlanner {
   // Blocks that PlanSlices would take now.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomFor(SequenceGroup& group) const;
+  int32_t NumWatermarkBlocks() const;
+  int32_t NumBlocksToResume(SequenceGroup& group) const;
 
   CoreState& state_;
   Epoch& epoch_;

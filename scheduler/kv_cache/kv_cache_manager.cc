@@ -1,5 +1,7 @@
 #include "scheduler/kv_cache/kv_cache_manager.h"
 
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -8,8 +10,11 @@
 
 namespace quire {
 
-KvCacheManager::KvCacheManager(BlockPool pool, int32_t block_size_tokens)
-    : pool_(std::move(pool)), cache_(pool_.num_blocks()), block_size_tokens_(block_size_tokens) {
+KvCacheManager::KvCacheManager(BlockPool pool, int32_t block_size_tokens, int32_t num_host_blocks)
+    : pool_(std::move(pool)),
+      host_pool_(num_host_blocks + 1),
+      cache_(pool_.num_blocks()),
+      block_size_tokens_(block_size_tokens) {
   QUIRE_CHECK(block_size_tokens >= 1);
 }
 
@@ -97,9 +102,105 @@ void KvCacheManager::Free(BlockTable& table) {
   table.Abandon();
 }
 
-void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables) const {
+bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
+                             uint64_t step_id,
+                             std::vector<SwappedBlock>& orders) {
+  std::map<BlockId, BlockId> host_of;  // both by number in their pools
+  for (const SwapTables& tables : group) {
+    QUIRE_CHECK(tables.host_table->empty());
+    for (BlockId block_id : tables.table->block_ids_) {
+      host_of.emplace(block_id, kNullBlockId);
+    }
+  }
+  std::vector<BlockId> taken;
+  if (!host_pool_.Allocate(static_cast<int32_t>(host_of.size()), taken)) {
+    return false;
+  }
+  auto next = taken.begin();
+  for (auto& [block_id, host_block] : host_of) {
+    host_block = *next++;
+    orders.push_back({.block = block_id, .host_block = host_block - 1});
+    pool_.Touch(block_id);  // the copy reads it
+    leaving_.push_back({.step_id = step_id, .block_id = block_id});
+  }
+  for (const SwapTables& tables : group) {
+    for (BlockId block_id : tables.table->block_ids_) {
+      const BlockId host_block = host_of.at(block_id);
+      host_pool_.Touch(host_block);
+      tables.host_table->host_block_ids_.push_back(host_block - 1);
+    }
+    tables.host_table->num_tokens_ = tables.table->num_tokens_;
+    Free(*tables.table);
+  }
+  for (BlockId host_block : taken) {
+    host_pool_.Free(host_block);  // the reference of Allocate; each table has its own now
+  }
+  return true;
+}
+
+int32_t KvCacheManager::NumBlocksToSwapIn(std::span<const SwapTables> group) const {
+  std::set<HostBlockId> host_blocks;
+  for (const SwapTables& tables : group) {
+    const std::vector<HostBlockId>& ids = tables.host_table->host_block_ids_;
+    host_blocks.insert(ids.begin(), ids.end());
+  }
+  return static_cast<int32_t>(host_blocks.size());
+}
+
+bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
+                            uint64_t step_id,
+                            std::vector<SwappedBlock>& orders) {
+  std::vector<BlockId> taken;
+  if (!pool_.Allocate(NumBlocksToSwapIn(group), taken)) {
+    return false;
+  }
+  std::map<HostBlockId, BlockId> block_of;
+  for (const SwapTables& tables : group) {
+    QUIRE_CHECK(tables.table->empty());
+    for (HostBlockId host_block : tables.host_table->host_block_ids_) {
+      auto [place, is_new] = block_of.emplace(host_block, kNullBlockId);
+      if (is_new) {
+        place->second = taken[block_of.size() - 1];
+        cache_.Erase(place->second);
+        orders.push_back({.block = place->second, .host_block = host_block});
+        host_pool_.Touch(InPool(host_block));  // the copy reads it
+        arriving_.push_back({.step_id = step_id, .block_id = InPool(host_block)});
+      }
+      pool_.Touch(place->second);
+      tables.table->block_ids_.push_back(place->second);
+    }
+    tables.table->num_tokens_ = tables.host_table->num_tokens_;
+    num_stored_tokens_ += tables.table->num_tokens_;
+    Free(*tables.host_table);
+  }
+  for (BlockId block_id : taken) {
+    pool_.Free(block_id);  // the reference of Allocate; each table has its own now
+  }
+  return true;
+}
+
+void KvCacheManager::Free(HostTable& host_table) {
+  for (auto it = host_table.host_block_ids_.rbegin(); it != host_table.host_block_ids_.rend();
+       ++it) {
+    host_pool_.Free(InPool(*it));
+  }
+  host_table.Abandon();
+}
+
+void KvCacheManager::OnSwapsDone(uint64_t step_id) {
+  for (; !leaving_.empty() && leaving_.front().step_id <= step_id; leaving_.pop_front()) {
+    pool_.Free(leaving_.front().block_id);
+  }
+  for (; !arriving_.empty() && arriving_.front().step_id <= step_id; arriving_.pop_front()) {
+    host_pool_.Free(arriving_.front().block_id);
+  }
+}
+
+void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
+                                     std::span<const HostTable* const> host_tables) const {
   // The pool's own: free + used + pending = total, lists without duplicates. (I2)
   pool_.CheckInvariants();
+  host_pool_.CheckInvariants();
   cache_.CheckInvariants();
 
   std::vector<int32_t> num_entries(static_cast<size_t>(pool_.num_blocks()), 0);
@@ -116,9 +217,30 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables) 
   }
   QUIRE_CHECK_EQ(num_stored_tokens, num_stored_tokens_);
 
-  // A block is referenced once for each table entry that names it. (I1)
+  // A block is referenced once for each table entry that names it, and for a copy that reads it.
+  // (I1)
+  for (const UnderWay& leaving : leaving_) {
+    ++num_entries[static_cast<size_t>(leaving.block_id)];
+  }
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);
+  }
+
+  // The same for host blocks.
+  std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);
+  for (const HostTable* table : host_tables) {
+    QUIRE_CHECK_EQ(static_cast<int32_t>(table->host_block_ids().size()),
+                   NumBlocksFor(table->num_tokens()));
+    for (HostBlockId host_block : table->host_block_ids()) {
+      ++num_host_entries[static_cast<size_t>(InPool(host_block))];
+    }
+  }
+  for (const UnderWay& arriving : arriving_) {
+    ++num_host_entries[static_cast<size_t>(arriving.block_id)];
+  }
+  for (BlockId host_block = 1; host_block < host_pool_.num_blocks(); ++host_block) {
+    QUIRE_CHECK_EQ(host_pool_.ref_count(host_block),
+                   num_host_entries[static_cast<size_t>(host_block)]);
   }
 
   // Only full blocks are shared, or blocks that nobody writes to any more: a partly filled block

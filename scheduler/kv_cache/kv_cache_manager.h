@@ -3,11 +3,15 @@
 // Match, ShareCached and Publish let a sequence begin with blocks that another one has computed.
 //
 // It knows tables, not requests: whoever owns a sequence owns its table and brings it along.
+// Tables move to host memory and back as a whole, with everything that they share. Blocks and host
+// blocks that a worker is copying are not free before it says that it is done.
+//
 // One manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
 // as a whole and the tables are abandoned, so that nothing can be given back twice across a crash.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
-// Invariants:    ref_count(b) == entries that name b, over all tables.
+// Invariants:    ref_count(b) == entries that name b, over all tables, and one if b is leaving;
+//                the same for host blocks and host tables.
 //                Every table has exactly the blocks that its tokens need.
 // Units:         lengths in tokens, room in blocks.
 // Cost:          O(blocks that change hands).
@@ -17,16 +21,25 @@
 #define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_pool.h"
 #include "scheduler/kv_cache/block_table.h"
+#include "scheduler/kv_cache/host_table.h"
 #include "scheduler/kv_cache/prefix_cache.h"
 
 namespace quire {
+
+// One sequence of a group that is swapped: its table here and there.
+struct SwapTables {
+  BlockTable* table = nullptr;
+  HostTable* host_table = nullptr;
+};
 
 // The beginning of a sequence as far as the cache has it.
 struct PrefixMatch {
@@ -37,7 +50,7 @@ struct PrefixMatch {
 class KvCacheManager {
  public:
   // REQUIRES: block_size_tokens >= 1.
-  KvCacheManager(BlockPool pool, int32_t block_size_tokens);
+  KvCacheManager(BlockPool pool, int32_t block_size_tokens, int32_t num_host_blocks = 0);
 
   // Blocks that a sequence of this many tokens fills.
   int32_t NumBlocksFor(int64_t num_tokens) const;
@@ -72,6 +85,28 @@ class KvCacheManager {
   // No block of the table is found any more: what was computed is no good.
   void Unpublish(const BlockTable& table);
 
+  // The tables move to host memory in step step_id; appends what the worker has to copy, each
+  // shared block once. The blocks are free when OnSwapsDone has named the step. False, and nothing
+  // has changed, when too few host blocks are free. REQUIRES: host tables are empty.
+  [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
+                             uint64_t step_id,
+                             std::vector<SwappedBlock>& orders);
+
+  // Blocks that SwapIn would take.
+  int32_t NumBlocksToSwapIn(std::span<const SwapTables> group) const;
+
+  // The way back, into other blocks. False, and nothing has changed, when too few are free.
+  // REQUIRES: tables are empty.
+  [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
+                            uint64_t step_id,
+                            std::vector<SwappedBlock>& orders);
+
+  // Gives back every host block. The host table is empty afterwards.
+  void Free(HostTable& host_table);
+
+  // The worker has done all swaps up to this step.
+  void OnSwapsDone(uint64_t step_id);
+
   // Gives back every block, the last one first, so that tails are reused before what other
   // requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
@@ -85,16 +120,33 @@ class KvCacheManager {
   int32_t block_size_tokens() const { return block_size_tokens_; }
   // Summed over the tables: a shared block counts for each of them.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
+  // Blocks that become free when the swaps under way are done.
+  int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
+  bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
+  const BlockPool& host_pool() const { return host_pool_; }
   // Blocks that are found by their contents, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
 
   // Aborts with the broken invariant; tables are all the tables in use, in any order.
   // O(blocks + table entries).
-  void CheckInvariants(std::span<const BlockTable* const> tables) const;
+  void CheckInvariants(std::span<const BlockTable* const> tables,
+                       std::span<const HostTable* const> host_tables = {}) const;
 
  private:
+  // A block, or a host block by its number in host_pool_, that a copy of a step still reads.
+  struct UnderWay {
+    uint64_t step_id = 0;
+    BlockId block_id = kNullBlockId;
+  };
+
+  // Host blocks are numbered from 0, blocks of a pool from 1.
+  static BlockId InPool(HostBlockId host_block) { return host_block + 1; }
+
   BlockPool pool_;
+  BlockPool host_pool_;
   PrefixCache cache_;
+  std::deque<UnderWay> leaving_;   // blocks, in order of steps
+  std::deque<UnderWay> arriving_;  // host blocks, likewise
   int32_t block_size_tokens_;
   int64_t num_stored_tokens_ = 0;
 };

@@ -42,9 +42,10 @@ TokenId ExpectedToken(std::span<const TokenId> token_ids,
   return Sample(attended, seed, sequence_index, vocab_size);
 }
 
-FakeWorker::FakeWorker(const StepLimits& limits)
+FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
     : limits_(limits),
       checker_(limits),
+      swap_delay_steps_(swap_delay_steps),
       sequences_(static_cast<size_t>(limits.max_sequences)),
       cells_(static_cast<size_t>(limits.num_blocks) *
              static_cast<size_t>(limits.block_size_tokens)),
@@ -73,10 +74,10 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
       }));
   last_step_id_ = plan.header.step_id;
   for (const BlockSwap& swap : plan.swap_outs) {
-    SwapOut(swap);
+    swaps_.push_back({.swap = swap, .is_out = true, .step_id = last_step_id_});
   }
   for (const BlockSwap& swap : plan.swap_ins) {
-    SwapIn(swap);
+    swaps_.push_back({.swap = swap, .is_out = false, .step_id = last_step_id_});
   }
   for (const BlockCopy& copy : plan.copies) {
     CopyBlock(copy);
@@ -90,7 +91,6 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .seed = introduction.sampling.seed};
   }
   StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
-  result.swaps_done_step_id = plan.header.step_id;
   for (const SequenceSlice& slice : plan.slices) {
     if (auto sampled = ExecuteSlice(slice)) {
       result.sampled.push_back(std::move(*sampled));
@@ -99,6 +99,9 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   for (SequenceHandle handle : plan.releases) {
     sequences_[handle].reset();
   }
+  const auto delay = static_cast<uint64_t>(plan.slices.empty() ? 0 : swap_delay_steps_);
+  DoSwapsUpTo(last_step_id_ - std::min(delay, last_step_id_));
+  result.swaps_done_step_id = swaps_.empty() ? last_step_id_ : swaps_.front().step_id - 1;
   return result;
 }
 
@@ -111,16 +114,32 @@ int32_t FakeWorker::num_known_sequences() const {
       sequences_.begin(), sequences_.end(), [](const auto& known) { return known.has_value(); }));
 }
 
-void FakeWorker::SwapOut(const BlockSwap& swap) {
+void FakeWorker::Do(const SwapUnderWay& under_way) {
   int64_t size = limits_.block_size_tokens;
-  std::copy_n(
-      cells_.begin() + swap.block * size, size, host_cells_.begin() + swap.host_block * size);
+  auto block = cells_.begin() + under_way.swap.block * size;
+  auto host_block = host_cells_.begin() + under_way.swap.host_block * size;
+  if (under_way.is_out) {
+    std::copy_n(block, size, host_block);
+  } else {
+    std::copy_n(host_block, size, block);
+  }
 }
 
-void FakeWorker::SwapIn(const BlockSwap& swap) {
-  int64_t size = limits_.block_size_tokens;
-  std::copy_n(
-      host_cells_.begin() + swap.host_block * size, size, cells_.begin() + swap.block * size);
+void FakeWorker::DoSwapsUpTo(uint64_t step_id) {
+  for (; !swaps_.empty() && swaps_.front().step_id <= step_id; swaps_.pop_front()) {
+    Do(swaps_.front());
+  }
+}
+
+void FakeWorker::DoSwapsOf(const std::vector<BlockId>& block_ids) {
+  uint64_t needed = 0;
+  for (const SwapUnderWay& under_way : swaps_) {
+    const bool is_wanted =
+        !under_way.is_out &&
+        std::find(block_ids.begin(), block_ids.end(), under_way.swap.block) != block_ids.end();
+    needed = is_wanted ? under_way.step_id : needed;
+  }
+  DoSwapsUpTo(needed);
 }
 
 void FakeWorker::CopyBlock(const BlockCopy& copy) {
@@ -132,6 +151,7 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
   KnownState& sequence = *sequences_[slice.handle];
   sequence.block_ids.insert(
       sequence.block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+  DoSwapsOf(sequence.block_ids);
   uint64_t attended = kStart;
   for (int32_t position = 0; position < sequence.num_computed_tokens; ++position) {
     attended = Mix(attended, Cell(sequence, position));

@@ -13,6 +13,7 @@
 #define QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -37,8 +38,9 @@ TokenId ExpectedToken(std::span<const TokenId> token_ids,
 
 class FakeWorker {
  public:
-  // One worker for one epoch.
-  explicit FakeWorker(const StepLimits& limits);
+  // One worker for one epoch. Its swaps are done so many steps after the step that ordered them, or
+  // when what they bring is used, or in a step without slices.
+  explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0);
 
   // Errors: those of StepPlanChecker, and kOutOfRange for a step that is not the next. Nothing is
   // changed then.
@@ -56,15 +58,25 @@ class FakeWorker {
     uint64_t seed = 0;
   };
 
-  void SwapOut(const BlockSwap& swap);
-  void SwapIn(const BlockSwap& swap);
+  struct SwapUnderWay {
+    BlockSwap swap;
+    bool is_out = false;
+    uint64_t step_id = 0;
+  };
+
+  void Do(const SwapUnderWay& under_way);
+  // All that were ordered up to a step, or that bring one of these blocks.
+  void DoSwapsUpTo(uint64_t step_id);
+  void DoSwapsOf(const std::vector<BlockId>& block_ids);
   void CopyBlock(const BlockCopy& copy);
   std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice);
   uint64_t& Cell(const KnownState& sequence, int32_t position);
 
   StepLimits limits_;
   StepPlanChecker checker_;
+  const int32_t swap_delay_steps_;
   uint64_t last_step_id_ = 0;
+  std::deque<SwapUnderWay> swaps_;                    // oldest first
   std::vector<std::optional<KnownState>> sequences_;  // by handle
   std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
   std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]

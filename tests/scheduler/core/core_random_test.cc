@@ -52,6 +52,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_events = 0;
   int64_t num_preemptions = 0;
   int64_t num_recomputed = 0;
+  int64_t num_swaps = 0;
+  int64_t num_swapped_in = 0;
   int64_t num_prefix_hits = 0;
   int64_t num_finished[7] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
@@ -65,6 +67,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_events += simulation.num_events();
     num_preemptions += simulation.totals().num_preemptions;
     num_recomputed += simulation.totals().num_recomputed_tokens;
+    num_swaps += simulation.totals().num_swap_preemptions;
+    num_swapped_in += simulation.totals().num_blocks_swapped_in;
     num_prefix_hits += simulation.totals().num_prefix_hit_tokens;
     for (int reason = 0; reason < 7; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
@@ -84,6 +88,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     EXPECT_TRUE(num_seeds < kNumSeeds || num_finished[reason] > 100) << reason;
   }
   EXPECT_TRUE(num_seeds < kNumSeeds || num_preemptions > 1000);
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_swaps > 1000) << num_swaps;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_swapped_in > 1000) << num_swapped_in;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_prefix_hits > 100'000) << num_prefix_hits;
 }
 

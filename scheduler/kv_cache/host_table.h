@@ -1,0 +1,51 @@
+// HostTable is the block table of a swapped sequence: where in host memory its blocks lie.
+// Sequences that shared a block share its host block.
+//
+// Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
+// Invariants:    as many host blocks as num_tokens() needs; changed through KvCacheManager only.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
+#define QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+// A block and its place in host memory.
+struct SwappedBlock {
+  BlockId block = kNullBlockId;
+  HostBlockId host_block = 0;
+};
+
+class HostTable {
+ public:
+  HostTable() = default;
+  HostTable(HostTable&&) = default;
+  HostTable& operator=(HostTable&&) = default;
+  HostTable(const HostTable&) = delete;
+  HostTable& operator=(const HostTable&) = delete;
+
+  bool empty() const { return host_block_ids_.empty(); }
+  int32_t num_tokens() const { return num_tokens_; }
+  std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
+
+  // Forgets everything without giving back any reference: the pool is gone as a whole.
+  void Abandon() {
+    host_block_ids_.clear();
+    num_tokens_ = 0;
+  }
+
+ private:
+  friend class KvCacheManager;
+
+  std::vector<HostBlockId> host_block_ids_;
+  int32_t num_tokens_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
