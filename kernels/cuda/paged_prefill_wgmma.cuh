@@ -10,8 +10,8 @@
 // because blocks of 8 tokens lie anywhere. A computing warpgroup has the products of two tiles in
 // flight and the softmax of one beside them:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | wait for S(j), softmax | wait for O, P(j)
-// and where registers and shared memory leave nothing else to do, head_dim up to 128, the two take
-// turns in starting products, so that the softmax of one meets the products of the other.
+// and for head_dim up to 128 the two take turns in starting products, so that the softmax of one
+// meets the products of the other.
 //
 // Barriers. A buffer has two, of one arrival a warp. Full: the copies have landed, and each thread
 // has made its own visible to products. Free: the products that read it are done. They are objects
@@ -189,6 +189,14 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
   }
 }
 
+// Stores the number where nobody reads it, so that it is computed before the wait that follows.
+// ptxas of nvcc 13.0 moves waits for products up over arithmetic, but not over stores: without this
+// the softmax would begin when the products beside it are done. unread: a float of shared memory
+// for each computing thread.
+QUIRE_DEVICE void FinishBefore(float* unread, float number) {
+  static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
+}
+
 // Times 1 changes no bit, so that leaving it out does not either.
 template <typename Shape>
 QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
@@ -294,6 +302,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
     FenceAccumulator(scores);
     ArriveOfWarp(cta.keys.Free(i));
     ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, i);
+    FinishBefore(cta.unread, states[0].sum + states[1].sum);
     WaitProducts<0>();
     FenceOut<Shape>(out);
     ArriveOfWarp(cta.values.Free(i - 1));

@@ -23,7 +23,8 @@ struct WgmmaShape {
   static constexpr int kHeadDim = kDim;
   static constexpr int kRows = kPrefillRows;
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
-  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupSize;
+  static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
+  static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
   // Changing it changes bits.
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
@@ -38,7 +39,7 @@ struct WgmmaShape {
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
-  // Shared memory: room to align, queries, keys, values, barriers, WgmmaCta.
+  // Shared memory: room to align, queries, keys, values, barriers, FinishBefore's, WgmmaCta.
   static constexpr int kQueryPanelBytes = kRows * kSwizzleRowBytes;
   static constexpr int kTilePanelBytes = kKeys * kSwizzleRowBytes;
   static constexpr int kQueryBytes = kPanels * kQueryPanelBytes;
@@ -83,6 +84,7 @@ struct WgmmaCta {
   uint8_t* queries = nullptr;  // shared memory
   TileBuffers<Shape> keys;
   TileBuffers<Shape> values;
+  float* unread = nullptr;  // [kConsumerThreads]
   int first_tile = 0;
   int num_tiles = 0;
   int num_consumers = 0;  // warpgroups that have rows
@@ -92,6 +94,7 @@ template <typename Shape>
 constexpr int WgmmaSharedBytes() {
   return kSwizzleBytes + Shape::kQueryBytes + 2 * Shape::kStages * Shape::kTileBytes +
          Shape::kNumBarriers * static_cast<int>(sizeof(SharedBarrier)) +
+         Shape::kConsumerThreads * static_cast<int>(sizeof(float)) +
          static_cast<int>(sizeof(WgmmaCta<Shape>));
 }
 
@@ -124,6 +127,7 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
   cta.keys.free = cta.keys.full + Shape::kStages;
   cta.values.full = cta.keys.free + Shape::kStages;
   cta.values.free = cta.values.full + Shape::kStages;
+  cta.unread = reinterpret_cast<float*>(barriers + Shape::kNumBarriers);
   for (int stage = 0; stage < Shape::kStages; ++stage) {
     cta.keys.full[stage].Init(Shape::kWarpsOfGroup);
     cta.keys.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);

@@ -175,6 +175,47 @@ TEST(WarpgroupLayoutTest, NContiguous) {
   }
 }
 
+// ---- Order of warps -----------------------------------------------------------------------------
+
+// Each warp notes its number three times and lets others run in between.
+QUIRE_KERNEL void NoteOrder(int32_t* notes, int32_t* counts) {
+  QUIRE_SHARED_MEMORY(shared);
+  auto* barrier = reinterpret_cast<SharedBarrier*>(shared);
+  if (threadIdx.x == 0) {
+    barrier->Init(1000);
+  }
+  __syncthreads();
+  for (int i = 0; i < 3 && threadIdx.x % 32 == 0; ++i) {
+    notes[blockIdx.x * 12 + static_cast<uint32_t>(counts[blockIdx.x]++)] =
+        static_cast<int32_t>(threadIdx.x / 32);
+    barrier->Arrive();
+  }
+}
+
+TEST(WarpOrderTest, ThreeCtasRunTheirWarpsInThreeOrders) {
+  DeviceArray<int32_t> notes(4 * 12);
+  DeviceArray<int32_t> counts(std::vector<int32_t>(4, 0));
+
+  ASSERT_EQ(QUIRE_LAUNCH(NoteOrder,
+                         dim3(4),
+                         dim3(128),
+                         sizeof(SharedBarrier),
+                         nullptr,
+                         notes.data(),
+                         counts.data()),
+            0);
+
+  EXPECT_EQ(counts.ToHost(), std::vector<int32_t>(4, 12));
+  const std::vector<int32_t> all = notes.ToHost();
+  const auto of_cta = [&](int cta) {
+    return std::vector<int32_t>(all.begin() + cta * 12, all.begin() + (cta + 1) * 12);
+  };
+  EXPECT_NE(of_cta(0), of_cta(1));
+  EXPECT_NE(of_cta(1), of_cta(2));
+  EXPECT_NE(of_cta(0), of_cta(2));
+  EXPECT_EQ(of_cta(0), of_cta(3));
+}
+
 // ---- Faults -------------------------------------------------------------------------------------
 
 // What is left out or done wrong.
