@@ -4,7 +4,8 @@
   check_cuda_resources.py LOG_FOLDER TABLE [--rewrite]
 
 LOG_FOLDER holds a *.ptxas file for each kernel file: what nvcc -Xptxas -v printed. Fails when a
-kernel spills more bytes than the table says, or needs over 8 registers more, or is new or gone;
+kernel spills more bytes than the table says, or needs over 8 registers more, or is new or gone, and
+when ptxas had to change the order of a wgmma or to leave out setmaxnreg (its messages C75..);
 --rewrite writes the table instead. Registers of another nvcc release are listed and do not fail;
 targets that were not built are left out.
 """
@@ -20,6 +21,7 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 PROPERTIES = re.compile(r"Function properties for (\w+)")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
+WGMMA_MESSAGE = re.compile(r"\(C75\d\d\).*")
 RELEASE = re.compile(r"^nvcc release (\S+)", re.MULTILINE)
 
 
@@ -57,16 +59,22 @@ def parse(file, text):
     return rows
 
 
+def wgmma_messages(file, text):
+    return [f"{file}: {message}" for message in WGMMA_MESSAGE.findall(text)]
+
+
 def read_logs(folder):
-    rows, release = [], None
+    """({(file, kernel, target): (registers, spilled bytes)}, release of nvcc, messages)."""
+    rows, release, messages = [], None, []
     for path in sorted(folder.glob("*.ptxas")):
         text = path.read_text(encoding="utf-8")
         rows += parse(path.stem, text)
+        messages += wgmma_messages(path.stem, text)
         if match := RELEASE.search(text):
             release = match.group(1)
     names = demangle(sorted({row[1] for row in rows})) if rows else {}
     return {(file, names[kernel], target): (registers, spilled)
-            for file, kernel, target, registers, spilled in rows}, release
+            for file, kernel, target, registers, spilled in rows}, release, messages
 
 
 def write_table(path, usage, release):
@@ -137,6 +145,9 @@ def self_test():
     assert compare(before, {key: (40, 4)}, False)[0]
     assert compare(before, {}, True)[0]
     assert compare({}, before, True)[0]
+    assert wgmma_messages("norm", log) == []
+    assert wgmma_messages("f", "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async "
+                               "instructions are serialized") != []
     assert list(demangle(["_ZN5quire3gpu12_GLOBAL__N_13RowILi4EEEvPf"]).values()) == ["Row<4>"]
 
 
@@ -147,7 +158,7 @@ def main():
     parser.add_argument("table", type=pathlib.Path)
     parser.add_argument("--rewrite", action="store_true")
     arguments = parser.parse_args()
-    found, release = read_logs(arguments.logs)
+    found, release, messages = read_logs(arguments.logs)
     if not found:
         print(f"no kernels in the *.ptxas files of {arguments.logs}: build quire_cuda_kernels")
         return 1
@@ -159,6 +170,7 @@ def main():
     built = {target for _, _, target in found}
     expected = {key: value for key, value in expected.items() if key[2] in built}
     faults, remarks = compare(expected, found, release == expected_release)
+    faults += messages
     for remark in remarks:
         print(f"note: {remark}")
     print("\n".join(faults))
