@@ -29,18 +29,20 @@ namespace quire {
 namespace {
 
 // Flags of quire_worker alone. --model goes to both; everything else is the scheduler's.
-constexpr std::array<std::string_view, 12> kWorkerFlags = {"threads",
-                                                          "kv-cache-memory-bytes",
-                                                          "num-gpu-blocks-override",
-                                                          "swap-space",
-                                                          "device",
-                                                          "device-index",
-                                                          "dtype",
-                                                          "enforce-eager",
-                                                          "batch-invariant",
-                                                          "gpu-memory-utilization",
-                                                          "cpu-isa",
-                                                          "load-format"};
+constexpr std::array<std::string_view, 14> kWorkerFlags = {"threads",
+                                                           "kv-cache-memory-bytes",
+                                                           "num-gpu-blocks-override",
+                                                           "swap-space",
+                                                           "device",
+                                                           "device-index",
+                                                           "dtype",
+                                                           "enforce-eager",
+                                                           "batch-invariant",
+                                                           "quantization",
+                                                           "gemm-cache",
+                                                           "gpu-memory-utilization",
+                                                           "cpu-isa",
+                                                           "load-format"};
 
 constexpr int kExitBadArguments = 2;
 
@@ -67,6 +69,7 @@ lists all of them):
     --kv-cache-dtype auto|float32|bfloat16|float16|fp8 (a GPU)
     --kv-cache-memory-bytes N       memory for KV blocks
     --device auto|cpu|cuda|emu      what computes; auto: a GPU where there is one
+    --quantization none|fp8         8 bits for the layers' weights and activations (a GPU)
     --gpu-memory-utilization 0.9    share of a GPU's memory to use
     --num-gpu-blocks-override N     KV blocks, whatever the memory
     --swap-space 4GiB               host memory for blocks of preempted requests

@@ -150,7 +150,7 @@ def target_lines(results):
 
 
 def comparison_lines(title, comparison):
-    lines = []
+    lines = [f"- {title}: {comparison['note']}"] if "note" in comparison else []
     for case in comparison["cases"]:
         gap = case.get("gap_where_they_part")
         parted = f", then a gap of {gap:.3f} nats" if gap is not None else ""
@@ -168,7 +168,8 @@ def served_lines(results):
     if served is None:
         return []
     lines = ["", "## Served model", "", f"- ok: {served['ok']} {served.get('note', '')}".rstrip()]
-    for key, title in (("against_cpu", "bf16"), ("fp8_cache_against_cpu", "fp8 cache")):
+    for key, title in (("against_cpu", "bf16"), ("fp8_cache_against_cpu", "fp8 cache"),
+                       ("fp8_weights_against_cpu", "fp8 weights")):
         if key in served:
             lines += comparison_lines(title, served[key])
     lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",
