@@ -3,8 +3,9 @@
 
 A server with --batch-invariant answers each of --prompts prompts alone, then --requests requests for
 them in a shuffled order, --concurrency at once: lengths of prompts and answers differ, so that
-no two steps hold the same batch. Every answer must be, token by token, the one given alone. The
-same requests to a server without the flag give what that costs, and how many answers differ there.
+no two steps hold the same batch. Every answer must be, token by token, the one given alone. Some of
+the requests go to a server that reuses the blocks of equal prompts, where the answers must be the same
+again, and to one without --batch-invariant: what the flag costs, and how many answers differ there.
 One JSON object goes to --json.
 """
 import argparse
@@ -45,24 +46,30 @@ def run(arguments):
     result = {"device": arguments.device, "requests": len(order), "prompts": len(prompts),
               "concurrency": arguments.concurrency}
 
-    # Small steps: prompts are cut into chunks, and beside others at other places.
+    # Small steps and no reuse: prompts are computed again and again, beside others in other chunks.
     steps = ("--max-num-batched-tokens", arguments.step_tokens)
-    with programs.serve_on_device(arguments.model, "--batch-invariant", *steps) as server:
+    anew = (*steps, "--enable-prefix-caching=false")
+    with programs.serve_on_device(arguments.model, "--batch-invariant", *anew) as server:
         alone, _ = ask(programs, server, prompts, range(len(prompts)), 1)
         answers, invariant = ask(programs, server, prompts, order, arguments.concurrency)
     result["different_answers"] = count_differences(answers, order, alone)
     result["tokens"] = sum(map(len, answers))
     result["invariant_tokens_per_s"] = invariant
 
-    # Enough of them to tell the speed.
+    some = order[:max(1, len(order) // 10)]
+    with programs.serve_on_device(arguments.model, "--batch-invariant", *steps) as server:
+        answers, _ = ask(programs, server, prompts, some + some, arguments.concurrency)
+    result["requests_with_reuse"] = 2 * len(some)
+    result["different_answers_with_reuse"] = count_differences(answers, some + some, alone)
+
     some = order[:max(1, len(order) // 4)]
-    with programs.serve_on_device(arguments.model, *steps) as server:
+    with programs.serve_on_device(arguments.model, *anew) as server:
         answers, fastest = ask(programs, server, prompts, some, arguments.concurrency)
     result["default_requests"] = len(some)
     result["default_different_answers"] = count_differences(answers, some, alone)
     result["default_tokens_per_s"] = fastest
     result["throughput_cost"] = 1 - invariant / fastest
-    result["ok"] = result["different_answers"] == 0
+    result["ok"] = result["different_answers"] + result["different_answers_with_reuse"] == 0
     return result
 
 

@@ -106,12 +106,14 @@ class TargetsTest(unittest.TestCase):
         self.assertIn("not installed: torch", [row["measured"] for row in rows])
 
     def test_one_answer_needs_ten_thousand_requests(self):
-        def company(requests, different):
+        def company(requests, different, reused=0):
             return results_of(company={"requests": requests, "different_answers": different,
+                                       "different_answers_with_reuse": reused,
                                        "throughput_cost": 0.1})
         of = "one answer"
         self.assertEqual(self.status(of, company(10000, 0)), "pass")
         self.assertEqual(self.status(of, company(10000, 1)), "fail")
+        self.assertEqual(self.status(of, company(10000, 0, 1)), "fail")
         self.assertEqual(self.status(of, company(9999, 0)), "not measured")
         self.assertEqual(self.status(of, company(10, 1)), "fail")
 

@@ -91,7 +91,8 @@ def one_answer(results):
     company = part(results, "company")
     if "different_answers" not in company:
         return note_of(results, "company")
-    different, asked = company["different_answers"], company["requests"]
+    different = company["different_answers"] + company["different_answers_with_reuse"]
+    asked = company["requests"]
     text = f"{different} of {asked} answers differ; costs {company['throughput_cost']:.0%} of tokens/s"
     enough = asked >= DISTURBED_REQUESTS or None
     return text, False if different else enough

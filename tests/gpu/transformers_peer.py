@@ -28,6 +28,11 @@ ATTENTIONS = ("flash_attention_2", "sdpa", "paged|sdpa", "sdpa_paged", "eager")
 # ---- The peer, in a process of its own ----------------------------------------------------------
 
 
+def other_prompts(prompts):
+    """To warm up with: both share the blocks of prompts that are equal."""
+    return [prompt[::-1] for prompt in prompts[:WARM_UPS]]
+
+
 def generate(model, prompts, num_tokens, warmup):
     from transformers.generation import GenerationConfig
     config = GenerationConfig(max_new_tokens=num_tokens, do_sample=False, eos_token_id=-1,
@@ -50,8 +55,7 @@ def measure_peer(folder, prompts, num_tokens, attention, warmup):
     import transformers
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.bfloat16, attn_implementation=attention).to("cuda").eval()
-    # Other prompts: it shares blocks of equal ones.
-    generate(model, [prompt[::-1] for prompt in prompts[:WARM_UPS]], num_tokens, warmup)
+    generate(model, other_prompts(prompts), num_tokens, warmup)
     torch.cuda.synchronize()
     start = time.perf_counter()
     num_generated = generate(model, prompts, num_tokens, warmup)
@@ -116,9 +120,10 @@ def run(arguments):
         flags = ("--max-num-seqs", arguments.requests, "--max-num-batched-tokens",
                  arguments.step_tokens, "--max-model-len", arguments.context + arguments.tokens)
         with programs.serve_on_device(folder, *flags) as server:
-            ours = programs.bench_prompts(
-                server, [(prompt, arguments.tokens) for prompt in prompts],
-                "--num-warmups", min(WARM_UPS, len(prompts)))
+            ours = None
+            for some in (other_prompts(prompts), prompts):
+                ours = programs.bench_prompts(
+                    server, [(prompt, arguments.tokens) for prompt in some], "--num-warmups", 0)
         result = {"device": arguments.device, "shape": arguments.shape,
                   "requests": len(prompts), "prompt_tokens": arguments.context,
                   "output_tokens": arguments.tokens, "ok": True,
