@@ -52,6 +52,12 @@ ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
           "KV blocks to use, at most what the worker has. 0: all of them.");
+ABSL_FLAG(
+    std::string,
+    preemption_mode,
+    "recompute",
+    "What happens to the KV blocks of a preempted request: recompute (dropped, computed again) "
+    "or swap (to host memory and back; see --swap-space of the worker).");
 ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
@@ -165,6 +171,17 @@ absl::Status SetListening(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<PreemptionMode> Preemption() {
+  const std::string mode = absl::GetFlag(FLAGS_preemption_mode);
+  if (mode == "recompute") {
+    return PreemptionMode::kRecompute;
+  }
+  if (mode == "swap") {
+    return PreemptionMode::kSwap;
+  }
+  return FlagError("preemption-mode", "must be recompute or swap");
+}
+
 absl::Status SetLimits(SchedulerConfig* config) {
   config->max_sequences = absl::GetFlag(FLAGS_max_num_seqs);
   config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
@@ -173,6 +190,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->max_model_len = NoneIfZero(absl::GetFlag(FLAGS_max_model_len));
   config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
   config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
+  QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));

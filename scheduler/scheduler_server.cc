@@ -43,6 +43,7 @@ GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model
   settings.kv_cache_dtype = config.kv_cache_dtype;
   settings.num_blocks_override = config.num_blocks_override;
   settings.max_model_len = config.max_model_len;
+  settings.wants_host_blocks = config.loop.core.preemption_mode == PreemptionMode::kSwap;
   settings.max_sequences = config.max_sequences;
   settings.max_tokens_per_step = config.max_tokens_per_step;
   return settings;
@@ -81,7 +82,10 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
 
 SchedulerServer::SchedulerServer(const SchedulerConfig& config, const ServedModel* model)
     : config_(config),
-      metrics_(&registry_, std::string(Version()), model->names.front()),
+      metrics_(&registry_,
+               std::string(Version()),
+               model->names.front(),
+               config.loop.core.prefix_caching),
       inbox_(kInboxCapacity),
       tasks_(kNumTaskThreads, kTaskCapacity),
       service_({.model = model,
@@ -179,21 +183,29 @@ void SchedulerServer::MaybeLogStatus() {
       rate(stats.num_prompt_tokens_computed, last_status_.num_prompt_tokens_computed);
   const double generation_rate =
       rate(stats.num_tokens_committed, last_status_.num_tokens_committed);
-  const bool is_active = stats.num_steps != last_status_.num_steps ||
-                         stats.num_running_requests + stats.num_waiting_requests > 0;
+  const int32_t num_waiting = stats.num_waiting_requests + stats.num_swapped_requests;
+  const int64_t num_queried =
+      stats.num_prefix_queried_tokens - last_status_.num_prefix_queried_tokens;
+  const int64_t num_hit = stats.num_prefix_hit_tokens - last_status_.num_prefix_hit_tokens;
+  const double hit_rate =
+      num_queried == 0 ? 0.0
+                       : 100.0 * static_cast<double>(num_hit) / static_cast<double>(num_queried);
+  const bool is_active =
+      stats.num_steps != last_status_.num_steps || stats.num_running_requests + num_waiting > 0;
   const double usage =
       stats.num_blocks == 0 ? 0.0 : 100.0 * stats.num_used_blocks / stats.num_blocks;
   const LogLevel level = is_active ? LogLevel::kInfo : LogLevel::kDebug;
   Log(level,
       absl::StrFormat("Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f "
                       "tokens/s, Running: %d reqs, Waiting: %d reqs, Preemptions: %d, KV cache "
-                      "usage: %.1f%%, Prefix cache hit rate: 0.0%%",
+                      "usage: %.1f%%, Prefix cache hit rate: %.1f%%",
                       prompt_rate,
                       generation_rate,
                       stats.num_running_requests,
-                      stats.num_waiting_requests,
+                      num_waiting,
                       stats.num_preemptions,
-                      usage));
+                      usage,
+                      hit_rate));
   last_status_at_ = now;
   last_status_ = stats;
 }

@@ -40,6 +40,10 @@ inline constexpr MetricInfo kTokensTotal{
     "quire_tokens_total", "Tokens: prompt tokens computed, tokens generated, tokens recomputed."};
 inline constexpr MetricInfo kPreemptionsTotal{
     "quire_preemptions_total", "Running requests whose KV blocks were taken, by mode."};
+inline constexpr MetricInfo kKvHostBlocks{
+    "quire_kv_host_blocks", "Blocks of host memory for preempted requests, by state."};
+inline constexpr MetricInfo kKvSwappedBlocksTotal{
+    "quire_kv_swapped_blocks_total", "KV blocks copied to host memory (out) and back (in)."};
 inline constexpr MetricInfo kPrefixCacheBlocks{
     "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
 inline constexpr MetricInfo kPrefixCacheTokensTotal{

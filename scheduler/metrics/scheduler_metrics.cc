@@ -51,8 +51,9 @@ void SchedulerMetrics::HistogramPair::ObserveNanos(int64_t duration_ns) const {
 
 SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
                                    const std::string& version,
-                                   const std::string& model_name)
-    : registry_(registry), model_name_(model_name) {
+                                   const std::string& model_name,
+                                   bool has_prefix_caching)
+    : registry_(registry), model_name_(model_name), has_prefix_caching_(has_prefix_caching) {
   registry_->Gauge(metric::kBuildInfo, {{"version", version}}).Set(1);
   MakeGauges();
   MakeCounters();
@@ -73,10 +74,13 @@ void SchedulerMetrics::MakeGauges() {
   blocks_used_ = &r.Gauge(metric::kKvBlocks, {{"state", "used"}});
   blocks_pending_ = &r.Gauge(metric::kKvBlocks, {{"state", "pending"}});
   blocks_cached_ = &r.Gauge(metric::kPrefixCacheBlocks);
+  host_blocks_free_ = &r.Gauge(metric::kKvHostBlocks, {{"state", "free"}});
+  host_blocks_used_ = &r.Gauge(metric::kKvHostBlocks, {{"state", "used"}});
   tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
   tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
   requests_running_ = &r.Gauge(metric::kRequests, {{"state", "running"}});
   requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});
+  requests_swapped_ = &r.Gauge(metric::kRequests, {{"state", "swapped"}});
   queued_tokens_ = &r.Gauge(metric::kQueuedTokens);
   vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
@@ -90,8 +94,11 @@ void SchedulerMetrics::MakeCounters() {
   generated_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "generated"}}),
                        &r.Counter(metric::kVllmGenerationTokens, Foreign())};
   recomputed_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "recomputed"}})};
-  preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "recompute"}}),
-                  &r.Counter(metric::kVllmPreemptions, Foreign())};
+  recompute_preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "recompute"}})};
+  swap_preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "swap"}})};
+  preemptions_ = {&r.Counter(metric::kVllmPreemptions, Foreign())};
+  swapped_out_ = {&r.Counter(metric::kKvSwappedBlocksTotal, {{"direction", "out"}})};
+  swapped_in_ = {&r.Counter(metric::kKvSwappedBlocksTotal, {{"direction", "in"}})};
   prefix_hits_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "hit"}}),
                   &r.Counter(metric::kVllmPrefixCacheHits, Foreign())};
   prefix_misses_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "miss"}})};
@@ -163,19 +170,26 @@ void SchedulerMetrics::OnStats(const CoreStats& stats) {
   blocks_used_->Set(stats.num_used_blocks);
   blocks_pending_->Set(stats.num_pending_blocks);
   blocks_cached_->Set(stats.num_cached_blocks);
+  host_blocks_used_->Set(stats.num_used_host_blocks);
+  host_blocks_free_->Set(stats.num_host_blocks - stats.num_used_host_blocks);
+  requests_swapped_->Set(stats.num_swapped_requests);
   tokens_stored_->Set(static_cast<double>(stats.num_stored_tokens));
   tokens_capacity_->Set(double{1} * stats.num_blocks * block_size_tokens_);
   requests_running_->Set(stats.num_running_requests);
   requests_waiting_->Set(stats.num_waiting_requests);
   queued_tokens_->Set(static_cast<double>(stats.num_queued_tokens));
   vllm_running_->Set(stats.num_running_requests);
-  vllm_waiting_->Set(stats.num_waiting_requests);
+  vllm_waiting_->Set(stats.num_waiting_requests + stats.num_swapped_requests);
   vllm_kv_usage_->Set(stats.num_blocks == 0 ? 0.0
                                             : double{1} * stats.num_used_blocks / stats.num_blocks);
   prompt_tokens_.Set(stats.num_prompt_tokens_computed);
   generated_tokens_.Set(stats.num_tokens_committed);
   recomputed_tokens_.Set(stats.num_recomputed_tokens);
+  recompute_preemptions_.Set(stats.num_preemptions - stats.num_swap_preemptions);
+  swap_preemptions_.Set(stats.num_swap_preemptions);
   preemptions_.Set(stats.num_preemptions);
+  swapped_out_.Set(stats.num_blocks_swapped_out);
+  swapped_in_.Set(stats.num_blocks_swapped_in);
   prefix_hits_.Set(stats.num_prefix_hit_tokens);
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);
@@ -197,7 +211,7 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits, const std::string&
               Foreign({{"block_size", absl::StrCat(limits.block_size_tokens)},
                        {"num_gpu_blocks", absl::StrCat(limits.num_blocks - 1)},
                        {"cache_dtype", kv_cache_dtype},
-                       {"enable_prefix_caching", "False"}}))
+                       {"enable_prefix_caching", has_prefix_caching_ ? "True" : "False"}}))
       .Set(1);
 }
 

@@ -20,7 +20,8 @@ class SchedulerMetrics : public LoopObserver {
   // The registry must outlive this object.
   SchedulerMetrics(MetricsRegistry* registry,
                    const std::string& version,
-                   const std::string& model_name);
+                   const std::string& model_name,
+                   bool has_prefix_caching);
 
   void OnStep(const StepObservation& step) override;
   void OnFirstToken(int64_t latency_ns) override;
@@ -55,6 +56,7 @@ class SchedulerMetrics : public LoopObserver {
 
   MetricsRegistry* const registry_;
   const std::string model_name_;
+  const bool has_prefix_caching_;
 
   prometheus::Gauge* worker_up_ = nullptr;
   prometheus::Gauge* draining_ = nullptr;
@@ -62,10 +64,13 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* blocks_used_ = nullptr;
   prometheus::Gauge* blocks_pending_ = nullptr;
   prometheus::Gauge* blocks_cached_ = nullptr;
+  prometheus::Gauge* host_blocks_free_ = nullptr;
+  prometheus::Gauge* host_blocks_used_ = nullptr;
   prometheus::Gauge* tokens_stored_ = nullptr;
   prometheus::Gauge* tokens_capacity_ = nullptr;
   prometheus::Gauge* requests_running_ = nullptr;
   prometheus::Gauge* requests_waiting_ = nullptr;
+  prometheus::Gauge* requests_swapped_ = nullptr;
   prometheus::Gauge* queued_tokens_ = nullptr;
   prometheus::Gauge* vllm_running_ = nullptr;
   prometheus::Gauge* vllm_waiting_ = nullptr;
@@ -75,7 +80,11 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair prompt_tokens_;
   CounterPair generated_tokens_;
   CounterPair recomputed_tokens_;
-  CounterPair preemptions_;
+  CounterPair recompute_preemptions_;
+  CounterPair swap_preemptions_;
+  CounterPair preemptions_;  // of both modes
+  CounterPair swapped_out_;
+  CounterPair swapped_in_;
   CounterPair prefix_hits_;
   CounterPair prefix_misses_;
   CounterPair prefix_queries_;

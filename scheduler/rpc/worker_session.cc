@@ -85,6 +85,7 @@ absl::StatusOr<StepLimits> AgreeLimits(const v1::HandshakeResponse& response,
                               limits.num_blocks,
                               ", limit 2)"));
   }
+  limits.num_host_blocks = settings.wants_host_blocks ? response.num_host_blocks_max() : 0;
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
   limits.max_tokens_per_step = settings.max_tokens_per_step;
@@ -150,6 +151,7 @@ absl::Status WorkerSession::BeginEpoch(const StepLimits& limits,
   request.set_scheduler_incarnation(incarnation_);
   request.set_group_epoch(group_epoch);
   request.set_num_blocks(limits.num_blocks);
+  request.set_num_host_blocks(limits.num_host_blocks);
   request.set_block_size_tokens(limits.block_size_tokens);
   request.set_kv_cache_dtype(ToProto(kv_cache_dtype));
   request.set_max_sequences(limits.max_sequences);

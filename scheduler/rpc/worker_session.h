@@ -32,6 +32,7 @@ struct GroupSettings {
   std::optional<DType> kv_cache_dtype;         // none: the worker's choice
   std::optional<int32_t> num_blocks_override;  // with the null block
   std::optional<int32_t> max_model_len;        // none: what model and pool allow
+  bool wants_host_blocks = false;              // all that the worker's swap space holds
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2048;
 };

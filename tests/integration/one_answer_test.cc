@@ -147,6 +147,60 @@ TEST_F(OneAnswerTest, PreemptionByRecomputeDoesNotMatter) {
   EXPECT_GE(num_preemptions, 48);
 }
 
+TEST_F(OneAnswerTest, PreemptionBySwapDoesNotMatter) {
+  int64_t num_swaps = 0;
+  for (int32_t budget : {16, 64, 512}) {
+    SCOPED_TRACE(budget);
+    EngineOptions options = Options(budget);
+    options.num_blocks = 220;
+    options.block_size_tokens = 4;
+    options.num_host_blocks = 600;
+    options.core.preemption_mode = PreemptionMode::kSwap;
+
+    Answers answers = RunTogether(*engine_, options);
+
+    ExpectSameBits(answers, *oracle_);
+    num_swaps += engine_->stats().num_swap_preemptions;
+    EXPECT_EQ(engine_->stats().num_preemptions, engine_->stats().num_swap_preemptions);
+    EXPECT_EQ(engine_->stats().num_recomputed_tokens, 0);
+  }
+  EXPECT_GE(num_swaps, 48);
+}
+
+// Every request twice, in a pool that keeps some of the first ones' blocks, with preemption of both
+// kinds.
+TEST_F(OneAnswerTest, CachedPrefixesDoNotMatter) {
+  for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+    EngineOptions options = Options(64);
+    options.num_blocks = 400;
+    options.block_size_tokens = 4;
+    options.num_host_blocks = 200;
+    options.core.preemption_mode = mode;
+    options.core.prefix_caching = true;
+    ASSERT_TRUE(engine_->Reset(options).ok());
+    for (const Request& request : MakeRequests(engine_->config())) {
+      for (const uint64_t copy : {0, 1}) {
+        Request twin = request;
+        twin.id = RequestId(2 * request.id.value() + copy);
+        engine_->Add(std::move(twin));
+      }
+    }
+
+    const Answers all = engine_->RunToEnd();
+    Answers first;
+    Answers second;
+    for (const auto& [key, answer] : all) {
+      const uint64_t id = key.first.value();
+      (id % 2 == 0 ? first : second)[{RequestId(id / 2), key.second}] = answer;
+    }
+
+    ExpectSameBits(first, *oracle_);
+    ExpectSameBits(second, *oracle_);
+    EXPECT_GT(engine_->stats().num_prefix_hit_tokens, 1000);
+    EXPECT_GT(engine_->stats().num_preemptions, 10);
+  }
+}
+
 TEST_F(OneAnswerTest, BlockSizeDoesNotMatter) {
   for (int32_t block_size : {8, 32, 128}) {
     SCOPED_TRACE(block_size);

@@ -21,6 +21,7 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
   limits.max_model_len =
       options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
   limits.vocab_size = config.vocab_size;
+  limits.num_host_blocks = options.num_host_blocks;
   limits.num_blocks =
       options.num_blocks > 0
           ? options.num_blocks
@@ -37,7 +38,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
       engine->backend_, CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa}));
   QUIRE_ASSIGN_OR_RETURN(engine->model_, LoadModel(model_dir, *engine->backend_, nullptr));
   engine->executor_ = std::make_unique<StepExecutor>(
-      *engine->model_, *engine->backend_, KvCacheBudget{.bytes = kMaxKvCacheBytes});
+      *engine->model_,
+      *engine->backend_,
+      KvCacheBudget{.bytes = kMaxKvCacheBytes, .swap_space_bytes = kMaxKvCacheBytes});
   QUIRE_RETURN_IF_ERROR(engine->Reset(options));
   return engine;
 }
@@ -49,7 +52,7 @@ absl::Status Engine::Reset(const EngineOptions& options) {
                                                .group_epoch = epoch_,
                                                .limits = limits,
                                                .kv_cache_dtype = model_->config().dtype}));
-  core_ = std::make_unique<SchedulerCore>(CoreConfig{});
+  core_ = std::make_unique<SchedulerCore>(options.core);
   core_->BeginEpoch(1, epoch_, limits);
   answers_.clear();
   return absl::OkStatus();

@@ -29,6 +29,8 @@ struct EngineOptions {
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 512;
   int32_t max_model_len = 0;  // 0: the model's
+  int32_t num_host_blocks = 0;
+  CoreConfig core = {};
 };
 
 // What one sequence answered.

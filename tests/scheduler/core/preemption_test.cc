@@ -63,5 +63,72 @@ TEST_F(PreemptionTest, TheNewestGroupFindsNobody) {
   EXPECT_EQ(state_.counters.num_preemptions, 0);
 }
 
+// The same three groups, and host memory for four blocks.
+class SwapPreemptionTest : public CoreFixture {
+ protected:
+  SwapPreemptionTest() {
+    state_.config.preemption_mode = PreemptionMode::kSwap;
+    StepLimits limits = limits_;
+    limits.num_host_blocks = 4;
+    BeginEpoch(limits);
+    Add({.id = 1, .prompt = 5});
+    Add({.id = 2, .prompt = 5, .max_tokens = 3, .num_sequences = 2});
+    Add({.id = 3, .prompt = 1});
+    Step();
+  }
+
+  SequenceGroup& Group(uint64_t id) { return *state_.Find(RequestId(id)); }
+
+  // Orders that no plan will carry.
+  void TearDown() override {
+    if (!state_.step.is_active) {
+      state_.step.Clear();
+    }
+    CoreFixture::TearDown();
+  }
+
+  StepResult Late(StepResult answer, uint64_t swaps_done) const {
+    answer.swaps_done_step_id = swaps_done;
+    return answer;
+  }
+};
+
+TEST_F(SwapPreemptionTest, RoomComesWhenTheBlocksHaveLeft) {
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kNoRoom);
+  EXPECT_TRUE(Group(3).is_swapped());
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kNoRoom);
+  EXPECT_TRUE(Group(2).is_running()) << "enough is on its way";
+  EXPECT_EQ(state_.counters.num_swap_preemptions, 1);
+
+  state_.epoch->kv_cache.OnSwapsDone(state_.epoch->last_step_id + 1);
+
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kHadRoom);
+}
+
+TEST_F(SwapPreemptionTest, WhoDoesNotFitTheHostIsComputedAgain) {
+  EXPECT_EQ(MakeRoom(state_, Group(1), 5), RoomOutcome::kPreempted);
+  // Group 3 took one of the four host blocks; group 2 has four.
+  EXPECT_TRUE(Group(3).is_swapped());
+  EXPECT_EQ(&state_.waiting.front(), &Group(2));
+  EXPECT_EQ(state_.counters.num_preemptions, 2);
+  EXPECT_EQ(state_.counters.num_swap_preemptions, 1);
+}
+
+TEST_F(SwapPreemptionTest, ASwappedGroupComesBackWithWhatItHadComputed) {
+  ASSERT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kNoRoom);
+  std::optional<StepPlan> plan = Plan();
+  ASSERT_THAT(plan->swap_outs, ::testing::SizeIs(1));
+  EXPECT_THAT(plan->introductions, ::testing::IsEmpty()) << "not in the step that swapped it out";
+  Apply(Late(Answer(5), plan->header.step_id));
+
+  plan = Plan();
+
+  ASSERT_THAT(plan->swap_ins, ::testing::SizeIs(1));
+  ASSERT_THAT(plan->introductions, ::testing::SizeIs(1));
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 1);
+  EXPECT_EQ(plan->introductions[0].block_ids[0], plan->swap_ins[0].block);
+  EXPECT_TRUE(Group(3).is_running());
+}
+
 }  // namespace
 }  // namespace quire

@@ -317,5 +317,104 @@ TEST(BlockHashTest, DependsOnEverythingBeforeAndOnTheSaltAndTheKey) {
   EXPECT_NE(plain, ChainHash(kOtherKey, ChainHash(kOtherKey, root, first), second));
 }
 
+// Blocks 1 to 6 and host blocks 0 to 3.
+class SwapManagerTest : public ::testing::Test {
+ protected:
+  std::vector<SwapTables> Group() { return {{&a_, &host_a_}, {&b_, &host_b_}}; }
+  void Check() const {
+    const std::vector<const BlockTable*> tables = {&a_, &b_};
+    const std::vector<const HostTable*> host_tables = {&host_a_, &host_b_};
+    manager_.CheckInvariants(tables, host_tables);
+  }
+
+  KvCacheManager manager_{BlockPool(7), 4, /*num_host_blocks=*/4};
+  BlockTable a_;
+  BlockTable b_;
+  HostTable host_a_;
+  HostTable host_b_;
+  std::vector<SwappedBlock> orders_;
+};
+
+TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
+  ASSERT_TRUE(manager_.Append(a_, 8).has_value());
+  manager_.Fork(a_, b_);
+  ASSERT_TRUE(manager_.Append(a_, 2).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 1).has_value());
+  EXPECT_EQ(manager_.pool().num_used_blocks(), 4);
+
+  ASSERT_TRUE(manager_.SwapOut(Group(), 5, orders_));
+
+  EXPECT_EQ(orders_.size(), 4U);
+  EXPECT_TRUE(a_.empty() && b_.empty());
+  EXPECT_EQ(host_a_.num_tokens(), 10);
+  EXPECT_EQ(host_a_.host_block_ids()[0], host_b_.host_block_ids()[0]);
+  EXPECT_NE(host_a_.host_block_ids()[2], host_b_.host_block_ids()[2]);
+  EXPECT_EQ(manager_.host_pool().num_used_blocks(), 4);
+  EXPECT_EQ(manager_.num_stored_tokens(), 0);
+  Check();
+  manager_.OnSwapsDone(5);
+  EXPECT_EQ(manager_.NumBlocksToSwapIn(Group()), 4);
+  orders_.clear();
+
+  ASSERT_TRUE(manager_.SwapIn(Group(), 6, orders_));
+
+  EXPECT_EQ(orders_.size(), 4U);
+  EXPECT_EQ(manager_.pool().num_used_blocks(), 4);
+  EXPECT_EQ(a_[0], b_[0]);
+  EXPECT_NE(a_[2], b_[2]);
+  EXPECT_EQ(a_.num_tokens(), 10);
+  EXPECT_EQ(b_.num_tokens(), 9);
+  EXPECT_EQ(manager_.num_stored_tokens(), 19);
+  Check();
+}
+
+TEST_F(SwapManagerTest, BlocksAreFreeWhenTheWorkerHasCopiedThem) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  ASSERT_TRUE(manager_.SwapOut(Group(), 5, orders_));
+  EXPECT_EQ(manager_.num_leaving_blocks(), 3);
+  EXPECT_EQ(manager_.num_free_blocks(), 3);
+  manager_.OnSwapsDone(4);
+  EXPECT_EQ(manager_.num_free_blocks(), 3);
+  manager_.OnSwapsDone(5);
+  EXPECT_EQ(manager_.num_free_blocks(), 6);
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 1);
+
+  ASSERT_TRUE(manager_.SwapIn(Group(), 7, orders_));
+
+  EXPECT_TRUE(host_a_.empty());
+  EXPECT_TRUE(manager_.has_swaps_under_way());
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 1);
+  Check();
+  manager_.OnSwapsDone(7);
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
+  EXPECT_FALSE(manager_.has_swaps_under_way());
+}
+
+TEST_F(SwapManagerTest, WithoutRoomNothingChanges) {
+  ASSERT_TRUE(manager_.Append(a_, 20).has_value());
+  EXPECT_FALSE(manager_.SwapOut(Group(), 1, orders_));
+  EXPECT_EQ(a_.num_blocks(), 5);
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
+  manager_.Free(a_);
+  ASSERT_TRUE(manager_.Append(a_, 16).has_value());
+  ASSERT_TRUE(manager_.SwapOut(Group(), 1, orders_));
+  manager_.OnSwapsDone(1);
+  ASSERT_TRUE(manager_.Append(b_, 12).has_value());
+  std::vector<SwappedBlock> back;
+  const std::vector<SwapTables> alone = {{&a_, &host_a_}};
+  EXPECT_FALSE(manager_.SwapIn(alone, 2, back));
+  EXPECT_TRUE(back.empty());
+  EXPECT_EQ(host_a_.num_tokens(), 16);
+  Check();
+}
+
+TEST_F(SwapManagerTest, HostBlocksOfWhoEndsAreFree) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  ASSERT_TRUE(manager_.SwapOut(Group(), 1, orders_));
+  manager_.Free(host_a_);
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
+  Check();
+}
+
 }  // namespace
 }  // namespace quire
