@@ -119,7 +119,8 @@ std::vector<OutputEvent> SchedulerCore::TakeEvents() {
 bool SchedulerCore::has_unanswered_plan() const { return state_->step.is_active; }
 
 bool SchedulerCore::has_work() const {
-  return state_->epoch.has_value() && !state_->groups.empty();
+  return state_->epoch.has_value() &&
+         (!state_->groups.empty() || state_->epoch->kv_cache.has_swaps_under_way());
 }
 
 Instant SchedulerCore::next_deadline() const { return state_->deadlines.next(); }

@@ -169,12 +169,11 @@ void StepPlanner::PublishSlice(const SequenceGroup& group, Sequence& sequence) {
 std::optional<StepPlan> StepPlanner::Finish() {
   // Releases ride along with slices. They are sent alone only when somebody waits, who then waits
   // for a handle: with nothing running, blocks are never short. An idle worker may keep handles
-  // that nobody will name again. A step without slices is also how to wait for swaps.
-  const bool is_wanted = !state_.waiting.empty() || !state_.swapped.empty();
-  const bool waits_for_swaps =
-      epoch_.kv_cache.has_swaps_under_way() && (is_wanted || !state_.running.empty());
-  const bool waits_for_handles = epoch_.handles.num_to_release() > 0 && is_wanted;
-  if (plan_.slices.empty() && !waits_for_swaps && !waits_for_handles) {
+  // that nobody will name again. A step without slices is also how to wait for swaps: the worker
+  // answers it when all are done.
+  const bool waits_for_handles =
+      epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
+  if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
     return std::nullopt;
   }
   plan_.swap_outs = state_.step.swap_outs;

@@ -142,7 +142,8 @@ absl::StatusOr<v1::GetServerInfoResponse> GenerationService::DoGetServerInfo(
   info.set_num_blocks(state.stats.num_blocks);
   info.set_num_free_blocks(state.stats.num_free_blocks);
   info.set_num_running_requests(state.stats.num_running_requests);
-  info.set_num_waiting_requests(state.stats.num_waiting_requests);
+  info.set_num_waiting_requests(state.stats.num_waiting_requests +
+                                state.stats.num_swapped_requests);
   info.set_max_sequences(state.limits.max_sequences);
   info.set_max_tokens_per_step(state.limits.max_tokens_per_step);
   info.set_ready(state.is_ready());

@@ -53,7 +53,7 @@ std::string CoreSimulation::Drain() {
   has_faults_ = false;
   // Every step but those of pure releases computes or commits something of the oldest request.
   int32_t num_steps_left = 20'000;
-  while (failure_.empty() && HasLiveRequest() && num_steps_left-- > 0) {
+  while (failure_.empty() && (HasLiveRequest() || core_.has_work()) && num_steps_left-- > 0) {
     if (!worker_.has_value()) {
       BeginEpoch();
     } else if (plan_.has_value()) {
@@ -67,12 +67,10 @@ std::string CoreSimulation::Drain() {
   Expect(!HasLiveRequest(), "liveness: everything finishes once the faults stop");
   Expect(!core_.has_work() || core_.has_unanswered_plan(), "no work is left");
   CoreStats stats = core_.stats();
-  // With nobody left there is no step to say that the last swaps are done.
-  Expect(core_.has_unanswered_plan() || stats.num_used_blocks - stats.num_leaving_blocks == 0,
+  Expect(core_.has_unanswered_plan() || stats.num_used_blocks + stats.num_pending_blocks == 0,
          "no block is left");
-  Expect(stats.num_free_blocks + stats.num_pending_blocks + stats.num_leaving_blocks ==
-             stats.num_blocks,
-         "all are free");
+  Expect(stats.num_free_blocks + stats.num_pending_blocks == stats.num_blocks, "all are free");
+  Expect(stats.num_used_host_blocks == 0, "all host blocks are free");
   Expect(stats.num_stored_tokens == 0 && stats.num_queued_tokens == 0, "no token is left");
   Expect(core_.next_deadline() == kInfiniteFuture, "no timer is left");
   totals_ = stats;

@@ -1,0 +1,115 @@
+#!/usr/bin/python3
+"""Sharing and swapping of KV blocks, from outside: answers stay, metrics tell what happened."""
+import re
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+
+from quire_server import Server, api, generate, server_info, wait_until_idle
+
+NUM_REQUESTS = 24
+
+
+def metric(server, line):
+    """The value of a metric line, labels as they are written."""
+    text = urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=10).read().decode()
+    match = re.search("^" + re.escape(line) + r" (\S+)$", text, re.M)
+    assert match, f"no {line} in:\n{text}"
+    return float(match.group(1))
+
+
+def prompt_of(info, length, first=0):
+    """Token ids that are no special tokens."""
+    return {"ids": [(first + 7 * i) % (info.vocab_size - 300) + 280 for i in range(length)]}
+
+
+def request(i, info, **more):
+    return api.GenerateRequest(token_ids=prompt_of(info, 20 + 3 * i, first=11 * i),
+                               sampling={"temperature": i % 2, "seed": i}, n=1 + (i % 4 == 1),
+                               stopping={"max_tokens": 60 + i, "ignore_eos": True}, **more)
+
+
+class PrefixCacheTest(unittest.TestCase):
+
+    def test_a_prompt_is_computed_once_for_each_salt(self):
+        with Server() as server, server.channel() as channel:
+            info = server_info(channel)
+            prompt = prompt_of(info, 1024)
+
+            def ask(**more):
+                begin = time.monotonic()
+                answer = generate(channel, api.GenerateRequest(
+                    token_ids=prompt, sampling={"temperature": 0},
+                    stopping={"max_tokens": 1, "ignore_eos": True}, **more))
+                return answer.tokens, time.monotonic() - begin
+
+            def hits():
+                return metric(server, 'quire_prefix_cache_tokens_total{result="hit"}')
+
+            ask(bypass_prefix_cache=True)  # the first steps of a process are slow
+            self.assertEqual(hits(), 0)
+            first, seconds_first = ask()
+            self.assertEqual(hits(), 0)
+            again, seconds_again = ask()
+            self.assertEqual(again, first)
+            self.assertEqual(hits(), 1024 - info.block_size_tokens)
+            self.assertEqual(ask(cache_salt=b"other")[0], first)
+            self.assertEqual(ask(bypass_prefix_cache=True)[0], first)
+            self.assertEqual(hits(), 1024 - info.block_size_tokens)
+            self.assertEqual(ask(cache_salt=b"other")[0], first)
+            self.assertEqual(hits(), 2 * (1024 - info.block_size_tokens))
+            print(f"first token after {1e3 * seconds_first:.1f} ms, "
+                  f"with a cached prompt after {1e3 * seconds_again:.1f} ms", file=sys.stderr)
+            wait_until_idle(channel)
+
+    def test_switched_off_it_finds_nothing(self):
+        with Server("--noenable_prefix_caching") as server, server.channel() as channel:
+            info = server_info(channel)
+            self.assertEqual(generate(channel, request(0, info)).tokens,
+                             generate(channel, request(0, info)).tokens)
+            self.assertEqual(metric(server, "quire_prefix_cache_blocks"), 0)
+
+
+class PreemptionTest(unittest.TestCase):
+
+    def answers_under_pressure(self, mode):
+        """What requests get alone, then all at once in a pool that is too small for all."""
+        with Server(f"--preemption-mode={mode}", "--noenable_prefix_caching", "--block-size=8",
+                    worker_flags=["--num-gpu-blocks-override=120"]) as server, \
+                server.channel() as channel:
+            info = server_info(channel)
+            alone = [generate(channel, request(i, info)).tokens for i in range(NUM_REQUESTS)]
+            together = [None] * NUM_REQUESTS
+
+            def ask(i):
+                together[i] = generate(channel, request(i, info)).tokens
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(NUM_REQUESTS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(together, alone)
+            self.assertGreater(metric(server, f'quire_preemptions_total{{mode="{mode}"}}'), 0)
+            wait_until_idle(channel)
+            swapped = [metric(server, f'quire_kv_swapped_blocks_total{{direction="{way}"}}')
+                       for way in ("out", "in")]
+            recomputed = metric(server, 'quire_tokens_total{kind="recomputed"}')
+            return alone, swapped, recomputed
+
+    def test_swapped_requests_get_what_they_get_alone(self):
+        _, swapped, recomputed = self.answers_under_pressure("swap")
+        self.assertGreater(swapped[0], 0)
+        self.assertEqual(swapped[0], swapped[1])
+        self.assertEqual(recomputed, 0)
+
+    def test_recomputed_requests_get_what_they_get_alone(self):
+        _, swapped, recomputed = self.answers_under_pressure("recompute")
+        self.assertEqual(swapped, [0, 0])
+        self.assertGreater(recomputed, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
