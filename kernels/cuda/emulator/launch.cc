@@ -1,0 +1,273 @@
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/emulator/machine.h"
+
+#include <sys/mman.h>
+
+namespace quire::gpu::emulator {
+namespace {
+
+// TSan has room for about 8000 threads. Fibers that have ended are destroyed at the end of the
+// launch, since their numbers, used again, would hide races between CTAs; in a large launch,
+// earlier.
+constexpr size_t kMaxTsanFibers = 5000;
+
+}  // namespace
+
+bool IsGuard(const uint8_t* bytes, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (bytes[i] != kGuard) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void* MapPages(size_t bytes) {
+  void* pages = mmap(
+      nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) {
+    perror("emulator: mmap");
+    abort();
+  }
+  return pages;
+}
+
+char tsan_launch_end;
+
+Emulator::~Emulator() {
+  munmap(products_, sizeof(WarpProducts) * kMaxWarps);
+  if (stacks_ != nullptr) {
+    munmap(stacks_, stack_area_bytes_);
+  }
+  if (shared_area_ != nullptr && !UnderAsan()) {
+    munmap(shared_area_, shared_area_bytes_);
+  }
+}
+
+int Emulator::Run(
+    const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context) {
+  kernel_ = kernel;
+  grid_ = grid;
+  cta_ = cta;
+  num_threads_ = cta.x * cta.y * cta.z;
+  shared_bytes_ = shared_bytes;
+  body_ = body;
+  body_context_ = context;
+  launcher_ = Context();
+  if (UnderTsan()) {
+    launcher_.tsan_fiber = __tsan_get_current_fiber();
+  }
+  failed_ = false;
+  if (fibers_.size() < num_threads_) {
+    fibers_.resize(num_threads_);
+  }
+  gridDim = grid;
+  blockDim = cta;
+  for (uint32_t z = 0; z < grid.z && !failed_; ++z) {
+    for (uint32_t y = 0; y < grid.y && !failed_; ++y) {
+      for (uint32_t x = 0; x < grid.x && !failed_; ++x) {
+        RunCta(uint3{x, y, z});
+      }
+    }
+  }
+  if (UnderTsan()) {
+    __tsan_acquire(&tsan_launch_end);
+    DestroyTsanFibers();
+  }
+  return failed_ ? kErrorLaunchFailure : 0;
+}
+
+void Emulator::RunCta(uint3 index) {
+  ++cta_number_;
+  num_alive_ = num_threads_;
+  num_at_barrier_ = 0;
+  barrier_generation_ = 0;
+  blockIdx = index;
+  order_ = static_cast<WarpOrder>((index.x + index.y + index.z) % kNumWarpOrders);
+  PrepareStacks();
+  PrepareSharedMemory();
+  for (Warp& warp : warps_) {
+    warp = Warp();
+  }
+  for (NamedBarrier& barrier : named_barriers_) {
+    barrier = NamedBarrier();
+  }
+  num_shared_barriers_ = 0;
+  for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
+    products_[warp].Reset();
+  }
+  memset(copy_marks_, 0, sizeof(CopyMark) * ((shared_bytes_ + kCopyBytes - 1) / kCopyBytes));
+  runnable_warps_ = 0;
+  for (uint32_t thread = 0; thread < num_threads_; ++thread) {
+    PrepareFiber(thread);
+  }
+  running_ = &fibers_[0];
+  TakeFromRunnable(fibers_[0]);
+  threadIdx = running_->index;
+  Switch(launcher_, *running_, false);
+
+  if (!failed_) {
+    CheckGuards();
+    CheckEnd();
+  }
+  if (failed_) {
+    ReleaseFibers();
+  }
+  ReleaseSharedMemory();
+  if (UnderTsan()) {
+    for (uint32_t thread = 0; thread < num_threads_; ++thread) {
+      ended_tsan_fibers_.push_back(fibers_[thread].tsan_fiber);
+    }
+    if (ended_tsan_fibers_.size() > kMaxTsanFibers) {
+      DestroyTsanFibers();
+    }
+  }
+  if (failed_) {
+    DescribeFault();
+    active = nullptr;  // the handler may leave by an exception
+    fault_handler.load()(fault_);
+  }
+}
+
+void Emulator::PrepareStacks() {
+  const size_t needed = kStackStride * num_threads_;
+  // TSan takes a stack that is used again for one stack that two threads write to.
+  if (stacks_ != nullptr && (stack_area_bytes_ < needed || UnderTsan())) {
+    munmap(stacks_, stack_area_bytes_);
+    stacks_ = nullptr;
+  }
+  if (stacks_ == nullptr) {
+    stacks_ = static_cast<uint8_t*>(MapPages(needed));
+    stack_area_bytes_ = needed;
+  }
+  if (UnderAsan()) {  // frames of threads that did not return leave red zones behind
+    __asan_unpoison_memory_region(stacks_, needed);
+  }
+}
+
+void Emulator::PrepareSharedMemory() {
+  if (UnderAsan()) {
+    // Of the exact size, so that ASan knows its end, and new for each CTA, so that no pointer into
+    // the last CTA's works.
+    void* area = nullptr;
+    if (posix_memalign(&area, 128, shared_bytes_) != 0) {
+      abort();
+    }
+    shared_area_ = static_cast<uint8_t*>(area);
+    shared_ = shared_area_;
+  } else {
+    const size_t needed = shared_bytes_ + 2 * kGuardBytes;
+    if (shared_area_ == nullptr || shared_area_bytes_ < needed) {
+      if (shared_area_ != nullptr) {
+        munmap(shared_area_, shared_area_bytes_);
+      }
+      shared_area_ = static_cast<uint8_t*>(MapPages(needed));
+      shared_area_bytes_ = needed;
+    }
+    shared_ = shared_area_ + kGuardBytes;
+    memset(shared_area_, kGuard, kGuardBytes);
+    memset(shared_ + shared_bytes_, kGuard, kGuardBytes);
+  }
+  memset(shared_, kPoison, shared_bytes_);
+}
+
+void Emulator::ReleaseSharedMemory() {
+  if (UnderAsan()) {
+    free(shared_area_);
+    shared_area_ = nullptr;
+  } else if (UnderTsan()) {  // what the next CTA does to its own must not meet what this one did
+    munmap(shared_area_, shared_area_bytes_);
+    shared_area_ = nullptr;
+  }
+}
+
+void Emulator::PrepareFiber(uint32_t thread) {
+  constexpr size_t kReservedCopies = 128;
+  Fiber& fiber = fibers_[thread];
+  fiber.thread = thread;
+  fiber.warp = thread / kWarpSize;
+  fiber.lane = thread % kWarpSize;
+  fiber.index = uint3{thread % cta_.x, thread / cta_.x % cta_.y, thread / (cta_.x * cta_.y)};
+  fiber.wait = Wait::kNothing;
+  fiber.copies.clear();
+  fiber.copies.reserve(kReservedCopies);
+  fiber.committed_groups = 0;
+  fiber.num_fences = 0;
+  fiber.asan_fake_stack = nullptr;
+  if (UnderTsan()) {
+    fiber.tsan_fiber = __tsan_create_fiber(0);
+  }
+
+  uint8_t* bottom = stacks_ + kStackStride * thread;
+  fiber.stack_bottom = bottom;
+  fiber.stack_bytes = kStackBytes;
+  memset(bottom, kGuard, sizeof(uint64_t));
+  // As if quire_emulator_switch had been called by something that ThreadMain returns to.
+  constexpr int kSavedRegisters = 6;
+  auto** top = reinterpret_cast<void**>(bottom + kStackBytes);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(&ThreadMain);
+  for (int i = 0; i < kSavedRegisters; ++i) {
+    *--top = nullptr;
+  }
+  fiber.stack_pointer = top;
+
+  warps_[fiber.warp].exists |= 1u << fiber.lane;
+  MakeRunnable(fiber.warp, 1u << fiber.lane);
+}
+
+void Emulator::DestroyTsanFibers() {
+  for (void* fiber : ended_tsan_fibers_) {
+    __tsan_destroy_fiber(fiber);
+  }
+  ended_tsan_fibers_.clear();
+}
+
+// What the threads that will not go on have done is before the end of the launch, as what the
+// others have done.
+void Emulator::ReleaseFibers() {
+  if (!UnderTsan()) {
+    return;
+  }
+  for (uint32_t thread = 0; thread < num_threads_; ++thread) {
+    __tsan_switch_to_fiber(fibers_[thread].tsan_fiber, kWithoutOrder);
+    __tsan_release(&tsan_launch_end);
+  }
+  __tsan_switch_to_fiber(launcher_.tsan_fiber, kWithoutOrder);
+  __tsan_acquire(&tsan_launch_end);
+}
+
+void Emulator::CheckGuards() {
+  if (UnderAsan()) {
+    return;
+  }
+  if (!IsGuard(shared_area_, kGuardBytes) || !IsGuard(shared_ + shared_bytes_, kGuardBytes)) {
+    FailAtEnd(FaultKind::kSharedOverrun, "bytes next to the CTA's shared memory were written");
+  }
+}
+
+// What no single thread did wrong.
+void Emulator::CheckEnd() {
+  constexpr uint32_t kWarpsOfGroup = 4;
+  for (const NamedBarrier& barrier : named_barriers_) {
+    if (barrier.num_arrived != 0) {
+      FailAtEnd(FaultKind::kIncompleteBarrier, "not all threads of a named barrier came to it");
+    }
+  }
+  for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
+    const WarpProducts& first = products_[warp / kWarpsOfGroup * kWarpsOfGroup];
+    if (products_[warp].num_started() != first.num_started()) {
+      FailAtEnd(FaultKind::kDivergentWarp, "a wgmma was not started by all warps of its warpgroup");
+    }
+  }
+}
+
+void Emulator::FailAtEnd(FaultKind kind, const char* what) {
+  failed_ = true;
+  fault_ = Fault{kind, kernel_, blockIdx, fibers_[0].index, SourceLine(), what};
+}
+
+}  // namespace quire::gpu::emulator
