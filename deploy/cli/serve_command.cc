@@ -66,6 +66,8 @@ lists all of them):
     --max-num-seqs N                sequences in one step
     --max-num-batched-tokens N      tokens in one step
     --block-size N                  tokens in one KV block
+    --preemption-mode recompute|swap   what becomes of the blocks of a preempted request
+    --noenable_prefix_caching       requests share no blocks of equal beginnings
     --kv-cache-dtype auto|float32|bfloat16|float16|fp8 (a GPU)
     --kv-cache-memory-bytes N       memory for KV blocks
     --device auto|cpu|cuda|emu      what computes; auto: a GPU where there is one
