@@ -59,6 +59,7 @@ void UnansweredStep::Clear() {
   num_sampled = 0;
   swap_outs.clear();
   swap_ins.clear();
+  copies.clear();
   departed.clear();
 }
 
@@ -112,7 +113,7 @@ bool CoreState::SwapOut(SequenceGroup& group) {
   counters.num_blocks_swapped_out += static_cast<int64_t>(blocks.size());
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running()) {
-      epoch->handles.GiveBack(sequence.handle());
+      GiveBackHandle(sequence);
       sequence.BecomeSwapped();
     }
   }
@@ -195,9 +196,30 @@ void CoreState::LoseWorkers() {
   epoch.reset();
 }
 
+void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
+  const int32_t num_shared = sequence.num_prompt_tokens() - 1;
+  if (!group.IsLeader(sequence) || num_shared == 0 || sequence.gap() > 0) {
+    return;
+  }
+  for (Sequence& other : group.sequences()) {
+    if (other.is_running() && !other.is_introduced() && other.table.empty()) {
+      epoch->kv_cache.Fork(sequence.table, num_shared, other.table);
+      other.BeginWithCached(num_shared);
+    }
+  }
+}
+
+void CoreState::GiveBackHandle(const Sequence& sequence) {
+  if (sequence.is_introduced()) {
+    epoch->handles.GiveBack(sequence.handle());
+  } else {
+    epoch->handles.GiveBackUnused(sequence.handle());
+  }
+}
+
 void CoreState::GiveBack(Sequence& sequence) {
   epoch->kv_cache.Free(sequence.table);
-  epoch->handles.GiveBack(sequence.handle());
+  GiveBackHandle(sequence);
 }
 
 void CoreState::Depart(SequenceGroup& group, SequenceState last_state) {

@@ -56,6 +56,7 @@ struct UnansweredStep {
   // Orders of the plan while it is made.
   std::vector<BlockSwap> swap_outs;
   std::vector<BlockSwap> swap_ins;
+  std::vector<BlockCopy> copies;
   // Groups that ended meanwhile; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
@@ -103,6 +104,10 @@ struct CoreState {
   // changed, without blocks. REQUIRES: handles for all its live sequences.
   bool SwapIn(SequenceGroup& group);
 
+  // When the leader has computed the prompt, the sequences that wait for it share its blocks, but
+  // for the last token, whose logits each of them needs.
+  void ForkFrom(SequenceGroup& group, const Sequence& sequence);
+
   // Ends one sequence: its blocks and its handle are given back, the event is out. The group leaves
   // with its last sequence, and dies then unless a step is unanswered. REQUIRES: not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
@@ -115,6 +120,7 @@ struct CoreState {
 
  private:
   void GiveBack(Sequence& sequence);
+  void GiveBackHandle(const Sequence& sequence);
   void Depart(SequenceGroup& group, SequenceState last_state);
 };
 

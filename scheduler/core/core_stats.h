@@ -32,6 +32,7 @@ struct CoreStats {
   int64_t num_tokens_committed = 0;
   int64_t num_preemptions = 0;       // of either mode
   int64_t num_swap_preemptions = 0;  // of them, by swapping
+  int64_t num_blocks_copied = 0;     // by copy-on-write
   int64_t num_blocks_swapped_out = 0;
   int64_t num_blocks_swapped_in = 0;
   int64_t num_recomputed_tokens = 0;

@@ -28,6 +28,12 @@ void HandlePool::GiveBack(SequenceHandle handle) {
   to_release_.push_back(handle);
 }
 
+void HandlePool::GiveBackUnused(SequenceHandle handle) {
+  QUIRE_CHECK(is_in_use(handle));
+  is_in_use_[handle] = false;
+  free_.push_back(handle);
+}
+
 std::vector<SequenceHandle> HandlePool::TakeReleases() {
   free_.insert(free_.end(), to_release_.begin(), to_release_.end());
   return std::exchange(to_release_, {});

@@ -21,6 +21,8 @@ class HandlePool {
 
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
+  // The same for a handle that no worker was told of: it is free at once. REQUIRES: in use
+  void GiveBackUnused(SequenceHandle handle);
 
   // The releases of the plan that is complete but for them; their handles are free from now on.
   std::vector<SequenceHandle> TakeReleases();

@@ -124,7 +124,7 @@ void CheckStep(const CoreState& state) {
   if (!step.is_active) {
     // Slices and groups that ended are kept for an answer only.
     QUIRE_CHECK(step.slices.empty() && step.departed.empty());
-    QUIRE_CHECK(step.swap_outs.empty() && step.swap_ins.empty());
+    QUIRE_CHECK(step.swap_outs.empty() && step.swap_ins.empty() && step.copies.empty());
     return;
   }
   const Epoch& epoch = *state.epoch;

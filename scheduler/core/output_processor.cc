@@ -166,6 +166,7 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       continue;
     }
     if (sampled->finite) {
+      state.ForkFrom(*slice.group, sequence);
       CommitToken(state, *slice.group, sequence, *sampled);
       continue;
     }

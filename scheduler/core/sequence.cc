@@ -26,12 +26,18 @@ void Sequence::BeginWithCached(int32_t num_computed_tokens) {
   num_computed_tokens_ = num_computed_tokens;
 }
 
+void Sequence::BecomeIntroduced() {
+  QUIRE_CHECK(state_ == SequenceState::kRunning && !is_introduced_);
+  is_introduced_ = true;
+}
+
 void Sequence::BecomeSwapped() {
   QUIRE_CHECK(state_ == SequenceState::kRunning);
   QUIRE_CHECK(table.empty() && num_scheduled_tokens_ == 0);
   QUIRE_CHECK_EQ(host_table.num_tokens(), num_computed_tokens_);
   state_ = SequenceState::kSwapped;
   handle_ = 0;
+  is_introduced_ = false;
 }
 
 void Sequence::BecomeWaiting() {
@@ -70,6 +76,7 @@ void Sequence::Commit(TokenId token_id) {
 void Sequence::ForgetWorkersState() {
   QUIRE_CHECK(table.empty() && host_table.empty());
   handle_ = 0;
+  is_introduced_ = false;
   num_computed_tokens_ = 0;
   num_scheduled_tokens_ = 0;
 }

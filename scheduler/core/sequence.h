@@ -45,9 +45,12 @@ class Sequence {
   // Its blocks go to host memory. REQUIRES: running without a slice, with an empty table.
   void BecomeSwapped();
 
-  // Its first tokens are in cached blocks, which the table holds already. REQUIRES: running,
+  // Its first tokens are in blocks that others computed; the table holds them. REQUIRES: running,
   // nothing computed, 0 <= num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
+
+  // The worker knows it from the plan on that is being made. REQUIRES: running, not introduced.
+  void BecomeIntroduced();
 
   // The worker no longer has it, and it starts over from its known tokens.
   // REQUIRES: running or swapped, with empty tables.
@@ -76,6 +79,8 @@ class Sequence {
   bool is_running() const { return state_ == SequenceState::kRunning; }
   bool is_swapped() const { return state_ == SequenceState::kSwapped; }
   SequenceHandle handle() const { return handle_; }  // meaningful while running
+  // False while it runs and waits for another sequence of its group to compute the prompt.
+  bool is_introduced() const { return is_introduced_; }
 
   int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
   int32_t num_output_tokens() const { return static_cast<int32_t>(output_token_ids_.size()); }
@@ -100,6 +105,7 @@ class Sequence {
   int32_t num_prompt_tokens_;
   SequenceState state_ = SequenceState::kWaiting;
   SequenceHandle handle_ = 0;
+  bool is_introduced_ = false;
   int32_t num_computed_tokens_ = 0;
   int32_t num_scheduled_tokens_ = 0;
   int32_t num_tokens_computed_ever_ = 0;

@@ -40,6 +40,19 @@ bool SequenceGroup::has_started() const {
   });
 }
 
+bool SequenceGroup::is_undivided() const {
+  return std::all_of(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {
+    return sequence.is_finished() || sequence.num_output_tokens() == 0;
+  });
+}
+
+bool SequenceGroup::IsLeader(const Sequence& sequence) const {
+  auto first = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& other) {
+    return !other.is_finished();
+  });
+  return is_undivided() && first != sequences_.end() && &*first == &sequence;
+}
+
 std::vector<TokenId> SequenceGroup::TokenIdsOf(const Sequence& sequence) const {
   std::vector<TokenId> token_ids;
   token_ids.reserve(static_cast<size_t>(sequence.num_tokens()));

@@ -34,6 +34,10 @@ class SequenceGroup {
   bool is_swapped() const;
   // Whether any token of it was ever computed.
   bool has_started() const;
+  // Whether its live sequences are all alike: none has an output token. Then the first of them, the
+  // leader, computes the prompt, and the others fork from it.
+  bool is_undivided() const;
+  bool IsLeader(const Sequence& sequence) const;
 
   // Prompt, then committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -58,12 +59,7 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
     return false;
   }
   QUIRE_CHECK(state_.SwapIn(group));
-  for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_running()) {
-      Introduce(group, sequence);
-      PlanSlice(group, sequence);
-    }
-  }
+  PlanSlices(group);
   return true;
 }
 
@@ -79,14 +75,19 @@ bool StepPlanner::StartWaiting() {
 }
 
 void StepPlanner::StartSequences(SequenceGroup& group) {
-  // One after the other: what the first computes of the prompt, the others find.
+  // One after the other: what the first computes, the others find.
   for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_running()) {
+    if (sequence.is_running() && !WaitsForLeader(group, sequence)) {
       TakeCachedPrefix(group, sequence);
-      Introduce(group, sequence);
       PlanSlice(group, sequence);
     }
   }
+}
+
+bool StepPlanner::WaitsForLeader(const SequenceGroup& group, const Sequence& sequence) const {
+  const bool has_something_to_share = sequence.num_prompt_tokens() > 1;
+  return has_something_to_share && !sequence.is_introduced() && sequence.table.empty() &&
+         group.is_undivided() && !group.IsLeader(sequence);
 }
 
 PrefixMatch StepPlanner::MatchPrefix(const SequenceGroup& group, Sequence& sequence) const {
@@ -115,7 +116,8 @@ void StepPlanner::TakeCachedPrefix(const SequenceGroup& group, Sequence& sequenc
   state_.counters.num_prefix_hit_tokens += sequence.num_computed_tokens();
 }
 
-void StepPlanner::Introduce(const SequenceGroup& group, const Sequence& sequence) {
+void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
+  sequence.BecomeIntroduced();
   const std::span<const BlockId> block_ids = sequence.table.block_ids();
   plan_.introductions.push_back({.handle = sequence.handle(),
                                  .token_ids = group.TokenIdsOf(sequence),
@@ -127,9 +129,15 @@ void StepPlanner::Introduce(const SequenceGroup& group, const Sequence& sequence
 }
 
 void StepPlanner::PlanSlices(SequenceGroup& group) {
-  for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_running()) {
-      PlanSlice(group, sequence);
+  // Forks first: each takes its own copy of the tail that they share with the leader, which may
+  // then write to it.
+  for (const bool is_introduced : {false, true}) {
+    for (Sequence& sequence : group.sequences()) {
+      const bool is_next =
+          sequence.is_introduced() == is_introduced && sequence.num_scheduled_tokens() == 0;
+      if (sequence.is_running() && is_next && !WaitsForLeader(group, sequence)) {
+        PlanSlice(group, sequence);
+      }
     }
   }
 }
@@ -139,6 +147,14 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   const int32_t num_tokens = budget_.Take(gap);
   if (num_tokens == 0) {
     return;
+  }
+  if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
+    QUIRE_CHECK(!sequence.is_introduced());  // a worker's table never changes
+    state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
+    ++state_.counters.num_blocks_copied;
+  }
+  if (!sequence.is_introduced()) {
+    Introduce(group, sequence);
   }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());
@@ -178,6 +194,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   }
   plan_.swap_outs = state_.step.swap_outs;
   plan_.swap_ins = state_.step.swap_ins;
+  plan_.copies = state_.step.copies;
   plan_.releases = epoch_.handles.TakeReleases();
   plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
                   .group_epoch = epoch_.group_epoch,
@@ -197,9 +214,12 @@ std::optional<StepPlan> StepPlanner::Finish() {
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   TokenBudget budget = budget_;
   int32_t num_blocks = 0;
-  for (const Sequence& sequence : group.sequences()) {
-    if (sequence.is_running()) {
-      num_blocks += epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap()));
+  for (const bool is_introduced : {false, true}) {
+    for (const Sequence& sequence : group.sequences()) {
+      if (sequence.is_running() && sequence.is_introduced() == is_introduced &&
+          !WaitsForLeader(group, sequence)) {
+        num_blocks += NumBlocksForSlice(sequence, budget.Take(sequence.gap()));
+      }
     }
   }
   return num_blocks;
@@ -210,17 +230,35 @@ int32_t StepPlanner::NumWatermarkBlocks() const {
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
 }
 
-int32_t StepPlanner::NumBlocksToResume(SequenceGroup& group) const {
-  std::vector<SwapTables> tables;
+int32_t StepPlanner::NumBlocksToResume(const SequenceGroup& group) const {
+  std::map<HostBlockId, int32_t> num_holders;
+  std::map<HostBlockId, int32_t> num_tails;  // of them, for whom it is the last block and not full
   int32_t num_blocks = 0;
-  for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_swapped()) {
-      tables.push_back({.table = &sequence.table, .host_table = &sequence.host_table});
-      num_blocks += epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) -
-                    static_cast<int32_t>(sequence.host_table.host_block_ids().size());
+  for (const Sequence& sequence : group.sequences()) {
+    if (!sequence.is_swapped()) {
+      continue;
+    }
+    const std::span<const HostBlockId> host_blocks = sequence.host_table.host_block_ids();
+    const auto num_held = static_cast<int32_t>(host_blocks.size());
+    num_blocks += epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - num_held;
+    for (HostBlockId host_block : host_blocks) {
+      ++num_holders[host_block];
+    }
+    if (sequence.host_table.num_tokens() < num_held * epoch_.kv_cache.block_size_tokens()) {
+      ++num_tails[host_blocks.back()];
     }
   }
-  return num_blocks + epoch_.kv_cache.NumBlocksToSwapIn(tables);
+  for (const auto& [host_block, count] : num_tails) {
+    // Each takes a copy of the tail, but for the last one, if nobody else holds the block.
+    num_blocks += count - (num_holders.at(host_block) == count ? 1 : 0);
+  }
+  return num_blocks + static_cast<int32_t>(num_holders.size());
+}
+
+int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const {
+  const bool needs_tail =
+      num_tokens > 0 && !sequence.is_introduced() && epoch_.kv_cache.IsTailShared(sequence.table);
+  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens) + (needs_tail ? 1 : 0);
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {

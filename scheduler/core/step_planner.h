@@ -42,7 +42,9 @@ class StepPlanner {
   // What the cache has of the sequence, but for its last token, whose logits are wanted.
   PrefixMatch MatchPrefix(const SequenceGroup& group, Sequence& sequence) const;
   void TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence);
-  void Introduce(const SequenceGroup& group, const Sequence& sequence);
+  // It has nothing yet, and the leader of its group computes the prompt that it will fork from.
+  bool WaitsForLeader(const SequenceGroup& group, const Sequence& sequence) const;
+  void Introduce(const SequenceGroup& group, Sequence& sequence);
   void PlanSlices(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
   void PublishSlice(const SequenceGroup& group, Sequence& sequence);
@@ -51,8 +53,9 @@ class StepPlanner {
   // Blocks that PlanSlices would take now.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomFor(SequenceGroup& group) const;
+  int32_t NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumWatermarkBlocks() const;
-  int32_t NumBlocksToResume(SequenceGroup& group) const;
+  int32_t NumBlocksToResume(const SequenceGroup& group) const;
 
   CoreState& state_;
   Epoch& epoch_;

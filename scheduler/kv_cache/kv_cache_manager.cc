@@ -84,14 +84,33 @@ void KvCacheManager::Unpublish(const BlockTable& table) {
   }
 }
 
-void KvCacheManager::Fork(const BlockTable& parent, BlockTable& child) {
+void KvCacheManager::Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child) {
   QUIRE_CHECK(child.empty());
-  for (BlockId block_id : parent.block_ids_) {
-    pool_.Touch(block_id);
+  QUIRE_CHECK(num_tokens <= parent.num_tokens());
+  const auto num_blocks = static_cast<size_t>(NumBlocksFor(num_tokens));
+  for (size_t i = 0; i < num_blocks; ++i) {
+    pool_.Touch(parent.block_ids_[i]);
+    child.block_ids_.push_back(parent.block_ids_[i]);
   }
-  child.block_ids_ = parent.block_ids_;
-  child.num_tokens_ = parent.num_tokens_;
-  num_stored_tokens_ += parent.num_tokens_;
+  child.num_tokens_ = num_tokens;
+  num_stored_tokens_ += num_tokens;
+}
+
+bool KvCacheManager::IsTailShared(const BlockTable& table) const {
+  const bool is_full = table.num_tokens_ == table.num_blocks() * block_size_tokens_;
+  return !table.empty() && !is_full && pool_.ref_count(table.block_ids_.back()) > 1;
+}
+
+std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) {
+  if (!IsTailShared(table)) {
+    return std::nullopt;
+  }
+  const BlockId shared = table.block_ids_.back();
+  table.block_ids_.pop_back();
+  QUIRE_CHECK(pool_.Allocate(1, table.block_ids_));
+  cache_.Erase(table.block_ids_.back());
+  pool_.Free(shared);
+  return CopiedBlock{.src = shared, .dst = table.block_ids_.back()};
 }
 
 void KvCacheManager::Free(BlockTable& table) {

@@ -41,6 +41,12 @@ struct SwapTables {
   HostTable* host_table = nullptr;
 };
 
+// The contents of src are wanted in dst.
+struct CopiedBlock {
+  BlockId src = kNullBlockId;
+  BlockId dst = kNullBlockId;
+};
+
 // The beginning of a sequence as far as the cache has it.
 struct PrefixMatch {
   int32_t num_blocks = 0;
@@ -66,8 +72,17 @@ class KvCacheManager {
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
-  // Makes child an equal of parent: every block is shared. REQUIRES: child is empty.
-  void Fork(const BlockTable& parent, BlockTable& child);
+  // Makes child begin with the first num_tokens tokens of parent: their blocks are shared.
+  // REQUIRES: child is empty; num_tokens <= parent.num_tokens().
+  void Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child);
+
+  // Whether the last block is not full and shared, so that nobody may write to it.
+  bool IsTailShared(const BlockTable& table) const;
+
+  // Copy-on-write: a shared tail becomes another block, which this table has to itself. Returns
+  // what the worker has to copy before it writes; nothing when the tail is not shared. REQUIRES: a
+  // free block if it is.
+  std::optional<CopiedBlock> MakeTailExclusive(BlockTable& table);
 
   // How many blocks of a sequence with these hashes are in the cache, from the first on.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;

@@ -188,7 +188,7 @@ TEST(PaperTest, ForkSharesThePromptWithReferenceCounts) {
   ASSERT_TRUE(manager.Append(a1, 7).has_value());
 
   // test
-  manager.Fork(a1, a2);
+  manager.Fork(a1, a1.num_tokens(), a2);
 
   // check
   EXPECT_THAT(a2.block_ids(), ElementsAre(7, 1));

@@ -143,6 +143,7 @@ void FakeWorker::DoSwapsOf(const std::vector<BlockId>& block_ids) {
 }
 
 void FakeWorker::CopyBlock(const BlockCopy& copy) {
+  DoSwapsOf({copy.src});
   int64_t size = limits_.block_size_tokens;
   std::copy_n(cells_.begin() + copy.src * size, size, cells_.begin() + copy.dst * size);
 }

@@ -110,7 +110,8 @@ TEST_F(InvariantsDeathTest, MissAWriteIntoASharedBlock) {
   EXPECT_DEATH(
       {
         BlockTable fork;
-        state_.epoch->kv_cache.Fork(RunningSequence().table, fork);
+        state_.epoch->kv_cache.Fork(
+            RunningSequence().table, RunningSequence().table.num_tokens(), fork);
         CheckInvariants(state_);
       },
       "num_stored_tokens|ref_count");

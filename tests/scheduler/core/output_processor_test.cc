@@ -189,17 +189,20 @@ TEST_F(OutputProcessorTest, BadRowsForDifferentTokensAreForgiven) {
 // The other sequence of the group commits its token before the group is recomputed.
 TEST_F(OutputProcessorTest, ABadRowCostsItsNeighboursNoToken) {
   Add({.id = 1, .prompt = 2, .max_tokens = 4, .num_sequences = 2});
+  Step();
+  TakeEvents();
   ASSERT_TRUE(Plan().has_value());
 
-  Apply(AnswerWithBadRow(5, 0));
+  Apply(AnswerWithBadRow(5, 0));  // of the fork, which comes first
 
   auto events = TakeEvents();
   ASSERT_THAT(events, SizeIs(1));
-  EXPECT_EQ(Token(events[0]).sequence_index, 1);
+  EXPECT_EQ(Token(events[0]).sequence_index, 0);
 }
 
 TEST_F(OutputProcessorTest, TwoBadRowsOfOneGroupRecomputeItOnce) {
   SequenceGroup& group = Add({.id = 1, .prompt = 2, .max_tokens = 4, .num_sequences = 2});
+  Step();  // the second sequence forks
   ASSERT_TRUE(Plan().has_value());
   StepResult result = AnswerWithBadRow(5, 0);
   result.sampled[1].finite = false;

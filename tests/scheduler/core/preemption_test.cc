@@ -8,13 +8,18 @@
 namespace quire {
 namespace {
 
-// Three groups run: 2, 4 (in two sequences) and 1 blocks; one of the eight is free.
+// Three groups run: 2, 3 (two sequences, which share a block) and 1 blocks; one of the seven is
+// free.
 class PreemptionTest : public CoreFixture {
  protected:
   PreemptionTest() {
+    StepLimits limits = limits_;
+    limits.num_blocks = 8;
+    BeginEpoch(limits);
     Add({.id = 1, .prompt = 5});
     Add({.id = 2, .prompt = 5, .max_tokens = 3, .num_sequences = 2});
     Add({.id = 3, .prompt = 1});
+    Step();
     Step();
   }
 
@@ -42,7 +47,7 @@ TEST_F(PreemptionTest, TakesWholeGroupsUntilThereIsRoom) {
   EXPECT_EQ(MakeRoom(state_, Group(1), 3), RoomOutcome::kPreempted);
 
   EXPECT_FALSE(Group(2).is_running());
-  EXPECT_EQ(num_free(), 6);
+  EXPECT_EQ(num_free(), 5);
   EXPECT_EQ(&state_.waiting.front(), &Group(2));
   EXPECT_EQ(state_.counters.num_preemptions, 2);
   EXPECT_EQ(state_.epoch->handles.num_to_release(), 3);
@@ -63,17 +68,19 @@ TEST_F(PreemptionTest, TheNewestGroupFindsNobody) {
   EXPECT_EQ(state_.counters.num_preemptions, 0);
 }
 
-// The same three groups, and host memory for four blocks.
+// The same three groups, and host memory for three blocks.
 class SwapPreemptionTest : public CoreFixture {
  protected:
   SwapPreemptionTest() {
     state_.config.preemption_mode = PreemptionMode::kSwap;
     StepLimits limits = limits_;
-    limits.num_host_blocks = 4;
+    limits.num_blocks = 8;
+    limits.num_host_blocks = 3;
     BeginEpoch(limits);
     Add({.id = 1, .prompt = 5});
     Add({.id = 2, .prompt = 5, .max_tokens = 3, .num_sequences = 2});
     Add({.id = 3, .prompt = 1});
+    Step();
     Step();
   }
 
@@ -106,8 +113,8 @@ TEST_F(SwapPreemptionTest, RoomComesWhenTheBlocksHaveLeft) {
 }
 
 TEST_F(SwapPreemptionTest, WhoDoesNotFitTheHostIsComputedAgain) {
-  EXPECT_EQ(MakeRoom(state_, Group(1), 5), RoomOutcome::kPreempted);
-  // Group 3 took one of the four host blocks; group 2 has four.
+  EXPECT_EQ(MakeRoom(state_, Group(1), 4), RoomOutcome::kPreempted);
+  // Group 3 took one of the three host blocks; group 2 has three blocks.
   EXPECT_TRUE(Group(3).is_swapped());
   EXPECT_EQ(&state_.waiting.front(), &Group(2));
   EXPECT_EQ(state_.counters.num_preemptions, 2);
@@ -125,7 +132,7 @@ TEST_F(SwapPreemptionTest, ASwappedGroupComesBackWithWhatItHadComputed) {
 
   ASSERT_THAT(plan->swap_ins, ::testing::SizeIs(1));
   ASSERT_THAT(plan->introductions, ::testing::SizeIs(1));
-  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 1);
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 2);
   EXPECT_EQ(plan->introductions[0].block_ids[0], plan->swap_ins[0].block);
   EXPECT_TRUE(Group(3).is_running());
 }

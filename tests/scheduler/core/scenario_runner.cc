@@ -261,6 +261,15 @@ std::string ScenarioRunner::Stats(const ScenarioCommand&) {
 
 std::string ScenarioRunner::DescribePlan(const StepPlan& plan) {
   std::string text = absl::StrCat("plan ", plan.header.step_id, "\n");
+  for (const BlockSwap& swap : plan.swap_outs) {
+    absl::StrAppend(&text, "  swap out ", swap.block, " to ", swap.host_block, "\n");
+  }
+  for (const BlockSwap& swap : plan.swap_ins) {
+    absl::StrAppend(&text, "  swap in ", swap.host_block, " to ", swap.block, "\n");
+  }
+  for (const BlockCopy& copy : plan.copies) {
+    absl::StrAppend(&text, "  copy ", copy.src, " to ", copy.dst, "\n");
+  }
   for (const SequenceIntroduction& introduction : plan.introductions) {
     std::string name = NameOf(introduction.sampling.seed, introduction.sequence_index);
     name_of_[introduction.handle] = name;
@@ -271,7 +280,16 @@ std::string ScenarioRunner::DescribePlan(const StepPlan& plan) {
                     introduction.handle,
                     ": ",
                     introduction.token_ids.size(),
-                    " tokens\n");
+                    " tokens");
+    if (introduction.num_computed_tokens > 0) {
+      absl::StrAppend(&text,
+                      ", ",
+                      introduction.num_computed_tokens,
+                      " of them in blocks [",
+                      absl::StrJoin(introduction.block_ids, " "),
+                      "]");
+    }
+    text += "\n";
   }
   for (const SequenceSlice& slice : plan.slices) {
     absl::StrAppend(&text, "  slice ", name_of_[slice.handle], ": ", slice.num_tokens, " tokens");

@@ -113,7 +113,7 @@ TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
               .vocab_size = 1000});
   Add({.id = 1, .prompt = 3, .max_tokens = 4});
   Add({.id = 2, .prompt = 4, .max_tokens = 4, .num_sequences = 2});
-  Add({.id = 3, .prompt = 8, .max_tokens = 4});
+  Add({.id = 3, .prompt = 12, .max_tokens = 4});
   ASSERT_TRUE(Plan().has_value());
   StepResult result = Answer(5);
   result.sampled[0].finite = false;
@@ -121,10 +121,11 @@ TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
 
   std::optional<StepPlan> plan = Plan();
 
-  // Request 2 needed two blocks where one was free; request 3 gave two, and one is free again.
-  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 1);
+  // Request 2 needed two blocks where one was free; request 3 gave three, and two are free again.
+  EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 2);
   EXPECT_EQ(state_.counters.num_preemptions, 1);
-  EXPECT_THAT(plan->introductions, IsEmpty());
+  ASSERT_THAT(plan->introductions, SizeIs(1)) << "a fork of request 2";
+  EXPECT_EQ(plan->introductions[0].sequence_index, 1);
   EXPECT_THAT(plan->slices, SizeIs(2));
 }
 
@@ -135,7 +136,7 @@ TEST_F(StepPlannerTest, NothingIsAdmittedPastAGroupThatFoundNoRoom) {
               .max_tokens_per_step = 64,
               .max_model_len = 32,
               .vocab_size = 1000});
-  Add({.id = 1, .prompt = 3, .max_tokens = 4});
+  Add({.id = 1, .prompt = 5, .max_tokens = 4});
   Add({.id = 2, .prompt = 4, .max_tokens = 4, .num_sequences = 2});
   Step();
   Add({.id = 3, .prompt = 1, .max_tokens = 1});
@@ -273,13 +274,52 @@ TEST_F(PrefixPlannerTest, RequestsOfOneStepShare) {
   EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 8 - 3 - 1);
 }
 
-TEST_F(PrefixPlannerTest, SequencesOfOneRequestShareItsPrompt) {
-  Add({.id = 1, .prompt = 9, .max_tokens = 2, .num_sequences = 2});
+// With or without a cache of prefixes. Blocks of 4 tokens: of the eleven tokens before the last,
+// eight are in full blocks, which are shared, and three in a block that the fork gets a copy of.
+TEST_F(StepPlannerTest, SequencesOfOneRequestForkFromTheFirst) {
+  Add({.id = 1, .prompt = 12, .max_tokens = 3, .num_sequences = 2});
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(1));
+  EXPECT_EQ(plan->slices[0].num_tokens, 12);
+  Apply(Answer(5));
+
+  plan = Plan();
+
+  ASSERT_THAT(plan->introductions, SizeIs(1));
+  EXPECT_EQ(plan->introductions[0].sequence_index, 1);
+  EXPECT_EQ(plan->introductions[0].num_computed_tokens, 11);
+  EXPECT_THAT(plan->copies, ElementsAre(BlockCopy{.src = 3, .dst = 4}));
+  EXPECT_THAT(plan->introductions[0].block_ids, ElementsAre(1, 2, 4));
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[0].num_tokens, 1);
+  EXPECT_EQ(plan->slices[0].handle, plan->introductions[0].handle);
+  EXPECT_EQ(state_.counters.num_blocks_copied, 1);
+}
+
+TEST_F(StepPlannerTest, AForkNeedsNoCopyWhereABlockEnds) {
+  Add({.id = 1, .prompt = 9, .max_tokens = 3, .num_sequences = 2});
+  Step();
+
+  std::optional<StepPlan> plan = Plan();
+
+  EXPECT_THAT(plan->copies, IsEmpty());
+  EXPECT_THAT(plan->introductions[0].block_ids, ElementsAre(1, 2));
+  EXPECT_THAT(plan->slices[0].new_block_ids, SizeIs(1));
+}
+
+// Whoever forks last may find that the first has ended: its blocks are shared with the others only.
+TEST_F(StepPlannerTest, ForksOutliveTheSequenceTheyForkFrom) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 1, .num_sequences = 3});
+  Step();
+  ASSERT_THAT(TakeEvents(), SizeIs(2)) << "a token and the end of the first";
 
   std::optional<StepPlan> plan = Plan();
 
   ASSERT_THAT(plan->slices, SizeIs(2));
-  EXPECT_EQ(plan->slices[1].num_tokens, 1);
+  EXPECT_EQ(plan->slices[0].num_tokens, 1);
+  EXPECT_THAT(plan->copies, SizeIs(1)) << "the last one keeps the block";
 }
 
 TEST_F(PrefixPlannerTest, OtherSaltsShareNothing) {

@@ -88,7 +88,7 @@ bool Apply(World& world, Operation operation) {
     if (parent.empty() || !child.empty()) {
       return false;
     }
-    world.manager.Fork(parent, child);
+    world.manager.Fork(parent, parent.num_tokens(), child);
     return true;
   };
   auto free = [&world](BlockTable& table) {

@@ -101,7 +101,7 @@ TEST_F(KvCacheManagerTest, FreeOfAnEmptyTableDoesNothing) {
 TEST_F(KvCacheManagerTest, ForkSharesEveryBlock) {
   ASSERT_TRUE(manager_.Append(a_, 6).has_value());
 
-  manager_.Fork(a_, b_);
+  manager_.Fork(a_, a_.num_tokens(), b_);
 
   EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2));
   EXPECT_EQ(b_.num_tokens(), 6);
@@ -113,7 +113,7 @@ TEST_F(KvCacheManagerTest, ForkSharesEveryBlock) {
 
 TEST_F(KvCacheManagerTest, ForkedTablesGrowApartBehindAFullBlock) {
   ASSERT_TRUE(manager_.Append(a_, 8).has_value());
-  manager_.Fork(a_, b_);
+  manager_.Fork(a_, a_.num_tokens(), b_);
 
   ASSERT_TRUE(manager_.Append(a_, 1).has_value());
   ASSERT_TRUE(manager_.Append(b_, 1).has_value());
@@ -125,7 +125,7 @@ TEST_F(KvCacheManagerTest, ForkedTablesGrowApartBehindAFullBlock) {
 
 TEST_F(KvCacheManagerTest, FreeOfAForkLeavesTheOther) {
   ASSERT_TRUE(manager_.Append(a_, 6).has_value());
-  manager_.Fork(a_, b_);
+  manager_.Fork(a_, a_.num_tokens(), b_);
 
   manager_.Free(a_);
 
@@ -163,7 +163,7 @@ using KvCacheManagerDeathTest = KvCacheManagerTest;
 
 TEST_F(KvCacheManagerDeathTest, RefusesToWriteIntoASharedBlock) {
   ASSERT_TRUE(manager_.Append(a_, 6).has_value());
-  manager_.Fork(a_, b_);
+  manager_.Fork(a_, a_.num_tokens(), b_);
 
   EXPECT_DEATH((void)manager_.Append(a_, 1), "is_last_full");
 }
@@ -176,7 +176,7 @@ TEST_F(KvCacheManagerDeathTest, RefusesToForkOntoATableInUse) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   ASSERT_TRUE(manager_.Append(b_, 4).has_value());
 
-  EXPECT_DEATH(manager_.Fork(a_, b_), "child.empty");
+  EXPECT_DEATH(manager_.Fork(a_, a_.num_tokens(), b_), "child.empty");
 }
 
 TEST_F(KvCacheManagerDeathTest, RefusesABlockOfNoTokens) {
@@ -337,7 +337,7 @@ class SwapManagerTest : public ::testing::Test {
 
 TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   ASSERT_TRUE(manager_.Append(a_, 8).has_value());
-  manager_.Fork(a_, b_);
+  manager_.Fork(a_, a_.num_tokens(), b_);
   ASSERT_TRUE(manager_.Append(a_, 2).has_value());
   ASSERT_TRUE(manager_.Append(b_, 1).has_value());
   EXPECT_EQ(manager_.pool().num_used_blocks(), 4);
