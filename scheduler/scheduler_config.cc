@@ -44,10 +44,11 @@ ABSL_FLAG(
     "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
     "256 keeps the gap short and the matrix products full.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
-ABSL_FLAG(std::string,
-          kv_cache_dtype,
-          "auto",
-          "How K and V are stored: auto, float32, bfloat16, float16, or on a GPU fp8.");
+ABSL_FLAG(
+    std::string,
+    kv_cache_dtype,
+    "auto",
+    "How K and V are stored: auto, float32, bfloat16, float16, fp8 (e4m3), or on a CPU int8.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
@@ -139,9 +140,12 @@ absl::StatusOr<std::optional<DType>> KvCacheDType() {
   if (name == "fp8" || name == "fp8_e4m3") {
     return DType::kF8E4M3;
   }
+  if (name == NameOf(DType::kInt8)) {
+    return DType::kInt8;
+  }
   const std::optional<DType> dtype = DTypeFromName(name);
   if (!dtype.has_value()) {
-    return FlagError("kv-cache-dtype", "must be auto, float32, bfloat16, float16 or fp8");
+    return FlagError("kv-cache-dtype", "must be auto, float32, bfloat16, float16, fp8 or int8");
   }
   return dtype;
 }

@@ -10,8 +10,10 @@
 
 namespace quire {
 
-// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity; KV caches of the GPU backend.
-enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4 };
+// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. kInt8: a signed integer. Both are types
+// of KV caches; kInt8 always goes with a scale, kF8E4M3 where the backend's layout has one
+// (kernels/api/kv_cache_layout.h).
+enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4, kInt8 = 5 };
 
 // Bytes.
 constexpr int64_t SizeOf(DType dtype) {
@@ -19,13 +21,15 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kF32:
       return 4;
     case DType::kF8E4M3:
+    case DType::kInt8:
       return 1;
     default:
       return 2;
   }
 }
 
-// "float32", "float16", "bfloat16": the names of config.json and of the flags.
+// "float32", "float16", "bfloat16": the names of config.json and of the flags. The others are names
+// for messages.
 constexpr std::string_view NameOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -36,10 +40,13 @@ constexpr std::string_view NameOf(DType dtype) {
       return "bfloat16";
     case DType::kF8E4M3:
       return "float8_e4m3";
+    case DType::kInt8:
+      return "int8";
   }
   return "unknown";
 }
 
+// Types that weights can have.
 constexpr std::optional<DType> DTypeFromName(std::string_view name) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (NameOf(dtype) == name) {

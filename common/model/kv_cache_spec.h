@@ -17,7 +17,8 @@ struct KvCacheSpec {
   int32_t block_size_tokens = 16;
   DType dtype = DType::kF32;
 
-  // Bytes of one block: all layers, K and V, of block_size_tokens tokens for this rank's heads.
+  // Bytes of the elements of one block: all layers, K and V, of block_size_tokens tokens for this
+  // rank's heads. A backend's layout may add to them (KvCacheLayout).
   int64_t block_bytes() const {
     return int64_t{2} * num_layers * num_kv_heads * head_dim * block_size_tokens * SizeOf(dtype);
   }

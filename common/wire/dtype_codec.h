@@ -22,6 +22,8 @@ inline v1::DType ToProto(DType dtype) {
       return v1::DTYPE_BF16;
     case DType::kF8E4M3:
       return v1::DTYPE_F8_E4M3;
+    case DType::kInt8:
+      return v1::DTYPE_INT8;
   }
   return v1::DTYPE_UNSPECIFIED;
 }
@@ -37,6 +39,8 @@ inline std::optional<DType> FromProto(v1::DType dtype) {
       return DType::kBF16;
     case v1::DTYPE_F8_E4M3:
       return DType::kF8E4M3;
+    case v1::DTYPE_INT8:
+      return DType::kInt8;
     default:
       return std::nullopt;
   }

@@ -68,7 +68,7 @@ lists all of them):
     --block-size N                  tokens in one KV block
     --preemption-mode recompute|swap   what becomes of the blocks of a preempted request
     --noenable_prefix_caching       requests share no blocks of equal beginnings
-    --kv-cache-dtype auto|float32|bfloat16|float16|fp8 (a GPU)
+    --kv-cache-dtype auto|float32|bfloat16|float16|fp8|int8 (int8: a CPU)
     --kv-cache-memory-bytes N       memory for KV blocks
     --device auto|cpu|cuda|emu      what computes; auto: a GPU where there is one
     --quantization none|fp8         8 bits for the layers' weights and activations (a GPU)

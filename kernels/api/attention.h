@@ -8,6 +8,10 @@
 // Shapes use these names: num_tokens tokens of the whole step, num_seqs sequences, num_heads query
 // heads, num_kv_heads divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads).
 //
+// Where the cache's layout has scales, PrepareAttention stores each key and each value of a token
+// with a scale of its own: the largest size of its numbers over the type's largest number (448 or
+// 127). A vector that is not finite reads as NaN, one below 2^-100 as zero.
+//
 // q, k, v and out are activations (KernelBackend::activation_dtype).
 //
 // Thread safety: value types; they own nothing.

@@ -7,6 +7,17 @@
 //   keys   are dim-major,      K[dim][slot]: a query times 16 slots is one vector operation a dim.
 // Kernels see base pointer and strides only.
 //
+// Where keys and values are stored in 8 bits with scales (backends of the host; a GPU stores fp8
+// without), each head of a layer in a block ends with them, one fp32 a slot for its key and one for
+// its value:
+//
+//   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
+//
+// An element means stored number * scale of its slot. A scale is a function of its own token's key
+// or value alone, so that a token's bytes do not depend on what shares its block or its step; and
+// it lies in the block, so that a copied block is whole. It costs 8 bytes a (token, head, layer)
+// beside 2 * head_dim: 6 % at head_dim 64.
+//
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
 // Thread safety: a value type.
@@ -36,6 +47,9 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // dims of a value are always contiguous
+  // From the keys of a head to its scales, in elements, which are bytes then. 0: there are none.
+  int64_t key_scale_offset = 0;
+  int64_t value_scale_offset = 0;
 
   // First key element of (block, layer, kv_head).
   constexpr int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
@@ -45,6 +59,7 @@ struct KvCacheLayout {
   constexpr int64_t ValueOffset(BlockId block, int32_t layer, int32_t kv_head) const {
     return KeyOffset(block, layer, kv_head) + value_offset;
   }
+  constexpr bool has_scales() const { return key_scale_offset != 0; }
   constexpr int64_t block_bytes() const { return block_stride * SizeOf(dtype); }
 };
 
@@ -71,6 +86,25 @@ inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
   KvCacheLayout layout = DimMajorKeys(spec);
   layout.key_slot_stride = spec.head_dim;
   layout.key_dim_stride = 1;
+  return layout;
+}
+
+constexpr bool IsEightBits(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kInt8; }
+
+// The same order with scales behind each head where the dtype has 8 bits: that of all backends of
+// the host.
+inline KvCacheLayout WithScales(KvCacheLayout layout) {
+  if (!IsEightBits(layout.dtype)) {
+    return layout;
+  }
+  constexpr int64_t kScaleBytes = sizeof(float);
+  const int64_t scales_bytes = kScaleBytes * layout.block_size_tokens;
+  // An odd head_dim in a block of odd size leaves the values' end unaligned.
+  layout.key_scale_offset = (layout.head_stride + kScaleBytes - 1) / kScaleBytes * kScaleBytes;
+  layout.value_scale_offset = layout.key_scale_offset + scales_bytes;
+  layout.head_stride = layout.value_scale_offset + scales_bytes;
+  layout.layer_stride = layout.head_stride * layout.num_kv_heads;
+  layout.block_stride = layout.layer_stride * layout.num_layers;
   return layout;
 }
 

@@ -24,7 +24,9 @@ class CpuBackend final : public HostBackend {
 
   std::string name() const override { return std::string("cpu-") + table_.isa; }
 
-  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return DimMajorKeys(spec); }
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override {
+    return WithScales(DimMajorKeys(spec));
+  }
 
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,

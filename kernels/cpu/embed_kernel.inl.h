@@ -36,7 +36,8 @@ struct EmbedKernel {
         return Widen(static_cast<const Float16*>(table.data) + first, table.cols, out, addend);
       case DType::kBF16:
         return Widen(static_cast<const BFloat16*>(table.data) + first, table.cols, out, addend);
-      case DType::kF8E4M3:  // no type of a weight file that is loaded
+      case DType::kF8E4M3:  // no types of a weight file that is loaded
+      case DType::kInt8:
         break;
     }
   }

@@ -459,7 +459,8 @@ struct LinearKernel {
         return Run<WidenedOperand<S, Float16>>(params, x, stride, team);
       case DType::kBF16:
         return Run<WidenedPairOperand<S>>(params, x, stride, team);
-      case DType::kF8E4M3:  // no type of a weight file that is loaded
+      case DType::kF8E4M3:  // no types of a weight file that is loaded
+      case DType::kInt8:
         break;
     }
   }

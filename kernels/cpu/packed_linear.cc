@@ -88,7 +88,8 @@ float WidenOne(const std::byte* p, DType dtype) {
       std::memcpy(&value, p, sizeof(value));
       return SimdPortable::LoadN(&value, 1)[0];
     }
-    case DType::kF8E4M3:  // no type of a weight file that is loaded
+    case DType::kF8E4M3:  // no types of a weight file that is loaded
+    case DType::kInt8:
       break;
   }
   return 0.0F;

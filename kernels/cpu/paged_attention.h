@@ -2,11 +2,12 @@
 // (kernels/api/attention.h is the contract).
 //
 // How a query's result comes about, in this order and no other, whatever runs beside it:
-//   score     of (query, position): one fp32 accumulator, dims ascending, then times scale;
+//   score     of (query, position): one fp32 accumulator, dims ascending, then times the key's
+//   scale
+//             where keys have one, then times scale;
 //   chunk     of 256 absolute positions: maximum, exp by the polynomial of the Simd struct, sum
-//   over
-//             positions 256k + lane, + lanes, ... and then across the lanes, weighted values one
-//             position after the other;
+//             over positions 256k + lane, + lanes, ... and then across the lanes; weights times the
+//             values' scales where there are any; weighted values one position after the other;
 //   result    chunks merged in ascending order, divided by the sum at the end.
 // A position outside a query's range (causal, sliding window) takes part in none of it, and memory
 // of positions that no query of the task may see is not read as a value.

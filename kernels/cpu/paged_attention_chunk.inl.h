@@ -1,6 +1,7 @@
 // Finds the keys and values of one chunk in the block pool: straight from the blocks where a vector
 // of slots lies inside one block, otherwise (or where many rows will read them) widened to fp32 in
-// a panel first. Templates over a Simd struct S and the stored type T.
+// a panel first. Scales stay apart: they multiply scores and weights, not elements. Templates over
+// a Simd struct S and the stored type T.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 
@@ -43,6 +44,30 @@ void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, 
     fn(index, in_block, SlotRange{slot, slot + n});
     slot += n;
   }
+}
+
+// Copies the scales of the wanted slots to [kAttentionChunkTokens] floats each.
+template <typename T>
+void GatherScales(const ContextBlocks<T>& context,
+                  int32_t chunk_position,
+                  SlotRange wanted,
+                  float* key_scales,
+                  float* value_scales) {
+  const KvCacheLayout& layout = *context.layout;
+  ForEachBlock(chunk_position,
+               wanted,
+               layout.block_size_tokens,
+               [&](int32_t index, int32_t in_block, SlotRange slots) {
+                 const T* head = context.Keys(index);
+                 const auto* of_keys =
+                     reinterpret_cast<const float*>(head + layout.key_scale_offset) + in_block;
+                 const auto* of_values =
+                     reinterpret_cast<const float*>(head + layout.value_scale_offset) + in_block;
+                 for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
+                   key_scales[slot] = of_keys[slot - slots.begin];
+                   value_scales[slot] = of_values[slot - slots.begin];
+                 }
+               });
 }
 
 // Views the blocks themselves. REQUIRES: block_size % S::kLanes == 0. A vector of keys may reach

@@ -35,13 +35,15 @@ struct Partial {
 // A thread's memory: everything a task needs besides what it shares.
 template <typename S>
 struct TaskMemory {
-  float* q;            // tiles of [head_dim, rows of the tile]
-  SlotRange* ranges;   // [rows], of the current chunk
-  float* scores;       // [kTileRows, kScoreStride]
-  float* running;      // a Partial
-  float* chunk;        // a Partial
-  float* key_panel;    // [kGroups][head_dim][kLanes]
-  float* value_panel;  // [kAttentionChunkTokens][head_dim]
+  float* q;             // tiles of [head_dim, rows of the tile]
+  SlotRange* ranges;    // [rows], of the current chunk
+  float* scores;        // [kTileRows, kScoreStride]
+  float* running;       // a Partial
+  float* chunk;         // a Partial
+  float* key_panel;     // [kGroups][head_dim][kLanes]
+  float* value_panel;   // [kAttentionChunkTokens][head_dim]
+  float* key_scales;    // [kAttentionChunkTokens], of the current chunk, where there are any
+  float* value_scales;  // [kAttentionChunkTokens]
 
   TaskMemory(void* memory, int64_t rows, int64_t head_dim) {
     auto* base = static_cast<float*>(memory);
@@ -53,6 +55,8 @@ struct TaskMemory {
     chunk = base + at.chunk;
     key_panel = base + at.key_panel;
     value_panel = base + at.value_panel;
+    key_scales = base + at.key_scales;
+    value_scales = base + at.value_scales;
   }
 
   static size_t Bytes(int64_t rows, int64_t head_dim) {
@@ -63,7 +67,7 @@ struct TaskMemory {
   // Floats before each part.
   struct Layout {
     int64_t end = 0;
-    int64_t q, ranges, scores, running, chunk, key_panel, value_panel;
+    int64_t q, ranges, scores, running, chunk, key_panel, value_panel, key_scales, value_scales;
 
     Layout(int64_t rows, int64_t head_dim) {
       q = Take(rows * head_dim);
@@ -73,6 +77,8 @@ struct TaskMemory {
       chunk = Take(PartialFloats(rows, head_dim));
       key_panel = Take(kAttentionChunkTokens * head_dim);
       value_panel = Take(kAttentionChunkTokens * head_dim);
+      key_scales = Take(kAttentionChunkTokens);
+      value_scales = Take(kAttentionChunkTokens);
     }
 
     int64_t Take(int64_t floats) {
@@ -225,6 +231,9 @@ class AttentionTaskRunner {
   void AttendChunk(int32_t chunk, const Partial& result) {
     const int32_t chunk_position = chunk * kAttentionChunkTokens;
     const SlotRange wanted = FindRanges(chunk_position);
+    if constexpr (kHasScales<T>) {
+      GatherScales(context_, chunk_position, wanted, memory_.key_scales, memory_.value_scales);
+    }
     const bool vectors_inside_blocks = p_.cache.layout.block_size_tokens % S::kLanes == 0;
     if (tiles_.rows >= kPackRows || !vectors_inside_blocks) {
       ChunkView<S, float> view;
@@ -279,6 +288,18 @@ class AttentionTaskRunner {
     return slots;
   }
 
+  // Scores become what values are multiplied by as they are stored.
+  SoftmaxStats WeightsOfRow(float* scores, SlotRange range) {
+    if constexpr (kHasScales<T>) {
+      MultiplySlots<S>(scores, range, memory_.key_scales);
+    }
+    const SoftmaxStats stats = SoftmaxOfRow<S>(scores, range, p_.scale);
+    if constexpr (kHasScales<T>) {
+      MultiplySlots<S>(scores, range, memory_.value_scales);
+    }
+    return stats;
+  }
+
   template <typename E, int kRows, bool kPrefetch>
   void AttendTile(const ChunkView<S, E>& view, int32_t first_row, const Partial& result) {
     const SlotRange* ranges = memory_.ranges + first_row;
@@ -293,8 +314,7 @@ class AttentionTaskRunner {
                                           memory_.scores);
     }
     for (int r = 0; r < kRows; ++r) {
-      result.stats[first_row + r] =
-          SoftmaxOfRow<S>(memory_.scores + r * kScoreStride, ranges[r], p_.scale);
+      result.stats[first_row + r] = WeightsOfRow(memory_.scores + r * kScoreStride, ranges[r]);
     }
     if (!slots.any.empty()) {
       WeightValues<S, E, kRows, kPrefetch>(
@@ -333,8 +353,10 @@ void PagedAttentionKernel(const PagedAttentionParams& p, ThreadTeam& team) {
       return PagedAttentionOf<S, Float16>(p, team);
     case DType::kBF16:
       return PagedAttentionOf<S, BFloat16>(p, team);
-    case DType::kF8E4M3:  // CanStoreKvAs refused it
-      break;
+    case DType::kF8E4M3:
+      return PagedAttentionOf<S, Float8E4M3>(p, team);
+    case DType::kInt8:
+      return PagedAttentionOf<S, Int8>(p, team);
   }
 }
 

@@ -27,6 +27,15 @@ uint32_t LanesInside(SlotRange range, int32_t slot) {
   return ((uint32_t{1} << end) - 1) & ~((uint32_t{1} << begin) - 1);
 }
 
+// Multiplies the row's slots by factors of their own. What shares a vector with them becomes
+// garbage.
+template <typename S>
+void MultiplySlots(float* row, SlotRange range, const float* factors) {
+  for (int32_t slot = range.begin / S::kLanes * S::kLanes; slot < range.end; slot += S::kLanes) {
+    S::Store(row + slot, S::Mul(S::Load(row + slot), S::Load(factors + slot)));
+  }
+}
+
 // Turns scores into weights exp(scale * score - max) and returns max and sum. Weights of slots
 // outside range but in the same vectors as slots inside become 0; others are not touched.
 template <typename S>

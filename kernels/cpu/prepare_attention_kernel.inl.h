@@ -7,20 +7,12 @@
 #include <cstdint>
 
 #include "kernels/api/attention.h"
+#include "kernels/cpu/quantize_vector.inl.h"
 #include "kernels/cpu/storage_types.h"
 #include "kernels/cpu/thread_team.h"
 
 namespace quire {
 namespace {
-
-// Calls fn(offset, n) for pieces of S::kLanes elements and one shorter piece at the end.
-template <typename S, typename Fn>
-void ForEachPiece(int32_t size, const Fn& fn) {
-  for (int32_t d = 0; d < size; d += S::kLanes) {
-    const int32_t left = size - d;
-    fn(d, left < S::kLanes ? left : S::kLanes);
-  }
-}
 
 // The order of Hugging Face: scaled by the inverse root first, by the weight second.
 template <typename S>
@@ -64,6 +56,16 @@ void PrepareHead(const PrepareAttentionParams& p, int64_t token, float* head, co
   }
 }
 
+// `scale` is where the scale of the vector goes; types without one leave it alone.
+template <typename S, typename T>
+void NarrowVector(const float* from, int32_t size, T* to, float* scale) {
+  if constexpr (kHasScales<T>) {
+    *scale = QuantizeVector<S>(from, size, to);
+  } else {
+    ForEachPiece<S>(size, [&](int32_t d, int n) { S::StoreN(to + d, S::LoadN(from + d, n), n); });
+  }
+}
+
 template <typename S, typename T>
 void WriteToCache(const PrepareAttentionParams& p,
                   int64_t token,
@@ -74,13 +76,13 @@ void WriteToCache(const PrepareAttentionParams& p,
   const KvCacheLayout& layout = p.cache.layout;
   const auto block = static_cast<BlockId>(p.slot_mapping[token] / layout.block_size_tokens);
   const int64_t slot = p.slot_mapping[token] % layout.block_size_tokens;
-  T* base = static_cast<T*>(p.cache.base);
-  T* key = base + layout.KeyOffset(block, p.layer, kv_head) + slot * layout.key_slot_stride;
-  T* value = base + layout.ValueOffset(block, p.layer, kv_head) + slot * layout.value_slot_stride;
-  ForEachPiece<S>(layout.head_dim, [&](int32_t d, int n) {
-    S::StoreN(narrow_key + d, S::LoadN(k + d, n), n);
-    S::StoreN(value + d, S::LoadN(v + d, n), n);
-  });
+  T* head = static_cast<T*>(p.cache.base) + layout.KeyOffset(block, p.layer, kv_head);
+  T* key = head + slot * layout.key_slot_stride;
+  T* value = head + layout.value_offset + slot * layout.value_slot_stride;
+  float* key_scale = reinterpret_cast<float*>(head + layout.key_scale_offset) + slot;
+  float* value_scale = reinterpret_cast<float*>(head + layout.value_scale_offset) + slot;
+  NarrowVector<S>(k, layout.head_dim, narrow_key, key_scale);
+  NarrowVector<S>(v, layout.head_dim, value, value_scale);
   for (int32_t d = 0; d < layout.head_dim; ++d) {
     key[d * layout.key_dim_stride] = narrow_key[d];
   }
@@ -134,8 +136,10 @@ void PrepareAttentionKernel(const PrepareAttentionParams& p, ThreadTeam& team) {
       return PrepareTokens<S, Float16>(p, team);
     case DType::kBF16:
       return PrepareTokens<S, BFloat16>(p, team);
-    case DType::kF8E4M3:  // CanStoreKvAs refused it
-      break;
+    case DType::kF8E4M3:
+      return PrepareTokens<S, Float8E4M3>(p, team);
+    case DType::kInt8:
+      return PrepareTokens<S, Int8>(p, team);
   }
 }
 

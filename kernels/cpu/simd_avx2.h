@@ -23,6 +23,8 @@ struct SimdAvx2 {
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Load(const BFloat16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
+  static Vec Load(const Float8E4M3* p) { return Widen(p, LoadBytes(p)); }
+  static Vec Load(const Int8* p) { return Widen(p, LoadBytes(p)); }
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
@@ -31,6 +33,8 @@ struct SimdAvx2 {
   static Vec LoadN(const float* p, int n) { return _mm256_maskload_ps(p, MaskOf(n)); }
   static Vec LoadN(const BFloat16* p, int n) { return Widen(p, LoadBitsN(&p->bits, n)); }
   static Vec LoadN(const Float16* p, int n) { return Widen(p, LoadBitsN(&p->bits, n)); }
+  static Vec LoadN(const Float8E4M3* p, int n) { return Widen(p, LoadBytesN(p, n)); }
+  static Vec LoadN(const Int8* p, int n) { return Widen(p, LoadBytesN(p, n)); }
 
   static void Store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
   static void Store(BFloat16* p, Vec v) { StoreBits(p, Narrow(p, v)); }
@@ -38,6 +42,8 @@ struct SimdAvx2 {
   static void StoreN(float* p, Vec v, int n) { _mm256_maskstore_ps(p, MaskOf(n), v); }
   static void StoreN(BFloat16* p, Vec v, int n) { StoreBitsN(&p->bits, Narrow(p, v), n); }
   static void StoreN(Float16* p, Vec v, int n) { StoreBitsN(&p->bits, Narrow(p, v), n); }
+  static void StoreN(Float8E4M3* p, Vec v, int n) { StoreBytesN(p, Narrow(p, v), n); }
+  static void StoreN(Int8* p, Vec v, int n) { StoreBytesN(p, Narrow(p, v), n); }
 
   static Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static Vec Sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
@@ -108,10 +114,35 @@ struct SimdAvx2 {
     }
   }
 
+  static __m128i LoadBytes(const void* p) {
+    return _mm_loadl_epi64(static_cast<const __m128i*>(p));
+  }
+  static __m128i LoadBytesN(const void* p, int n) {
+    uint64_t bytes = 0;
+    __builtin_memcpy(&bytes, p, static_cast<size_t>(n));
+    return _mm_set_epi64x(0, static_cast<int64_t>(bytes));
+  }
+  // The low byte of each lane.
+  static void StoreBytesN(void* p, __m256i lanes, int n) {
+    const __m256i low = _mm256_and_si256(lanes, _mm256_set1_epi32(0xff));
+    const __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    const int64_t bytes = _mm_cvtsi128_si64(_mm_packus_epi16(words, words));
+    __builtin_memcpy(p, &bytes, static_cast<size_t>(n));
+  }
+
   static Vec Widen(const BFloat16*, __m128i bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m128i bits) { return _mm256_cvtph_ps(bits); }
+  static Vec Widen(const Float8E4M3*, __m128i bytes) {
+    const __m128i shifted = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
+    const __m128i half = _mm_and_si128(shifted, _mm_set1_epi16(-0x4080));  // 0xbf80
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), Broadcast(256.0F));
+  }
+  static Vec Widen(const Int8*, __m128i bytes) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  }
 
   static __m128i Narrow(const BFloat16*, Vec v) {
     const __m256i bits = _mm256_castps_si256(v);
@@ -127,6 +158,25 @@ struct SimdAvx2 {
   }
   static __m128i Narrow(const Float16*, Vec v) {
     return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static __m256i Narrow(const Float8E4M3*, Vec v) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
+    const Vec positive = _mm256_andnot_ps(Broadcast(-0.0F), v);
+    const Vec size = _mm256_min_ps(positive, Broadcast(448.0F));
+    const __m256i size_bits = _mm256_castps_si256(size);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(size_bits, 20), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(size_bits, odd),
+                                             _mm256_set1_epi32(0x7ffff - (120 << 23)));
+    const Vec steps = _mm256_add_ps(size, Broadcast(16384.0F));
+    const Vec small = _mm256_cmp_ps(size, Broadcast(0x1p-6F), _CMP_LT_OQ);
+    const __m256i code = _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_srli_epi32(rounded, 20)), steps, small));
+    return _mm256_or_si256(sign, _mm256_and_si256(code, _mm256_set1_epi32(0x7f)));
+  }
+  static __m256i Narrow(const Int8*, Vec v) {
+    const Vec held = _mm256_max_ps(_mm256_min_ps(v, Broadcast(127.0F)), Broadcast(-127.0F));
+    return _mm256_cvtps_epi32(held);
   }
 };
 

@@ -6,7 +6,9 @@
 // compiled there could be the copy that the linker keeps for machines that lack the instructions.
 //
 // Conventions: `N` variants touch the first n lanes only (0 <= n <= kLanes); loads zero the others.
-//              Stores to 16-bit types round to nearest, ties to even. Masks have bit i for lane i.
+//              Stores to narrow types round to nearest, ties to even; those to 8-bit types want
+//              finite numbers and hold what is beyond the type's largest at it. Masks have bit i
+//              for lane i.
 // Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
@@ -30,6 +32,8 @@ struct SimdAvx512 {
   static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
   static Vec Load(const BFloat16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
+  static Vec Load(const Float8E4M3* p) { return Widen(p, LoadBytes(p)); }
+  static Vec Load(const Int8* p) { return Widen(p, LoadBytes(p)); }
   // 2 * kLanes values; even gets those at even places.
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     const __m512i bits = _mm512_loadu_si512(p);
@@ -39,6 +43,8 @@ struct SimdAvx512 {
   static Vec LoadN(const float* p, int n) { return _mm512_maskz_loadu_ps(MaskOf(n), p); }
   static Vec LoadN(const BFloat16* p, int n) { return Widen(p, LoadBitsN(p, n)); }
   static Vec LoadN(const Float16* p, int n) { return Widen(p, LoadBitsN(p, n)); }
+  static Vec LoadN(const Float8E4M3* p, int n) { return Widen(p, LoadBytesN(p, n)); }
+  static Vec LoadN(const Int8* p, int n) { return Widen(p, LoadBytesN(p, n)); }
 
   static void Store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
   static void Store(BFloat16* p, Vec v) { StoreBits(p, Narrow(p, v)); }
@@ -46,6 +52,8 @@ struct SimdAvx512 {
   static void StoreN(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, MaskOf(n), v); }
   static void StoreN(BFloat16* p, Vec v, int n) { StoreBitsN(p, Narrow(p, v), n); }
   static void StoreN(Float16* p, Vec v, int n) { StoreBitsN(p, Narrow(p, v), n); }
+  static void StoreN(Float8E4M3* p, Vec v, int n) { StoreBytesN(p, Narrow(p, v), n); }
+  static void StoreN(Int8* p, Vec v, int n) { StoreBytesN(p, Narrow(p, v), n); }
 
   static Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static Vec Sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -111,11 +119,28 @@ struct SimdAvx512 {
     _mm256_mask_storeu_epi16(p, MaskOf(n), bits);
   }
 
+  static __m128i LoadBytes(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+  }
+  static __m128i LoadBytesN(const void* p, int n) { return _mm_maskz_loadu_epi8(MaskOf(n), p); }
+  static void StoreBytesN(void* p, __m512i lanes, int n) {
+    _mm_mask_storeu_epi8(p, MaskOf(n), _mm512_cvtepi32_epi8(lanes));
+  }
+
   // The unused pointer says which type the bits are of.
   static Vec Widen(const BFloat16*, __m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
+  // Exponent and mantissa in their places of a binary16, whose exponent counts from 8 lower.
+  static Vec Widen(const Float8E4M3*, __m128i bytes) {
+    const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // 0xbf80
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), Broadcast(256.0F));
+  }
+  static Vec Widen(const Int8*, __m128i bytes) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  }
 
   static __m256i Narrow(const BFloat16*, Vec v) {
     const __m512i bits = _mm512_castps_si512(v);
@@ -130,6 +155,26 @@ struct SimdAvx512 {
   }
   static __m256i Narrow(const Float16*, Vec v) {
     return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  // The low byte of each lane.
+  static __m512i Narrow(const Float8E4M3*, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+    const Vec size = _mm512_min_ps(_mm512_abs_ps(v), Broadcast(448.0F));
+    const __m512i size_bits = _mm512_castps_si512(size);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size_bits, 20), _mm512_set1_epi32(1));
+    // Ties to even; the exponents differ by 120.
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(size_bits, odd),
+                                             _mm512_set1_epi32(0x7ffff - (120 << 23)));
+    // Below 2^-6: adding 2^14 rounds to steps of 2^-9.
+    const __m512i steps = _mm512_castps_si512(_mm512_add_ps(size, Broadcast(16384.0F)));
+    const __mmask16 small = _mm512_cmp_ps_mask(size, Broadcast(0x1p-6F), _CMP_LT_OQ);
+    const __m512i code = _mm512_mask_blend_epi32(small, _mm512_srli_epi32(rounded, 20), steps);
+    return _mm512_or_si512(sign, _mm512_and_si512(code, _mm512_set1_epi32(0x7f)));
+  }
+  static __m512i Narrow(const Int8*, Vec v) {
+    const Vec held = _mm512_max_ps(_mm512_min_ps(v, Broadcast(127.0F)), Broadcast(-127.0F));
+    return _mm512_cvtps_epi32(held);
   }
 };
 

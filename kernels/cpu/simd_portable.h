@@ -27,6 +27,8 @@ struct SimdPortable {
   }
   static Vec Load(const BFloat16* p) { return LoadN(p, kLanes); }
   static Vec Load(const Float16* p) { return LoadN(p, kLanes); }
+  static Vec Load(const Float8E4M3* p) { return LoadN(p, kLanes); }
+  static Vec Load(const Int8* p) { return LoadN(p, kLanes); }
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     IntVec bits;  // little-endian: the even value is the low half
     std::memcpy(&bits, p, sizeof(bits));
@@ -139,6 +141,16 @@ struct SimdPortable {
     return FloatOf(sign | BitsOf(scaled));
   }
 
+  static float Widen(Float8E4M3 value) {
+    const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80U) << 24;
+    const uint32_t size = value.bits & 0x7fU;
+    // Below 8 the exponent's bits are zero: multiples of 2^-9.
+    const float normal = FloatOf((size << 20) + (120U << 23));
+    const float small = static_cast<float>(size) * 0x1p-9F;
+    return FloatOf(sign | BitsOf(size < 8U ? small : normal));
+  }
+  static float Widen(Int8 value) { return static_cast<float>(value.value); }
+
   static void Narrow(float value, float* out) { *out = value; }
   static void Narrow(float value, BFloat16* out) {
     const uint32_t bits = BitsOf(value);
@@ -162,6 +174,25 @@ struct SimdPortable {
       half = (rounded - 0x38000000U) >> 13;
     }
     out->bits = static_cast<uint16_t>(sign | half);
+  }
+  static void Narrow(float value, Float8E4M3* out) {
+    const uint32_t sign = BitsOf(value) >> 24 & 0x80U;
+    const float positive = FloatOf(BitsOf(value) & 0x7fffffffU);
+    const float size = positive < 448.0F ? positive : 448.0F;
+    const uint32_t bits = BitsOf(size);
+    uint32_t code = 0;
+    if (size < 0x1p-6F) {  // adding 2^14 rounds to steps of 2^-9
+      code = BitsOf(size + 16384.0F) & 0x7fU;
+    } else {
+      code = (bits + 0x7ffffU + (bits >> 20 & 1U) - (120U << 23)) >> 20;
+    }
+    out->bits = static_cast<uint8_t>(sign | code);
+  }
+  static void Narrow(float value, Int8* out) {
+    const float below = value < 127.0F ? value : 127.0F;
+    const float held = below > -127.0F ? below : -127.0F;
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    out->value = static_cast<int8_t>(BitsOf(held + 12582912.0F) & 0xffU);
   }
 };
 

@@ -1,7 +1,11 @@
-// BFloat16 and Float16 are 16-bit floating-point numbers as they lie in memory. They carry no
-// arithmetic: the Simd structs widen them to fp32 on load and round them on store.
+// BFloat16 and Float16 are 16-bit floating-point numbers as they lie in memory; Float8E4M3 and Int8
+// are numbers of 8 bits that mean something together with a scale beside them, which is for the
+// kernel to apply. None carries arithmetic: the Simd structs widen them to fp32 on load and round
+// them on store.
 //
 // Thread safety: value types.
+// Source:        e4m3, Micikevicius et al. 2022, without its NaN: a vector that holds one is stored
+//                with a scale that is NaN.
 #ifndef QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 #define QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 
@@ -16,6 +20,25 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
+
+struct Float8E4M3 {
+  uint8_t bits;
+};
+
+struct Int8 {
+  int8_t value;
+};
+
+// The largest number of a type that is stored with scales; 0 for a type that is not.
+template <typename T>
+inline constexpr float kLargestScaled = 0.0F;
+template <>
+inline constexpr float kLargestScaled<Float8E4M3> = 448.0F;
+template <>
+inline constexpr float kLargestScaled<Int8> = 127.0F;  // -128 is not used: there is no +128
+
+template <typename T>
+inline constexpr bool kHasScales = kLargestScaled<T> > 0.0F;
 
 }  // namespace quire
 

@@ -1,10 +1,14 @@
 // LoadElement and StoreElement read and write one stored number of any DType as fp32.
 //
 // Storing rounds to nearest, ties to even; NaN stays NaN; what is too large for the type becomes
-// infinity. Loading is exact.
+// infinity, or the largest number where there is none. Int8 has no NaN: storing one is an error of
+// the caller. Loading is exact.
+//
+// StoreScaledVector divides by a scale first (kernels/api/attention.h says which).
 //
 // Thread safety: free functions, safe from any thread.
-// Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32.
+// Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 is that of
+//                Micikevicius et al. 2022.
 #ifndef QUIRE_KERNELS_REFERENCE_ELEMENT_H_
 #define QUIRE_KERNELS_REFERENCE_ELEMENT_H_
 
@@ -19,8 +23,15 @@ uint16_t HalfFromFloat(float value);
 float FloatFromBfloat16(uint16_t bits);
 uint16_t Bfloat16FromFloat(float value);
 
+float FloatFromE4m3(uint8_t bits);
+uint8_t E4m3FromFloat(float value);
+
 float LoadElement(const void* data, DType dtype, int64_t index);
 void StoreElement(void* data, DType dtype, int64_t index, float value);
+
+// Elements index, index + stride, ... of an 8-bit dtype. Returns the scale.
+float StoreScaledVector(
+    void* data, DType dtype, int64_t index, int64_t stride, const float* vector, int32_t size);
 
 }  // namespace quire::reference
 

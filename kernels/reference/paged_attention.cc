@@ -1,6 +1,7 @@
 // PagedAttention, Kwon et al. 2023, section 4.1: softmax over the whole context at once, in double.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/reference/element.h"
@@ -19,6 +20,25 @@ struct Query {
   int32_t last = 0;
 };
 
+// What elements of the slot's key or value are multiplied by; `offset` is that of the scales from
+// the keys of their head.
+double ScaleOf(const PagedAttentionParams& p,
+               const Query& query,
+               int32_t position,
+               int64_t offset) {
+  const KvCacheLayout& layout = p.cache.layout;
+  if (!layout.has_scales()) {
+    return 1.0;
+  }
+  BlockId block = query.block_table[position / layout.block_size_tokens];
+  const auto* scales = static_cast<const unsigned char*>(p.cache.base) +
+                       layout.KeyOffset(block, p.layer, query.kv_head) + offset;
+  float scale = 0.0F;
+  std::memcpy(
+      &scale, scales + position % layout.block_size_tokens * int64_t{sizeof(float)}, sizeof(scale));
+  return scale;
+}
+
 double Score(const PagedAttentionParams& p, const Query& query, int32_t position) {
   const KvCacheLayout& layout = p.cache.layout;
   BlockId block = query.block_table[position / layout.block_size_tokens];
@@ -29,7 +49,7 @@ double Score(const PagedAttentionParams& p, const Query& query, int32_t position
     sum += double{query.q[d]} *
            LoadElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride);
   }
-  return sum * p.scale;
+  return sum * ScaleOf(p, query, position, layout.key_scale_offset) * p.scale;
 }
 
 void AddWeightedValue(const PagedAttentionParams& p,
@@ -41,6 +61,7 @@ void AddWeightedValue(const PagedAttentionParams& p,
   BlockId block = query.block_table[position / layout.block_size_tokens];
   int64_t value = layout.ValueOffset(block, p.layer, query.kv_head) +
                   position % layout.block_size_tokens * layout.value_slot_stride;
+  weight *= ScaleOf(p, query, position, layout.value_scale_offset);
   for (size_t d = 0; d < out.size(); ++d) {
     out[d] += weight * LoadElement(p.cache.base, layout.dtype, value + static_cast<int64_t>(d));
   }

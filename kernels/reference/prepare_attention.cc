@@ -1,5 +1,6 @@
 // Rotary embedding: Su et al. 2021, eq. 34, in the half-split layout of Hugging Face.
 #include <cmath>
+#include <cstring>
 
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_ops.h"
@@ -39,6 +40,12 @@ void PrepareHead(const PrepareAttentionParams& p, int32_t token, float* head, co
   }
 }
 
+// The scale of a slot; `offset` is that of the scales from the keys of their head.
+void StoreScale(const KvCacheView& cache, int64_t head, int64_t offset, int64_t slot, float scale) {
+  auto* at = static_cast<unsigned char*>(cache.base) + head + offset;
+  std::memcpy(at + slot * int64_t{sizeof(float)}, &scale, sizeof(scale));
+}
+
 void WriteToCache(const PrepareAttentionParams& p,
                   int32_t token,
                   int32_t kv_head,
@@ -47,8 +54,17 @@ void WriteToCache(const PrepareAttentionParams& p,
   const KvCacheLayout& layout = p.cache.layout;
   auto block = static_cast<BlockId>(p.slot_mapping[token] / layout.block_size_tokens);
   int64_t offset = p.slot_mapping[token] % layout.block_size_tokens;
-  int64_t key = layout.KeyOffset(block, p.layer, kv_head) + offset * layout.key_slot_stride;
-  int64_t value = layout.ValueOffset(block, p.layer, kv_head) + offset * layout.value_slot_stride;
+  int64_t head = layout.KeyOffset(block, p.layer, kv_head);
+  int64_t key = head + offset * layout.key_slot_stride;
+  int64_t value = head + layout.value_offset + offset * layout.value_slot_stride;
+  if (layout.has_scales()) {
+    float key_scale = StoreScaledVector(
+        p.cache.base, layout.dtype, key, layout.key_dim_stride, k, layout.head_dim);
+    float value_scale = StoreScaledVector(p.cache.base, layout.dtype, value, 1, v, layout.head_dim);
+    StoreScale(p.cache, head, layout.key_scale_offset, offset, key_scale);
+    StoreScale(p.cache, head, layout.value_scale_offset, offset, value_scale);
+    return;
+  }
   for (int32_t d = 0; d < layout.head_dim; ++d) {
     StoreElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride, k[d]);
     StoreElement(p.cache.base, layout.dtype, value + d, v[d]);

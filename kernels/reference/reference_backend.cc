@@ -15,7 +15,9 @@ class ReferenceBackend : public HostBackend {
  public:
   std::string name() const override { return "reference"; }
 
-  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return TokenMajorKeys(spec); }
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override {
+    return WithScales(TokenMajorKeys(spec));
+  }
 
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     return reference::PackLinear(source);

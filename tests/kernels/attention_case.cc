@@ -84,6 +84,37 @@ BlockTables MakeBlockTables(const AttentionCase& c) {
   return tables;
 }
 
+// What is left of a vector after it was stored with a scale.
+std::vector<float> RoundedAs(DType dtype, const std::vector<float>& vector) {
+  std::vector<unsigned char> stored(vector.size());
+  float scale = reference::StoreScaledVector(
+      stored.data(), dtype, 0, 1, vector.data(), static_cast<int32_t>(vector.size()));
+  std::vector<float> read;
+  for (size_t d = 0; d < vector.size(); ++d) {
+    read.push_back(scale * reference::LoadElement(stored.data(), dtype, static_cast<int64_t>(d)));
+  }
+  return read;
+}
+
+// Elements at, at + stride, ... of the pool; `scale_at` is the byte of the vector's scale.
+void WriteVector(const KvCacheView& cache,
+                 int64_t at,
+                 int64_t stride,
+                 int64_t scale_at,
+                 const std::vector<float>& vector) {
+  const KvCacheLayout& layout = cache.layout;
+  if (layout.has_scales()) {
+    float scale = reference::StoreScaledVector(
+        cache.base, layout.dtype, at, stride, vector.data(), layout.head_dim);
+    std::memcpy(static_cast<std::byte*>(cache.base) + scale_at, &scale, sizeof(scale));
+    return;
+  }
+  for (int32_t d = 0; d < layout.head_dim; ++d) {
+    reference::StoreElement(
+        cache.base, layout.dtype, at + d * stride, vector[static_cast<size_t>(d)]);
+  }
+}
+
 void WriteSequence(const AttentionCase& c,
                    const CaseSequence& sequence,
                    const BlockId* table,
@@ -93,18 +124,33 @@ void WriteSequence(const AttentionCase& c,
     BlockId block = table[position / layout.block_size_tokens];
     int64_t slot = position % layout.block_size_tokens;
     for (int32_t head = 0; head < c.num_kv_heads; ++head) {
-      int64_t key = layout.KeyOffset(block, kLayer, head) + slot * layout.key_slot_stride;
-      int64_t value = layout.ValueOffset(block, kLayer, head) + slot * layout.value_slot_stride;
+      std::vector<float> key;
+      std::vector<float> value;
       for (int32_t d = 0; d < c.head_dim; ++d) {
         auto p = static_cast<uint64_t>(position);
         auto h = static_cast<uint64_t>(head);
         auto dim = static_cast<uint64_t>(d);
         float k = 3.0F * NumberFor(sequence.key, p, 1000 + h, dim);
         float v = NumberFor(sequence.key, p, 2000 + h, dim);
-        v = c.change_value ? c.change_value(position, v) : v;
-        reference::StoreElement(cache.base, layout.dtype, key + d * layout.key_dim_stride, k);
-        reference::StoreElement(cache.base, layout.dtype, value + d, v);
+        key.push_back(k);
+        value.push_back(c.change_value ? c.change_value(position, v) : v);
       }
+      if (c.rounded_as.has_value()) {
+        key = RoundedAs(*c.rounded_as, key);
+        value = RoundedAs(*c.rounded_as, value);
+      }
+      int64_t at = layout.KeyOffset(block, kLayer, head);
+      int64_t scale_at = at + slot * int64_t{sizeof(float)};
+      WriteVector(cache,
+                  at + slot * layout.key_slot_stride,
+                  layout.key_dim_stride,
+                  scale_at + layout.key_scale_offset,
+                  key);
+      WriteVector(cache,
+                  at + layout.value_offset + slot * layout.value_slot_stride,
+                  1,
+                  scale_at + layout.value_scale_offset,
+                  value);
     }
   }
 }

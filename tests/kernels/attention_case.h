@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "kernels/api/kernel_backend.h"
@@ -32,6 +33,8 @@ struct AttentionCase {
   // Replace what an element would be; for tests of special numbers.
   std::function<float(int32_t position, float value)> change_value;
   std::function<float(float value)> change_query;
+  // The numbers are first stored as this type, with scales, and read back.
+  std::optional<DType> rounded_as;
 };
 
 // [tokens, num_heads * head_dim]. Fails the test when something but the output was written.

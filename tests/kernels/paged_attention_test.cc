@@ -24,6 +24,9 @@ constexpr double kMaxError = 5e-6;
 
 using Sequences = std::vector<CaseSequence>;
 
+constexpr DType kAllTypes[] = {
+    DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8};
+
 std::string Describe(const AttentionCase& c) {
   std::ostringstream text;
   text << "heads " << c.num_heads << "/" << c.num_kv_heads << " dim " << c.head_dim << " block "
@@ -75,7 +78,7 @@ class PagedAttentionTest : public CpuBackendTest {
 
 TEST_P(PagedAttentionTest, MatchesReferenceForEveryHeadDimAndType) {
   for (int32_t head_dim : {16, 32, 48, 64, 80, 96, 112, 128, 256}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (DType dtype : kAllTypes) {
       AttentionCase c;
       c.head_dim = head_dim;
       c.dtype = dtype;
@@ -88,11 +91,14 @@ TEST_P(PagedAttentionTest, MatchesReferenceForEveryHeadDimAndType) {
 
 TEST_P(PagedAttentionTest, MatchesReferenceForHeadDimsThatNoVectorDivides) {
   for (int32_t head_dim : {4, 10, 20, 36, 100}) {
-    AttentionCase c;
-    c.head_dim = head_dim;
-    c.sequences = Sequences{{1, 300, 1}, {40, 290, 2}, {3, 17, 3}};
+    for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+      AttentionCase c;
+      c.head_dim = head_dim;
+      c.dtype = dtype;
+      c.sequences = Sequences{{1, 300, 1}, {40, 290, 2}, {3, 17, 3}};
 
-    ExpectMatchesReference(c);
+      ExpectMatchesReference(c);
+    }
   }
 }
 
@@ -111,7 +117,7 @@ TEST_P(PagedAttentionTest, MatchesReferenceForEveryGroupSize) {
 
 TEST_P(PagedAttentionTest, MatchesReferenceForEveryBlockSize) {
   for (int32_t block_size : {1, 5, 8, 12, 16, 32, 48, 128, 256, 300, 512}) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
       AttentionCase c;
       c.block_size_tokens = block_size;
       c.dtype = dtype;
@@ -120,6 +126,30 @@ TEST_P(PagedAttentionTest, MatchesReferenceForEveryBlockSize) {
           Sequences{{1, 600, 1}, {33, 270, 2}, {2, block_size + 1, 3}, {1, 2 * block_size, 4}};
 
       ExpectMatchesReference(c);
+    }
+  }
+}
+
+TEST_P(PagedAttentionTest, EightBitsMeanTheStoredNumberTimesItsScale) {
+  for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t block_size : {5, 16}) {
+      AttentionCase c;
+      c.block_size_tokens = block_size;
+      // Values of very different sizes, so that a scale of another slot cannot pass.
+      c.change_value = [](int32_t position, float value) {
+        return std::ldexp(value, position % 9 - 4);
+      };
+      c.sequences = Sequences{{1, 300, 1}, {40, 290, 2}};
+      AttentionCase plain = c;
+      c.dtype = dtype;
+      plain.dtype = DType::kF32;
+      plain.rounded_as = dtype;
+
+      const std::vector<float> expected = ReferenceAttention(plain);
+
+      EXPECT_LT(NormalisedError(RunAttention(*MakeBackend(2), c), expected), kMaxError)
+          << Describe(c);
+      EXPECT_LT(NormalisedError(ReferenceAttention(c), expected), kMaxError) << Describe(c);
     }
   }
 }
@@ -157,7 +187,7 @@ TEST_P(PagedAttentionTest, MatchesReferenceForAMixedBatchOfTheServedShape) {
 }
 
 TEST_P(PagedAttentionTest, PrefillInChunksGivesTheBitsOfTheWholePrefill) {
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType dtype : kAllTypes) {
     for (int32_t window : {0, 300}) {
       AttentionCase c;
       c.dtype = dtype;
@@ -180,6 +210,7 @@ TEST_P(PagedAttentionTest, DecodeTokenByTokenGivesTheBitsOfThePrefill) {
   for (int32_t num_heads : {1, 2, 3, 4, 5, 6, 8}) {
     for (int32_t block_size : {5, 32}) {
       AttentionCase c;
+      c.dtype = num_heads % 2 == 0 ? DType::kBF16 : DType::kInt8;
       c.head_dim = 48;
       c.num_heads = num_heads;
       c.num_kv_heads = 1;
@@ -210,30 +241,36 @@ TEST_P(PagedAttentionTest, ThreadsDoNotChangeBits) {
 }
 
 TEST_P(PagedAttentionTest, PhysicalBlocksAndTheirSizeDoNotChangeBits) {
-  AttentionCase c;
-  c.sequences = Sequences{{40, 600, 1}, {1, 700, 2}};
-  std::vector<float> first = RunAttention(*MakeBackend(2), c);
+  for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    AttentionCase c;
+    c.dtype = dtype;
+    c.sequences = Sequences{{40, 600, 1}, {1, 700, 2}};
+    std::vector<float> first = RunAttention(*MakeBackend(2), c);
 
-  for (int32_t block_size : {1, 5, 8, 16, 32, 128}) {
-    c.block_size_tokens = block_size;
-    for (uint64_t seed : {2U, 3U}) {
-      c.block_seed = seed;
-      EXPECT_TRUE(SameBits(RunAttention(*MakeBackend(2), c), first)) << Describe(c);
+    for (int32_t block_size : {1, 5, 8, 16, 32, 128}) {
+      c.block_size_tokens = block_size;
+      for (uint64_t seed : {2U, 3U}) {
+        c.block_seed = seed;
+        EXPECT_TRUE(SameBits(RunAttention(*MakeBackend(2), c), first)) << Describe(c);
+      }
     }
   }
 }
 
 TEST_P(PagedAttentionTest, NeighboursDoNotChangeBits) {
-  AttentionCase c;
-  c.sequences = Sequences{{3, 530, 9}};
-  std::vector<float> alone = RunAttention(*MakeBackend(2), c);
+  for (DType dtype : kAllTypes) {
+    AttentionCase c;
+    c.dtype = dtype;
+    c.sequences = Sequences{{3, 530, 9}};
+    std::vector<float> alone = RunAttention(*MakeBackend(2), c);
 
-  c.sequences = Sequences{{1, 40, 1}, {3, 530, 9}, {200, 300, 2}, {1, 900, 3}};
-  std::vector<float> together = RunAttention(*MakeBackend(2), c);
+    c.sequences = Sequences{{1, 40, 1}, {3, 530, 9}, {200, 300, 2}, {1, 900, 3}};
+    std::vector<float> together = RunAttention(*MakeBackend(2), c);
 
-  auto width = std::ptrdiff_t{c.num_heads} * c.head_dim;
-  std::vector<float> own(together.begin() + width, together.begin() + 4 * width);
-  EXPECT_TRUE(SameBits(own, alone));
+    auto width = std::ptrdiff_t{c.num_heads} * c.head_dim;
+    std::vector<float> own(together.begin() + width, together.begin() + 4 * width);
+    EXPECT_TRUE(SameBits(own, alone)) << NameOf(dtype);
+  }
 }
 
 TEST_P(PagedAttentionTest, RepeatedCallsOnOneBackendGiveTheSameBits) {
@@ -253,23 +290,25 @@ TEST_P(PagedAttentionTest, RepeatedCallsOnOneBackendGiveTheSameBits) {
 }
 
 TEST_P(PagedAttentionTest, AnInfiniteValueDoesNotReachQueriesThatMayNotSeeIt) {
-  for (int32_t window : {0, 100}) {
-    AttentionCase c;
-    c.dtype = DType::kF32;
-    c.sliding_window = window;
-    c.sequences = Sequences{{300, 300, 1}};
-    constexpr int32_t kInfinite = 170;
-    c.change_value = [](int32_t position, float value) {
-      return position == kInfinite ? std::numeric_limits<float>::infinity() : value;
-    };
+  for (DType dtype : {DType::kF32, DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t window : {0, 100}) {
+      AttentionCase c;
+      c.dtype = dtype;
+      c.sliding_window = window;
+      c.sequences = Sequences{{300, 300, 1}};
+      constexpr int32_t kInfinite = 170;
+      c.change_value = [](int32_t position, float value) {
+        return position == kInfinite ? std::numeric_limits<float>::infinity() : value;
+      };
 
-    std::vector<float> out = RunAttention(*MakeBackend(2), c);
+      std::vector<float> out = RunAttention(*MakeBackend(2), c);
 
-    auto width = static_cast<size_t>(c.num_heads) * static_cast<size_t>(c.head_dim);
-    for (size_t i = 0; i < out.size(); ++i) {
-      auto position = static_cast<int32_t>(i / width);
-      bool sees_it = position >= kInfinite && (window == 0 || position - kInfinite < window);
-      ASSERT_EQ(std::isfinite(out[i]), !sees_it) << "position " << position;
+      auto width = static_cast<size_t>(c.num_heads) * static_cast<size_t>(c.head_dim);
+      for (size_t i = 0; i < out.size(); ++i) {
+        auto position = static_cast<int32_t>(i / width);
+        bool sees_it = position >= kInfinite && (window == 0 || position - kInfinite < window);
+        ASSERT_EQ(std::isfinite(out[i]), !sees_it) << "position " << position;
+      }
     }
   }
 }

@@ -115,7 +115,29 @@ std::vector<float> QueriesOf(const Step& step) {
   return q;
 }
 
-// Keys, then values, of all tokens, read from the cache.
+constexpr DType kAllTypes[] = {
+    DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8};
+
+// Byte of the pool where the scale of a slot's key or value lies.
+int64_t ScaleByte(
+    const KvCacheLayout& layout, BlockId block, int32_t head, int64_t slot, bool of_value) {
+  return layout.KeyOffset(block, kLayer, head) +
+         (of_value ? layout.value_scale_offset : layout.key_scale_offset) +
+         slot * int64_t{sizeof(float)};
+}
+
+// 1 where there are no scales.
+float ScaleAt(const Step& step, BlockId block, int32_t head, int64_t slot, bool of_value) {
+  float scale = 1.0F;
+  if (step.layout.has_scales()) {
+    std::memcpy(&scale,
+                step.pool.data() + ScaleByte(step.layout, block, head, slot, of_value),
+                sizeof(scale));
+  }
+  return scale;
+}
+
+// Keys, or values, of all tokens, read from the cache.
 std::vector<float> CachedOf(const Step& step, bool values) {
   std::vector<float> numbers;
   const KvCacheLayout& layout = step.layout;
@@ -127,8 +149,10 @@ std::vector<float> CachedOf(const Step& step, bool values) {
                        ? layout.ValueOffset(block, kLayer, head) + offset * layout.value_slot_stride
                        : layout.KeyOffset(block, kLayer, head) + offset * layout.key_slot_stride;
       int64_t stride = values ? 1 : layout.key_dim_stride;
+      float scale = ScaleAt(step, block, head, offset, values);
       for (int32_t d = 0; d < layout.head_dim; ++d) {
-        numbers.push_back(reference::LoadElement(step.pool.data(), layout.dtype, at + d * stride));
+        numbers.push_back(scale *
+                          reference::LoadElement(step.pool.data(), layout.dtype, at + d * stride));
       }
     }
   }
@@ -151,6 +175,12 @@ std::vector<unsigned char> PoolWithoutTokens(const Step& step) {
         poison(layout.KeyOffset(block, kLayer, head) + offset * layout.key_slot_stride +
                d * layout.key_dim_stride);
         poison(layout.ValueOffset(block, kLayer, head) + offset * layout.value_slot_stride + d);
+      }
+      for (bool of_value : {false, true}) {
+        if (layout.has_scales()) {
+          auto at = static_cast<std::ptrdiff_t>(ScaleByte(layout, block, head, offset, of_value));
+          std::fill_n(pool.begin() + at, sizeof(float), 0xFF);
+        }
       }
     }
   }
@@ -179,6 +209,7 @@ constexpr double kMaxError = 1e-6;
 // in the last bit and lie at a tie; a number in a thousand does.
 constexpr double kMaxStoredErrorF16 = 1e-4;
 constexpr double kMaxStoredErrorBF16 = 1e-3;
+constexpr double kMaxStoredErrorEightBits = 3e-3;
 
 double MaxStoredError(DType dtype) {
   switch (dtype) {
@@ -188,15 +219,16 @@ double MaxStoredError(DType dtype) {
       return kMaxStoredErrorF16;
     case DType::kBF16:
       return kMaxStoredErrorBF16;
-    case DType::kF8E4M3:  // not stored by backends of the host
-      break;
+    case DType::kF8E4M3:
+    case DType::kInt8:
+      return kMaxStoredErrorEightBits;
   }
   return 0.0;
 }
 
 TEST_P(PrepareAttentionTest, MatchesReference) {
   for (int32_t head_dim : {16, 32, 48, 64, 80, 96, 112, 128, 256}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (DType dtype : kAllTypes) {
       for (bool norm : {false, true}) {
         for (bool rope : {false, true}) {
           Shape shape{3, 1, head_dim, 5, dtype, norm, rope};
@@ -267,8 +299,112 @@ TEST_P(PrepareAttentionTest, RoundsToNearestEvenWhenItStores) {
   }
 }
 
+// One token whose value is `value`, as the path stored it and as the reference did.
+struct StoredValue {
+  std::vector<float> actual;
+  std::vector<float> expected;
+};
+
+class ScaledStoreTest : public PrepareAttentionTest {
+ protected:
+  StoredValue Store(DType dtype, const std::vector<float>& value) {
+    auto head_dim = static_cast<int32_t>(value.size());
+    Step step = MakeStep({1, 1, head_dim, 8, dtype, false, false}, 1);
+    std::copy(value.begin(), value.end(), step.qkv.end() - head_dim);
+    return {CachedOf(RunOnCpu(step, 1), true), CachedOf(RunOnReference(step), true)};
+  }
+};
+
+TEST_P(ScaledStoreTest, EveryE4m3NumberIsStoredAsItself) {
+  std::vector<float> numbers;
+  for (int code = 0; code < 0x7F; ++code) {
+    numbers.push_back(reference::FloatFromE4m3(static_cast<uint8_t>(code)));
+    numbers.push_back(-numbers.back());
+  }
+
+  StoredValue stored = Store(DType::kF8E4M3, numbers);  // the largest is 448: the scale is 1
+
+  EXPECT_TRUE(SameBits(stored.actual, numbers));
+  EXPECT_TRUE(SameBits(stored.expected, numbers));
+}
+
+TEST_P(ScaledStoreTest, TiesBetweenE4m3NumbersGoToTheEvenOne) {
+  std::vector<float> between = {448.0F};
+  std::vector<float> even = {448.0F};
+  for (int code = 0; code < 0x7E; ++code) {
+    const float low = reference::FloatFromE4m3(static_cast<uint8_t>(code));
+    const float high = reference::FloatFromE4m3(static_cast<uint8_t>(code + 1));
+    const float middle = (low + high) / 2;
+    for (float sign : {1.0F, -1.0F}) {
+      between.insert(
+          between.end(),
+          {sign * middle, sign * std::nextafter(middle, low), sign * std::nextafter(middle, high)});
+      even.insert(even.end(), {sign * (code % 2 == 0 ? low : high), sign * low, sign * high});
+    }
+  }
+
+  StoredValue stored = Store(DType::kF8E4M3, between);
+
+  EXPECT_TRUE(SameBits(stored.actual, even));
+  EXPECT_TRUE(SameBits(stored.expected, even));
+}
+
+TEST_P(ScaledStoreTest, Int8RoundsToNearestEven) {
+  std::vector<float> numbers = {127.0F};
+  std::vector<float> rounded = {127.0F};
+  for (int i = -126; i < 127; ++i) {
+    const auto at = static_cast<float>(i);
+    numbers.insert(numbers.end(), {at, at + 0.5F, at + 0.49F, at - 0.49F});
+    rounded.insert(rounded.end(), {at, i % 2 == 0 ? at : at + 1.0F, at, at});
+  }
+
+  StoredValue stored = Store(DType::kInt8, numbers);
+
+  EXPECT_EQ(stored.actual, rounded);
+  EXPECT_EQ(stored.expected, rounded);
+}
+
+TEST_P(ScaledStoreTest, AScaleMakesTheLargestNumberTheLargestOfTheType) {
+  for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+    for (float largest : {0x1p-99F, 1e-20F, 0.7F, -3.0F, 1e20F, -3.4e38F}) {
+      std::vector<float> numbers = Numbers(21, 9, std::fabs(largest) * 0.99F);
+      numbers[20] = largest;
+
+      StoredValue stored = Store(dtype, numbers);
+
+      EXPECT_TRUE(SameBits(stored.actual, stored.expected)) << NameOf(dtype) << " " << largest;
+      EXPECT_NEAR(stored.actual[20] / largest, 1.0, 1e-6);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        // Half a step of the largest numbers: 16 of 448, or half of 127.
+        EXPECT_LE(std::fabs(stored.actual[i] / largest - numbers[i] / largest), 0.036);
+      }
+    }
+  }
+}
+
+TEST_P(ScaledStoreTest, AVectorThatIsNotFiniteReadsAsNaNAndATinyOneAsZero) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+    for (float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+      for (size_t at : {size_t{0}, size_t{17}, size_t{20}}) {
+        std::vector<float> numbers = Numbers(21, 9, 1.0F);
+        numbers[at] = bad;
+        StoredValue stored = Store(dtype, numbers);
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          EXPECT_TRUE(std::isnan(stored.actual[i]) && std::isnan(stored.expected[i]));
+        }
+      }
+    }
+    for (float scale : {0.0F, 0x1p-130F, 0x1p-102F}) {
+      StoredValue stored = Store(dtype, Numbers(21, 9, scale));
+      EXPECT_EQ(stored.actual, std::vector<float>(21, 0.0F));
+      EXPECT_EQ(stored.expected, std::vector<float>(21, 0.0F));
+    }
+  }
+}
+
 TEST_P(PrepareAttentionTest, WritesTheTokensSlotsAndNothingElse) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
     Step step = MakeStep({2, 2, 20, 5, dtype, true, true}, 17);
 
     Step done = RunOnCpu(step, 2);
@@ -277,8 +413,13 @@ TEST_P(PrepareAttentionTest, WritesTheTokensSlotsAndNothingElse) {
   }
 }
 
-TEST_P(PrepareAttentionTest, ATokenDoesNotDependOnItsNeighboursOrOnThreads) {
-  Shape shape{6, 2, 48, 16, DType::kF16, true, true};
+class NeighbourTest : public PrepareAttentionTest {
+ protected:
+  void ExpectATokenAloneIsTheSame(DType dtype);
+};
+
+void NeighbourTest::ExpectATokenAloneIsTheSame(DType dtype) {
+  Shape shape{6, 2, 48, 16, dtype, true, true};
   constexpr int32_t kNumTokens = 150;
   Step step = MakeStep(shape, kNumTokens);
   Step together = RunOnCpu(step, 3);
@@ -305,6 +446,15 @@ TEST_P(PrepareAttentionTest, ATokenDoesNotDependOnItsNeighboursOrOnThreads) {
   }
 }
 
+TEST_P(NeighbourTest, ATokenDoesNotDependOnItsNeighboursOrOnThreads) {
+  for (DType dtype : {DType::kF16, DType::kF8E4M3, DType::kInt8}) {
+    SCOPED_TRACE(NameOf(dtype));
+    ExpectATokenAloneIsTheSame(dtype);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ScaledStoreTest, testing::ValuesIn(CpuIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Cpu, NeighbourTest, testing::ValuesIn(CpuIsas()), IsaName);
 INSTANTIATE_TEST_SUITE_P(Cpu, PrepareAttentionTest, testing::ValuesIn(CpuIsas()), IsaName);
 
 }  // namespace

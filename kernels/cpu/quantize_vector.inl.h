@@ -1,0 +1,70 @@
+// Stores a vector of fp32 numbers as a type of 8 bits with one scale (storage_types.h). Templates
+// over a Simd struct S.
+//
+// The largest size becomes the type's largest number; the others are rounded to nearest, ties to
+// even. A vector with an infinity or a NaN gets the scale NaN, so that all of it reads as NaN; one
+// whose largest size is below kSmallestScaled reads as zero, because its scale would lose digits or
+// its inverse overflow. The result depends on the vector alone, and is the same on every
+// instruction set.
+#ifndef QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
+#define QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/storage_types.h"
+
+namespace quire {
+namespace {
+
+inline constexpr float kSmallestScaled = 0x1p-100F;
+
+// Calls fn(offset, n) for pieces of S::kLanes elements and one shorter piece at the end.
+template <typename S, typename Fn>
+void ForEachPiece(int32_t size, const Fn& fn) {
+  for (int32_t d = 0; d < size; d += S::kLanes) {
+    const int32_t left = size - d;
+    fn(d, left < S::kLanes ? left : S::kLanes);
+  }
+}
+
+struct VectorScale {
+  float scale = 0.0F;    // of the stored numbers
+  float inverse = 0.0F;  // of the numbers to be stored; 0: store zeros
+};
+
+template <typename S>
+VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
+  auto max = S::Zero();
+  auto not_finite = S::Zero();  // stays 0 for finite numbers, which Max does not tell from NaN
+  ForEachPiece<S>(size, [&](int32_t d, int n) {
+    const auto x = S::LoadN(vector + d, n);
+    max = S::Max(max, S::Max(x, S::Sub(S::Zero(), x)));
+    not_finite = S::Fma(x, S::Zero(), not_finite);
+  });
+  if (S::ReduceSum(not_finite) != 0.0F) {
+    return {std::numeric_limits<float>::quiet_NaN(), 0.0F};
+  }
+  const float max_size = S::ReduceMax(max);
+  if (max_size < kSmallestScaled) {
+    return {};
+  }
+  return {max_size / largest, largest / max_size};
+}
+
+// Returns the scale of what it stores in `to`.
+template <typename S, typename T>
+float QuantizeVector(const float* vector, int32_t size, T* to) {
+  const VectorScale scale = ScaleOf<S>(vector, size, kLargestScaled<T>);
+  const auto inverse = S::Broadcast(scale.inverse);
+  ForEachPiece<S>(size, [&](int32_t d, int n) {
+    const auto x = S::LoadN(vector + d, n);
+    S::StoreN(to + d, scale.inverse == 0.0F ? S::Zero() : S::Mul(x, inverse), n);
+  });
+  return scale.scale;
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
