@@ -5,15 +5,20 @@
 //
 //   <model>_decode/<batch>/<context>/<threads>    one query per sequence
 //   <model>_prefill/<tokens>/<threads>            one prompt from its first token
+//   <model>_decode_<dtype>/... and prefill        the same from a cache of another type
 //   read_memory/<threads>                         a plain sum over 512 MiB
 //
-// bf16, blocks of 16 tokens that lie all over the pool. GB/s counts each K and V byte of the
-// context once; GFLOP/s counts 4 * head_dim a (head, position); time/token/layer is that of one
-// query of all heads. On a shared machine compare the CPU time of one thread.
+// bf16 where no type is named, blocks of 16 tokens that lie all over the pool. GB/s counts each K
+// and V byte of the context once, with its share of the scales; GFLOP/s counts 4 * head_dim a
+// (head, position); time/token/layer is that of one query of all heads. On a shared machine compare
+// the CPU time of one thread.
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,16 +44,33 @@ constexpr Model kTiny = {6, 6, 6, 48};
 constexpr int32_t kBlockSize = 16;
 
 struct Free {
-  void operator()(uint16_t* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
 };
-using Pool = std::unique_ptr<uint16_t[], Free>;
+using Pool = std::unique_ptr<std::byte[], Free>;
 
-// Small finite numbers, not all the same.
+void FillScales(const KvCacheLayout& layout, int64_t num_blocks, std::byte* pool) {
+  const std::vector<float> scales(size_t{2} * static_cast<size_t>(layout.block_size_tokens), 0.01F);
+  for (BlockId block = 0; block < num_blocks; ++block) {
+    for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
+        std::memcpy(pool + layout.KeyOffset(block, layer, head) + layout.key_scale_offset,
+                    scales.data(),
+                    scales.size() * sizeof(float));
+      }
+    }
+  }
+}
+
+// Small finite numbers of any type, not all the same.
 Pool MakePool(const KvCacheLayout& layout, int64_t num_blocks) {
-  int64_t elements = layout.block_stride * num_blocks;
-  Pool pool(new (std::align_val_t{64}) uint16_t[static_cast<size_t>(elements)]);
-  for (int64_t i = 0; i < elements; ++i) {
-    pool[static_cast<size_t>(i)] = static_cast<uint16_t>(0x3C00 + i * 37 % 251);
+  const auto bytes = static_cast<size_t>(layout.block_bytes() * num_blocks);
+  Pool pool(new (std::align_val_t{64}) std::byte[bytes]);
+  for (size_t i = 0; i + 1 < bytes; i += 2) {
+    const auto bits = static_cast<uint16_t>(0x3C00 + i / 2 * 37 % 251);
+    std::memcpy(pool.get() + i, &bits, sizeof(bits));
+  }
+  if (layout.has_scales()) {
+    FillScales(layout, num_blocks, pool.get());
   }
   return pool;
 }
@@ -56,13 +78,17 @@ Pool MakePool(const KvCacheLayout& layout, int64_t num_blocks) {
 // A batch of equal sequences whose blocks lie all over the pool.
 class Batch {
  public:
-  Batch(const Model& model, int32_t num_seqs, int32_t query_len, int32_t seq_len, int num_threads)
+  Batch(const Model& model,
+        DType dtype,
+        int32_t num_seqs,
+        int32_t query_len,
+        int32_t seq_len,
+        int num_threads)
       : num_layers_(model.num_layers) {
     CpuBackendOptions options;
     options.num_threads = num_threads;
     backend_ = std::move(CreateCpuBackend(options).value());
-    KvCacheSpec spec{
-        model.num_layers, model.num_kv_heads, model.head_dim, kBlockSize, DType::kBF16};
+    KvCacheSpec spec{model.num_layers, model.num_kv_heads, model.head_dim, kBlockSize, dtype};
     KvCacheLayout layout = backend_->LayoutFor(spec);
     int32_t blocks_per_seq = (seq_len + kBlockSize - 1) / kBlockSize;
     int64_t num_blocks = int64_t{num_seqs} * blocks_per_seq;
@@ -92,6 +118,11 @@ class Batch {
     params_.cache = {pool_.get(), num_blocks, layout};
   }
 
+  double bytes_per_position_and_layer() const {
+    const KvCacheLayout& layout = params_.cache.layout;
+    return static_cast<double>(layout.block_bytes()) / layout.num_layers / kBlockSize;
+  }
+
   // All layers once.
   void Run() {
     for (int32_t layer = 0; layer < num_layers_; ++layer) {
@@ -119,10 +150,10 @@ struct Work {
   double pairs;           // (query, position)
 };
 
-void Report(benchmark::State& state, const Model& model, const Work& work) {
+void Report(benchmark::State& state, const Model& model, const Batch& batch, const Work& work) {
   using benchmark::Counter;
   double layers = static_cast<double>(state.iterations()) * model.num_layers;
-  double bytes = work.positions_read * 2 * model.num_kv_heads * model.head_dim * 2;
+  double bytes = work.positions_read * batch.bytes_per_position_and_layer();
   double flops = work.pairs * model.num_heads * 4.0 * model.head_dim;
   state.counters["GB/s"] = Counter(layers * bytes / 1e9, Counter::kIsRate);
   state.counters["GFLOP/s"] = Counter(layers * flops / 1e9, Counter::kIsRate);
@@ -130,49 +161,64 @@ void Report(benchmark::State& state, const Model& model, const Work& work) {
       Counter(layers * work.tokens, Counter::kIsRate | Counter::kInvert);
 }
 
-void Decode(benchmark::State& state, const Model& model) {
+void Decode(benchmark::State& state, const Model& model, DType dtype) {
   auto num_seqs = static_cast<int32_t>(state.range(0));
   auto context = static_cast<int32_t>(state.range(1));
-  Batch batch(model, num_seqs, 1, context, static_cast<int>(state.range(2)));
+  Batch batch(model, dtype, num_seqs, 1, context, static_cast<int>(state.range(2)));
   batch.Run();
   for ([[maybe_unused]] auto _ : state) {
     batch.Run();
   }
   double positions = static_cast<double>(num_seqs) * context;
-  Report(state, model, {static_cast<double>(num_seqs), positions, positions});
+  Report(state, model, batch, {static_cast<double>(num_seqs), positions, positions});
 }
 
-void Prefill(benchmark::State& state, const Model& model) {
+void Prefill(benchmark::State& state, const Model& model, DType dtype) {
   auto tokens = static_cast<int32_t>(state.range(0));
-  Batch batch(model, 1, tokens, tokens, static_cast<int>(state.range(1)));
+  Batch batch(model, dtype, 1, tokens, tokens, static_cast<int>(state.range(1)));
   batch.Run();
   for ([[maybe_unused]] auto _ : state) {
     batch.Run();
   }
   double size = tokens;
-  Report(state, model, {size, size, 0.5 * size * (size + 1.0)});
+  Report(state, model, batch, {size, size, 0.5 * size * (size + 1.0)});
 }
 
-BENCHMARK_CAPTURE(Decode, small, kSmall)
+BENCHMARK_CAPTURE(Decode, small, kSmall, DType::kBF16)
     ->Name("small_decode")
     ->ArgsProduct({{1, 4, 8, 16, 32}, {128, 1024, 4096}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(Prefill, small, kSmall)
+BENCHMARK_CAPTURE(Prefill, small, kSmall, DType::kBF16)
     ->Name("small_prefill")
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(Decode, tiny, kTiny)
+BENCHMARK_CAPTURE(Decode, tiny, kTiny, DType::kBF16)
     ->Name("tiny_decode")
     ->ArgsProduct({{1, 8, 32}, {128, 1024}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(Prefill, tiny, kTiny)
+BENCHMARK_CAPTURE(Prefill, tiny, kTiny, DType::kBF16)
     ->Name("tiny_prefill")
     ->ArgsProduct({{512, 2048}, {1, 2}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
+
+const bool g_types_are_registered = [] {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    const std::string name(NameOf(dtype));
+    benchmark::RegisterBenchmark(("small_decode_" + name).c_str(), Decode, kSmall, dtype)
+        ->ArgsProduct({{1}, {4096, 16384}, {1, 2}})
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(("small_prefill_" + name).c_str(), Prefill, kSmall, dtype)
+        ->ArgsProduct({{2048}, {1, 2}})
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+  return true;
+}();
 
 uint64_t SumOf(const uint64_t* data, size_t size) {
   return std::accumulate(data, data + size, uint64_t{0});

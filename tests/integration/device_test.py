@@ -9,10 +9,10 @@ PROMPTS = ["Once upon a time", "One day, a little dog", "The sun was", "Tom and 
 MAX_TOKENS = 24
 
 
-def answers(device, num_prompts, more_flags=(), **sampling):
+def answers(device, num_prompts, more_flags=(), scheduler_flags=(), **sampling):
     """Tokens of the prompts, all asked at once, so that steps hold prefills and decodes."""
     flags = ["--device", device, "--kv-cache-memory-bytes", "64MiB", *more_flags]
-    with Server("--max-num-batched-tokens=16", worker_flags=flags) as server:
+    with Server("--max-num-batched-tokens=16", *scheduler_flags, worker_flags=flags) as server:
         with server.channel() as channel:
             requests = [api.GenerateRequest(text=prompt.encode(), sampling=sampling,
                                             stopping={"max_tokens": MAX_TOKENS, "ignore_eos": True})
@@ -46,6 +46,26 @@ class DeviceTest(unittest.TestCase):
         # wrong scale write other words from the first token.
         self.assertGreaterEqual(min(shared), 2, shared)
         self.assertGreaterEqual(sum(shared), 2 * MAX_TOKENS, shared)
+
+    def test_with_keys_and_values_of_eight_bits_the_greedy_tokens_begin_as_without(self):
+        flags = {"scheduler_flags": ["--kv-cache-dtype=float32"]}
+        plain = answers("cpu", len(PROMPTS), **flags, temperature=0)
+        for dtype, device in (("int8", "cpu"), ("fp8", "cpu"), ("fp8", "emu")):
+            flags = {"scheduler_flags": [f"--kv-cache-dtype={dtype}"]}
+            stored = answers(device, len(PROMPTS), **flags, temperature=0)
+            shared = [common_prefix(*pair) for pair in zip(stored, plain)]
+
+            with self.subTest(dtype=dtype, device=device):
+                self.assertEqual([len(tokens) for tokens in stored], [MAX_TOKENS] * len(PROMPTS))
+                self.assertGreaterEqual(min(shared), 2, shared)
+                self.assertGreaterEqual(sum(shared), 2 * MAX_TOKENS, shared)
+
+    def test_a_gpu_refuses_int8_keys_and_values_with_a_reason(self):
+        flags = ["--device", "emu", "--kv-cache-memory-bytes", "64MiB"]
+        with Server("--kv-cache-dtype=int8", worker_flags=flags, with_worker=False) as server:
+            server.start_worker()
+            server.scheduler.wait_for(
+                "kv_cache_dtype: this worker cannot store keys and values as int8")
 
     def test_a_seed_gives_the_same_tokens_again(self):
         parameters = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1,

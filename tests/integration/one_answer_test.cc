@@ -243,5 +243,34 @@ TEST_F(OneAnswerTest, HoldsOnEveryInstructionSetOfThisMachine) {
   }
 }
 
+// Stored numbers are rounded with a scale that must not depend on what else there is.
+TEST_F(OneAnswerTest, HoldsWithCachesOfEightBits) {
+  constexpr size_t kCount = 16;
+  std::unique_ptr<Engine> threads = LoadEngine(2);
+  for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+    SCOPED_TRACE(NameOf(dtype));
+    EngineOptions options = Options(512);
+    options.kv_cache_dtype = dtype;
+    Answers oracle;
+    std::vector<Request> requests = MakeRequests(engine_->config());
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_TRUE(engine_->Reset(options).ok());
+      engine_->Add(std::move(requests[i]));
+      const Answers& one = engine_->RunToEnd();
+      oracle.insert(one.begin(), one.end());
+    }
+
+    for (int32_t block_size : {4, 16, 32}) {
+      EngineOptions changed = Options(16 * block_size);
+      changed.kv_cache_dtype = dtype;
+      changed.block_size_tokens = block_size;
+      changed.num_blocks = block_size == 4 ? 220 : 0;  // 220: some are preempted
+      ExpectSameBits(RunTogether(*threads, changed, kCount), oracle);
+    }
+    const std::pair<RequestId, int32_t> sampled{RequestId(2), 0};
+    EXPECT_NE(oracle.at(sampled).logprobs, oracle_->at(sampled).logprobs) << "not used at all";
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -86,6 +86,27 @@ TEST(CpuBackendTest, KeysLieDimMajor) {
   EXPECT_EQ(layout.key_slot_stride, 1);
   EXPECT_EQ(layout.key_dim_stride, 16);
   EXPECT_EQ(layout.block_bytes(), 3 * 2 * 2 * 16 * 64 * 2);
+  EXPECT_FALSE(layout.has_scales());
+}
+
+TEST(CpuBackendTest, ScalesOfEightBitsLieBehindTheirHead) {
+  const auto backend = CreateCpuBackend({.num_threads = 1});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  for (const DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+    const KvCacheLayout layout = (*backend)->LayoutFor({.num_layers = 3,
+                                                        .num_kv_heads = 2,
+                                                        .head_dim = 3,
+                                                        .block_size_tokens = 5,
+                                                        .dtype = dtype});
+
+    EXPECT_EQ(layout.value_offset, 3 * 5);
+    EXPECT_EQ(layout.key_scale_offset, 32);  // 30 bytes of keys and values, aligned for fp32
+    EXPECT_EQ(layout.value_scale_offset, 32 + 5 * 4);
+    EXPECT_EQ(layout.KeyOffset(0, 0, 1), 32 + 2 * 5 * 4);
+    EXPECT_EQ(layout.KeyOffset(0, 1, 0), 2 * (32 + 2 * 5 * 4));
+    EXPECT_EQ(layout.block_bytes(), 3 * 2 * (32 + 2 * 5 * 4));
+    EXPECT_TRUE((*backend)->CanStoreKvAs(dtype));
+  }
 }
 
 }  // namespace

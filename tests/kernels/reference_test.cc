@@ -60,6 +60,39 @@ TEST(ElementTest, Bfloat16RoundsToNearestWithTiesToEven) {
       reference::Bfloat16FromFloat(std::bit_cast<float>(0x7F800001)))));
 }
 
+TEST(ElementTest, EveryE4m3NumberSurvivesTheWayThroughFloat) {
+  for (int bits = 0; bits < 0x100; ++bits) {
+    auto number = static_cast<uint8_t>(bits);
+    float value = reference::FloatFromE4m3(number);
+
+    ASSERT_EQ(std::isnan(value), (bits & 0x7F) == 0x7F) << bits;
+    ASSERT_EQ(reference::E4m3FromFloat(value), number) << bits;
+  }
+}
+
+TEST(ElementTest, E4m3RoundsToNearestWithTiesToEvenAndHoldsAtTheLargest) {
+  EXPECT_EQ(reference::E4m3FromFloat(1.0F), 0x38);
+  EXPECT_EQ(reference::E4m3FromFloat(1.0F + 0x1p-4F), 0x38);    // tie, down to even
+  EXPECT_EQ(reference::E4m3FromFloat(1.0F + 0x3p-4F), 0x3A);    // tie, up to even
+  EXPECT_EQ(reference::E4m3FromFloat(1.0F + 0x1.1p-4F), 0x39);  // above the tie
+  EXPECT_EQ(reference::E4m3FromFloat(448.0F), 0x7E);            // the largest
+  EXPECT_EQ(reference::E4m3FromFloat(-1e9F), 0xFE);
+  EXPECT_EQ(reference::E4m3FromFloat(0x1p-9F), 0x01);    // the smallest
+  EXPECT_EQ(reference::E4m3FromFloat(0x1p-10F), 0x00);   // tie, down to even
+  EXPECT_EQ(reference::E4m3FromFloat(0x1.Fp-7F), 0x08);  // tie, up to the first normal
+  EXPECT_EQ(reference::E4m3FromFloat(-0.0F), 0x80);
+}
+
+TEST(ElementTest, AScaledVectorHasItsLargestNumberAtTheLargestOfTheType) {
+  const std::vector<float> vector = {0.5F, -2.54F, 1.0F};
+  std::vector<int8_t> stored(6, 77);
+
+  float scale = reference::StoreScaledVector(stored.data(), DType::kInt8, 1, 2, vector.data(), 3);
+
+  EXPECT_FLOAT_EQ(scale, 0.02F);
+  EXPECT_THAT(stored, ElementsAre(77, 25, 77, -127, 77, 50));
+}
+
 TEST(PhiloxTest, GivesThePublishedNumbers) {
   // Known answers of the Random123 distribution, kat_vectors, philox4x32 with 10 rounds.
   EXPECT_THAT(reference::Philox4x32(0, {0, 0, 0, 0}),

@@ -48,10 +48,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
 absl::Status Engine::Reset(const EngineOptions& options) {
   const StepLimits limits = LimitsOf(options, model_->config());
   ++epoch_;
-  QUIRE_RETURN_IF_ERROR(executor_->BeginEpoch({.scheduler_incarnation = 1,
-                                               .group_epoch = epoch_,
-                                               .limits = limits,
-                                               .kv_cache_dtype = model_->config().dtype}));
+  QUIRE_RETURN_IF_ERROR(executor_->BeginEpoch(
+      {.scheduler_incarnation = 1,
+       .group_epoch = epoch_,
+       .limits = limits,
+       .kv_cache_dtype = options.kv_cache_dtype.value_or(model_->config().dtype)}));
   core_ = std::make_unique<SchedulerCore>(options.core);
   core_->BeginEpoch(1, epoch_, limits);
   answers_.clear();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ struct EngineOptions {
   int32_t max_model_len = 0;  // 0: the model's
   int32_t num_host_blocks = 0;
   CoreConfig core = {};
+  std::optional<DType> kv_cache_dtype;  // none: the type of the model's weights
 };
 
 // What one sequence answered.

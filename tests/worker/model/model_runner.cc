@@ -66,14 +66,17 @@ std::vector<float> ReadBack(KernelBackend& backend, const void* device, int64_t 
   return values;
 }
 
-ModelRunner::ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks)
+ModelRunner::ModelRunner(Model& model,
+                         KernelBackend& backend,
+                         int64_t num_blocks,
+                         std::optional<DType> kv_cache_dtype)
     : model_(model), backend_(backend) {
   const ModelConfig& config = model.config();
   cache_.layout = backend.LayoutFor({.num_layers = config.num_layers,
                                      .num_kv_heads = config.num_kv_heads,
                                      .head_dim = config.head_dim,
                                      .block_size_tokens = kBlockSizeTokens,
-                                     .dtype = backend.activation_dtype()});
+                                     .dtype = kv_cache_dtype.value_or(backend.activation_dtype())});
   cache_.num_blocks = num_blocks;
   const int64_t bytes = num_blocks * cache_.layout.block_bytes();
   auto pool = backend.Allocate(bytes);

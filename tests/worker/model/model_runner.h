@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,7 +42,11 @@ class ModelRunner {
  public:
   static constexpr int32_t kBlockSizeTokens = 16;
 
-  ModelRunner(Model& model, KernelBackend& backend, int64_t num_blocks);
+  // The cache's type is that of the activations unless one is given.
+  ModelRunner(Model& model,
+              KernelBackend& backend,
+              int64_t num_blocks,
+              std::optional<DType> kv_cache_dtype = std::nullopt);
 
   // A new sequence; returns its number.
   int AddSequence();

@@ -203,6 +203,21 @@ TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   EXPECT_EQ(response.vocab_size(), FakeModel::kVocabSize);
 }
 
+TEST_F(WorkerServiceTest, ABlockOfEightBitsHasRoomForItsScales) {
+  for (const v1::DType dtype : {v1::DTYPE_F8_E4M3, v1::DTYPE_INT8}) {
+    v1::HandshakeRequest request = GoodHandshake();
+    request.set_kv_cache_dtype(dtype);
+    v1::HandshakeResponse response;
+
+    absl::Status status = Handshake(request, &response);
+
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(response.kv_cache_dtype(), dtype);
+    EXPECT_EQ(response.block_bytes(), 16 + 4 * 2 * 4);  // 16 numbers; 2 scales for each of 4 tokens
+    EXPECT_EQ(response.num_blocks_max(), (1 << 20) / 48);
+  }
+}
+
 TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) { EXPECT_NE(MakeWorkerUuid(), MakeWorkerUuid()); }
 
 TEST_F(WorkerServiceTest, AnEpochTakesNoMoreThanTheSwapSpace) {
