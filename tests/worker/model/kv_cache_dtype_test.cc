@@ -4,8 +4,8 @@
 // follows.
 //
 // The figures are in kernels/README.md; the limits here are about twice what is measured (float32:
-// those of the other model tests). The tiny
-// models are of random weights, whose next tokens are close to each other.
+// those of the other model tests). The tiny models are of random weights, whose next tokens are
+// close to each other.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
