@@ -1,0 +1,165 @@
+// BeamSearch decides which beams of one request go on, which end and which fall away. It computes
+// no probabilities and holds no sequences: after each step of the model it is told the likeliest
+// next tokens of every live beam, and answers which beam continues which. The search begins with
+// one live beam, the prompt.
+//
+//   BeamSearch search(params);                 // CheckBeamSearchParams(params) is OK
+//   while (!search.is_done()) {
+//     ... compute the candidates of every beam of search.beams() ...
+//     const BeamStep& step = search.Step(candidates);
+//     ... fork, advance and free sequences as step says ...
+//   }
+//   ... search.BestHypotheses() ...
+//
+// The rules are those of Hugging Face transformers 5 (`_beam_search` of generation/utils.py)
+// without sampling, for a batch of one. All extensions of all live beams by one token are ranked by
+// score:
+// - one that ends in a stop token, or reaches max_tokens, becomes a hypothesis if it is among the
+//   first num_beams of the ranking, and is forgotten otherwise;
+// - the first num_beams of the others are the next live beams.
+// The best num_beams hypotheses are kept. EarlyStopping says when the search is over before
+// max_tokens. One beam is a search too, and not always greedy decoding (which transformers does
+// when asked for one beam): it goes on past a stop token while that can still bring a better score.
+//
+// Ties:   transformers leaves them to torch.topk, which promises no order. Here the lower beam goes
+//         first, and within a beam the order of its candidates holds; an older hypothesis goes
+//         before a newer one. A live beam that could only equal the worst hypothesis ends the
+//         search, as there.
+// Scores: sums of logprobs (natural logarithm) in float, as in transformers; a hypothesis has its
+// sum
+//         divided by (number of output tokens, stop token included) ^ length_penalty.
+//
+// Thread safety: not thread-safe. No clock, no randomness: equal calls give equal answers.
+// Cost:          Step is O(num_beams * (num_beams + stop tokens)). It allocates only when the
+// history
+//                grows: 8 bytes per live beam and step, doubling.
+// Source:        transformers 5.23; length normalisation: Wu et al. 2016, section 7, simplified.
+#ifndef QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
+#define QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+// When num_beams hypotheses exist, is the search over?
+enum class EarlyStopping : uint8_t {
+  kFalse,  // once the best live beam, were it to end now, would not beat the worst hypothesis
+  kTrue,   // at once
+  kNever,  // as kFalse, but a live beam is given max_tokens when length_penalty favours length (>
+           // 0)
+};
+
+struct BeamSearchParams {
+  // The worker answers with at most this many candidates per sequence.
+  static constexpr int32_t kMaxCandidates = 20;
+  static constexpr int32_t kMaxBeams = kMaxCandidates / 2;
+  // Beyond it scores leave the range of a float.
+  static constexpr double kMaxLengthPenalty = 5.0;
+
+  int32_t num_beams = 1;
+  int32_t num_hypotheses = 1;   // how many are returned, at most num_beams
+  double length_penalty = 1.0;  // > 0 favours long hypotheses, < 0 short ones; 0: plain sums
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+  int32_t max_tokens = 16;              // output tokens of a hypothesis, >= 1
+  int32_t min_tokens = 0;               // no stop token is taken before there are so many
+  std::vector<TokenId> stop_token_ids;  // any order; they count as tokens of the hypothesis
+
+  // How many candidates of each beam decide a step for certain: num_beams that go on, behind every
+  // stop token.
+  int32_t num_candidates() const { return num_beams + static_cast<int32_t>(stop_token_ids.size()); }
+};
+
+// kInvalidArgument with what is out of range.
+absl::Status CheckBeamSearchParams(const BeamSearchParams& params);
+
+struct BeamCandidate {
+  TokenId token_id = 0;
+  float logprob = 0.0F;
+};
+
+struct LiveBeam {
+  int32_t parent = 0;  // place among the live beams of the step before
+  TokenId token_id = 0;
+  float score = 0.0F;  // sum of logprobs
+};
+
+struct BeamStep {
+  std::vector<LiveBeam> beams;   // the next live beams, best first; none when the search is over
+  std::vector<int32_t> dropped;  // live beams of before that no next beam continues, ascending
+};
+
+struct BeamHypothesis {
+  std::vector<TokenId> token_ids;  // output tokens; the last one is the stop token if it stopped
+  float score = 0.0F;              // normalised by length
+  bool has_stopped = false;        // false: it reached max_tokens
+};
+
+class BeamSearch {
+ public:
+  // REQUIRES: CheckBeamSearchParams(params).ok()
+  explicit BeamSearch(BeamSearchParams params);
+
+  // The live beams; candidates are given in their order. Before the first step it is the prompt,
+  // whose parent and token mean nothing.
+  const std::vector<LiveBeam>& beams() const { return step_.beams; }
+
+  // candidates[i]: the likeliest next tokens of beam i, best first, params.num_candidates() of them
+  // or all there are; more do no harm. One whose logprob is not finite cannot be taken. With fewer
+  // there may be fewer beams; with none at all the search is over.
+  // The answer is valid until the next call. REQUIRES: !is_done(); candidates for every live beam.
+  const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
+
+  bool is_done() const { return is_done_; }
+  int32_t num_tokens() const { return num_tokens_; }  // output tokens of each live beam
+  int32_t num_hypotheses() const {
+    return static_cast<int32_t>(hypotheses_.size());
+  }  // kept so far
+
+  // The best hypotheses so far, best first, at most params.num_hypotheses of them; when the search
+  // is over, fewer only if candidates ran out.
+  std::vector<BeamHypothesis> BestHypotheses() const;
+
+ private:
+  // A token and the way back to the first one.
+  struct HistoryNode {
+    int32_t previous = 0;  // kNoNode: this is the first output token
+    TokenId token_id = 0;
+  };
+
+  struct Ending {
+    int32_t previous = 0;  // node of the token before the last
+    TokenId last_token_id = 0;
+    bool has_stopped = false;
+    float score = 0.0F;
+  };
+
+  static constexpr int32_t kNoNode = -1;
+
+  void RankExtensions(std::span<const std::span<const BeamCandidate>> candidates);
+  void GoOn(const LiveBeam& extension);
+  void End(const LiveBeam& extension, bool has_stopped);
+  bool CanImprove() const;  // the next live beams, the hypotheses
+  void ListDropped();
+  bool IsStopToken(TokenId token_id) const;
+  float Normalized(float score, int32_t num_tokens) const;
+
+  BeamSearchParams params_;  // stop_token_ids sorted
+  int32_t num_tokens_ = 0;
+  bool is_done_ = false;
+  BeamStep step_;               // beams: the live ones
+  std::vector<int32_t> nodes_;  // last nodes of the live beams, in their order
+  std::vector<LiveBeam> next_beams_;
+  std::vector<int32_t> next_nodes_;
+  std::vector<HistoryNode> history_;
+  std::vector<Ending> hypotheses_;  // best first, at most num_beams
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
