@@ -30,7 +30,7 @@ OUT = os.path.join(HERE, "testdata", "beam_golden.json")
 
 FAMILIES = ("llama", "mistral", "opt", "qwen2", "qwen3")  # float32, one file each
 NUM_CASES = 320
-MIN_MARGIN = 2e-4  # rounding moves the score of 24 tokens by some 2e-5
+MIN_MARGIN = 2e-4  # rounding moves the sum of 24 logprobs by some 1e-5
 MASKED = -1e8      # transformers marks what must not be chosen by -1e9
 
 
@@ -50,37 +50,58 @@ def load_model(name):
 
 
 class MarginWatch:
-    """While entered: the smallest difference of two scores that were compared."""
+    """While entered: the smallest difference of two scores that were compared.
+
+    A negative length penalty multiplies the scores of hypotheses, and their rounding with them;
+    their differences are divided by the largest such factor.
+    """
 
     def __init__(self, model):
         self.model = model
         self.margin = float("inf")
+        self.factor = 1.0
 
     def __enter__(self):
-        self.topk, self.check = torch.topk, self.model._check_early_stop_heuristic
+        self.topk = torch.topk
+        self.check = self.model._check_early_stop_heuristic
+        self.update = self.model._update_finished_beams
         torch.topk = self.watched_topk
         self.model._check_early_stop_heuristic = self.watched_check
+        self.model._update_finished_beams = self.watched_update
         return self
 
     def __exit__(self, *_):
         torch.topk = self.topk
         del self.model._check_early_stop_heuristic
+        del self.model._update_finished_beams
+
+    def note(self, difference):
+        self.margin = min(self.margin, float(difference) / self.factor)
 
     def watched_topk(self, values, k, **options):
         chosen = self.topk(values, k=min(k + 1, values.shape[-1])).values.flatten()
         chosen = chosen[chosen > MASKED]
         if len(chosen) > 1:
-            self.margin = min(self.margin, float((chosen[:-1] - chosen[1:]).min()))
+            self.note((chosen[:-1] - chosen[1:]).min())
         return self.topk(values, k=k, **options)
+
+    def watched_update(self, **args):
+        length = args["cur_len"] + 1 - args["decoder_prompt_len"]
+        self.factor = max(1.0, length ** -args["length_penalty"])
+        updated = self.update(**args)
+        self.factor = 1.0
+        return updated
 
     def watched_check(self, **args):
         length = args["cur_len"] - args["decoder_prompt_len"]
+        self.factor = max(1.0, length ** -args["length_penalty"])
         if args["early_stopping"] == "never" and args["length_penalty"] > 0:
             length = args["max_length"] - args["decoder_prompt_len"]
         best = args["running_beam_scores"][:, 0] / length ** args["length_penalty"]
         worst = args["beam_scores"].min()
         if worst > MASKED and best > MASKED:
-            self.margin = min(self.margin, float((best - worst).abs()))
+            self.note((best - worst).abs())
+        self.factor = 1.0
         return self.check(**args)
 
 
