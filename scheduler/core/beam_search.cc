@@ -140,10 +140,10 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   next_nodes_.clear();
   const bool is_last_step = num_tokens_ == params_.max_tokens;
   ExtensionMerge extensions(step_.beams, candidates);
+  const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
-  // As long as one that goes on has a place, it may be among the first num_beams: rank never counts
-  // fewer than have gone on.
-  while (static_cast<int32_t>(is_last_step ? rank : next_beams_.size()) < params_.num_beams) {
+  // Before the last step no more is needed once enough go on: no fewer have been ranked by then.
+  while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
       return;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -335,6 +338,21 @@ TEST(BeamSearchTest, OneBeamGoesOnPastAStopTokenWhileItCanDoBetter) {
 
   EXPECT_TRUE(search.is_done());
   EXPECT_THAT(search.BestHypotheses(), ElementsAre(FieldsAre(ElementsAre(1, kStop), -1.5F, true)));
+}
+
+TEST(BeamSearchTest, StepsReuseTheirBuffers) {
+  BeamSearch search({.num_beams = 2, .max_tokens = 200});
+  StepWith(search, {{{1, -1.0F}, {2, -1.0F}}});
+  const std::vector<BeamCandidate> of_beam = {{1, -1.0F}, {2, -1.5F}};
+  const std::vector<std::span<const BeamCandidate>> candidates(2, of_beam);
+  std::set<const void*> buffers;
+
+  while (search.num_tokens() < 199) {
+    const BeamStep& step = search.Step(candidates);
+    buffers.insert({step.beams.data(), step.dropped.data()});
+  }
+
+  EXPECT_EQ(buffers.size(), 3U);  // the beams of a step and of the one before take turns
 }
 
 TEST(BeamSearchTest, ScoresStayNumbersAtTheEndsOfTheRanges) {
