@@ -1,4 +1,4 @@
-// quire: the command line of Quire. Sub-commands: serve, generate, bench serve.
+// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, sim.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "deploy/cli/bench_command.h"
 #include "deploy/cli/generate_command.h"
 #include "deploy/cli/serve_command.h"
+#include "deploy/cli/sim_command.h"
 
 namespace {
 
@@ -16,6 +17,7 @@ constexpr char kUsage[] =
     serve         start a scheduler and a worker on this machine
     generate      send one request and stream its tokens
     bench serve   load a running server and print the result table
+    sim           simulate serving, and make the PagedAttention paper's figures anew
     version       print the version
 
 quire COMMAND --help tells more.
@@ -35,6 +37,9 @@ int main(int argc, char** argv) {
   }
   if (command == "bench" && !rest.empty() && rest[0] == "serve") {
     return quire::RunBenchServe({rest.begin() + 1, rest.end()});
+  }
+  if (command == "sim") {
+    return quire::RunSim(rest);
   }
   if (command == "version" || command == "--version") {
     std::printf("quire %s\n", std::string(quire::Version()).c_str());

@@ -1,0 +1,19 @@
+// `quire sim [flags]`: makes the paper's tables and figures anew, in virtual time, and prints them
+// beside the paper's numbers. `quire sim run [flags]`: one simulation.
+//
+// Thread safety: call from main.
+#ifndef QUIRE_DEPLOY_CLI_SIM_COMMAND_H_
+#define QUIRE_DEPLOY_CLI_SIM_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// Returns the exit code: 0, also when numbers miss the paper's; 1 when files cannot be written or
+// a simulation cannot run; 2 for bad arguments.
+int RunSim(const std::vector<std::string>& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_SIM_COMMAND_H_

@@ -1,0 +1,53 @@
+// BuddyAllocator hands out runs of KV slots whose length is a power of two, as the paper assumes of
+// Orca. The pool need not be a power of two: it begins as the largest aligned chunks that fit.
+//
+// Thread safety: not thread-safe.
+// Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length; no
+//                two free buddies lie beside each other unmerged.
+// Cost:          O(log pool) of set operations.
+// Source:        Knowlton 1965; Kwon et al. 2023, section 6.1.
+#ifndef QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_
+#define QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+
+namespace quire {
+
+class BuddyAllocator {
+ public:
+  // REQUIRES: num_slots >= 1.
+  explicit BuddyAllocator(int32_t num_slots);
+
+  struct Chunk {
+    int32_t begin = 0;
+    int32_t num_slots = 0;  // a power of two
+
+    friend bool operator==(const Chunk&, const Chunk&) = default;
+  };
+
+  // num_slots rounded up to a power of two, from the smallest free chunk that holds it, at the
+  // lowest address. Nothing when there is none. REQUIRES: num_slots >= 1.
+  std::optional<Chunk> Allocate(int32_t num_slots);
+
+  // REQUIRES: chunk came from Allocate and was not freed since.
+  void Free(const Chunk& chunk);
+
+  int32_t num_slots() const { return num_slots_; }
+  int32_t num_free_slots() const { return num_free_slots_; }
+  // The longest run that Allocate could give now; 0 when nothing is free.
+  int32_t largest_free_chunk() const;
+
+ private:
+  static constexpr int kNumOrders = 31;
+
+  int32_t num_slots_;
+  int32_t num_free_slots_;
+  std::array<std::set<int32_t>, kNumOrders> free_;  // beginnings, by log2 of the length
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_

@@ -1,0 +1,92 @@
+// CostModel says how long a step takes on a named machine with a named model, by roofline
+// arithmetic: what must be read, what must be computed, what must be sent, and a fixed part. No
+// constant is fitted to a figure that the simulator reproduces; README.md says where each is from.
+//
+// Thread safety: value types; const methods share nothing.
+// Units:         seconds, bytes, bytes per second, floating-point operations per second.
+#ifndef QUIRE_SCHEDULER_SIM_COST_MODEL_H_
+#define QUIRE_SCHEDULER_SIM_COST_MODEL_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace quire {
+
+struct GpuSpec {
+  double flops = 0;         // dense fp16, peak
+  double memory_rate = 0;   // bytes/s, peak
+  double link_rate = 0;     // bytes/s to the other GPUs, one direction
+  double host_rate = 0;     // bytes/s to and from the host, one direction
+  int32_t num_cores = 108;  // streaming multiprocessors
+};
+
+struct ModelSpec {
+  double weight_bytes = 0;
+  double num_parameters = 0;
+  int32_t num_layers = 0;
+  int32_t hidden_size = 0;
+  int32_t kv_size = 0;   // elements of K, and of V, of one token in one layer
+  int32_t head_dim = 128;
+
+  int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16
+};
+
+// What a step costs whatever it computes: planning, building the batch, launching, sampling.
+struct StepOverhead {
+  double fixed_s = 0;
+  double per_sequence_s = 0;
+};
+
+struct Platform {
+  std::string name;
+  GpuSpec gpu;
+  int32_t num_gpus = 1;
+  ModelSpec model;
+  double kv_pool_bytes = 0;  // of all GPUs
+  StepOverhead overhead;
+
+  // Tokens that the pool holds.
+  int32_t num_kv_slots() const {
+    return static_cast<int32_t>(kv_pool_bytes / static_cast<double>(model.kv_bytes_per_token()));
+  }
+};
+
+// Every known pair of machine and model.
+const std::vector<Platform>& AllPlatforms();
+
+// Errors: kNotFound, naming all that there are.
+absl::StatusOr<Platform> FindPlatform(std::string_view name);
+
+// What one step does.
+struct StepWork {
+  int64_t num_tokens = 0;          // computed
+  int64_t num_context_tokens = 0;  // whose K and V are read
+  int32_t num_sequences = 0;
+};
+
+// 0: K and V of a sequence lie in one run, read by a kernel without a block table.
+inline constexpr int32_t kContiguous = 0;
+
+class CostModel {
+ public:
+  CostModel(const Platform& platform, int32_t block_size_tokens);
+
+  double StepSeconds(const StepWork& work) const;
+
+  // The times of StepSeconds, which adds them up.
+  double LinearSeconds(int64_t num_tokens) const;  // all that multiplies with weights
+  double AttentionSeconds(int64_t num_context_tokens) const;
+  double ReduceSeconds(int64_t num_tokens) const;  // sums over the GPUs
+
+ private:
+  Platform platform_;
+  double attention_slowdown_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_COST_MODEL_H_

@@ -1,0 +1,73 @@
+// LengthModel draws prompt and output lengths of synthetic requests: two independent log-normals,
+// rounded to whole tokens and truncated together by the rules of vLLM's benchmark scripts. The
+// medians are solved for, so that the means after truncation are the wanted ones; nothing else is
+// free but the two shapes.
+//
+// Thread safety: const methods may be called at once; the random source is the caller's.
+// Source:        means: Kwon et al. 2023, section 6.1 and Fig 11. Rules: the dataset sampling of
+//                vLLM's benchmarks.
+#ifndef QUIRE_SCHEDULER_SIM_LENGTH_MODEL_H_
+#define QUIRE_SCHEDULER_SIM_LENGTH_MODEL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/sim/sim_random.h"
+
+namespace quire {
+
+// Lengths that are kept. Units: tokens.
+struct LengthRules {
+  int32_t min_prompt = 4;
+  int32_t min_output = 4;
+  int32_t max_prompt = 1024;
+  int32_t max_total = 2048;
+};
+
+struct LengthShape {
+  double mean_prompt = 0;  // tokens, after truncation
+  double mean_output = 0;
+  // Coefficient of variation of the log-normal before truncation: sigma^2 = ln(1 + variation^2).
+  double prompt_variation = 1;
+  double output_variation = 1;
+  LengthRules rules;
+};
+
+// The paper's two datasets and the sentences of its translation task. See README.md for why these
+// shapes.
+LengthShape ShareGptLike();
+LengthShape AlpacaLike();
+LengthShape TranslationLike();
+
+struct Lengths {
+  int32_t prompt_tokens = 0;
+  int32_t output_tokens = 0;
+};
+
+class LengthModel {
+ public:
+  // REQUIRES: 1 <= min <= mean, and the means are possible under the rules.
+  explicit LengthModel(const LengthShape& shape);
+
+  Lengths Draw(SimRandom& random) const;
+
+  // Of the truncated distribution, by summation.
+  double mean_prompt() const { return mean_prompt_; }
+  double mean_output() const { return mean_output_; }
+
+ private:
+  // The means under the rules of the present densities.
+  void ComputeMeans();
+
+  LengthRules rules_;
+  std::vector<double> prompt_;         // probability by length, before the rule on the total
+  std::vector<double> output_;         // same
+  std::vector<double> prompt_so_far_;  // running sums
+  std::vector<double> output_so_far_;
+  double mean_prompt_ = 0;
+  double mean_output_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_LENGTH_MODEL_H_

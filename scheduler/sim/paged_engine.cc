@@ -1,0 +1,119 @@
+#include "scheduler/sim/paged_engine.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "common/base/check.h"
+
+namespace quire {
+namespace {
+
+CoreConfig CoreConfigOf(const SimConfig& config) {
+  CoreConfig core;
+  // The paper's queue has no bound.
+  core.max_queued_requests = std::numeric_limits<int32_t>::max();
+  core.max_queued_tokens = std::numeric_limits<int64_t>::max();
+  core.prefix_caching = config.prefix_caching;
+  return core;
+}
+
+}  // namespace
+
+PagedEngine::PagedEngine(const SimConfig& config,
+                         const StepLimits& limits,
+                         int32_t shared_prefix_tokens)
+    : limits_(limits),
+      shared_prefix_tokens_(shared_prefix_tokens),
+      checks_invariants_(config.checks_invariants),
+      core_(CoreConfigOf(config)),
+      known_(static_cast<size_t>(limits.max_sequences)) {
+  core_.BeginEpoch(1, 1, limits);
+}
+
+void PagedEngine::Arrive(const SimRequest& request, size_t index, Instant now) {
+  Request to_add;
+  to_add.id = RequestId(index + 1);
+  // The prefix is token 0, the rest a token that no other request has.
+  const auto own_token = static_cast<TokenId>(index % (kSimVocabSize - 1) + 1);
+  to_add.prompt_token_ids.assign(static_cast<size_t>(request.prompt_tokens), own_token);
+  std::fill_n(to_add.prompt_token_ids.begin(), shared_prefix_tokens_, TokenId{0});
+  to_add.max_tokens = request.output_tokens;
+  to_add.arrival = now;
+  QUIRE_CHECK(core_.AddRequest(std::move(to_add)) == AddOutcome::kQueued);
+}
+
+bool PagedEngine::BeginStep(Instant now, EngineStep* step) {
+  while (std::optional<StepPlan> plan = core_.PlanStep(now)) {
+    step->work = Execute(*plan);
+    if (!plan->slices.empty()) {
+      step->memory = Memory();
+      return true;
+    }
+    // Releases alone: a message, no step of the model.
+    QUIRE_CHECK(core_.ApplyStepResult(result_).ok());
+  }
+  return false;
+}
+
+StepWork PagedEngine::Execute(const StepPlan& plan) {
+  QUIRE_CHECK(plan.swap_outs.empty() && plan.swap_ins.empty() && plan.copies.empty());
+  result_ = {};
+  result_.header = plan.header;
+  result_.plan_digest = DigestOf(plan);
+  result_.swaps_done_step_id = plan.header.step_id;
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    known_[introduction.handle] = {
+        .num_known_tokens = static_cast<int32_t>(introduction.token_ids.size()),
+        .num_computed_tokens = introduction.num_computed_tokens};
+  }
+  StepWork work;
+  work.num_sequences = static_cast<int32_t>(plan.slices.size());
+  for (const SequenceSlice& slice : plan.slices) {
+    Known& sequence = known_[slice.handle];
+    sequence.num_computed_tokens += slice.num_tokens;
+    QUIRE_CHECK(sequence.num_computed_tokens <= sequence.num_known_tokens);
+    work.num_tokens += slice.num_tokens;
+    work.num_context_tokens += sequence.num_computed_tokens;
+    if (sequence.num_computed_tokens == sequence.num_known_tokens) {
+      result_.sampled.push_back({.handle = slice.handle});
+      ++sequence.num_known_tokens;
+    }
+  }
+  return work;
+}
+
+MemoryUse PagedEngine::Memory() const {
+  const CoreStats stats = core_.stats();
+  const double held = static_cast<double>(stats.num_blocks - stats.num_free_blocks) *
+                      limits_.block_size_tokens;
+  const auto stored = static_cast<double>(stats.num_stored_tokens);
+  return {.stored = stored,
+          .internal = held - stored,
+          .external = static_cast<double>(num_slots()) - held};
+}
+
+void PagedEngine::EndStep(std::vector<size_t>* finished) {
+  QUIRE_CHECK(core_.ApplyStepResult(result_).ok());
+  for (const OutputEvent& event : core_.TakeEvents()) {
+    if (const auto* end = std::get_if<SequenceFinished>(&event)) {
+      QUIRE_CHECK(end->reason == FinishReason::kLength);
+      finished->push_back(static_cast<size_t>(end->request_id.value()) - 1);
+    }
+  }
+  if (checks_invariants_) {
+    core_.CheckInvariants();
+  }
+}
+
+int64_t PagedEngine::num_free_slots() const {
+  return int64_t{core_.stats().num_free_blocks} * limits_.block_size_tokens;
+}
+
+int64_t PagedEngine::num_slots() const {
+  return int64_t{core_.stats().num_blocks} * limits_.block_size_tokens;
+}
+
+}  // namespace quire

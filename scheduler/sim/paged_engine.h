@@ -1,0 +1,57 @@
+// PagedEngine serves with the production core: it adds requests, asks for plans and answers them as
+// a worker would that needs no time. Nothing of the scheduling is modelled.
+//
+// Thread safety: not thread-safe.
+#ifndef QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_
+#define QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/scheduler_core.h"
+#include "scheduler/sim/simulation.h"
+
+namespace quire {
+
+// Large enough to give the prompts of a trace tokens of their own.
+inline constexpr int32_t kSimVocabSize = 1 << 30;
+
+class PagedEngine : public Engine {
+ public:
+  // REQUIRES: Validate(config, trace) is OK for the trace that is to be served.
+  PagedEngine(const SimConfig& config, const StepLimits& limits, int32_t shared_prefix_tokens);
+
+  void Arrive(const SimRequest& request, size_t index, Instant now) override;
+  bool BeginStep(Instant now, EngineStep* step) override;
+  void EndStep(std::vector<size_t>* finished) override;
+  int64_t num_preemptions() const override { return core_.stats().num_preemptions; }
+  int64_t num_free_slots() const override;
+  int64_t num_slots() const override;
+
+ private:
+  // What a worker knows of a sequence.
+  struct Known {
+    int32_t num_known_tokens = 0;
+    int32_t num_computed_tokens = 0;
+  };
+
+  // Executes the plan: fills result_, adds up the work.
+  StepWork Execute(const StepPlan& plan);
+  MemoryUse Memory() const;
+
+  StepLimits limits_;
+  int32_t shared_prefix_tokens_;
+  bool checks_invariants_;
+  SchedulerCore core_;
+  std::vector<Known> known_;  // by handle
+  StepResult result_;         // of the step that runs
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_

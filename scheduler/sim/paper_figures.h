@@ -1,0 +1,45 @@
+// The paper's tables and figures that need no GPU, each made anew by one call.
+//
+// Thread safety: calls share nothing.
+// Errors:        those of RunSimulation and FindSustainedRate.
+// Source:        Kwon et al. 2023. Numbers that its text does not give were read off its figures
+//                and are marked "read off".
+#ifndef QUIRE_SCHEDULER_SIM_PAPER_FIGURES_H_
+#define QUIRE_SCHEDULER_SIM_PAPER_FIGURES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "scheduler/sim/figure.h"
+
+namespace quire {
+
+struct FigureOptions {
+  uint64_t seed = 1;
+  // The longest trace. The paper's are an hour, and a quarter for OPT-175B; longer is not made.
+  double trace_minutes = 60;
+};
+
+// table1, fig2, fig12, ...
+const std::vector<std::string>& FigureNames();
+
+// Errors: also kInvalidArgument, naming all that there are, for a name that is none.
+absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& options);
+
+absl::StatusOr<Figure> MakeTable1(const FigureOptions& options);  // KV slots
+absl::StatusOr<Figure> MakeFig2(const FigureOptions& options);    // where memory goes
+absl::StatusOr<Figure> MakeFig12(const FigureOptions& options);   // basic sampling
+absl::StatusOr<Figure> MakeFig13(const FigureOptions& options);   // batched requests
+absl::StatusOr<Figure> MakeFig15(const FigureOptions& options);   // sharing: not yet
+absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);   // shared prefix
+absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);   // chats
+absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);   // block size
+absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);   // swap and recompute
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_PAPER_FIGURES_H_

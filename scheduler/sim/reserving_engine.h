@@ -1,0 +1,61 @@
+// ReservingEngine serves as the paper's three versions of Orca: iteration-level scheduling, first
+// come first served, and for each request one run of slots that is reserved when it begins and is
+// given back when it ends.
+//
+// Thread safety: not thread-safe.
+// Source:        Kwon et al. 2023, section 6.1, "Baseline 2: Orca".
+#ifndef QUIRE_SCHEDULER_SIM_RESERVING_ENGINE_H_
+#define QUIRE_SCHEDULER_SIM_RESERVING_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "scheduler/sim/buddy_allocator.h"
+#include "scheduler/sim/simulation.h"
+
+namespace quire {
+
+// The slots that a policy reserves, before the allocator rounds them. REQUIRES: policy is not
+// kPaged.
+int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
+
+// The most slots that one request can hold in an empty pool.
+int64_t LargestRun(const SimConfig& config);
+
+class ReservingEngine : public Engine {
+ public:
+  // REQUIRES: Validate(config, trace) is OK for the trace that is to be served.
+  explicit ReservingEngine(const SimConfig& config);
+
+  void Arrive(const SimRequest& request, size_t index, Instant now) override;
+  bool BeginStep(Instant now, EngineStep* step) override;
+  void EndStep(std::vector<size_t>* finished) override;
+  int64_t num_free_slots() const override { return allocator_.num_free_slots(); }
+  int64_t num_slots() const override { return allocator_.num_slots(); }
+
+ private:
+  struct Running {
+    SimRequest request;
+    size_t index = 0;
+    BuddyAllocator::Chunk chunk;
+    int32_t num_reserved = 0;      // of the chunk, asked for
+    int32_t num_output_tokens = 0;  // so far
+  };
+  struct Waiting {
+    SimRequest request;
+    size_t index = 0;
+  };
+
+  void AdmitWaiting();
+  static int32_t NumTokensToCompute(const Running& running);
+
+  SimConfig config_;
+  BuddyAllocator allocator_;
+  std::deque<Waiting> waiting_;
+  std::vector<Running> running_;  // oldest first
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_RESERVING_ENGINE_H_

@@ -1,0 +1,216 @@
+#include "scheduler/sim/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/math.h"
+#include "common/base/status_macros.h"
+#include "common/step/step_plan_check.h"
+#include "scheduler/sim/paged_engine.h"
+#include "scheduler/sim/reserving_engine.h"
+
+namespace quire {
+namespace {
+
+// Adds up what lasts, over the time until the last arrival: later the trace is over and batches run
+// empty, which says nothing about the load.
+class Meter {
+ public:
+  explicit Meter(Instant end) : end_(end) {}
+
+  void Add(Instant begin, Instant end, const EngineStep& step) {
+    const double weight = static_cast<double>(std::min(end, end_) - begin);
+    if (weight <= 0) {
+      return;
+    }
+    batch_ += weight * step.work.num_sequences;
+    memory_.stored += weight * step.memory.stored;
+    memory_.reserved += weight * step.memory.reserved;
+    memory_.internal += weight * step.memory.internal;
+    memory_.external += weight * step.memory.external;
+    busy_ += weight;
+  }
+
+  // Idle time counts for batches, not for memory: an empty pool wastes nothing.
+  void Report(int64_t num_slots, SimResult* result) const {
+    if (busy_ == 0) {
+      return;
+    }
+    result->mean_batch = batch_ / static_cast<double>(end_);
+    const double slots = busy_ * static_cast<double>(num_slots);
+    result->mean_memory = {.stored = memory_.stored / slots,
+                           .reserved = memory_.reserved / slots,
+                           .internal = memory_.internal / slots,
+                           .external = memory_.external / slots};
+  }
+
+ private:
+  Instant end_;
+  double busy_ = 0;
+  double batch_ = 0;
+  MemoryUse memory_;
+};
+
+absl::Status Refuse(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+StepLimits LimitsOf(const SimConfig& config) {
+  const int32_t num_blocks = config.platform.num_kv_slots() / config.block_size_tokens;
+  return {.num_blocks = num_blocks + 1,  // block 0 is the null block
+          .block_size_tokens = config.block_size_tokens,
+          .max_sequences = config.max_sequences,
+          .max_tokens_per_step = config.max_tokens_per_step,
+          .max_model_len = config.max_model_len,
+          .vocab_size = kSimVocabSize};
+}
+
+// Slots that the request must find at once, at the most.
+int64_t SlotsNeeded(const SimConfig& config, const SimRequest& request) {
+  if (config.policy == MemoryPolicy::kPaged) {
+    return RoundUp(int64_t{request.prompt_tokens} + request.output_tokens,
+                   int64_t{config.block_size_tokens});
+  }
+  return ReservedSlots(config.policy, request, config.max_model_len);
+}
+
+absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, size_t index) {
+  const int64_t num_tokens = int64_t{request.prompt_tokens} + request.output_tokens;
+  if (request.prompt_tokens < 1 || request.output_tokens < 1 || num_tokens > config.max_model_len) {
+    return Refuse(absl::StrCat("request ",
+                               index,
+                               ": prompt and output must be at least 1 and together at most ",
+                               config.max_model_len,
+                               " tokens"));
+  }
+  // The core splits a prompt over steps; Orca computes it in one.
+  if (config.policy != MemoryPolicy::kPaged &&
+      request.prompt_tokens > config.max_tokens_per_step) {
+    return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
+  }
+  if (SlotsNeeded(config, request) > LargestRun(config)) {
+    return Refuse(absl::StrCat("request ", index, ": can never fit the pool"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t LargestRun(const SimConfig& config) {
+  const int64_t num_slots = config.platform.num_kv_slots();
+  if (config.policy == MemoryPolicy::kPaged) {
+    return num_slots / config.block_size_tokens * config.block_size_tokens;
+  }
+  return BuddyAllocator(static_cast<int32_t>(num_slots)).largest_free_chunk();
+}
+
+std::string_view NameOf(MemoryPolicy policy) {
+  switch (policy) {
+    case MemoryPolicy::kPaged:
+      return "paged";
+    case MemoryPolicy::kOrcaMax:
+      return "orca-max";
+    case MemoryPolicy::kOrcaPow2:
+      return "orca-pow2";
+    case MemoryPolicy::kOrcaOracle:
+      return "orca-oracle";
+  }
+  QUIRE_CHECK(false && "not a policy");
+  return "";
+}
+
+absl::StatusOr<MemoryPolicy> ParseMemoryPolicy(std::string_view name) {
+  for (MemoryPolicy policy : kAllPolicies) {
+    if (NameOf(policy) == name) {
+      return policy;
+    }
+  }
+  return Refuse(absl::StrCat("policy ",
+                             std::string(name),
+                             " is not known; there are: paged, orca-max, orca-pow2, orca-oracle"));
+}
+
+absl::Status Validate(const SimConfig& config, const Trace& trace) {
+  if (config.platform.num_kv_slots() < 1 || config.block_size_tokens < 1) {
+    return Refuse("the pool and the block size must be positive");
+  }
+  QUIRE_RETURN_IF_ERROR(Validate(LimitsOf(config)));
+  if (trace.shared_prefix_tokens < 0) {
+    return Refuse("the shared prefix must not be negative");
+  }
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    QUIRE_RETURN_IF_ERROR(CheckRequest(config, trace.requests[i], i));
+    if (trace.requests[i].prompt_tokens <= trace.shared_prefix_tokens) {
+      return Refuse(absl::StrCat("request ", i, ": its prompt is no longer than the prefix"));
+    }
+    if (i > 0 && trace.requests[i].arrival < trace.requests[i - 1].arrival) {
+      return Refuse(absl::StrCat("request ", i, ": arrives before the one before it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace) {
+  if (config.policy == MemoryPolicy::kPaged) {
+    return std::make_unique<PagedEngine>(config, LimitsOf(config), trace.shared_prefix_tokens);
+  }
+  return std::make_unique<ReservingEngine>(config);
+}
+
+absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& trace) {
+  QUIRE_RETURN_IF_ERROR(Validate(config, trace));
+  const bool is_paged = config.policy == MemoryPolicy::kPaged;
+  const CostModel cost(config.platform, is_paged ? config.block_size_tokens : kContiguous);
+  const std::unique_ptr<Engine> engine = MakeEngine(config, trace);
+  const std::vector<SimRequest>& requests = trace.requests;
+  SimResult result;
+  result.finished.resize(requests.size(), -1);
+  Meter meter(requests.empty() ? 0 : requests.back().arrival);
+  std::vector<size_t> finished;
+  size_t num_arrived = 0;
+  size_t num_finished = 0;
+  double latency_sum_s = 0;
+  Instant now = 0;
+  while (num_finished < requests.size()) {
+    for (; num_arrived < requests.size() && requests[num_arrived].arrival <= now; ++num_arrived) {
+      engine->Arrive(requests[num_arrived], num_arrived, now);
+    }
+    EngineStep step;
+    if (!engine->BeginStep(now, &step)) {
+      // Nothing runs, so somebody must be still to come: requests that fit are never stuck.
+      QUIRE_CHECK(num_arrived < requests.size());
+      now = requests[num_arrived].arrival;
+      continue;
+    }
+    const double seconds = cost.StepSeconds(step.work);
+    const Instant begin = now;
+    now += std::max<Instant>(1, std::llround(seconds * static_cast<double>(kNanosPerSecond)));
+    meter.Add(begin, now, step);
+    ++result.num_steps;
+    finished.clear();
+    engine->EndStep(&finished);
+    for (size_t index : finished) {
+      QUIRE_CHECK(result.finished[index] == -1);  // a request ends once
+      result.finished[index] = now;
+      const double latency_s = static_cast<double>(now - requests[index].arrival) /
+                               static_cast<double>(kNanosPerSecond);
+      latency_sum_s += latency_s / requests[index].output_tokens;
+    }
+    num_finished += finished.size();
+    if (latency_sum_s > config.latency_limit_s * static_cast<double>(requests.size())) {
+      result.is_over_limit = true;
+      break;
+    }
+  }
+  QUIRE_CHECK(result.is_over_limit || engine->num_free_slots() == engine->num_slots());
+  meter.Report(engine->num_slots(), &result);
+  result.mean_normalized_latency_s =
+      requests.empty() ? 0 : latency_sum_s / static_cast<double>(requests.size());
+  result.end = now;
+  result.num_preemptions = engine->num_preemptions();
+  return result;
+}
+
+}  // namespace quire

@@ -1,0 +1,109 @@
+// RunSimulation serves a trace in virtual time: requests arrive, an engine decides what each step
+// computes, a cost model says how long it takes. The same trace, engine and seed give the same
+// result to the last bit.
+//
+// Thread safety: calls share nothing.
+// Source:        Kwon et al. 2023, sections 6.1 to 6.5, for policies and metrics.
+#ifndef QUIRE_SCHEDULER_SIM_SIMULATION_H_
+#define QUIRE_SCHEDULER_SIM_SIMULATION_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "scheduler/sim/cost_model.h"
+#include "scheduler/sim/trace.h"
+
+namespace quire {
+
+enum class MemoryPolicy : uint8_t {
+  kPaged,       // the production core
+  kOrcaMax,     // reserves the model's whole context for every request
+  kOrcaPow2,    // the prompt, and the output rounded up to a power of two
+  kOrcaOracle,  // exactly prompt and output: knows the output's length beforehand
+};
+
+inline constexpr MemoryPolicy kAllPolicies[] = {MemoryPolicy::kOrcaMax,
+                                                MemoryPolicy::kOrcaPow2,
+                                                MemoryPolicy::kOrcaOracle,
+                                                MemoryPolicy::kPaged};
+
+std::string_view NameOf(MemoryPolicy policy);
+
+// Errors: kInvalidArgument, naming all that there are.
+absl::StatusOr<MemoryPolicy> ParseMemoryPolicy(std::string_view name);
+
+struct SimConfig {
+  Platform platform;
+  MemoryPolicy policy = MemoryPolicy::kPaged;
+  int32_t block_size_tokens = 16;
+  // The defaults of vLLM at the paper's time.
+  int32_t max_sequences = 256;
+  int32_t max_tokens_per_step = 2560;
+  int32_t max_model_len = 2048;
+  bool prefix_caching = false;   // paged only
+  bool checks_invariants = false;  // after every step: slow
+  // Stop as soon as the mean normalised latency is sure to be above this.
+  double latency_limit_s = std::numeric_limits<double>::infinity();
+};
+
+// Where the slots of the pool are. Units: tokens. They add up to the pool.
+struct MemoryUse {
+  double stored = 0;    // hold K and V
+  double reserved = 0;  // will hold those of a token of a running request
+  double internal = 0;  // given to a running request, which will never use them
+  double external = 0;  // everything else: free, or lost between chunks
+};
+
+// What an engine plans for one step.
+struct EngineStep {
+  StepWork work;
+  MemoryUse memory;  // while the step runs
+};
+
+// An engine decides who runs. It is told of arrivals in order, and of each step's end.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // index: of the request in the trace, 0, 1, 2, ...
+  virtual void Arrive(const SimRequest& request, size_t index, Instant now) = 0;
+  // False: there is nothing to do.
+  virtual bool BeginStep(Instant now, EngineStep* step) = 0;
+  // Appends the indices of the requests that ended.
+  virtual void EndStep(std::vector<size_t>* finished) = 0;
+  virtual int64_t num_preemptions() const { return 0; }
+  // Slots that nobody holds; the whole pool once all requests have ended.
+  virtual int64_t num_free_slots() const = 0;
+  virtual int64_t num_slots() const = 0;
+};
+
+// REQUIRES: Validate(config, trace) is OK.
+std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace);
+
+struct SimResult {
+  std::vector<Instant> finished;         // by request; -1: stopped before
+  bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
+  double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
+  double mean_batch = 0;                // requests in a step, over time, until the last arrival
+  MemoryUse mean_memory;                // shares of the pool, the same way
+  Instant end = 0;                      // of the last step
+  int64_t num_steps = 0;
+  int64_t num_preemptions = 0;
+};
+
+// Every request fits the context and the pool; limits are positive and within what the core and the
+// wire agree on. Errors: kInvalidArgument.
+absl::Status Validate(const SimConfig& config, const Trace& trace);
+
+// Errors: those of Validate.
+absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& trace);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_SIMULATION_H_

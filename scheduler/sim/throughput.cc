@@ -1,0 +1,65 @@
+#include "scheduler/sim/throughput.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/status_macros.h"
+
+namespace quire {
+namespace {
+
+constexpr double kTolerance = 1.01;
+constexpr double kStride = 2;
+constexpr double kFarthest = 1000;  // from the guess, either way
+
+// Runs at one rate. True when the latency is within the limit.
+absl::StatusOr<bool> Holds(const SimConfig& config,
+                           const Trace& trace,
+                           double rate,
+                           std::vector<RatePoint>* points) {
+  SimConfig limited = config;
+  limited.latency_limit_s = kLatencyLimitSeconds;
+  absl::StatusOr<SimResult> result = RunSimulation(limited, trace);
+  if (!result.ok()) {
+    return result.status();
+  }
+  if (!result->is_over_limit) {
+    points->push_back({rate, result->mean_normalized_latency_s});
+  }
+  return !result->is_over_limit;
+}
+
+}  // namespace
+
+absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
+                                                const std::function<Trace(double)>& trace_at_rate,
+                                                double guess) {
+  SustainedRate found;
+  double low = 0;  // holds; 0: none is known
+  double high = 0;  // does not hold; 0: none is known
+  double rate = guess;
+  while (low == 0 || high == 0 || high / low > kTolerance) {
+    if (rate < guess / kFarthest || rate > guess * kFarthest) {
+      return absl::OutOfRangeError("no rate near the guess is the highest within the limit");
+    }
+    absl::StatusOr<bool> holds = Holds(config, trace_at_rate(rate), rate, &found.points);
+    if (!holds.ok()) {
+      return holds.status();
+    }
+    (*holds ? low : high) = rate;
+    if (low == 0) {
+      rate = high / kStride;
+    } else if (high == 0) {
+      rate = low * kStride;
+    } else {
+      rate = std::sqrt(low * high);
+    }
+  }
+  std::sort(found.points.begin(), found.points.end(), [](const RatePoint& a, const RatePoint& b) {
+    return a.requests_per_second < b.requests_per_second;
+  });
+  found.requests_per_second = low;
+  return found;
+}
+
+}  // namespace quire

@@ -1,0 +1,170 @@
+// Fig 12, 16 and 17: the request rates that the systems serve at an equal latency.
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/status_macros.h"
+#include "scheduler/sim/figure_runs.h"
+#include "scheduler/sim/paper_figures.h"
+#include "scheduler/sim/throughput.h"
+
+namespace quire {
+namespace {
+
+using Rates = std::map<MemoryPolicy, double>;  // requests per second
+
+struct Panel {
+  std::string file_name;
+  std::string title;
+  std::string platform;
+  std::function<Trace(double)> trace_at_rate;
+  double guess = 1;  // requests per second, roughly
+  bool prefix_caching = false;
+};
+
+// Every policy's sustained rate, and the panel's plot.
+absl::StatusOr<Rates> RunPanel(const Panel& panel, Figure* figure) {
+  Rates rates;
+  Plot plot{.file_name = panel.file_name,
+            .title = panel.title,
+            .x_label = "requests/s",
+            .y_label = "s/token, mean"};
+  for (MemoryPolicy policy : kAllPolicies) {
+    SimConfig config = ConfigFor(panel.platform, policy);
+    config.prefix_caching = panel.prefix_caching;
+    absl::StatusOr<SustainedRate> found =
+        FindSustainedRate(config, panel.trace_at_rate, panel.guess);
+    QUIRE_RETURN_IF_ERROR(found.status());
+    rates[policy] = found->requests_per_second;
+    Series series{.name = LabelOf(policy)};
+    for (const RatePoint& point : found->points) {
+      series.points.emplace_back(point.requests_per_second, point.latency_s);
+    }
+    plot.series.push_back(std::move(series));
+  }
+  figure->plots.push_back(std::move(plot));
+  return rates;
+}
+
+double Ratio(const Rates& rates, MemoryPolicy over) {
+  return rates.at(MemoryPolicy::kPaged) / rates.at(over);
+}
+
+// Of Fig 12: one panel for each model and dataset.
+struct BasicSampling {
+  const char* platform;
+  bool is_share_gpt;
+  double knee;  // requests per second where vLLM's curve rises, read off
+};
+
+constexpr BasicSampling kBasicSampling[] = {
+    {"a100-opt-13b", true, 1.9},
+    {"a100x4-opt-66b", true, 0.95},
+    {"a100x8-opt-175b", true, 2.4},
+    {"a100-opt-13b", false, 28},
+    {"a100x4-opt-66b", false, 18},
+    {"a100x8-opt-175b", false, 20},
+};
+
+void AddBasicSamplingRows(const BasicSampling& paper,
+                          const std::string& name,
+                          const Rates& rates,
+                          Figure* figure) {
+  const double over_oracle = Ratio(rates, MemoryPolicy::kOrcaOracle);
+  const double over_max = Ratio(rates, MemoryPolicy::kOrcaMax);
+  figure->rows.push_back(WithinPercent(absl::StrCat(name, ", requests/s (read off)"),
+                                       paper.knee,
+                                       rates.at(MemoryPolicy::kPaged),
+                                       15));
+  if (paper.is_share_gpt) {
+    figure->rows.push_back(
+        WithinRange(absl::StrCat(name, ", times Orca (Oracle)"), 1.7, 2.7, over_oracle));
+    figure->rows.push_back(
+        WithinRange(absl::StrCat(name, ", times Orca (Max)"), 2.7, 8, over_max));
+    return;
+  }
+  if (std::string_view(paper.platform) == "a100x8-opt-175b") {
+    // The paper's exception: much memory, short sequences, bound by computing.
+    figure->rows.push_back(Claim(absl::StrCat(name, ", times Orca (Oracle)"),
+                                 "less pronounced",
+                                 FormatNumber(over_oracle),
+                                 over_oracle < 1.7));
+  } else {
+    figure->rows.push_back(Shown(absl::StrCat(name, ", times Orca (Oracle)"), over_oracle));
+  }
+  figure->rows.push_back(Shown(absl::StrCat(name, ", times Orca (Max)"), over_max));
+}
+
+}  // namespace
+
+absl::StatusOr<Figure> MakeFig12(const FigureOptions& options) {
+  Figure figure{.title = "Fig 12: rates at 0.5 s a token, one output (basic sampling)"};
+  for (const BasicSampling& paper : kBasicSampling) {
+    const Dataset dataset = paper.is_share_gpt ? ShareGptDataset() : AlpacaDataset();
+    const std::string name = absl::StrCat(paper.platform, ", ", dataset.name);
+    const std::string file =
+        absl::StrCat("fig12-", paper.platform, paper.is_share_gpt ? "-sharegpt" : "-alpaca");
+    Panel panel{.file_name = file,
+                .title = absl::StrCat("Fig 12: ", name),
+                .platform = paper.platform,
+                .guess = paper.knee};
+    panel.trace_at_rate = [&](double rate) {
+      return PoissonTrace(TraceFor(dataset.lengths, rate, paper.platform, options));
+    };
+    absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+    QUIRE_RETURN_IF_ERROR(rates.status());
+    AddBasicSamplingRows(paper, name, *rates, &figure);
+  }
+  return figure;
+}
+
+absl::StatusOr<Figure> MakeFig16(const FigureOptions& options) {
+  struct Prefix {
+    const char* name;
+    int32_t num_tokens;
+    double ratio;
+  };
+  constexpr Prefix kPrefixes[] = {{"1-shot, 80 tokens", 80, 1.67}, {"5-shot, 341 tokens", 341, 3.58}};
+  constexpr char kPlatform[] = "a100-llama-13b";
+  Figure figure{.title = "Fig 16: shared prefix, translation (LLaMA-13B)"};
+  for (const Prefix& prefix : kPrefixes) {
+    Panel panel{.file_name = absl::StrCat("fig16-", prefix.num_tokens),
+                .title = absl::StrCat("Fig 16: ", prefix.name),
+                .platform = kPlatform,
+                .guess = 20,
+                .prefix_caching = true};
+    panel.trace_at_rate = [&](double rate) {
+      return SharedPrefixTrace(TraceFor(TranslationLike(), rate, kPlatform, options),
+                               prefix.num_tokens);
+    };
+    absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+    QUIRE_RETURN_IF_ERROR(rates.status());
+    figure.rows.push_back(WithinPercent(absl::StrCat(prefix.name, ", times Orca (Oracle)"),
+                                        prefix.ratio,
+                                        Ratio(*rates, MemoryPolicy::kOrcaOracle),
+                                        10));
+  }
+  return figure;
+}
+
+absl::StatusOr<Figure> MakeFig17(const FigureOptions& options) {
+  constexpr char kPlatform[] = "a100-opt-13b";
+  Figure figure{.title = "Fig 17: chats (OPT-13B)"};
+  Panel panel{.file_name = "fig17", .title = figure.title, .platform = kPlatform, .guess = 1};
+  panel.trace_at_rate = [&](double rate) {
+    return ChatTrace(TraceFor(ShareGptLike(), rate, kPlatform, options));
+  };
+  absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+  QUIRE_RETURN_IF_ERROR(rates.status());
+  for (MemoryPolicy policy : kAllPolicies) {
+    if (policy != MemoryPolicy::kPaged) {
+      figure.rows.push_back(WithinPercent(
+          absl::StrCat("times ", LabelOf(policy)), 2, Ratio(*rates, policy), 10));
+    }
+  }
+  return figure;
+}
+
+}  // namespace quire

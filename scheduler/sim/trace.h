@@ -1,0 +1,67 @@
+// A Trace is the workload of a simulation: who arrives when, with how long a prompt, and how many
+// tokens it will make.
+//
+// Thread safety: a value type; the functions share nothing.
+// Units:         arrivals are nanoseconds from the start of the trace, ascending.
+#ifndef QUIRE_SCHEDULER_SIM_TRACE_H_
+#define QUIRE_SCHEDULER_SIM_TRACE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "scheduler/sim/length_model.h"
+
+namespace quire {
+
+struct SimRequest {
+  Instant arrival = 0;
+  int32_t prompt_tokens = 0;
+  int32_t output_tokens = 0;
+
+  friend bool operator==(const SimRequest&, const SimRequest&) = default;
+};
+
+struct Trace {
+  std::vector<SimRequest> requests;
+  // The first tokens of every prompt, the same in all. Counted in prompt_tokens.
+  int32_t shared_prefix_tokens = 0;
+
+  friend bool operator==(const Trace&, const Trace&) = default;
+};
+
+struct TraceOptions {
+  LengthShape lengths;
+  double requests_per_second = 1;
+  double duration_s = 3600;  // arrivals until then
+  uint64_t seed = 1;
+};
+
+// Poisson arrivals. Lengths and the order of arrivals depend on the seed alone: a higher rate
+// is the same requests, closer together, and more of them.
+Trace PoissonTrace(const TraceOptions& options);
+
+// The same with prefix_tokens put before every prompt.
+Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
+
+// Turns of chats, as in the paper's section 6.5: a prompt is the chat so far, cut to its last 1,024
+// tokens, with the new question; the answer has at most 1,024. No KV cache is kept between turns.
+// A request is a turn of a chat of kTurnsPerChat, each turn as likely as the others.
+inline constexpr int32_t kTurnsPerChat = 8;
+Trace ChatTrace(const TraceOptions& options);
+
+// One request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin with '#',
+// and a first line of names, are skipped. Errors: kInvalidArgument, with the line's number, for
+// what is not three numbers, for lengths below 1, and for arrivals that go back in time.
+absl::StatusOr<Trace> ParseTrace(std::string_view text);
+
+// Errors: kNotFound when the file cannot be read, and those of ParseTrace.
+absl::StatusOr<Trace> ReadTraceFile(const std::string& path);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_TRACE_H_
