@@ -210,9 +210,8 @@ absl::StatusOr<Trace> TraceOf(const RunOptions& options) {
   trace.lengths = options.dataset == "alpaca"        ? AlpacaLike()
                   : options.dataset == "translation" ? TranslationLike()
                                                      : ShareGptLike();
-  Trace made = options.dataset == "chat"
-                   ? ChatTrace(trace)
-                   : SharedPrefixTrace(trace, options.shared_prefix_tokens);
+  Trace made = options.dataset == "chat" ? ChatTrace(trace)
+                                         : SharedPrefixTrace(trace, options.shared_prefix_tokens);
   if (made.requests.empty()) {
     return absl::InvalidArgumentError("nobody arrives: a higher rate or a longer trace");
   }

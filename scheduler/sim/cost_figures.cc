@@ -106,10 +106,11 @@ absl::StatusOr<Figure> MakeFig18(const FigureOptions& options) {
   QUIRE_RETURN_IF_ERROR(AddBlockSizes(AlpacaDataset(), 28, 32, options, &figure, &latency));
   for (int32_t block_size : {128, 256}) {
     const double times = latency.at(block_size) / Least(latency);
-    figure.rows.push_back(Claim(absl::StrCat("Alpaca-like, blocks of ", block_size, ", times the best"),
-                                absl::StrCat("sharply worse (from ", FormatNumber(kMuchWorse), ")"),
-                                FormatNumber(times),
-                                times >= kMuchWorse));
+    figure.rows.push_back(
+        Claim(absl::StrCat("Alpaca-like, blocks of ", block_size, ", times the best"),
+              absl::StrCat("sharply worse (from ", FormatNumber(kMuchWorse), ")"),
+              FormatNumber(times),
+              times >= kMuchWorse));
   }
   return figure;
 }
@@ -122,9 +123,8 @@ absl::StatusOr<Figure> MakeFig19(const FigureOptions& /*options*/) {
             .x_label = "tokens in a block",
             .y_label = "ms",
             .has_log_x = true,
-            .series = {{.name = "swap, by layers"},
-                       {.name = "swap, block-major"},
-                       {.name = "recompute"}}};
+            .series = {
+                {.name = "swap, by layers"}, {.name = "swap, block-major"}, {.name = "recompute"}}};
   for (int32_t block_size : kBlockSizes) {
     plot.series[0].points.emplace_back(
         block_size, Milliseconds(BlockLayout::kLayerMajor, platform, block_size));
@@ -136,8 +136,8 @@ absl::StatusOr<Figure> MakeFig19(const FigureOptions& /*options*/) {
   const auto& by_layers = plot.series[0].points;
   const auto& block_major = plot.series[1].points;
   const auto& recompute = plot.series[2].points;
-  figure.rows.push_back(WithinPercent(
-      "swap by layers, B = 1, ms (read off)", 135, by_layers.front().second, 25));
+  figure.rows.push_back(
+      WithinPercent("swap by layers, B = 1, ms (read off)", 135, by_layers.front().second, 25));
   figure.rows.push_back(
       WithinRange("swap by layers, B = 256, ms (read off)", 10, 20, by_layers.back().second));
   figure.rows.push_back(

@@ -170,7 +170,8 @@ double CostModel::StepSeconds(const StepWork& work) const {
 
 double CostModel::LinearSeconds(int64_t num_tokens) const {
   const double gpus = platform_.num_gpus;
-  const double read = platform_.model.weight_bytes / (gpus * platform_.gpu.memory_rate * kMemoryShare);
+  const double read =
+      platform_.model.weight_bytes / (gpus * platform_.gpu.memory_rate * kMemoryShare);
   const double computed = 2 * platform_.model.num_parameters * static_cast<double>(num_tokens) /
                           (gpus * platform_.gpu.flops * kFlopsShare);
   return std::max(read, computed);

@@ -29,7 +29,7 @@ struct ModelSpec {
   double num_parameters = 0;
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
-  int32_t kv_size = 0;   // elements of K, and of V, of one token in one layer
+  int32_t kv_size = 0;  // elements of K, and of V, of one token in one layer
   int32_t head_dim = 128;
 
   int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16

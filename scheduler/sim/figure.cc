@@ -10,11 +10,8 @@
 namespace quire {
 namespace {
 
-FigureRow Judge(std::string quantity,
-                std::string paper,
-                double ours,
-                std::string rule,
-                bool holds) {
+FigureRow Judge(
+    std::string quantity, std::string paper, double ours, std::string rule, bool holds) {
   return {.quantity = std::move(quantity),
           .paper = std::move(paper),
           .ours = FormatNumber(ours),
@@ -153,7 +150,8 @@ std::string FormatRowsCsv(const Figure& figure) {
 }
 
 std::string FormatPlotCsv(const Plot& plot) {
-  std::string csv = absl::StrCat("series,", CsvField(plot.x_label), ",", CsvField(plot.y_label), "\n");
+  std::string csv =
+      absl::StrCat("series,", CsvField(plot.x_label), ",", CsvField(plot.y_label), "\n");
   for (const Series& series : plot.series) {
     for (const auto& [x, y] : series.points) {
       absl::StrAppend(&csv, CsvField(series.name), ",", absl::StrFormat("%.9g,%.9g\n", x, y));

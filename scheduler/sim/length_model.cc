@@ -44,17 +44,13 @@ double SigmaOf(double variation) { return std::sqrt(std::log1p(variation * varia
 }  // namespace
 
 LengthShape ShareGptLike() {
-  return {.mean_prompt = 161.31,
-          .mean_output = 337.99,
-          .prompt_variation = 2,
-          .output_variation = 1};
+  return {
+      .mean_prompt = 161.31, .mean_output = 337.99, .prompt_variation = 2, .output_variation = 1};
 }
 
 LengthShape AlpacaLike() {
-  return {.mean_prompt = 19.31,
-          .mean_output = 58.45,
-          .prompt_variation = 0.5,
-          .output_variation = 1};
+  return {
+      .mean_prompt = 19.31, .mean_output = 58.45, .prompt_variation = 0.5, .output_variation = 1};
 }
 
 LengthShape TranslationLike() {

@@ -87,8 +87,8 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
 
 MemoryUse PagedEngine::Memory() const {
   const CoreStats stats = core_.stats();
-  const double held = static_cast<double>(stats.num_blocks - stats.num_free_blocks) *
-                      limits_.block_size_tokens;
+  const double held =
+      static_cast<double>(stats.num_blocks - stats.num_free_blocks) * limits_.block_size_tokens;
   const auto stored = static_cast<double>(stats.num_stored_tokens);
   return {.stored = stored,
           .internal = held - stored,

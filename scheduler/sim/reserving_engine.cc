@@ -49,8 +49,10 @@ void ReservingEngine::AdmitWaiting() {
       return;  // first come, first served: nobody overtakes
     }
     budget -= first.request.prompt_tokens;
-    running_.push_back(
-        {.request = first.request, .index = first.index, .chunk = *chunk, .num_reserved = reserved});
+    running_.push_back({.request = first.request,
+                        .index = first.index,
+                        .chunk = *chunk,
+                        .num_reserved = reserved});
     waiting_.pop_front();
   }
 }

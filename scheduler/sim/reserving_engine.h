@@ -39,7 +39,7 @@ class ReservingEngine : public Engine {
     SimRequest request;
     size_t index = 0;
     BuddyAllocator::Chunk chunk;
-    int32_t num_reserved = 0;      // of the chunk, asked for
+    int32_t num_reserved = 0;       // of the chunk, asked for
     int32_t num_output_tokens = 0;  // so far
   };
   struct Waiting {

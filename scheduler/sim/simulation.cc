@@ -86,8 +86,7 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
                                " tokens"));
   }
   // The core splits a prompt over steps; Orca computes it in one.
-  if (config.policy != MemoryPolicy::kPaged &&
-      request.prompt_tokens > config.max_tokens_per_step) {
+  if (config.policy != MemoryPolicy::kPaged && request.prompt_tokens > config.max_tokens_per_step) {
     return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
   }
   if (SlotsNeeded(config, request) > LargestRun(config)) {
@@ -194,8 +193,8 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     for (size_t index : finished) {
       QUIRE_CHECK(result.finished[index] == -1);  // a request ends once
       result.finished[index] = now;
-      const double latency_s = static_cast<double>(now - requests[index].arrival) /
-                               static_cast<double>(kNanosPerSecond);
+      const double latency_s =
+          static_cast<double>(now - requests[index].arrival) / static_cast<double>(kNanosPerSecond);
       latency_sum_s += latency_s / requests[index].output_tokens;
     }
     num_finished += finished.size();

@@ -47,7 +47,7 @@ struct SimConfig {
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
-  bool prefix_caching = false;   // paged only
+  bool prefix_caching = false;     // paged only
   bool checks_invariants = false;  // after every step: slow
   // Stop as soon as the mean normalised latency is sure to be above this.
   double latency_limit_s = std::numeric_limits<double>::infinity();
@@ -90,9 +90,9 @@ struct SimResult {
   std::vector<Instant> finished;         // by request; -1: stopped before
   bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
-  double mean_batch = 0;                // requests in a step, over time, until the last arrival
-  MemoryUse mean_memory;                // shares of the pool, the same way
-  Instant end = 0;                      // of the last step
+  double mean_batch = 0;                 // requests in a step, over time, until the last arrival
+  MemoryUse mean_memory;                 // shares of the pool, the same way
+  Instant end = 0;                       // of the last step
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
 };

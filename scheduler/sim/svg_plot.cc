@@ -65,7 +65,9 @@ class Axes {
   double PixelX(double x) const {
     return kLeft + (Position(x) - low_) / (high_ - low_) * (kWidth - kLeft - kRight);
   }
-  double PixelY(double y) const { return kHeight - kBottom - y / top_ * (kHeight - kTop - kBottom); }
+  double PixelY(double y) const {
+    return kHeight - kBottom - y / top_ * (kHeight - kTop - kBottom);
+  }
 
   std::vector<double> TicksX() const {
     std::vector<double> ticks;
@@ -100,21 +102,17 @@ class Axes {
 };
 
 std::string Text(double x, double y, const char* anchor, const std::string& text) {
-  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n",
-                         x,
-                         y,
-                         anchor,
-                         Escape(text));
+  return absl::StrFormat(
+      "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, Escape(text));
 }
 
 std::string Line(double x1, double y1, double x2, double y2, const char* colour) {
-  return absl::StrFormat(
-      "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n",
-      x1,
-      y1,
-      x2,
-      y2,
-      colour);
+  return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n",
+                         x1,
+                         y1,
+                         x2,
+                         y2,
+                         colour);
 }
 
 std::string DrawAxes(const Plot& plot, const Axes& axes) {

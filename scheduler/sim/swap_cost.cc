@@ -23,9 +23,9 @@ double SwapSeconds(const Platform& platform,
       layout == BlockLayout::kLayerMajor ? int64_t{2} * platform.model.num_layers : 1;
   const double submitted = static_cast<double>(num_blocks * pieces) * kSubmitSeconds;
   // Each GPU moves its share of the heads over its own link.
-  const double bytes = static_cast<double>(num_blocks * block_size_tokens *
-                                           platform.model.kv_bytes_per_token()) /
-                       platform.num_gpus;
+  const double bytes =
+      static_cast<double>(num_blocks * block_size_tokens * platform.model.kv_bytes_per_token()) /
+      platform.num_gpus;
   return 2 * std::max(submitted, bytes / platform.gpu.host_rate);
 }
 

@@ -35,7 +35,7 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess) {
   SustainedRate found;
-  double low = 0;  // holds; 0: none is known
+  double low = 0;   // holds; 0: none is known
   double high = 0;  // does not hold; 0: none is known
   double rate = guess;
   while (low == 0 || high == 0 || high / low > kTolerance) {

@@ -81,8 +81,7 @@ void AddBasicSamplingRows(const BasicSampling& paper,
   if (paper.is_share_gpt) {
     figure->rows.push_back(
         WithinRange(absl::StrCat(name, ", times Orca (Oracle)"), 1.7, 2.7, over_oracle));
-    figure->rows.push_back(
-        WithinRange(absl::StrCat(name, ", times Orca (Max)"), 2.7, 8, over_max));
+    figure->rows.push_back(WithinRange(absl::StrCat(name, ", times Orca (Max)"), 2.7, 8, over_max));
     return;
   }
   if (std::string_view(paper.platform) == "a100x8-opt-175b") {
@@ -126,7 +125,8 @@ absl::StatusOr<Figure> MakeFig16(const FigureOptions& options) {
     int32_t num_tokens;
     double ratio;
   };
-  constexpr Prefix kPrefixes[] = {{"1-shot, 80 tokens", 80, 1.67}, {"5-shot, 341 tokens", 341, 3.58}};
+  constexpr Prefix kPrefixes[] = {{"1-shot, 80 tokens", 80, 1.67},
+                                  {"5-shot, 341 tokens", 341, 3.58}};
   constexpr char kPlatform[] = "a100-llama-13b";
   Figure figure{.title = "Fig 16: shared prefix, translation (LLaMA-13B)"};
   for (const Prefix& prefix : kPrefixes) {
@@ -160,8 +160,8 @@ absl::StatusOr<Figure> MakeFig17(const FigureOptions& options) {
   QUIRE_RETURN_IF_ERROR(rates.status());
   for (MemoryPolicy policy : kAllPolicies) {
     if (policy != MemoryPolicy::kPaged) {
-      figure.rows.push_back(WithinPercent(
-          absl::StrCat("times ", LabelOf(policy)), 2, Ratio(*rates, policy), 10));
+      figure.rows.push_back(
+          WithinPercent(absl::StrCat("times ", LabelOf(policy)), 2, Ratio(*rates, policy), 10));
     }
   }
   return figure;

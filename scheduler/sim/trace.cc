@@ -65,8 +65,7 @@ Trace MakeTrace(const TraceOptions& options, DrawLengths draw) {
 }
 
 absl::Status Fault(size_t line_number, std::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("line ", line_number, ": ", std::string(what)));
+  return absl::InvalidArgumentError(absl::StrCat("line ", line_number, ": ", std::string(what)));
 }
 
 absl::StatusOr<SimRequest> ParseLine(const std::string& line, size_t number) {
@@ -92,8 +91,8 @@ absl::StatusOr<SimRequest> ParseLine(const std::string& line, size_t number) {
 }  // namespace
 
 Trace PoissonTrace(const TraceOptions& options) {
-  return MakeTrace(
-      options, [](const LengthModel& model, SimRandom& random) { return model.Draw(random); });
+  return MakeTrace(options,
+                   [](const LengthModel& model, SimRandom& random) { return model.Draw(random); });
 }
 
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens) {

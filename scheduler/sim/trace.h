@@ -54,9 +54,9 @@ Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
 inline constexpr int32_t kTurnsPerChat = 8;
 Trace ChatTrace(const TraceOptions& options);
 
-// One request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin with '#',
-// and a first line of names, are skipped. Errors: kInvalidArgument, with the line's number, for
-// what is not three numbers, for lengths below 1, and for arrivals that go back in time.
+// One request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin with
+// '#', and a first line of names, are skipped. Errors: kInvalidArgument, with the line's number,
+// for what is not three numbers, for lengths below 1, and for arrivals that go back in time.
 absl::StatusOr<Trace> ParseTrace(std::string_view text);
 
 // Errors: kNotFound when the file cannot be read, and those of ParseTrace.
