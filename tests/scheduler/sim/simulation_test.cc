@@ -101,6 +101,42 @@ TEST_P(SimulationTest, LatencyIsTheMeanOverRequestsOfTimePerOutputToken) {
   EXPECT_NEAR(result->mean_normalized_latency_s, sum / 40, 1e-12);
 }
 
+TEST_P(SimulationTest, ALoneRequestTakesTheSumOfItsSteps) {
+  const SimConfig config = ConfigWithSlots(GetParam(), 200);
+  const bool is_paged = GetParam() == MemoryPolicy::kPaged;
+  const CostModel cost(config.platform, is_paged ? config.block_size_tokens : kContiguous);
+  Instant end = 7;
+  for (int32_t i = 0; i < 5; ++i) {
+    const double step_s = cost.StepSeconds(
+        {.num_tokens = i == 0 ? 20 : 1, .num_context_tokens = 20 + i, .num_sequences = 1});
+    end += std::llround(step_s * 1e9);
+  }
+
+  absl::StatusOr<SimResult> result = RunSimulation(
+      config, {.requests = {{.arrival = 7, .prompt_tokens = 20, .output_tokens = 5}}});
+
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->finished[0], end);
+  EXPECT_EQ(result->num_steps, 5);
+}
+
+TEST_P(SimulationTest, OneStepOfOneRequestFillsMemoryAsThePolicySays) {
+  // A prompt of 5 in a pool of 200, one step; the second request only ends the time measured.
+  const SimConfig config = ConfigWithSlots(GetParam(), 200);
+  absl::StatusOr<SimResult> result =
+      RunSimulation(config, {.requests = {{0, 5, 1}, {kNanosPerSecond, 30, 30}}});
+
+  ASSERT_TRUE(result.ok());
+  const bool is_paged = GetParam() == MemoryPolicy::kPaged;
+  const double internal = is_paged ? 3 : GetParam() == MemoryPolicy::kOrcaMax ? 58 : 0;
+  const double reserved = is_paged ? 0 : 1;
+  EXPECT_NEAR(result->mean_memory.stored, 5.0 / 200, 1e-9);
+  EXPECT_NEAR(result->mean_memory.reserved, reserved / 200, 1e-9);
+  EXPECT_NEAR(result->mean_memory.internal, internal / 200, 1e-9);
+  EXPECT_NEAR(result->mean_memory.external, (195 - internal - reserved) / 200, 1e-9);
+  EXPECT_NEAR(result->mean_batch, static_cast<double>(result->finished[0]) / 1e9, 1e-9);
+}
+
 TEST_P(SimulationTest, StopsOnceTheLatencyIsSureToBeOverItsLimit) {
   SimConfig config = ConfigWithSlots(GetParam(), 200);
   const Trace trace = SmallTrace(6, 100);
