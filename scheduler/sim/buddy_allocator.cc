@@ -8,7 +8,9 @@ namespace quire {
 namespace {
 
 // The smallest order whose chunks hold num_slots.
-int OrderFor(int32_t num_slots) { return std::bit_width(static_cast<uint32_t>(num_slots) - 1); }
+int OrderFor(int32_t num_slots) {
+  return static_cast<int>(std::bit_width(static_cast<uint32_t>(num_slots) - 1));
+}
 
 }  // namespace
 

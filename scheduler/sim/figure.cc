@@ -95,7 +95,10 @@ std::string FormatNumber(double value) {
   if (size >= 1000 || value == std::round(value)) {
     return absl::StrFormat("%.0f", value);
   }
-  return absl::StrFormat(size >= 100 ? "%.1f" : size >= 1 ? "%.2f" : "%.4f", value);
+  if (size >= 100) {
+    return absl::StrFormat("%.1f", value);
+  }
+  return size >= 1 ? absl::StrFormat("%.2f", value) : absl::StrFormat("%.4f", value);
 }
 
 std::string FormatTable(const Figure& figure) {
@@ -113,16 +116,23 @@ std::string FormatTable(const Figure& figure) {
                        const std::string& ours,
                        std::string_view verdict,
                        const std::string& rule) {
-    absl::StrAppendFormat(&table,
-                          "  %-*s  %*s  %*s  %-7s  %s\n",
-                          static_cast<int>(quantity_width),
-                          quantity,
-                          static_cast<int>(paper_width),
-                          paper,
-                          static_cast<int>(ours_width),
-                          ours,
-                          std::string(verdict),
-                          rule);
+    std::string verdict_cell(verdict);
+    verdict_cell.resize(std::max<size_t>(verdict_cell.size(), 7), ' ');  // "verdict"
+    absl::StrAppend(&table,
+                    "  ",
+                    quantity,
+                    std::string(quantity_width - quantity.size(), ' '),
+                    "  ",
+                    std::string(paper_width - paper.size(), ' '),
+                    paper,
+                    "  ",
+                    std::string(ours_width - ours.size(), ' '),
+                    ours,
+                    "  ",
+                    verdict_cell,
+                    "  ",
+                    rule,
+                    "\n");
   };
   add("quantity", "paper", "ours", "verdict", "rule");
   for (const FigureRow& row : figure.rows) {

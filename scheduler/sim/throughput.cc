@@ -11,6 +11,7 @@ namespace {
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
 constexpr double kFarthest = 1000;  // from the guess, either way
+constexpr int kMaxTrials = 40;      // 10 to reach the farthest, 7 to come within the tolerance
 
 // Runs at one rate. True when the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,
@@ -38,8 +39,8 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
   double low = 0;   // holds; 0: none is known
   double high = 0;  // does not hold; 0: none is known
   double rate = guess;
-  while (low == 0 || high == 0 || high / low > kTolerance) {
-    if (rate < guess / kFarthest || rate > guess * kFarthest) {
+  for (int trial = 0; low == 0 || high == 0 || high / low > kTolerance; ++trial) {
+    if (trial == kMaxTrials || rate < guess / kFarthest || rate > guess * kFarthest) {
       return absl::OutOfRangeError("no rate near the guess is the highest within the limit");
     }
     absl::StatusOr<bool> holds = Holds(config, trace_at_rate(rate), rate, &found.points);
