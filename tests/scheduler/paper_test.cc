@@ -244,10 +244,12 @@ TEST(PaperTest, TheLatestRequestIsPreemptedFirst) {
 TEST(PaperTest, ASequenceGroupIsPreemptedAndRescheduledTogether) {
   // init: request 1 fills 4 blocks, the group of request 2 has 2, the pool is full
   PaperCore paper(6);
-  paper.core().AddRequest(MakeRequest({.id = 1, .prompt = 16, .max_tokens = 2}));
+  paper.core().AddRequest(MakeRequest({.id = 1, .prompt = 15, .max_tokens = 3}));
   paper.core().AddRequest(MakeRequest({.id = 2, .prompt = 3, .max_tokens = 5, .num_sequences = 2}));
   StepPlan start = paper.Step();
-  ASSERT_EQ(start.introductions.size(), 3U);
+  StepPlan forking = paper.Step();
+  ASSERT_EQ(start.introductions.size(), 2U);
+  ASSERT_EQ(forking.introductions.size(), 1U);
 
   // test: request 1 needs one block
   StepPlan preempting = paper.Step();
@@ -255,7 +257,7 @@ TEST(PaperTest, ASequenceGroupIsPreemptedAndRescheduledTogether) {
 
   // check: both sequences went, with all their blocks, and both came back in one step
   EXPECT_THAT(preempting.releases,
-              ElementsAre(start.introductions[1].handle, start.introductions[2].handle));
+              ElementsAre(start.introductions[1].handle, forking.introductions[0].handle));
   EXPECT_EQ(preempting.slices.size(), 1U);
   EXPECT_THAT(PaperCore::IntroducedIn(resuming), ElementsAre(2, 2));
   EXPECT_EQ(paper.core().stats().num_preemptions, 1);
