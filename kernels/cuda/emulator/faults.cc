@@ -22,6 +22,7 @@ std::atomic<FaultHandler> fault_handler{&DefaultFaultHandler};
 void Emulator::Append(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): va_start, a line above, is not seen.
   const int bytes = vsnprintf(text_ + text_bytes_, sizeof(text_) - text_bytes_, format, arguments);
   va_end(arguments);
   if (bytes > 0) {
