@@ -70,28 +70,28 @@ class Axes {
   }
 
   std::vector<double> TicksX() const {
-    std::vector<double> ticks;
+    const double step = has_log_x_ ? 1.0 : RoundNumber((high_ - low_) / kNumTicks);
+    std::vector<double> ticks = Multiples(step, std::ceil(low_ / step), high_ / step);
     if (has_log_x_) {
-      for (double at = std::ceil(low_); at <= high_ + 1e-9; ++at) {
-        ticks.push_back(std::exp2(at));
-      }
-      return ticks;
-    }
-    const double step = RoundNumber((high_ - low_) / kNumTicks);
-    for (double at = std::ceil(low_ / step) * step; at <= high_ + step * 1e-9; at += step) {
-      ticks.push_back(at);
+      std::transform(
+          ticks.begin(), ticks.end(), ticks.begin(), [](double at) { return std::exp2(at); });
     }
     return ticks;
   }
-  std::vector<double> TicksY() const {
-    std::vector<double> ticks;
-    for (double at = 0; at <= top_ + step_ * 1e-9; at += step_) {
-      ticks.push_back(at);
-    }
-    return ticks;
-  }
+  std::vector<double> TicksY() const { return Multiples(step_, 0, top_ / step_); }
 
  private:
+  // step * first, step * (first + 1), ... up to step * last, which rounding may have made a little
+  // less.
+  static std::vector<double> Multiples(double step, double first, double last) {
+    const double count = std::floor(last - first + 1e-9) + 1;
+    std::vector<double> multiples(static_cast<size_t>(std::max(count, 0.0)));
+    for (size_t i = 0; i < multiples.size(); ++i) {
+      multiples[i] = step * (first + static_cast<double>(i));
+    }
+    return multiples;
+  }
+
   double Position(double x) const { return has_log_x_ ? std::log2(x) : x; }
 
   bool has_log_x_;
