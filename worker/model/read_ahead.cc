@@ -51,16 +51,16 @@ absl::StatusOr<std::unique_ptr<ReadAhead>> ReadAhead::Start(const TensorSource& 
 
 ReadAhead::~ReadAhead() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
   }
+  changed_.notify_all();
   for (std::thread& thread : threads_) {
     thread.join();
   }
 }
 
 void ReadAhead::Place(std::vector<TensorGroup> groups) {
-  absl::MutexLock lock(&mutex_);
   int64_t at = 0;
   for (TensorGroup& group : groups) {
     const int64_t bytes = BytesOf(group, source_);
@@ -99,32 +99,33 @@ bool ReadAhead::CanGoOn() const {
 }
 
 void ReadAhead::ReadPieces() {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    mutex_.Await(absl::Condition(this, &ReadAhead::CanGoOn));
+    changed_.wait(lock, [this] { return CanGoOn(); });
     if (is_stopping_ || next_piece_ == pieces_.size()) {
       return;
     }
     const Piece& piece = pieces_[next_piece_++];
     const PlacedTensor& tensor = tensors_[piece.tensor];
     auto* to = static_cast<std::byte*>(ring_->data()) + tensor.place + piece.begin;
-    mutex_.Unlock();
+    lock.unlock();
     const absl::Status status =
         source_.Read(tensor.shape, piece.begin, std::span(to, static_cast<size_t>(piece.bytes)));
-    mutex_.Lock();
+    lock.lock();
     errors_[tensor.group].Update(status);
-    --pieces_left_[tensor.group];
+    if (--pieces_left_[tensor.group] == 0) {
+      changed_.notify_all();
+    }
   }
 }
 
-bool ReadAhead::NextIsReady() const { return pieces_left_[next_group_] == 0; }
-
 absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next() {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
   freed_ = group.begin;  // the group before is used up
-  mutex_.Await(absl::Condition(this, &ReadAhead::NextIsReady));
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return pieces_left_[next_group_] == 0; });
   QUIRE_RETURN_IF_ERROR(errors_[next_group_]);
   ++next_group_;
   std::vector<std::span<const std::byte>> spans;

@@ -15,17 +15,17 @@
 #ifndef QUIRE_WORKER_MODEL_READ_AHEAD_H_
 #define QUIRE_WORKER_MODEL_READ_AHEAD_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/tensor_source.h"
@@ -74,9 +74,8 @@ class ReadAhead {
   // Where everything lies in the ring, and in which pieces it is read.
   void Place(std::vector<TensorGroup> groups);
   void ReadPieces();
-  // The next piece is to be read now, or there is none to be read any more.
-  bool CanGoOn() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  bool NextIsReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // The next piece is to be read now, or there is none to be read any more. REQUIRES: mutex_ held.
+  bool CanGoOn() const;
 
   const TensorSource& source_;
   int64_t ring_bytes_ = 0;
@@ -85,13 +84,16 @@ class ReadAhead {
   std::vector<PlacedGroup> groups_;
   std::vector<Piece> pieces_;
 
-  absl::Mutex mutex_;
-  size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;            // to be taken
-  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                // everything before may be overwritten
-  std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);  // by group
-  std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group, of its first failed piece
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // A standard mutex: ThreadSanitizer does not see into Debian's build of absl's.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // These under mutex_.
+  size_t next_piece_ = 0;
+  size_t next_group_ = 0;             // to be taken
+  int64_t freed_ = 0;                 // everything before may be overwritten
+  std::vector<size_t> pieces_left_;   // by group
+  std::vector<absl::Status> errors_;  // by group, of its first failed piece
+  bool is_stopping_ = false;
 
   std::vector<std::thread> threads_;
 };
