@@ -122,6 +122,19 @@ bool CoreState::SwapOut(SequenceGroup& group) {
   return true;
 }
 
+int32_t CoreState::NumBlocksToResume(SequenceGroup& group) const {
+  const KvCacheManager& kv_cache = epoch->kv_cache;
+  const SwapInNeed need = kv_cache.NeedToSwapIn(TablesOf(group, SequenceState::kSwapped));
+  int32_t num_to_append = 0;
+  for (const Sequence& sequence : group.sequences()) {
+    if (sequence.is_swapped()) {
+      num_to_append += kv_cache.NumBlocksFor(sequence.num_tokens()) -
+                       kv_cache.NumBlocksFor(sequence.num_computed_tokens());
+    }
+  }
+  return need.num_blocks + need.num_tail_copies + num_to_append;
+}
+
 bool CoreState::SwapIn(SequenceGroup& group) {
   std::vector<SwappedBlock> blocks;
   if (!epoch->kv_cache.SwapIn(

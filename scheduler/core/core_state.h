@@ -100,6 +100,9 @@ struct CoreState {
   // changed, when it does not fit there or has computed nothing. REQUIRES: it has no slice.
   bool SwapOut(SequenceGroup& group);
 
+  // Blocks that a swapped group needs to come back and to compute what it knows.
+  int32_t NumBlocksToResume(SequenceGroup& group) const;
+
   // A swapped group comes back in the step that is being planned and runs. False, and nothing has
   // changed, without blocks. REQUIRES: handles for all its live sequences.
   bool SwapIn(SequenceGroup& group);

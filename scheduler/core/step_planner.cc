@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -55,7 +54,7 @@ void StepPlanner::PlanOthers() {
 bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
   const int32_t num_available = epoch_.kv_cache.num_free_blocks() - NumWatermarkBlocks();
   if (group.num_live_sequences() > epoch_.handles.num_free() ||
-      NumBlocksToResume(group) > num_available) {
+      state_.NumBlocksToResume(group) > num_available) {
     return false;
   }
   QUIRE_CHECK(state_.SwapIn(group));
@@ -90,8 +89,12 @@ bool StepPlanner::WaitsForLeader(const SequenceGroup& group, const Sequence& seq
          group.is_undivided() && !group.IsLeader(sequence);
 }
 
+bool StepPlanner::UsesPrefixCache(const SequenceGroup& group) const {
+  return state_.config.prefix_caching && !group.request().bypasses_prefix_cache;
+}
+
 PrefixMatch StepPlanner::MatchPrefix(const SequenceGroup& group, Sequence& sequence) const {
-  if (!state_.config.prefix_caching || group.request().bypasses_prefix_cache) {
+  if (!UsesPrefixCache(group)) {
     return {};
   }
   const int32_t block_size = epoch_.kv_cache.block_size_tokens();
@@ -102,10 +105,11 @@ PrefixMatch StepPlanner::MatchPrefix(const SequenceGroup& group, Sequence& seque
 }
 
 void StepPlanner::TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence) {
-  const PrefixMatch match = MatchPrefix(group, sequence);
-  if (state_.config.prefix_caching && !group.request().bypasses_prefix_cache) {
-    state_.counters.num_prefix_queried_tokens += sequence.num_tokens();
+  if (!UsesPrefixCache(group)) {
+    return;
   }
+  state_.counters.num_prefix_queried_tokens += sequence.num_tokens();
+  const PrefixMatch match = MatchPrefix(group, sequence);
   if (match.num_blocks == 0) {
     return;
   }
@@ -168,7 +172,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::PublishSlice(const SequenceGroup& group, Sequence& sequence) {
-  if (!state_.config.prefix_caching || group.request().bypasses_prefix_cache) {
+  if (!UsesPrefixCache(group)) {
     return;
   }
   const int32_t block_size = epoch_.kv_cache.block_size_tokens();
@@ -228,31 +232,6 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
 int32_t StepPlanner::NumWatermarkBlocks() const {
   const double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
-}
-
-int32_t StepPlanner::NumBlocksToResume(const SequenceGroup& group) const {
-  std::map<HostBlockId, int32_t> num_holders;
-  std::map<HostBlockId, int32_t> num_tails;  // of them, for whom it is the last block and not full
-  int32_t num_blocks = 0;
-  for (const Sequence& sequence : group.sequences()) {
-    if (!sequence.is_swapped()) {
-      continue;
-    }
-    const std::span<const HostBlockId> host_blocks = sequence.host_table.host_block_ids();
-    const auto num_held = static_cast<int32_t>(host_blocks.size());
-    num_blocks += epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - num_held;
-    for (HostBlockId host_block : host_blocks) {
-      ++num_holders[host_block];
-    }
-    if (sequence.host_table.num_tokens() < num_held * epoch_.kv_cache.block_size_tokens()) {
-      ++num_tails[host_blocks.back()];
-    }
-  }
-  for (const auto& [host_block, count] : num_tails) {
-    // Each takes a copy of the tail, but for the last one, if nobody else holds the block.
-    num_blocks += count - (num_holders.at(host_block) == count ? 1 : 0);
-  }
-  return num_blocks + static_cast<int32_t>(num_holders.size());
 }
 
 int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const {

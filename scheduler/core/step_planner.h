@@ -39,6 +39,7 @@ class StepPlanner {
   bool StartWaiting();
   // The group has just been given handles.
   void StartSequences(SequenceGroup& group);
+  bool UsesPrefixCache(const SequenceGroup& group) const;
   // What the cache has of the sequence, but for its last token, whose logits are wanted.
   PrefixMatch MatchPrefix(const SequenceGroup& group, Sequence& sequence) const;
   void TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence);
@@ -55,7 +56,6 @@ class StepPlanner {
   Room RoomFor(SequenceGroup& group) const;
   int32_t NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumWatermarkBlocks() const;
-  int32_t NumBlocksToResume(const SequenceGroup& group) const;
 
   CoreState& state_;
   Epoch& epoch_;

@@ -1,7 +1,6 @@
 #include "scheduler/kv_cache/kv_cache_manager.h"
 
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -157,20 +156,31 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
   return true;
 }
 
-int32_t KvCacheManager::NumBlocksToSwapIn(std::span<const SwapTables> group) const {
-  std::set<HostBlockId> host_blocks;
+SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const {
+  std::map<HostBlockId, int32_t> num_holders;
+  std::map<HostBlockId, int32_t> num_tails;  // of them, for whom it is the last block and not full
   for (const SwapTables& tables : group) {
-    const std::vector<HostBlockId>& ids = tables.host_table->host_block_ids_;
-    host_blocks.insert(ids.begin(), ids.end());
+    const HostTable& table = *tables.host_table;
+    for (HostBlockId host_block : table.host_block_ids_) {
+      ++num_holders[host_block];
+    }
+    if (table.num_tokens_ % block_size_tokens_ != 0) {
+      ++num_tails[table.host_block_ids_.back()];
+    }
   }
-  return static_cast<int32_t>(host_blocks.size());
+  SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
+  for (const auto& [host_block, count] : num_tails) {
+    // Each takes a copy of the tail, but for the last one, if nobody else holds the block.
+    need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);
+  }
+  return need;
 }
 
 bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
   std::vector<BlockId> taken;
-  if (!pool_.Allocate(NumBlocksToSwapIn(group), taken)) {
+  if (!pool_.Allocate(NeedToSwapIn(group).num_blocks, taken)) {
     return false;
   }
   std::map<HostBlockId, BlockId> block_of;

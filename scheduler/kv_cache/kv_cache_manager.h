@@ -41,6 +41,12 @@ struct SwapTables {
   HostTable* host_table = nullptr;
 };
 
+// Blocks that a group in host memory needs to come back.
+struct SwapInNeed {
+  int32_t num_blocks = 0;       // SwapIn takes them: each shared block once
+  int32_t num_tail_copies = 0;  // MakeTailExclusive takes them, before the tails are written again
+};
+
 // The contents of src are wanted in dst.
 struct CopiedBlock {
   BlockId src = kNullBlockId;
@@ -107,8 +113,8 @@ class KvCacheManager {
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
 
-  // Blocks that SwapIn would take.
-  int32_t NumBlocksToSwapIn(std::span<const SwapTables> group) const;
+  // REQUIRES: the group is in host memory.
+  SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
   // The way back, into other blocks. False, and nothing has changed, when too few are free.
   // REQUIRES: tables are empty.

@@ -353,7 +353,8 @@ TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   EXPECT_EQ(manager_.num_stored_tokens(), 0);
   Check();
   manager_.OnSwapsDone(5);
-  EXPECT_EQ(manager_.NumBlocksToSwapIn(Group()), 4);
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_blocks, 4);
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_tail_copies, 0);
   orders_.clear();
 
   ASSERT_TRUE(manager_.SwapIn(Group(), 6, orders_));
@@ -366,6 +367,22 @@ TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   EXPECT_EQ(b_.num_tokens(), 9);
   EXPECT_EQ(manager_.num_stored_tokens(), 19);
   Check();
+}
+
+TEST_F(SwapManagerTest, AllButOneHolderOfATailWillCopyIt) {
+  ASSERT_TRUE(manager_.Append(a_, 10).has_value());
+  manager_.Fork(a_, 10, b_);
+  ASSERT_TRUE(manager_.SwapOut(Group(), 5, orders_));
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_blocks, 3);
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_tail_copies, 1);
+}
+
+TEST_F(SwapManagerTest, WhoeverHoldsTheTailAsAFullBlockKeepsIt) {
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  manager_.Fork(a_, 10, b_);  // the last two tokens of its tail are not its own
+  ASSERT_TRUE(manager_.SwapOut(Group(), 5, orders_));
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_blocks, 3);
+  EXPECT_EQ(manager_.NeedToSwapIn(Group()).num_tail_copies, 1);
 }
 
 TEST_F(SwapManagerTest, BlocksAreFreeWhenTheWorkerHasCopiedThem) {
