@@ -90,6 +90,7 @@ uint64_t DigestOf(const StepPlan& plan) {
     digest.Add(slice.handle);
     digest.AddInt(slice.num_tokens);
     digest.AddInts(slice.new_block_ids);
+    digest.AddInt(slice.forced_token_id.value_or(-1));
   }
   digest.Add(plan.releases.size());
   for (SequenceHandle handle : plan.releases) {

@@ -9,7 +9,7 @@
 // A sequence is introduced once, with everything that decides its tokens. Later steps name it by
 // its handle and carry only what is new. What follows from the worker's own state is not sent: the
 // position of a slice is where the previous one ended, and the input of a decode slice is the
-// token that the worker sampled last.
+// token that the worker sampled last, unless the scheduler chose another one (beam search does).
 //
 // Thread safety: value types; a plan is immutable once it is planned.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6 (one message per step, physical
@@ -18,6 +18,7 @@
 #define QUIRE_COMMON_STEP_STEP_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -52,9 +53,9 @@ struct BlockCopy {
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// Makes a sequence known under a handle that is free. Executed before the slices, which may name
-// the handle in the same step. After a preemption by recompute the same sequence is introduced
-// again, with all its tokens and num_computed_tokens = 0.
+// Makes a sequence known under a handle; one that has the handle already is forgotten. Executed
+// before the slices, which may name the handle in the same step. After a preemption by recompute
+// the same sequence is introduced again, with all its tokens and num_computed_tokens = 0.
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
   std::vector<TokenId> token_ids;   // prompt, then committed output
@@ -74,6 +75,8 @@ struct SequenceSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;              // > 0
   std::vector<BlockId> new_block_ids;  // appended to the block table before computing
+  // Takes the place of the last known token, which is the one that the worker sampled.
+  std::optional<TokenId> forced_token_id = std::nullopt;
 
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
 };

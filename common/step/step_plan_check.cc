@@ -151,7 +151,7 @@ absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
   QUIRE_RETURN_IF_ERROR(CheckSwapIns(plan.swap_ins));
   QUIRE_RETURN_IF_ERROR(CheckCopies(plan.copies));
   for (size_t i = 0; i < plan.introductions.size(); ++i) {
-    QUIRE_RETURN_IF_ERROR(CheckIntroduction(plan.introductions[i], find));
+    QUIRE_RETURN_IF_ERROR(CheckIntroduction(plan.introductions[i]));
     introduction_index_[plan.introductions[i].handle] = i;
   }
   for (const SequenceSlice& slice : plan.slices) {
@@ -266,15 +266,11 @@ absl::Status StepPlanChecker::CheckCopies(const std::vector<BlockCopy>& copies) 
   return absl::OkStatus();
 }
 
-absl::Status StepPlanChecker::CheckIntroduction(const SequenceIntroduction& introduction,
-                                                FindSequence find) {
+absl::Status StepPlanChecker::CheckIntroduction(const SequenceIntroduction& introduction) {
   QUIRE_RETURN_IF_ERROR(
       CheckHandle("introductions.handle", introduction.handle, limits_.max_sequences));
   if (!introduced_.Insert(introduction.handle)) {
     return HandleFault("introductions.handle", "introduced twice", introduction.handle);
-  }
-  if (find(introduction.handle).has_value()) {
-    return HandleFault("introductions.handle", "already in use", introduction.handle);
   }
   QUIRE_RETURN_IF_ERROR(CheckTokens(introduction));
   QUIRE_RETURN_IF_ERROR(CheckTable({}, introduction.block_ids));
@@ -320,16 +316,21 @@ absl::Status StepPlanChecker::CheckTokens(const SequenceIntroduction& introducti
                     .got = introduction.sequence_index,
                     .limit = std::numeric_limits<int32_t>::max()});
   }
-  for (TokenId token : introduction.token_ids) {
-    if (token < 0 || token >= limits_.vocab_size) {
-      return Invalid({.reason = "TOKEN_ID_RANGE",
-                      .field = "introductions.token_ids",
-                      .rule = "token id out of range",
-                      .got = token,
-                      .limit = limits_.vocab_size - 1});
-    }
+  for (TokenId token_id : introduction.token_ids) {
+    QUIRE_RETURN_IF_ERROR(CheckToken("introductions.token_ids", token_id));
   }
   return absl::OkStatus();
+}
+
+absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_id) const {
+  if (token_id >= 0 && token_id < limits_.vocab_size) {
+    return absl::OkStatus();
+  }
+  return Invalid({.reason = "TOKEN_ID_RANGE",
+                  .field = field,
+                  .rule = "token id out of range",
+                  .got = token_id,
+                  .limit = limits_.vocab_size - 1});
 }
 
 // Old ids were checked when they were new.
@@ -396,6 +397,9 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
                     .rule = "sequence longer than the model's limit",
                     .got = end + 1,
                     .limit = limits_.max_model_len});
+  }
+  if (slice.forced_token_id.has_value()) {
+    QUIRE_RETURN_IF_ERROR(CheckToken("slices.forced_token_id", *slice.forced_token_id));
   }
   QUIRE_RETURN_IF_ERROR(CheckTable(sequence.block_ids, slice.new_block_ids));
   int64_t capacity = static_cast<int64_t>(sequence.block_ids.size() + slice.new_block_ids.size()) *

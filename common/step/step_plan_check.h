@@ -8,8 +8,8 @@
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
 //   HOST_BLOCK      a block is swapped in from a host block that one was swapped out to before
-//   HANDLE          handles are below max_sequences; introduced when free, used and released when
-//                   known, and each at most once
+//   HANDLE          handles are below max_sequences; used and released when known; introduced,
+//                   used and released at most once
 //   LENGTH          slices and tables are not empty, not negative, hold their tokens and stay
 //                   below max_model_len
 //   POSITION_RANGE  a slice ends at or before the last known token
@@ -90,8 +90,9 @@ class StepPlanChecker {
   absl::Status CheckSwapOuts(const std::vector<BlockSwap>& swaps);
   absl::Status CheckSwapIns(const std::vector<BlockSwap>& swaps);
   absl::Status CheckCopies(const std::vector<BlockCopy>& copies);
-  absl::Status CheckIntroduction(const SequenceIntroduction& introduction, FindSequence find);
+  absl::Status CheckIntroduction(const SequenceIntroduction& introduction);
   absl::Status CheckTokens(const SequenceIntroduction& introduction) const;
+  absl::Status CheckToken(std::string_view field, TokenId token_id) const;
   absl::Status CheckSlice(const SequenceSlice& slice, const KnownSequence& sequence);
   absl::Status CheckTable(std::span<const BlockId> old_ids, std::span<const BlockId> new_ids);
   absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);

@@ -138,8 +138,17 @@ absl::Status CheckColumns(const v1::StepRequest& request) {
   QUIRE_RETURN_IF_ERROR(CheckLength("slice_num_tokens", request.slice_num_tokens_size(), slices));
   QUIRE_RETURN_IF_ERROR(
       CheckLength("slice_num_new_blocks", request.slice_num_new_blocks_size(), slices));
-  return CheckSum(
-      "slice_num_new_blocks", request.slice_num_new_blocks(), request.new_block_ids_size());
+  QUIRE_RETURN_IF_ERROR(CheckSum(
+      "slice_num_new_blocks", request.slice_num_new_blocks(), request.new_block_ids_size()));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("forced_token_id", request.forced_token_id_size(), request.forced_slice_size()));
+  for (int i = 0; i < request.forced_slice_size(); ++i) {
+    const uint32_t slice = request.forced_slice(i);
+    if (slice >= static_cast<uint32_t>(slices) || (i > 0 && slice <= request.forced_slice(i - 1))) {
+      return Malformed("forced_slice", "ascending, below the number of slices", slice, slices);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckColumns(const v1::StepResponse& response) {
@@ -196,6 +205,10 @@ void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* req
     request->add_slice_num_tokens(static_cast<uint32_t>(slice.num_tokens));
     request->add_slice_num_new_blocks(static_cast<uint32_t>(slice.new_block_ids.size()));
     Append(slice.new_block_ids, request->mutable_new_block_ids());
+    if (slice.forced_token_id.has_value()) {
+      request->add_forced_slice(static_cast<uint32_t>(request->slice_handle_size() - 1));
+      request->add_forced_token_id(static_cast<uint32_t>(*slice.forced_token_id));
+    }
   }
 }
 
@@ -244,6 +257,10 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
          .num_tokens = static_cast<int32_t>(request.slice_num_tokens(i)),
          .new_block_ids = Extract<BlockId>(request.new_block_ids(), next_block, num_blocks)});
     next_block += num_blocks;
+  }
+  for (int i = 0; i < request.forced_slice_size(); ++i) {
+    plan.slices[request.forced_slice(i)].forced_token_id =
+        static_cast<TokenId>(request.forced_token_id(i));
   }
   plan.releases = Extract<SequenceHandle>(request.releases());
   return plan;

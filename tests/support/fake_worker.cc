@@ -29,17 +29,43 @@ TokenId Sample(uint64_t attended, uint64_t seed, int32_t sequence_index, int32_t
   return static_cast<TokenId>(word % static_cast<uint64_t>(vocab_size));
 }
 
+// Logprobs fall by steps that the hash chooses, so that beams of one length compete.
+std::vector<TokenLogprob> Candidates(uint64_t attended,
+                                     int32_t num_candidates,
+                                     int32_t vocab_size) {
+  std::vector<TokenLogprob> candidates;
+  uint64_t word = Mix(attended, kStart);
+  float logprob = 0.0F;
+  const auto first = static_cast<int32_t>(word % static_cast<uint64_t>(vocab_size));
+  for (int32_t i = 0; i < std::min(num_candidates, vocab_size); ++i) {
+    word = Mix(word, static_cast<uint64_t>(i));
+    logprob -= static_cast<float>(1 + word % 63) / 32.0F;
+    candidates.push_back({.token_id = (first + i) % vocab_size, .logprob = logprob});
+  }
+  return candidates;
+}
+
+uint64_t AttendedOf(std::span<const TokenId> token_ids) {
+  uint64_t attended = kStart;
+  for (size_t position = 0; position < token_ids.size(); ++position) {
+    attended = Mix(attended, CellOf(token_ids[position], static_cast<int32_t>(position), attended));
+  }
+  return attended;
+}
+
 }  // namespace
 
 TokenId ExpectedToken(std::span<const TokenId> token_ids,
                       uint64_t seed,
                       int32_t sequence_index,
                       int32_t vocab_size) {
-  uint64_t attended = kStart;
-  for (size_t position = 0; position < token_ids.size(); ++position) {
-    attended = Mix(attended, CellOf(token_ids[position], static_cast<int32_t>(position), attended));
-  }
-  return Sample(attended, seed, sequence_index, vocab_size);
+  return Sample(AttendedOf(token_ids), seed, sequence_index, vocab_size);
+}
+
+std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
+                                             int32_t num_candidates,
+                                             int32_t vocab_size) {
+  return Candidates(AttendedOf(token_ids), num_candidates, vocab_size);
 }
 
 FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
@@ -88,7 +114,8 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .num_computed_tokens = introduction.num_computed_tokens,
                    .block_ids = introduction.block_ids,
                    .sequence_index = introduction.sequence_index,
-                   .seed = introduction.sampling.seed};
+                   .seed = introduction.sampling.seed,
+                   .num_logprobs = introduction.sampling.num_logprobs};
   }
   StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
   for (const SequenceSlice& slice : plan.slices) {
@@ -152,6 +179,9 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
   KnownState& sequence = *sequences_[slice.handle];
   sequence.block_ids.insert(
       sequence.block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+  if (slice.forced_token_id.has_value()) {
+    sequence.token_ids.back() = *slice.forced_token_id;
+  }
   DoSwapsOf(sequence.block_ids);
   uint64_t attended = kStart;
   for (int32_t position = 0; position < sequence.num_computed_tokens; ++position) {
@@ -168,7 +198,10 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
   }
   TokenId token_id = Sample(attended, sequence.seed, sequence.sequence_index, limits_.vocab_size);
   sequence.token_ids.push_back(token_id);
-  return SampledToken{.handle = slice.handle, .token_id = token_id};
+  return SampledToken{
+      .handle = slice.handle,
+      .token_id = token_id,
+      .top_logprobs = Candidates(attended, sequence.num_logprobs, limits_.vocab_size)};
 }
 
 uint64_t& FakeWorker::Cell(const KnownState& sequence, int32_t position) {

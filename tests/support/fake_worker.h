@@ -5,6 +5,8 @@
 // block, an aliased one, a wrong length or a lost copy changes the tokens from there on, as it
 // would in a real model, and ExpectedToken says from the plain history what they must be.
 //
+// The likeliest tokens of beam search hang on the same: ExpectedCandidates says what they must be.
+//
 // It refuses what a worker must refuse: plans that StepPlanChecker refuses, and steps out of order.
 //
 // Thread safety: not thread-safe.
@@ -36,6 +38,12 @@ TokenId ExpectedToken(std::span<const TokenId> token_ids,
                       int32_t sequence_index,
                       int32_t vocab_size);
 
+// The likeliest tokens that follow token_ids, best first, in any sequence. Distinct, no two equally
+// likely; fewer when the vocabulary has no more.
+std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
+                                             int32_t num_candidates,
+                                             int32_t vocab_size);
+
 class FakeWorker {
  public:
   // One worker for one epoch. Its swaps are done so many steps after the step that ordered them, or
@@ -56,6 +64,7 @@ class FakeWorker {
     std::vector<BlockId> block_ids;
     int32_t sequence_index = 0;
     uint64_t seed = 0;
+    int32_t num_logprobs = -1;
   };
 
   struct SwapUnderWay {

@@ -24,9 +24,8 @@ std::optional<KnownSequence> SequenceTable::View(SequenceHandle handle) const {
 
 void SequenceTable::Introduce(const SequenceIntroduction& introduction) {
   Entry& entry = entries_[introduction.handle];
-  QUIRE_CHECK(!entry.in_use);
+  num_sequences_ += entry.in_use ? 0 : 1;
   entry.in_use = true;
-  ++num_sequences_;
   SequenceState& state = entry.state;
   state.token_ids.assign(introduction.token_ids.begin(), introduction.token_ids.end());
   state.num_prompt_tokens = introduction.num_prompt_tokens;

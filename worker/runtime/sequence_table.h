@@ -47,7 +47,7 @@ class SequenceTable {
   // For StepPlanChecker.
   std::optional<KnownSequence> View(SequenceHandle handle) const;
 
-  // REQUIRES: the handle is free.
+  // A sequence that has the handle already is forgotten.
   void Introduce(const SequenceIntroduction& introduction);
 
   // REQUIRES: the handle is in use.

@@ -202,6 +202,9 @@ void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
     QUIRE_CHECK(sequence != nullptr);
     sequence->block_ids.insert(
         sequence->block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+    if (slice.forced_token_id.has_value()) {
+      sequence->token_ids.back() = *slice.forced_token_id;
+    }
     mover_->AwaitBlocks(sequence->block_ids);
     slices_.push_back(
         {.handle = slice.handle, .num_tokens = slice.num_tokens, .sequence = sequence});

@@ -70,6 +70,9 @@ StepPlan RandomPlan(Random& random) {
     plan.slices.push_back({.handle = static_cast<SequenceHandle>(random.Next()),
                            .num_tokens = AnyInt(random),
                            .new_block_ids = AnyInts<BlockId>(random, 5)});
+    if (random.OneIn(2)) {
+      plan.slices.back().forced_token_id = AnyInt(random);
+    }
   }
   plan.releases = AnyInts<SequenceHandle>(random, 4);
   return plan;

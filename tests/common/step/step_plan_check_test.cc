@@ -179,7 +179,6 @@ TEST_F(StepPlanCheckTest, RefusesEveryWrongPlanWithItsReason) {
       {"nothing to swap in", "HOST_BLOCK", [](auto& p) { p.swap_ins[0].host_block = 2; }},
       // Handles
       {"introduced handle out of range", "HANDLE", [](auto& p) { p.introductions[0].handle = 4; }},
-      {"introduced handle in use", "HANDLE", [](auto& p) { p.introductions[0].handle = 1; }},
       {"introduced twice",
        "HANDLE",
        [](auto& p) { p.introductions.push_back(p.introductions[0]); }},
@@ -330,6 +329,28 @@ TEST_F(StepPlanCheckTest, ABlockThatArrivesMayBeReadAndWrittenInTheSameStep) {
   plan.copies[0].src = 15;
 
   EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+}
+
+TEST_F(StepPlanCheckTest, AHandleInUseMayBeIntroducedAnew) {
+  StepPlan plan = GoodPlan();
+  plan.introductions[0].handle = 1;
+  plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {20}}};
+  plan.releases = {};
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+  // What counts is the new sequence's length, not that of the old one.
+  plan.slices[0].num_tokens = 1 + static_cast<int32_t>(plan.introductions[0].token_ids.size()) -
+                              plan.introductions[0].num_computed_tokens;
+  EXPECT_EQ(ReasonOf(Check(plan)), "POSITION_RANGE");
+}
+
+TEST_F(StepPlanCheckTest, AForcedTokenIsOfTheVocabulary) {
+  StepPlan plan = GoodPlan();
+  plan.slices[0].forced_token_id = 0;
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+  for (TokenId token_id : {-1, checker_.limits().vocab_size}) {
+    plan.slices[0].forced_token_id = token_id;
+    EXPECT_EQ(ReasonOf(Check(plan)), "TOKEN_ID_RANGE");
+  }
 }
 
 TEST_F(StepPlanCheckTest, ARefusedSwapOutFillsNothing) {

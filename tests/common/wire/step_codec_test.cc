@@ -114,6 +114,24 @@ TEST(StepCodecTest, ColumnsThatDisagreeAreRefusedByName) {
          r.add_new_block_ids(5);
        },
        "slice_num_new_blocks"},
+      {"forced token without slice", [](auto& r) { r.add_forced_token_id(1); }, "forced_token_id"},
+      {"forced token of a slice that is not there",
+       [](auto& r) {
+         r.add_forced_slice(0);
+         r.add_forced_token_id(1);
+       },
+       "forced_slice"},
+      {"two forced tokens of one slice",
+       [](auto& r) {
+         r.add_slice_handle(1);
+         r.add_slice_num_tokens(1);
+         r.add_slice_num_new_blocks(0);
+         for (int i = 0; i < 2; ++i) {
+           r.add_forced_slice(0);
+           r.add_forced_token_id(1);
+         }
+       },
+       "forced_slice"},
       {"bias without value",
        [](auto& r) { r.add_introductions()->mutable_sampling()->add_bias_token_ids(1); },
        "introductions.sampling.bias_values"},

@@ -191,6 +191,30 @@ TEST_F(StepExecutorTest, CopiesHappenBeforeTheSlicesThatWriteThem) {
   EXPECT_EQ(sampled[1].token_id, FakeModel::NextToken(original));
 }
 
+TEST_F(StepExecutorTest, AForcedTokenTakesThePlaceOfTheSampledOne) {
+  std::vector<TokenId> tokens = {1, 2, 3};
+  const TokenId sampled = Prefill(0, tokens, {7});
+  const TokenId forced = sampled == 20 ? 21 : 20;
+  StepPlan plan;
+  plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}, .forced_token_id = forced}};
+
+  const std::vector<SampledToken> next = Execute(plan);
+
+  tokens.push_back(forced);
+  ASSERT_EQ(next.size(), 1U);
+  EXPECT_EQ(next[0].token_id, FakeModel::NextToken(tokens));
+  tokens.push_back(next[0].token_id);
+  EXPECT_EQ(Decode(0, {8}), FakeModel::NextToken(tokens));
+}
+
+TEST_F(StepExecutorTest, ASequenceIsForgottenWhenItsHandleIsIntroducedAnew) {
+  Prefill(2, {1, 2, 3, 4, 5}, {7, 8});
+  const std::vector<TokenId> other = {9, 8};
+
+  EXPECT_EQ(Prefill(2, other, {3}), FakeModel::NextToken(other));
+  EXPECT_EQ(executor_.sequences()->num_sequences(), 1);
+}
+
 TEST_F(StepExecutorTest, AReleasedHandleIsFreeForTheNextSequence) {
   StepPlan plan;
   plan.introductions = {Introduce(2, {1, 2})};
