@@ -19,6 +19,12 @@ bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& l
 }
 
 bool FitsEver(const SequenceGroup& group, const StepLimits& limits) {
+  // A beam search under way has counted on so many tokens.
+  if (group.beams.has_value() &&
+      static_cast<int64_t>(group.request().prompt_token_ids.size()) + group.beams->max_tokens >
+          limits.max_model_len) {
+    return false;
+  }
   bool fits_context = std::all_of(
       group.sequences().begin(), group.sequences().end(), [&limits](const Sequence& sequence) {
         return sequence.is_finished() || FitsContext(sequence.num_tokens(), limits);

@@ -30,7 +30,8 @@ struct Room {
   int32_t num_free_handles = 0;
   int32_t num_free_blocks = 0;
   int32_t num_watermark_blocks = 0;  // 0 when nothing runs
-  int32_t num_shared_blocks = 0;     // of the group, that others hold and it finds in the cache
+  // Of the group: others hold them, or several of its sequences share them.
+  int32_t num_shared_blocks = 0;
 };
 
 // Whether a sequence of so many tokens can still get one more.

@@ -23,7 +23,8 @@ struct CoreConfig {
   // before somebody must be preempted. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
-  // Whether a request begins with blocks that another one of the same salt has computed.
+  // Whether a request begins with blocks that another one of the same salt has computed. Sequences
+  // of one request share blocks in any case.
   bool prefix_caching = false;
   Hash128 block_hash_key;  // secret, drawn once per process
 };

@@ -155,12 +155,7 @@ bool CoreState::SwapIn(SequenceGroup& group) {
 
 void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason) {
   const SequenceState last_state = sequence.state();
-  if (sequence.is_running()) {
-    GiveBack(sequence);
-  } else if (sequence.is_swapped()) {
-    epoch->kv_cache.Free(sequence.host_table);
-  }
-  sequence.BecomeFinished();
+  End(sequence);
   bool is_last = group.is_finished();
   events.push_back(SequenceFinished{.request_id = group.id(),
                                     .sequence_index = sequence.sequence_index(),
@@ -172,7 +167,40 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
   }
 }
 
+void CoreState::FinishBeamSearch(SequenceGroup& group,
+                                 std::span<const BeamHypothesis> hypotheses,
+                                 FinishReason reason_without) {
+  const SequenceState last_state = group.sequences().front().state();
+  for (Sequence& sequence : group.sequences()) {
+    End(sequence);
+  }
+  for (int32_t index = 0; index < group.request().num_sequences; ++index) {
+    SequenceFinished finished = {.request_id = group.id(),
+                                 .sequence_index = index,
+                                 .reason = reason_without,
+                                 .is_last_of_request = index + 1 == group.request().num_sequences};
+    if (static_cast<size_t>(index) < hypotheses.size()) {
+      const BeamHypothesis& hypothesis = hypotheses[static_cast<size_t>(index)];
+      for (TokenId token_id : hypothesis.token_ids) {
+        events.push_back(TokenCommitted{.request_id = group.id(),
+                                        .sequence_index = index,
+                                        .token_index = finished.num_output_tokens++,
+                                        .token_id = token_id});
+      }
+      finished.reason = hypothesis.has_stopped ? FinishReason::kStop : FinishReason::kLength;
+      finished.beam_score = hypothesis.score;
+      counters.num_tokens_committed += finished.num_output_tokens;
+    }
+    events.push_back(finished);
+  }
+  Depart(group, last_state);
+}
+
 void CoreState::FinishGroup(SequenceGroup& group, FinishReason reason) {
+  if (group.is_beam_search()) {
+    FinishBeamSearch(group, {}, reason);
+    return;
+  }
   // The group may die with its last sequence: nothing of it is touched after that.
   int32_t num_left = group.num_live_sequences();
   for (size_t i = 0; num_left > 0; ++i) {
@@ -222,8 +250,17 @@ void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
   }
 }
 
+void CoreState::End(Sequence& sequence) {
+  if (sequence.is_running()) {
+    GiveBack(sequence);
+  } else if (sequence.is_swapped()) {
+    epoch->kv_cache.Free(sequence.host_table);
+  }
+  sequence.BecomeFinished();
+}
+
 void CoreState::GiveBackHandle(const Sequence& sequence) {
-  if (sequence.is_introduced()) {
+  if (sequence.is_handle_known()) {
     epoch->handles.GiveBack(sequence.handle());
   } else {
     epoch->handles.GiveBackUnused(sequence.handle());

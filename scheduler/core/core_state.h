@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -115,6 +116,12 @@ struct CoreState {
   // with its last sequence, and dies then unless a step is unanswered. REQUIRES: not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
+  // Ends the whole group, whose answer are these hypotheses; sequences without one end for
+  // reason_without. REQUIRES: a group of beam search.
+  void FinishBeamSearch(SequenceGroup& group,
+                        std::span<const BeamHypothesis> hypotheses,
+                        FinishReason reason_without);
+
   // Ends every live sequence of the group.
   void FinishGroup(SequenceGroup& group, FinishReason reason);
 
@@ -122,6 +129,7 @@ struct CoreState {
   void LoseWorkers();
 
  private:
+  void End(Sequence& sequence);
   void GiveBack(Sequence& sequence);
   void GiveBackHandle(const Sequence& sequence);
   void Depart(SequenceGroup& group, SequenceState last_state);

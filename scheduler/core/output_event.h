@@ -1,12 +1,14 @@
 // OutputEvent is what the core tells the world about a sequence: a token was committed, or the
 // sequence ended. Tokens of a sequence come in order of token_index, 0, 1, 2, ...; exactly one
-// SequenceFinished comes for each sequence of each accepted request, after its last token.
+// SequenceFinished comes for each sequence of each accepted request, after its last token. Beam
+// search tells its sequences at its end, the best first.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
 #define QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -40,6 +42,7 @@ struct SequenceFinished {
   FinishReason reason = FinishReason::kStop;
   int32_t num_output_tokens = 0;
   bool is_last_of_request = false;  // no sequence of the request lives on
+  std::optional<float> beam_score;  // of beam search: logprobs summed, normalised by length
 };
 
 using OutputEvent = std::variant<TokenCommitted, SequenceFinished>;

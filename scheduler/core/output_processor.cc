@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "scheduler/core/admission.h"
+#include "scheduler/core/beam_group.h"
 
 namespace quire {
 namespace {
@@ -57,6 +58,22 @@ absl::Status CheckSampled(const SampledToken& sampled,
     }
   }
   return absl::OkStatus();
+}
+
+// Beam search weighs what the worker found likeliest: with less it could not decide.
+absl::Status CheckCandidates(const SampledToken& sampled,
+                             const Request& request,
+                             const StepLimits& limits) {
+  const auto num_wanted =
+      static_cast<size_t>(std::min(request.sampling.num_logprobs, limits.vocab_size));
+  if (!sampled.finite || sampled.top_logprobs.size() == num_wanted) {
+    return absl::OkStatus();
+  }
+  return Refuse(absl::StrCat("sampled.top_logprobs: as many as were asked for (got ",
+                             sampled.top_logprobs.size(),
+                             ", expected ",
+                             num_wanted,
+                             ")"));
 }
 
 std::optional<FinishReason> ReasonToFinish(const Request& request,
@@ -140,7 +157,11 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
   size_t next = 0;
   for (const UnansweredStep::Slice& slice : step.slices) {
     if (slice.samples) {
-      absl::Status status = CheckSampled(result.sampled[next++], slice.handle, state.epoch->limits);
+      const SampledToken& sampled = result.sampled[next++];
+      absl::Status status = CheckSampled(sampled, slice.handle, state.epoch->limits);
+      if (status.ok() && slice.group->is_beam_search()) {
+        status = CheckCandidates(sampled, slice.group->request(), state.epoch->limits);
+      }
       if (!status.ok()) {
         return status;
       }
@@ -165,6 +186,10 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     if (sampled == nullptr) {
       continue;
     }
+    if (sampled->finite && slice.group->is_beam_search()) {
+      TakeCandidates(state, *slice.group, sequence, sampled->top_logprobs);
+      continue;
+    }
     if (sampled->finite) {
       state.ForkFrom(*slice.group, sequence);
       CommitToken(state, *slice.group, sequence, *sampled);
@@ -174,6 +199,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     state.epoch->kv_cache.Unpublish(sequence.table);  // nobody may build on it
     if (sequence.CountNonFinite() < kMaxNonFinite) {
       to_recompute.push_back(slice.group);
+    } else if (slice.group->is_beam_search()) {
+      state.FinishGroup(*slice.group, FinishReason::kNonFinite);
     } else {
       state.FinishSequence(*slice.group, sequence, FinishReason::kNonFinite);
     }

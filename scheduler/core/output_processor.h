@@ -4,7 +4,8 @@
 // A sequence ends by kStop when the token is one of the request's stop tokens and min_tokens tokens
 // were there before it; the stop token itself is committed. Otherwise it ends by kLength at
 // max_tokens, or when the model's context is full. A row of logits that is not finite commits
-// nothing: its group is recomputed once, and when the same token fails again its sequence ends.
+// nothing: its group is recomputed once, and when the same token fails again its sequence ends
+// (with beam search the whole group).
 //
 // Thread safety: free functions; the state is not thread-safe.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_

@@ -5,26 +5,41 @@
 #define QUIRE_SCHEDULER_CORE_REQUEST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/model/sampling_params.h"
+#include "scheduler/core/beam_search.h"
 
 namespace quire {
+
+// Beam search in place of sampling: num_beams continuations are followed at a time, and the best
+// num_sequences of what they come to are the answer, at its end. Sampling is greedy then, and asks
+// for num_candidates() logprobs (see BeamSearchParams).
+struct BeamOptions {
+  int32_t num_beams = 1;        // >= num_sequences
+  double length_penalty = 1.0;  // these two: see BeamSearchParams
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
 
 struct Request {
   RequestId id;                           // strictly increasing in order of arrival
   std::vector<TokenId> prompt_token_ids;  // at least one
   SamplingParams sampling;                // min_tokens and bans included
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
-  int32_t max_tokens = 16;                // output tokens of each sequence, >= 1
-  std::vector<TokenId> stop_token_ids;    // end a sequence once min_tokens exist; few, any order
-  std::string cache_salt;                 // only requests of the same salt share blocks
-  bool bypasses_prefix_cache = false;     // neither takes cached blocks nor leaves any
+  std::optional<BeamOptions> beam_search;
+  int32_t max_tokens = 16;              // output tokens of each sequence, >= 1
+  std::vector<TokenId> stop_token_ids;  // end a sequence once min_tokens exist; few, any order
+  std::string cache_salt;               // only requests of the same salt share blocks
+  bool bypasses_prefix_cache = false;   // neither takes cached blocks nor leaves any
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
+
+  // Sequences that run side by side.
+  int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
 };
 
 }  // namespace quire

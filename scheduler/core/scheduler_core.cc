@@ -46,7 +46,7 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
     if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
       return AddOutcome::kTooLong;
     }
-    if (!FitsPool(request, request.num_sequences, limits)) {
+    if (!FitsPool(request, request.group_size(), limits)) {
       return AddOutcome::kNeverFits;
     }
   }
@@ -73,7 +73,8 @@ bool SchedulerCore::AbortRequest(RequestId id) {
 
 bool SchedulerCore::FinishSequence(RequestId id, int32_t sequence_index) {
   SequenceGroup* group = state_->Find(id);
-  if (group == nullptr || sequence_index < 0 || sequence_index >= group->request().num_sequences) {
+  if (group == nullptr || group->is_beam_search() || sequence_index < 0 ||
+      sequence_index >= group->request().num_sequences) {
     return false;
   }
   Sequence& sequence = group->sequences()[static_cast<size_t>(sequence_index)];

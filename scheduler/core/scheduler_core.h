@@ -67,16 +67,18 @@ class SchedulerCore {
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
-  // num_sequences >= 1. A request whose prompt + max_tokens is longer than max_model_len is cut
-  // short by kLength when the context is full. Before the first epoch the limits are not known and
-  // only the queue bounds are checked.
+  // num_sequences >= 1; CheckBeamSearchParams accepts its beam search, and its sampling is greedy
+  // with num_candidates() logprobs then. A request whose prompt + max_tokens is longer than
+  // max_model_len is cut short by kLength when the context is full. Before the first epoch the
+  // limits are not known and only the queue bounds are checked.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. False when it is unknown or finished.
   bool AbortRequest(RequestId id);
 
   // Ends one sequence with kStop: a stop string was found in its text. Tokens that it commits in a
-  // running step are dropped. False when it is unknown or finished.
+  // running step are dropped. False when it is unknown, finished or of beam search, whose sequences
+  // are not known before its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
   // Ends what expired, then gives out the step's token budget: running sequences first, oldest

@@ -15,9 +15,12 @@
 #define QUIRE_SCHEDULER_CORE_SEQUENCE_H_
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
+#include "scheduler/core/beam_search.h"
 #include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_table.h"
 #include "scheduler/kv_cache/host_table.h"
@@ -69,6 +72,24 @@ class Sequence {
   // A sampled token becomes known. REQUIRES: running, gap() == 0.
   void Commit(TokenId token_id);
 
+  // Beam search: the same with a token that the worker need not have sampled.
+  void CommitForced(TokenId token_id);
+
+  // Beam search: it has nothing until it becomes a fork. REQUIRES: running without a slice, with an
+  // empty table.
+  void BecomeIdle();
+
+  // Beam search: it has the tokens of another one, whose blocks its table shares already. The
+  // worker has yet to learn of it. REQUIRES: idle.
+  void BecomeForkOf(const Sequence& other);
+
+  // Beam search: its likeliest next tokens, kept until every beam has its own and they are weighed
+  // against each other. REQUIRES: running, gap() == 0.
+  void KeepCandidates(std::vector<BeamCandidate> candidates);
+
+  // The token that the next slice forces on the worker, if any; it is asked for once.
+  std::optional<TokenId> TakeForcedToken() { return std::exchange(forced_token_id_, std::nullopt); }
+
   // The row of logits of the last slice was not finite. Returns how many times in a row this
   // happened for the token that comes next.
   int32_t CountNonFinite() { return ++num_non_finite_; }
@@ -79,8 +100,12 @@ class Sequence {
   bool is_running() const { return state_ == SequenceState::kRunning; }
   bool is_swapped() const { return state_ == SequenceState::kSwapped; }
   SequenceHandle handle() const { return handle_; }  // meaningful while running
-  // False while it runs and waits for another sequence of its group to compute the prompt.
+  // Whether the worker knows it as it is. Not while it runs and waits for another sequence of its
+  // group to compute the prompt, or is a new fork.
   bool is_introduced() const { return is_introduced_; }
+  // Whether the worker knows its handle, be it as another sequence that had it before.
+  bool is_handle_known() const { return is_handle_known_; }
+  const std::vector<BeamCandidate>& candidates() const { return candidates_; }
 
   int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
   int32_t num_output_tokens() const { return static_cast<int32_t>(output_token_ids_.size()); }
@@ -100,17 +125,21 @@ class Sequence {
 
  private:
   void ForgetWorkersState();
+  void ForgetHandle();
 
   int32_t sequence_index_;
   int32_t num_prompt_tokens_;
   SequenceState state_ = SequenceState::kWaiting;
   SequenceHandle handle_ = 0;
   bool is_introduced_ = false;
+  bool is_handle_known_ = false;
   int32_t num_computed_tokens_ = 0;
   int32_t num_scheduled_tokens_ = 0;
   int32_t num_tokens_computed_ever_ = 0;
   int32_t num_non_finite_ = 0;
   std::vector<TokenId> output_token_ids_;
+  std::optional<TokenId> forced_token_id_;
+  std::vector<BeamCandidate> candidates_;
 };
 
 }  // namespace quire

@@ -8,9 +8,9 @@
 namespace quire {
 
 SequenceGroup::SequenceGroup(Request request) : request_(std::move(request)) {
-  QUIRE_CHECK(request_.num_sequences >= 1);
-  sequences_.reserve(static_cast<size_t>(request_.num_sequences));
-  for (int32_t index = 0; index < request_.num_sequences; ++index) {
+  QUIRE_CHECK(request_.num_sequences >= 1 && request_.group_size() >= request_.num_sequences);
+  sequences_.reserve(static_cast<size_t>(request_.group_size()));
+  for (int32_t index = 0; index < request_.group_size(); ++index) {
     sequences_.emplace_back(index, static_cast<int32_t>(request_.prompt_token_ids.size()));
   }
 }
@@ -53,6 +53,17 @@ bool SequenceGroup::IsLeader(const Sequence& sequence) const {
   return is_undivided() && first != sequences_.end() && &*first == &sequence;
 }
 
+bool SequenceGroup::WaitsForLeader(const Sequence& sequence) const {
+  const bool has_something_to_share = sequence.num_prompt_tokens() > 1;
+  return has_something_to_share && !is_beam_search() && !sequence.is_introduced() &&
+         sequence.table.empty() && is_undivided() && !IsLeader(sequence);
+}
+
+bool SequenceGroup::IsIdle(const Sequence& sequence) const {
+  // A live beam has an output token from the first step of the search on.
+  return is_beam_search() && sequence.num_output_tokens() == 0 && !IsLeader(sequence);
+}
+
 std::vector<TokenId> SequenceGroup::TokenIdsOf(const Sequence& sequence) const {
   std::vector<TokenId> token_ids;
   token_ids.reserve(static_cast<size_t>(sequence.num_tokens()));
@@ -61,26 +72,6 @@ std::vector<TokenId> SequenceGroup::TokenIdsOf(const Sequence& sequence) const {
   token_ids.insert(
       token_ids.end(), sequence.output_token_ids().begin(), sequence.output_token_ids().end());
   return token_ids;
-}
-
-void SequenceGroup::HashBlocks(Sequence& sequence,
-                               int32_t num_blocks,
-                               int32_t block_size_tokens,
-                               const Hash128& key) const {
-  std::vector<TokenId> tokens(static_cast<size_t>(block_size_tokens));
-  for (auto i = static_cast<int32_t>(sequence.block_hashes.size()); i < num_blocks; ++i) {
-    for (int32_t k = 0; k < block_size_tokens; ++k) {
-      const int32_t position = i * block_size_tokens + k;
-      tokens[static_cast<size_t>(k)] =
-          position < sequence.num_prompt_tokens()
-              ? request_.prompt_token_ids[static_cast<size_t>(position)]
-              : sequence.output_token_ids()[static_cast<size_t>(position -
-                                                                sequence.num_prompt_tokens())];
-    }
-    const BlockHash parent = i == 0 ? RootHash(key, request_.cache_salt)
-                                    : sequence.block_hashes[static_cast<size_t>(i) - 1];
-    sequence.block_hashes.push_back(ChainHash(key, parent, tokens));
-  }
 }
 
 }  // namespace quire

@@ -9,16 +9,25 @@
 #define QUIRE_SCHEDULER_CORE_SEQUENCE_GROUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "scheduler/core/beam_search.h"
 #include "scheduler/core/request.h"
 #include "scheduler/core/sequence.h"
 
 namespace quire {
 
+// Beam search under way. The sequences of a group are places for live beams.
+struct LiveBeams {
+  BeamSearch search;
+  std::vector<size_t> places;  // by live beam: the index of its sequence
+  int32_t max_tokens = 0;      // of a hypothesis
+};
+
 class SequenceGroup {
  public:
-  // All sequences waiting. REQUIRES: num_sequences >= 1 and a prompt.
+  // All sequences waiting. REQUIRES: group_size() >= 1 and a prompt.
   explicit SequenceGroup(Request request);
   SequenceGroup(const SequenceGroup&) = delete;
   SequenceGroup& operator=(const SequenceGroup&) = delete;
@@ -38,15 +47,18 @@ class SequenceGroup {
   // leader, computes the prompt, and the others fork from it.
   bool is_undivided() const;
   bool IsLeader(const Sequence& sequence) const;
+  // Whether it has nothing yet, and will fork from the leader, which computes the prompt.
+  bool WaitsForLeader(const Sequence& sequence) const;
+
+  bool is_beam_search() const { return request_.beam_search.has_value(); }
+  // Whether it is no live beam now: nothing is computed for it.
+  bool IsIdle(const Sequence& sequence) const;
 
   // Prompt, then committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
-  // The sequence has the hashes of its first num_blocks blocks. REQUIRES: they are full.
-  void HashBlocks(Sequence& sequence,
-                  int32_t num_blocks,
-                  int32_t block_size_tokens,
-                  const Hash128& key) const;
+  // Of beam search, from the first candidates on.
+  std::optional<LiveBeams> beams;
 
  private:
   Request request_;

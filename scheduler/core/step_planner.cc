@@ -1,6 +1,7 @@
 #include "scheduler/core/step_planner.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -8,8 +9,32 @@
 
 #include "common/base/check.h"
 #include "scheduler/core/preemption.h"
+#include "scheduler/core/prefix_sharing.h"
 
 namespace quire {
+namespace {
+
+// The order in which the sequences of a group get their slices.
+enum class Turn : uint8_t {
+  kForked,     // takes its own copy of a last block that it shares, so that others may write to it
+  kGoingOn,    // known to the worker
+  kBeginning,  // has nothing yet: shares what those before it compute
+  kNone,
+};
+
+constexpr std::array<Turn, 3> kTurns = {Turn::kForked, Turn::kGoingOn, Turn::kBeginning};
+
+Turn TurnOf(const SequenceGroup& group, const Sequence& sequence) {
+  if (!sequence.is_running() || group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
+    return Turn::kNone;
+  }
+  if (sequence.is_introduced()) {
+    return Turn::kGoingOn;
+  }
+  return sequence.table.empty() ? Turn::kBeginning : Turn::kForked;
+}
+
+}  // namespace
 
 StepPlanner::StepPlanner(CoreState& state)
     : state_(state), epoch_(*state.epoch), budget_(state.epoch->limits.max_tokens_per_step) {
@@ -68,56 +93,9 @@ bool StepPlanner::StartWaiting() {
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(first, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
-    StartSequences(state_.StartFirstWaiting());
+    PlanSlices(state_.StartFirstWaiting());
   }
   return status != AllocStatus::kLater;
-}
-
-void StepPlanner::StartSequences(SequenceGroup& group) {
-  // One after the other: what the first computes, the others find.
-  for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_running() && !WaitsForLeader(group, sequence)) {
-      TakeCachedPrefix(group, sequence);
-      PlanSlice(group, sequence);
-    }
-  }
-}
-
-bool StepPlanner::WaitsForLeader(const SequenceGroup& group, const Sequence& sequence) const {
-  const bool has_something_to_share = sequence.num_prompt_tokens() > 1;
-  return has_something_to_share && !sequence.is_introduced() && sequence.table.empty() &&
-         group.is_undivided() && !group.IsLeader(sequence);
-}
-
-bool StepPlanner::UsesPrefixCache(const SequenceGroup& group) const {
-  return state_.config.prefix_caching && !group.request().bypasses_prefix_cache;
-}
-
-PrefixMatch StepPlanner::MatchPrefix(const SequenceGroup& group, Sequence& sequence) const {
-  if (!UsesPrefixCache(group)) {
-    return {};
-  }
-  const int32_t block_size = epoch_.kv_cache.block_size_tokens();
-  const int32_t num_blocks = (sequence.num_tokens() - 1) / block_size;
-  group.HashBlocks(sequence, num_blocks, block_size, state_.config.block_hash_key);
-  return epoch_.kv_cache.Match(
-      std::span(sequence.block_hashes).first(static_cast<size_t>(num_blocks)));
-}
-
-void StepPlanner::TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence) {
-  if (!UsesPrefixCache(group)) {
-    return;
-  }
-  state_.counters.num_prefix_queried_tokens += sequence.num_tokens();
-  const PrefixMatch match = MatchPrefix(group, sequence);
-  if (match.num_blocks == 0) {
-    return;
-  }
-  epoch_.kv_cache.ShareCached(
-      std::span(sequence.block_hashes).first(static_cast<size_t>(match.num_blocks)),
-      sequence.table);
-  sequence.BeginWithCached(sequence.table.num_tokens());
-  state_.counters.num_prefix_hit_tokens += sequence.num_computed_tokens();
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
@@ -133,13 +111,9 @@ void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::PlanSlices(SequenceGroup& group) {
-  // Forks first: each takes its own copy of the tail that they share with the leader, which may
-  // then write to it.
-  for (const bool is_introduced : {false, true}) {
+  for (const Turn turn : kTurns) {
     for (Sequence& sequence : group.sequences()) {
-      const bool is_next =
-          sequence.is_introduced() == is_introduced && sequence.num_scheduled_tokens() == 0;
-      if (sequence.is_running() && is_next && !WaitsForLeader(group, sequence)) {
+      if (TurnOf(group, sequence) == turn && sequence.num_scheduled_tokens() == 0) {
         PlanSlice(group, sequence);
       }
     }
@@ -147,11 +121,14 @@ void StepPlanner::PlanSlices(SequenceGroup& group) {
 }
 
 void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
-  const int32_t gap = sequence.gap();
-  const int32_t num_tokens = budget_.Take(gap);
-  if (num_tokens == 0) {
+  if (budget_.is_spent() || sequence.gap() == 0) {
     return;
   }
+  if (sequence.table.empty()) {
+    BeginWithSharedBlocks(state_, group, sequence);
+  }
+  const int32_t gap = sequence.gap();
+  const int32_t num_tokens = budget_.Take(gap);
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     QUIRE_CHECK(!sequence.is_introduced());  // a worker's table never changes
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
@@ -167,23 +144,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   slice.handle = sequence.handle();
   slice.num_tokens = num_tokens;
   slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
+  slice.forced_token_id = sequence.TakeForcedToken();
   state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
-  PublishSlice(group, sequence);
-}
-
-void StepPlanner::PublishSlice(const SequenceGroup& group, Sequence& sequence) {
-  if (!UsesPrefixCache(group)) {
-    return;
-  }
-  const int32_t block_size = epoch_.kv_cache.block_size_tokens();
-  const int32_t num_full = sequence.table.num_tokens() / block_size;
-  const int32_t num_full_before = sequence.num_computed_tokens() / block_size;
-  if (num_full > num_full_before) {
-    group.HashBlocks(sequence, num_full, block_size, state_.config.block_hash_key);
-    epoch_.kv_cache.Publish(sequence.table,
-                            num_full_before,
-                            std::span(sequence.block_hashes).first(static_cast<size_t>(num_full)));
-  }
+  PublishBlocks(state_, group, sequence);
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
@@ -218,12 +181,15 @@ std::optional<StepPlan> StepPlanner::Finish() {
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   TokenBudget budget = budget_;
   int32_t num_blocks = 0;
-  for (const bool is_introduced : {false, true}) {
+  for (const Turn turn : kTurns) {
     for (const Sequence& sequence : group.sequences()) {
-      if (sequence.is_running() && sequence.is_introduced() == is_introduced &&
-          !WaitsForLeader(group, sequence)) {
-        num_blocks += NumBlocksForSlice(sequence, budget.Take(sequence.gap()));
+      if (TurnOf(group, sequence) != turn || budget.is_spent()) {
+        continue;
       }
+      const int32_t num_tokens = budget.Take(sequence.gap());
+      // Who begins may take any of its blocks from the free list, if they are still cached there.
+      num_blocks += turn == Turn::kBeginning ? epoch_.kv_cache.NumBlocksFor(sequence.num_tokens())
+                                             : NumBlocksForSlice(sequence, num_tokens);
     }
   }
   return num_blocks;
@@ -241,16 +207,10 @@ int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tok
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {
-  Room room = {.num_free_handles = epoch_.handles.num_free(),
-               .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
-               .num_watermark_blocks = NumWatermarkBlocks()};
-  for (Sequence& sequence : group.sequences()) {
-    if (!sequence.is_finished()) {
-      const PrefixMatch match = MatchPrefix(group, sequence);
-      room.num_shared_blocks += match.num_blocks - match.num_free_blocks;
-    }
-  }
-  return room;
+  return {.num_free_handles = epoch_.handles.num_free(),
+          .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
+          .num_watermark_blocks = NumWatermarkBlocks(),
+          .num_shared_blocks = NumSharedBlocks(state_, group)};
 }
 
 }  // namespace quire

@@ -37,18 +37,9 @@ class StepPlanner {
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
   bool StartWaiting();
-  // The group has just been given handles.
-  void StartSequences(SequenceGroup& group);
-  bool UsesPrefixCache(const SequenceGroup& group) const;
-  // What the cache has of the sequence, but for its last token, whose logits are wanted.
-  PrefixMatch MatchPrefix(const SequenceGroup& group, Sequence& sequence) const;
-  void TakeCachedPrefix(const SequenceGroup& group, Sequence& sequence);
-  // It has nothing yet, and the leader of its group computes the prompt that it will fork from.
-  bool WaitsForLeader(const SequenceGroup& group, const Sequence& sequence) const;
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   void PlanSlices(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
-  void PublishSlice(const SequenceGroup& group, Sequence& sequence);
   std::optional<StepPlan> Finish();
 
   // Blocks that PlanSlices would take now.

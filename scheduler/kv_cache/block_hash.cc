@@ -1,9 +1,18 @@
 #include "scheduler/kv_cache/block_hash.h"
 
+#include <array>
+
 namespace quire {
 
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt) {
   return SipHash128(key, std::as_bytes(std::span(cache_salt)));
+}
+
+// No token has a negative id, so no chain of a salt comes here.
+BlockHash PrivateRootHash(const Hash128& key, RequestId id) {
+  const std::array<TokenId, 3> tokens = {
+      -1, static_cast<TokenId>(id.value() & 0xFFFFFFFFU), static_cast<TokenId>(id.value() >> 32)};
+  return ChainHash(key, RootHash(key, ""), tokens);
 }
 
 // Keyed by the parent under the key, then by that over the tokens: no buffer to put them together.

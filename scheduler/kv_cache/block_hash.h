@@ -30,6 +30,9 @@ struct BlockHashHasher {
 // What the first block of a sequence is chained to.
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
+// The same for a request that shares blocks with no other, only among its own sequences.
+BlockHash PrivateRootHash(const Hash128& key, RequestId id);
+
 // REQUIRES: a full block of tokens.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens);
 

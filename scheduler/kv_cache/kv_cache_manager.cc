@@ -56,6 +56,11 @@ PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   return match;
 }
 
+bool KvCacheManager::IsHeld(const BlockHash& hash) const {
+  const std::optional<BlockId> block_id = cache_.Find(hash);
+  return block_id.has_value() && pool_.ref_count(*block_id) > 0;
+}
+
 void KvCacheManager::ShareCached(std::span<const BlockHash> hashes, BlockTable& table) {
   QUIRE_CHECK(table.empty());
   for (const BlockHash& hash : hashes) {

@@ -93,6 +93,9 @@ class KvCacheManager {
   // How many blocks of a sequence with these hashes are in the cache, from the first on.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
+  // Whether a table holds the block of this hash.
+  bool IsHeld(const BlockHash& hash) const;
+
   // The table begins with these blocks, full, and shares them with whoever holds them.
   // REQUIRES: the table is empty; Match finds all of them.
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);

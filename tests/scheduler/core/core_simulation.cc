@@ -123,6 +123,9 @@ void CoreSimulation::AddRequest() {
   if (random_.OneIn(3)) {
     request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};
   }
+  if (random_.OneIn(5)) {
+    AskForBeams(&request);
+  }
   if (random_.OneIn(deadline_rate_)) {
     request.deadline = now_ + random_.Between(-2, 60);
   }
@@ -143,6 +146,14 @@ void CoreSimulation::AddRequest() {
     model.sequences.resize(static_cast<size_t>(request.num_sequences));
     Expect(!FitsPool(model), "what fits is not refused");
   }
+}
+
+void CoreSimulation::AskForBeams(Request* request) {
+  const int32_t num_beams = random_.Between(request->num_sequences, 5);
+  request->beam_search = {.num_beams = num_beams,
+                          .length_penalty = 0.5 * random_.Between(-2, 4),
+                          .early_stopping = static_cast<EarlyStopping>(random_.Below(3))};
+  request->sampling.num_logprobs = num_beams + static_cast<int32_t>(request->stop_token_ids.size());
 }
 
 // The prompt begins as some other request's tokens, output included, and may end with them.
@@ -179,7 +190,7 @@ void CoreSimulation::FinishSequence() {
   }
   int32_t index = random_.Below(request->request.num_sequences + 1);
   bool was_live = false;
-  if (index < request->request.num_sequences) {
+  if (index < request->request.num_sequences && !request->is_beam_search()) {
     ModelSequence& sequence = request->sequences[static_cast<size_t>(index)];
     was_live = !sequence.is_finished;
     sequence.was_stopped = true;
@@ -229,7 +240,9 @@ StepResult CoreSimulation::AnswerWithFaults() {
   for (SampledToken& sampled : answer->sampled) {
     HandleOwner owner = owner_of_handle_[sampled.handle];
     ModelRequest& request = requests_.at(owner.id.value());
-    ModelSequence& sequence = request.sequences[static_cast<size_t>(owner.sequence_index)];
+    // Beams are told at the end: what they have in a row is not known here.
+    ModelSequence& sequence =
+        request.sequences[static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index)];
     if (sequence.is_finished) {
       continue;
     }
@@ -238,6 +251,10 @@ StepResult CoreSimulation::AnswerWithFaults() {
       sampled.token_id = -1;  // what it says is never looked at
       ++sequence.num_non_finite;
       request.had_non_finite = true;
+    } else if (request.is_beam_search()) {
+      if (!request.beams.has_value()) {
+        request.beams.emplace(request.request, limits_);
+      }
     } else {
       sequence.num_non_finite = 0;
     }
@@ -325,29 +342,43 @@ void CoreSimulation::CheckPlan(const StepPlan& plan) {
   Expect(plan.header.group_epoch == group_epoch_, "epoch");
   Trace(DigestOf(plan));
   for (const SequenceIntroduction& introduction : plan.introductions) {
-    Expect(!worker_->IsKnown(introduction.handle), "a handle is introduced when it is free");
+    Expect(MayIntroduce(introduction), "a handle is introduced when it is free, or a beam's");
     CheckIntroduction(introduction);
   }
   for (const SequenceSlice& slice : plan.slices) {
     HandleOwner owner = owner_of_handle_[slice.handle];
     const ModelRequest& request = requests_.at(owner.id.value());
-    Expect(!request.sequences[static_cast<size_t>(owner.sequence_index)].is_finished,
-           "who has finished computes no more");
+    const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
+    Expect(!request.sequences[index].is_finished, "who has finished computes no more");
   }
   CheckOldestComputes(plan);
 }
 
+bool CoreSimulation::MayIntroduce(const SequenceIntroduction& introduction) const {
+  if (!worker_->IsKnown(introduction.handle)) {
+    return true;
+  }
+  const HandleOwner owner = owner_of_handle_[introduction.handle];
+  auto it = requests_.find(owner.id.value());
+  return it != requests_.end() && it->second.is_beam_search() &&
+         introduction.sampling.seed == owner.id.value() &&
+         introduction.sequence_index == owner.sequence_index;
+}
+
 void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction) {
   auto it = requests_.find(introduction.sampling.seed);
-  if (it == requests_.end() || introduction.sequence_index >= it->second.request.num_sequences) {
+  if (it == requests_.end() || introduction.sequence_index >= it->second.request.group_size()) {
     Expect(false, "an introduction is of a known sequence");
     return;
   }
   ModelRequest& request = it->second;
-  const ModelSequence& sequence =
-      request.sequences[static_cast<size_t>(introduction.sequence_index)];
+  const auto index =
+      static_cast<size_t>(request.is_beam_search() ? 0 : introduction.sequence_index);
+  const ModelSequence& sequence = request.sequences[index];
   Expect(!sequence.is_finished, "who has finished is not introduced");
-  Expect(introduction.token_ids == sequence.token_ids, "an introduction repeats the history");
+  const bool is_history = request.beams.has_value() ? request.beams->HadBeam(introduction.token_ids)
+                                                    : introduction.token_ids == sequence.token_ids;
+  Expect(is_history, "an introduction repeats the history");
   Expect(introduction.num_prompt_tokens ==
              static_cast<int32_t>(request.request.prompt_token_ids.size()),
          "the prompt is as long as it was");
@@ -395,8 +426,13 @@ void CoreSimulation::OnToken(const TokenCommitted& event) {
   Expect(!sequence.is_finished, "no token after the end");
   size_t num_output = sequence.token_ids.size() - request.prompt_token_ids.size();
   Expect(event.token_index == static_cast<int32_t>(num_output), "no index missing or doubled");
-  TokenId expected =
-      ExpectedToken(sequence.token_ids, request.sampling.seed, event.sequence_index, kVocabSize);
+  const bool is_beam = it->second.is_beam_search();
+  const TokenId expected =
+      is_beam
+          ? it->second.beams->hypotheses()[static_cast<size_t>(event.sequence_index)].token_ids.at(
+                num_output)
+          : ExpectedToken(
+                sequence.token_ids, request.sampling.seed, event.sequence_index, kVocabSize);
   Expect(event.token_id == expected, "the token follows from the true history");
   sequence.token_ids.push_back(event.token_id);
   Trace(static_cast<uint64_t>(event.token_id));
@@ -412,7 +448,8 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
   ModelRequest& request = it->second;
   ModelSequence& sequence = request.sequences[static_cast<size_t>(event.sequence_index)];
   Expect(!sequence.is_finished, "one end for each sequence");
-  Expect(IsTrueReason(request, sequence, event.reason),
+  Expect(request.is_beam_search() ? IsTrueReasonOfBeams(request, event)
+                                  : IsTrueReason(request, sequence, event.reason),
          "the reason is true: " + std::to_string(static_cast<int>(event.reason)));
   Expect(event.num_output_tokens == static_cast<int32_t>(sequence.token_ids.size() -
                                                          request.request.prompt_token_ids.size()),
@@ -445,6 +482,24 @@ bool CoreSimulation::IsTrueReason(const ModelRequest& request,
   return false;
 }
 
+bool CoreSimulation::IsTrueReasonOfBeams(const ModelRequest& request,
+                                         const SequenceFinished& event) const {
+  if (event.reason == FinishReason::kStop || event.reason == FinishReason::kLength) {
+    const BeamHypothesis& hypothesis =
+        request.beams->hypotheses()[static_cast<size_t>(event.sequence_index)];
+    return hypothesis.has_stopped == (event.reason == FinishReason::kStop) &&
+           event.beam_score == hypothesis.score &&
+           event.num_output_tokens == static_cast<int32_t>(hypothesis.token_ids.size());
+  }
+  if (event.num_output_tokens > 0 || event.beam_score.has_value()) {
+    return false;
+  }
+  if (event.reason == FinishReason::kNonFinite) {
+    return request.had_non_finite;
+  }
+  return IsTrueReason(request, request.sequences.front(), event.reason);
+}
+
 bool CoreSimulation::HasStopped(const ModelRequest& request, const ModelSequence& sequence) const {
   size_t num_output = sequence.token_ids.size() - request.request.prompt_token_ids.size();
   const std::vector<TokenId>& stops = request.request.stop_token_ids;
@@ -465,12 +520,16 @@ bool CoreSimulation::FitsPool(const ModelRequest& request) const {
       request.sequences.begin(), request.sequences.end(), [](const ModelSequence& sequence) {
         return !sequence.is_finished;
       }));
+  num_live = request.is_beam_search() ? request.request.group_size() : num_live;
   int32_t num_tokens = std::min(num_prompt + request.request.max_tokens, limits_.max_model_len);
   return num_prompt < limits_.max_model_len && num_live <= limits_.max_sequences &&
          num_live * DivCeil(num_tokens, limits_.block_size_tokens) < limits_.num_blocks;
 }
 
 bool CoreSimulation::FitsEver(const ModelRequest& request) const {
+  if (request.beams.has_value() && !request.beams->Fits(limits_)) {
+    return false;
+  }
   return FitsPool(request) && std::all_of(request.sequences.begin(),
                                           request.sequences.end(),
                                           [this](const ModelSequence& sequence) {
@@ -482,6 +541,9 @@ bool CoreSimulation::FitsEver(const ModelRequest& request) const {
 
 void CoreSimulation::CheckNobodyIsOverdue() {
   for (const auto& [id, request] : requests_) {
+    if (request.is_beam_search()) {
+      continue;  // its tokens come with its end
+    }
     for (const ModelSequence& sequence : request.sequences) {
       size_t num_prompt = request.request.prompt_token_ids.size();
       bool has_output = sequence.token_ids.size() > num_prompt;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "scheduler/core/scheduler_core.h"
+#include "tests/scheduler/core/beam_oracle.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
 
@@ -61,7 +62,10 @@ class CoreSimulation {
     bool has_computed = false;
     bool lacks_capacity = false;
 
+    std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
+
     bool is_finished() const;
+    bool is_beam_search() const { return request.beam_search.has_value(); }
   };
 
   struct HandleOwner {
@@ -73,6 +77,7 @@ class CoreSimulation {
   void DrawEvent();
   void AddRequest();
   void BeginLikeAnother(Request* request);
+  void AskForBeams(Request* request);
   void Abort();
   void FinishSequence();
   void PassTime();
@@ -86,6 +91,7 @@ class CoreSimulation {
   StepResult AnswerWithFaults();
   void CheckPlan(const StepPlan& plan);
   void CheckIntroduction(const SequenceIntroduction& introduction);
+  bool MayIntroduce(const SequenceIntroduction& introduction) const;
   void CheckOldestComputes(const StepPlan& plan);
   void TakeEvents();
   void OnToken(const TokenCommitted& event);
@@ -93,6 +99,7 @@ class CoreSimulation {
   bool IsTrueReason(const ModelRequest& request,
                     const ModelSequence& sequence,
                     FinishReason reason) const;
+  bool IsTrueReasonOfBeams(const ModelRequest& request, const SequenceFinished& event) const;
   bool HasStopped(const ModelRequest& request, const ModelSequence& sequence) const;
   bool IsFull(const ModelRequest& request, const ModelSequence& sequence) const;
   bool FitsPool(const ModelRequest& request) const;

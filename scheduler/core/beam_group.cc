@@ -1,0 +1,102 @@
+#include "scheduler/core/beam_group.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace quire {
+namespace {
+
+// The sequences become the next live beams.
+void Place(CoreState& state, SequenceGroup& group, const BeamStep& step) {
+  std::vector<Sequence>& sequences = group.sequences();
+  const std::vector<size_t> parents = group.beams->places;
+  std::vector<bool> is_taken(sequences.size(), false);
+  std::vector<size_t> places(step.beams.size(), sequences.size());
+  const auto parent_of = [&](size_t beam) {
+    return parents[static_cast<size_t>(step.beams[beam].parent)];
+  };
+  for (size_t beam = 0; beam < places.size(); ++beam) {
+    if (!is_taken[parent_of(beam)]) {
+      is_taken[parent_of(beam)] = true;
+      places[beam] = parent_of(beam);
+    }
+  }
+  for (size_t place : parents) {
+    if (!is_taken[place]) {
+      state.epoch->kv_cache.Free(sequences[place].table);
+      sequences[place].BecomeIdle();
+    }
+  }
+  for (size_t beam = 0; beam < places.size(); ++beam) {
+    if (places[beam] == sequences.size()) {
+      const auto free = std::find(is_taken.begin(), is_taken.end(), false);
+      places[beam] = static_cast<size_t>(free - is_taken.begin());
+      is_taken[places[beam]] = true;
+      const Sequence& parent = sequences[parent_of(beam)];
+      Sequence& child = sequences[places[beam]];
+      state.epoch->kv_cache.Fork(parent.table, parent.num_computed_tokens(), child.table);
+      child.BecomeForkOf(parent);
+    }
+  }
+  for (size_t beam = 0; beam < places.size(); ++beam) {
+    sequences[places[beam]].CommitForced(step.beams[beam].token_id);
+  }
+  group.beams->places = std::move(places);
+}
+
+void GoOn(CoreState& state, SequenceGroup& group) {
+  std::vector<std::span<const BeamCandidate>> candidates;
+  for (size_t place : group.beams->places) {
+    candidates.push_back(group.sequences()[place].candidates());
+  }
+  const BeamStep& step = group.beams->search.Step(candidates);
+  if (group.beams->search.is_done()) {
+    // There are fewer hypotheses than asked for only where logits were not finite.
+    state.FinishBeamSearch(group, group.beams->search.BestHypotheses(), FinishReason::kNonFinite);
+  } else {
+    Place(state, group, step);
+  }
+}
+
+}  // namespace
+
+BeamSearchParams SearchParamsOf(const Request& request, const StepLimits& limits) {
+  const int64_t room = limits.max_model_len - static_cast<int64_t>(request.prompt_token_ids.size());
+  const auto max_tokens = static_cast<int32_t>(std::min<int64_t>(request.max_tokens, room));
+  return {.num_beams = request.beam_search->num_beams,
+          .num_hypotheses = request.num_sequences,
+          .length_penalty = request.beam_search->length_penalty,
+          .early_stopping = request.beam_search->early_stopping,
+          .max_tokens = max_tokens,
+          .min_tokens = std::min(request.sampling.min_tokens, max_tokens),
+          .stop_token_ids = request.stop_token_ids};
+}
+
+void TakeCandidates(CoreState& state,
+                    SequenceGroup& group,
+                    Sequence& sequence,
+                    const std::vector<TokenLogprob>& top_logprobs) {
+  if (!group.beams.has_value()) {
+    BeamSearchParams params = SearchParamsOf(group.request(), state.epoch->limits);
+    const int32_t max_tokens = params.max_tokens;
+    const auto leader = static_cast<size_t>(sequence.sequence_index());
+    group.beams.emplace(LiveBeams{
+        .search = BeamSearch(std::move(params)), .places = {leader}, .max_tokens = max_tokens});
+  }
+  std::vector<BeamCandidate> candidates;
+  candidates.reserve(top_logprobs.size());
+  for (const TokenLogprob& top : top_logprobs) {
+    candidates.push_back({.token_id = top.token_id, .logprob = top.logprob});
+  }
+  sequence.KeepCandidates(std::move(candidates));
+  const bool all_have_theirs =
+      std::all_of(group.beams->places.begin(), group.beams->places.end(), [&group](size_t place) {
+        return !group.sequences()[place].candidates().empty();
+      });
+  if (all_have_theirs) {
+    GoOn(state, group);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,43 @@
+// BeamOracle is beam search over the tokens of a FakeWorker, made from plain histories: no blocks,
+// no sequences, no steps. What the core does with a request of beam search must come to the same.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_TESTS_SCHEDULER_CORE_BEAM_ORACLE_H_
+#define QUIRE_TESTS_SCHEDULER_CORE_BEAM_ORACLE_H_
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "common/step/step_limits.h"
+#include "scheduler/core/beam_search.h"
+#include "scheduler/core/request.h"
+
+namespace quire {
+
+class BeamOracle {
+ public:
+  // REQUIRES: request.beam_search.
+  BeamOracle(const Request& request, const StepLimits& limits);
+
+  // Best first.
+  const std::vector<BeamHypothesis>& hypotheses() const { return hypotheses_; }
+
+  // Whether the context still holds the longest hypothesis that the search may come to.
+  bool Fits(const StepLimits& limits) const { return max_tokens_ <= limits.max_model_len; }
+
+  // Whether some live beam ever had exactly these tokens, prompt and output.
+  bool HadBeam(std::span<const TokenId> token_ids) const {
+    return beams_.contains({token_ids.begin(), token_ids.end()});
+  }
+
+ private:
+  int32_t max_tokens_ = 0;  // prompt and output
+  std::vector<BeamHypothesis> hypotheses_;
+  std::set<std::vector<TokenId>> beams_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_CORE_BEAM_ORACLE_H_
