@@ -34,6 +34,9 @@ constexpr char kUsage[] =
     --repetition-penalty X --presence-penalty X --frequency-penalty X
     --seed N                         the same seed gives the same tokens
     --n N                            sequences from this prompt
+    --best-of N                      sample N sequences, print the n likeliest
+    --num-beams N                    beam search instead of sampling
+    --length-penalty X --early-stopping false|true|never    of beam search
     --logprobs N                     log-probabilities of the sampled and the N likeliest tokens
     --stop TEXT                      end at this text; may be given several times
     --stop-token-ids 1,2             end at these tokens
@@ -56,6 +59,11 @@ FlagTable GenerateFlags(GenerateOptions& options) {
   flags.Int32List("prompt-token-ids",
                   [&](int32_t id) { request.mutable_token_ids()->add_ids(id); });
   flags.Int32("n", [&](int32_t n) { request.set_n(n); });
+  flags.Int32("best-of", [&](int32_t n) { request.set_best_of(n); });
+  flags.Int32("num-beams", [&](int32_t n) { request.mutable_beam_search()->set_num_beams(n); });
+  flags.Float("length-penalty",
+              [&](float x) { request.mutable_beam_search()->set_length_penalty(x); });
+  flags.Text("early-stopping", [&](const std::string& v) { options.early_stopping = v; });
   flags.Int64("timeout-ms", [&](int64_t n) { request.set_timeout_ms(n); });
   flags.Text("request-id", [&](const std::string& v) { request.set_request_id(v); });
   flags.Int32("logprobs", [&](int32_t n) { request.mutable_response()->set_logprobs(n); });
@@ -73,6 +81,20 @@ FlagTable GenerateFlags(GenerateOptions& options) {
   flags.Int32List("stop-token-ids", [=](int32_t id) { stopping->add_stop_token_ids(id); });
   flags.Switch("ignore-eos", [=] { stopping->set_ignore_eos(true); });
   return flags;
+}
+
+absl::StatusOr<v1::EarlyStopping> ParseEarlyStopping(const std::string& text) {
+  if (text == "false") {
+    return v1::EARLY_STOPPING_UNSPECIFIED;
+  }
+  if (text == "true") {
+    return v1::EARLY_STOPPING_TRUE;
+  }
+  if (text == "never") {
+    return v1::EARLY_STOPPING_NEVER;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--early-stopping: must be false, true or never (got ", text, ")"));
 }
 
 // What one token of a chunk brought. A server that sends no ends, or wrong ones, gives the whole
@@ -132,6 +154,11 @@ absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::st
   if (!options.request.has_text() && !options.request.has_token_ids()) {
     return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
   }
+  if (options.early_stopping.has_value()) {
+    QUIRE_ASSIGN_OR_RETURN(v1::EarlyStopping early_stopping,
+                           ParseEarlyStopping(*options.early_stopping));
+    options.request.mutable_beam_search()->set_early_stopping(early_stopping);
+  }
   return options;
 }
 
@@ -163,6 +190,9 @@ std::string JsonLines(const v1::GenerateResponse& response) {
     if (last && ends_chunk) {
       line["text"] = text + response.finished().text();
       line["finish_reason"] = FinishReasonName(response.finished().reason());
+      if (response.finished().has_score()) {
+        line["score"] = response.finished().score();
+      }
     }
     add(line);
   }

@@ -5,6 +5,7 @@
 #ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
 #define QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace quire {
 struct GenerateOptions {
   std::string server = "127.0.0.1:50051";
   bool json = false;
-  bool echo = false;  // print the prompt before its continuation
+  bool echo = false;                          // print the prompt before its continuation
+  std::optional<std::string> early_stopping;  // of beam search, as given
   v1::GenerateRequest request;
 };
 

@@ -1,5 +1,7 @@
 #include "scheduler/loop/outbox.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -22,12 +24,41 @@ void MoveToBack(std::vector<T>& from, std::vector<T>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
+template <typename T>
+std::vector<T> TakeFront(std::vector<T>& from, size_t count) {
+  count = std::min(count, from.size());
+  const auto end = from.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<T> front(std::make_move_iterator(from.begin()), std::make_move_iterator(end));
+  from.erase(from.begin(), end);
+  return front;
+}
+
+// The first num_tokens tokens of the update, which keeps the others.
+SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens) {
+  SequenceUpdate front;
+  front.sequence_index = update.sequence_index;
+  front.first_position = update.first_position;
+  front.token_ids = TakeFront(update.token_ids, num_tokens);
+  front.logprobs = TakeFront(update.logprobs, num_tokens);
+  front.text_ends = TakeFront(update.text_ends, num_tokens);
+  const size_t text_size = front.text_ends.empty() ? 0 : front.text_ends.back();
+  front.text = update.text.substr(0, text_size);
+  update.text.erase(0, text_size);
+  for (uint32_t& end : update.text_ends) {
+    end -= static_cast<uint32_t>(text_size);
+  }
+  update.first_position += static_cast<int32_t>(num_tokens);
+  return front;
+}
+
 }  // namespace
 
 bool Outbox::Append(SequenceUpdate update, Instant now) {
   const size_t tokens = update.token_ids.size();
   const size_t bytes = BytesOf(update);
-  if (num_tokens_ + tokens > limits_.max_tokens || num_bytes_ + bytes > limits_.max_bytes) {
+  const bool is_too_much =
+      num_tokens_ + tokens > limits_.max_tokens || num_bytes_ + bytes > limits_.max_bytes;
+  if (is_too_much && !update.end.has_value()) {
     return false;
   }
   num_tokens_ += tokens;
@@ -55,8 +86,14 @@ std::optional<SequenceUpdate> Outbox::Take() {
   if (updates_.empty()) {
     return std::nullopt;
   }
-  SequenceUpdate update = std::move(updates_.front());
-  updates_.pop_front();
+  SequenceUpdate& waiting = updates_.front();
+  SequenceUpdate update;
+  if (waiting.token_ids.size() > kMaxTokensPerMessage) {
+    update = SplitFront(waiting, kMaxTokensPerMessage);
+  } else {
+    update = std::move(waiting);
+    updates_.pop_front();
+  }
   num_tokens_ -= update.token_ids.size();
   num_bytes_ -= BytesOf(update);
   sending_ = true;

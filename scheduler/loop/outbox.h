@@ -3,9 +3,9 @@
 // one message, so a slow reader gets fewer and larger ones, never others.
 //
 // Thread safety: not thread-safe; the stream guards it with its own lock.
-// Invariants:    at most max_tokens tokens and max_bytes bytes wait; for each sequence, tokens
-// leave
-//                in the order they came.
+// Invariants:    at most max_tokens tokens and max_bytes bytes wait, beside the ends of sequences,
+//                which are always taken: nothing comes behind them. For each sequence, tokens leave
+//                in the order they came, at most kMaxTokensPerMessage in a message.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
 #define QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -20,6 +20,9 @@
 
 namespace quire {
 
+// Keeps a message with logprobs far below what clients accept by default, 4 MiB.
+inline constexpr size_t kMaxTokensPerMessage = 1024;
+
 struct OutboxLimits {
   size_t max_tokens = 4096;
   size_t max_bytes = 1 << 20;  // text, logprobs and ids
@@ -29,7 +32,7 @@ class Outbox {
  public:
   explicit Outbox(const OutboxLimits& limits) : limits_(limits) {}
 
-  // False, and the update is dropped, when it would exceed a limit.
+  // False, and the update is dropped, when it would exceed a limit and has no end.
   [[nodiscard]] bool Append(SequenceUpdate update, Instant now);
 
   // The next message to send, or nothing. The one before counts as sent from here on only when

@@ -70,6 +70,7 @@ void OutputRouter::Open(const Request& request,
   open->num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids.size());
   open->arrival = request.arrival;
   open->sequences.resize(static_cast<size_t>(request.num_sequences));
+  open->is_held = output.num_best.has_value();
   const bool makes_text = output.return_text || output.stop_matcher.has_value();
   for (size_t i = 0; i < open->sequences.size(); ++i) {
     SequenceOutput& sequence = open->sequences[i];
@@ -121,9 +122,10 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
     return;  // behind a stop string
   }
   QUIRE_CHECK_EQ(token.token_index, sequence.num_tokens);
-  MarkTouched(token.request_id, sequence);
+  MarkTouched(token.request_id, request, sequence);
   ObserveToken(request, sequence, now);
   ++sequence.num_tokens;
+  sequence.sum_logprobs += double{token.logprob};
   sequence.update.token_ids.push_back(token.token_id);
   if (request.options.return_logprobs) {
     sequence.update.logprobs.push_back({token.logprob, token.top_logprobs});
@@ -183,11 +185,12 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
   const bool ended_well =
       finished.reason == FinishReason::kStop || finished.reason == FinishReason::kLength;
   if (!sequence.ended && ended_well) {
-    MarkTouched(finished.request_id, sequence);
+    MarkTouched(finished.request_id, request, sequence);
     EndSequence(request,
                 sequence,
                 finished.reason == FinishReason::kStop ? SequenceEnd::Reason::kStop
                                                        : SequenceEnd::Reason::kLength);
+    sequence.update.end->score = finished.beam_score;
   } else if (!sequence.ended && request.end_status.ok()) {
     request.end_status = StatusOf(finished.reason, request.abort_status);
   }
@@ -196,6 +199,9 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
     request.outcome = OutcomeOf(finished.reason);
   }
   if (finished.is_last_of_request) {
+    if (request.is_held && request.end_status.ok()) {
+      ReleaseBest(finished.request_id, request);
+    }
     FlushTouched(now, published);
     Close(finished.request_id, request, now);
   }
@@ -212,11 +218,31 @@ void OutputRouter::ObserveToken(RequestOutput& request, SequenceOutput& sequence
   sequence.last_token = now;
 }
 
-void OutputRouter::MarkTouched(RequestId id, SequenceOutput& sequence) {
-  if (!sequence.has_update) {
-    sequence.has_update = true;
-    sequence.update.first_position = sequence.num_tokens;
+void OutputRouter::MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence) {
+  if (sequence.has_update) {
+    return;
+  }
+  sequence.has_update = true;
+  sequence.update.first_position = sequence.num_tokens;
+  if (!request.is_held) {
     touched_.push_back({id, sequence.update.sequence_index});
+  }
+}
+
+void OutputRouter::ReleaseBest(RequestId id, RequestOutput& request) {
+  std::vector<SequenceOutput*> ranked;
+  for (SequenceOutput& sequence : request.sequences) {
+    // Every sequence has a token: no end comes before the first.
+    sequence.update.end->score = static_cast<float>(sequence.sum_logprobs / sequence.num_tokens);
+    ranked.push_back(&sequence);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto* a, const auto* b) {
+    return *a->update.end->score > *b->update.end->score;
+  });
+  for (int32_t rank = 0; rank < *request.options.num_best; ++rank) {
+    SequenceOutput& sequence = *ranked[static_cast<size_t>(rank)];
+    touched_.push_back({id, sequence.update.sequence_index});
+    sequence.update.sequence_index = rank;
   }
 }
 

@@ -2,7 +2,8 @@
 // ids become text, and stop strings are looked for: one that is found ends its sequence, which the
 // router reports back, because only the core ends sequences.
 //
-// A stream gets at most one update per sequence and call of Publish.
+// A stream gets at most one update per sequence and call of Publish. With best_of nothing is sent
+// before every sequence has ended: the best are chosen then, and numbered from 0.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    positions of a sequence are handed to its stream as 0, 1, 2, ...; a stream is
@@ -40,6 +41,7 @@ struct OutputOptions {
   bool return_text = true;               // false: text is made only to find stop strings
   bool skip_special_tokens = true;
   bool return_logprobs = false;
+  std::optional<int32_t> num_best;          // of best_of: only so many sequences are sent
   std::vector<std::string> stop_strings;    // for matched_stop
   std::optional<StopMatcher> stop_matcher;  // for stop_strings; none without them
 };
@@ -85,6 +87,7 @@ class OutputRouter {
     std::optional<Detokenizer> detokenizer;
     std::optional<StopMatcher> stop_matcher;
     int32_t num_tokens = 0;
+    double sum_logprobs = 0.0;
     Instant last_token = 0;
     bool ended = false;
     SequenceUpdate update;  // of the present Publish
@@ -99,6 +102,7 @@ class OutputRouter {
     bool has_first_token = false;
     bool overflowed = false;  // output was dropped: nothing more is written
     std::vector<SequenceOutput> sequences;
+    bool is_held = false;       // best_of: updates grow until the end
     absl::Status abort_status;  // OK until somebody aborts
     absl::Status end_status;    // the first sequence that ended badly decides
     RequestOutcome outcome = RequestOutcome::kStop;
@@ -110,7 +114,9 @@ class OutputRouter {
   std::string TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token);
   void EndSequence(RequestOutput& request, SequenceOutput& sequence, SequenceEnd::Reason reason);
   void ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now);
-  void MarkTouched(RequestId id, SequenceOutput& sequence);
+  void MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence);
+  // Of a held request whose sequences have all ended: the updates of the best are to be written.
+  void ReleaseBest(RequestId id, RequestOutput& request);
   void FlushTouched(Instant now, Published& published);
   void Close(RequestId id, RequestOutput& request, Instant now);
 

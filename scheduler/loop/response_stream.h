@@ -32,6 +32,7 @@ struct SequenceEnd {
   std::string matched_stop;  // the stop string, if one ended the sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
+  std::optional<float> score;  // of beam search and best_of
 };
 
 // New output of one sequence: consecutive tokens, then perhaps its end.

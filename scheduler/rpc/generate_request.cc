@@ -1,6 +1,7 @@
 #include "scheduler/rpc/generate_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,17 @@ absl::Status NoTokenizer(std::string_view field) {
 bool IsIdCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
          c == '_' || c == '-';
+}
+
+EarlyStopping EarlyStoppingOf(v1::EarlyStopping value) {
+  switch (value) {
+    case v1::EARLY_STOPPING_TRUE:
+      return EarlyStopping::kTrue;
+    case v1::EARLY_STOPPING_NEVER:
+      return EarlyStopping::kNever;
+    default:
+      return EarlyStopping::kFalse;
+  }
 }
 
 absl::Status SetPromptSource(const v1::GenerateRequest& message,
@@ -93,17 +105,101 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
   return Validate(params, rules.model->config.vocab_size);
 }
 
+// Of best_of the mean log-probability decides, which the worker must tell.
+absl::Status SetBestOf(const v1::GenerateRequest& message, GenerateSpec* spec) {
+  const int32_t n = spec->request.num_sequences;
+  const int32_t best_of = message.has_best_of() ? message.best_of() : n;
+  if (best_of < n || best_of > kMaxSequencesPerRequest) {
+    return InvalidArgument(
+        "BEST_OF_RANGE",
+        OutOf("best_of", "must be in [n, limit]", best_of, kMaxSequencesPerRequest));
+  }
+  spec->request.num_sequences = best_of;
+  if (best_of > n) {
+    spec->output.num_best = n;
+    spec->request.sampling.num_logprobs = std::max(spec->request.sampling.num_logprobs, 0);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* spec) {
   const int32_t n = message.has_n() ? message.n() : 1;
   if (n < 1 || n > kMaxSequencesPerRequest) {
     return InvalidArgument("N_RANGE",
                            OutOf("n", "must be in [1, limit]", n, kMaxSequencesPerRequest));
   }
-  if (n > 1 && spec->request.sampling.is_greedy()) {
-    return InvalidArgument("N_NEEDS_SAMPLING",
-                           "n: more than one sequence needs a temperature above 0");
-  }
   spec->request.num_sequences = n;
+  QUIRE_RETURN_IF_ERROR(SetBestOf(message, spec));
+  if (spec->request.num_sequences > 1 && spec->request.sampling.is_greedy() &&
+      !message.has_beam_search()) {
+    return InvalidArgument("N_NEEDS_SAMPLING",
+                           "n: more than one sequence needs a temperature above 0 or beam search");
+  }
+  return absl::OkStatus();
+}
+
+// Beam search ranks what the model itself finds likely.
+absl::Status SetBeamSampling(const v1::GenerateRequest& message,
+                             const RequestRules& rules,
+                             GenerateSpec* spec) {
+  const v1::SamplingParams& asked = message.sampling();
+  const std::pair<bool, std::string_view> conflicts[] = {
+      {asked.has_temperature() && asked.temperature() > 0.0F, "sampling.temperature"},
+      {asked.has_top_k() && asked.top_k() != 0, "sampling.top_k"},
+      {asked.has_top_p(), "sampling.top_p"},
+      {asked.has_min_p(), "sampling.min_p"},
+      {asked.has_repetition_penalty(), "sampling.repetition_penalty"},
+      {asked.has_presence_penalty(), "sampling.presence_penalty"},
+      {asked.has_frequency_penalty(), "sampling.frequency_penalty"},
+      {asked.logit_bias_size() > 0, "sampling.logit_bias"},
+      {message.stopping().stop_size() > 0, "stopping.stop"},
+      {message.response().has_logprobs(), "response.logprobs"},
+      {message.has_best_of(), "best_of"},
+  };
+  for (const auto& [is_set, field] : conflicts) {
+    if (is_set) {
+      return InvalidArgument("CONFLICTING_FIELDS",
+                             absl::StrCat(ToAbsl(field), ": does not go with beam_search"));
+    }
+  }
+  spec->request.sampling.temperature = 0.0F;
+  spec->request.sampling.seed = asked.has_seed() ? asked.seed() : rules.fresh_seed;
+  return absl::OkStatus();
+}
+
+absl::Status SetBeamSearch(const v1::BeamSearch& asked,
+                           const RequestRules& rules,
+                           GenerateSpec* spec) {
+  Request& request = spec->request;
+  const int32_t num_beams = asked.num_beams();
+  if (num_beams < std::max(1, request.num_sequences) || num_beams > BeamSearchParams::kMaxBeams) {
+    return InvalidArgument("BEAM_SEARCH",
+                           OutOf("beam_search.num_beams",
+                                 "must be in [n, limit]",
+                                 num_beams,
+                                 BeamSearchParams::kMaxBeams));
+  }
+  const double penalty = asked.has_length_penalty() ? double{asked.length_penalty()} : 1.0;
+  if (!(std::abs(penalty) <= BeamSearchParams::kMaxLengthPenalty)) {  // NaN is refused as well
+    return InvalidArgument("BEAM_SEARCH", "beam_search.length_penalty: must be in [-5, 5]");
+  }
+  if (!v1::EarlyStopping_IsValid(asked.early_stopping())) {
+    return InvalidArgument("ENUM_VALUE", "beam_search.early_stopping: unknown value");
+  }
+  const auto num_stops = static_cast<int32_t>(request.stop_token_ids.size());
+  const int32_t max_candidates =
+      std::min(BeamSearchParams::kMaxCandidates, rules.model->config.vocab_size);
+  if (num_beams + num_stops > max_candidates) {
+    return InvalidArgument("BEAM_SEARCH",
+                           OutOf("beam_search.num_beams",
+                                 "too many beams and stop tokens together",
+                                 num_beams + num_stops,
+                                 max_candidates));
+  }
+  request.beam_search = {.num_beams = num_beams,
+                         .length_penalty = penalty,
+                         .early_stopping = EarlyStoppingOf(asked.early_stopping())};
+  request.sampling.num_logprobs = num_beams + num_stops;
   return absl::OkStatus();
 }
 
@@ -276,11 +372,18 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));
-  QUIRE_RETURN_IF_ERROR(SetSampling(message, rules, &spec));
+  if (message.has_beam_search()) {
+    QUIRE_RETURN_IF_ERROR(SetBeamSampling(message, rules, &spec));
+  } else {
+    QUIRE_RETURN_IF_ERROR(SetSampling(message, rules, &spec));
+  }
   QUIRE_RETURN_IF_ERROR(SetNumSequences(message, &spec));
   QUIRE_RETURN_IF_ERROR(SetStopStrings(message.stopping(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetStopTokens(message.stopping(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetLengths(message.stopping(), rules, &spec));
+  if (message.has_beam_search()) {
+    QUIRE_RETURN_IF_ERROR(SetBeamSearch(message.beam_search(), rules, &spec));
+  }
   QUIRE_RETURN_IF_ERROR(SetOutput(message.response(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetCaching(message, &spec));
   if (message.has_timeout_ms()) {

@@ -74,16 +74,17 @@ class Process:
 class Server:
     """A scheduler and its worker. `with Server(...) as server:` stops both."""
 
-    def __init__(self, *scheduler_flags, worker_flags=(), with_worker=True):
+    def __init__(self, *scheduler_flags, worker_flags=(), with_worker=True, model=MODEL):
         self._folder = tempfile.TemporaryDirectory(prefix="quire-test-")
         self.worker_address = "unix:" + os.path.join(self._folder.name, "worker.sock")
+        self._model = model
         self._worker_flags = list(worker_flags)
         self.worker = None
         self.scheduler = None
         try:
             if with_worker:
                 self.start_worker()
-            self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", MODEL,
+            self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", model,
                                       "--workers", self.worker_address, "--port=0",
                                       "--http-port=0", *scheduler_flags])
             # The ready line comes when a worker is there; this one as soon as both ports listen.
@@ -96,7 +97,7 @@ class Server:
             raise
 
     def start_worker(self):
-        self.worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen",
+        self.worker = Process([os.path.join(BIN, "quire_worker"), "--model", self._model, "--listen",
                                self.worker_address, *self._worker_flags])
         self.worker.wait_for(r"^quire_worker: ready ")
 

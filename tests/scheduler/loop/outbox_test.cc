@@ -46,6 +46,53 @@ TEST(OutboxTest, TokensThatPileUpLeaveAsOneMessagePerSequence) {
   EXPECT_FALSE(outbox.Take().has_value());
 }
 
+TEST(OutboxTest, TheEndOfASequenceIsTakenWhateverWaits) {
+  Outbox outbox({.max_tokens = 2, .max_bytes = 1000});
+  EXPECT_FALSE(outbox.Append(Tokens(0, 0, {1, 2, 3}), 10));
+  SequenceUpdate last = Tokens(0, 0, {1, 2, 3});
+  last.end.emplace();
+
+  EXPECT_TRUE(outbox.Append(std::move(last), 10));
+
+  EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(1, 2, 3));
+}
+
+TEST(OutboxTest, ALongUpdateLeavesInPieces) {
+  Outbox outbox({});
+  const size_t num_tokens = 2 * kMaxTokensPerMessage + 1;
+  SequenceUpdate all = Tokens(3, 7, {});
+  for (size_t i = 0; i < num_tokens; ++i) {
+    all.token_ids.push_back(static_cast<TokenId>(i));
+    all.text += i % 2 == 0 ? "ab" : "c";
+    all.text_ends.push_back(static_cast<uint32_t>(all.text.size()));
+    all.logprobs.push_back({.logprob = -static_cast<float>(i), .top = {}});
+  }
+  all.end.emplace();
+  const std::string text = all.text;
+  ASSERT_TRUE(outbox.Append(std::move(all), 10));
+
+  std::string taken;
+  int32_t position = 7;
+  for (size_t size : {kMaxTokensPerMessage, kMaxTokensPerMessage, size_t{1}}) {
+    const auto piece = outbox.Take();
+    ASSERT_TRUE(piece.has_value());
+    EXPECT_EQ(piece->sequence_index, 3);
+    EXPECT_EQ(piece->first_position, position);
+    ASSERT_EQ(piece->token_ids.size(), size);
+    ASSERT_EQ(piece->text_ends.size(), size);
+    ASSERT_EQ(piece->logprobs.size(), size);
+    EXPECT_EQ(piece->token_ids[0], position - 7);
+    EXPECT_EQ(piece->logprobs[0].logprob, -static_cast<float>(position - 7));
+    EXPECT_EQ(piece->text_ends[0], position % 2 == 1 ? 2U : 1U);
+    EXPECT_EQ(piece->text_ends.back(), piece->text.size());
+    EXPECT_EQ(piece->end.has_value(), size == 1);
+    taken += piece->text;
+    position += static_cast<int32_t>(size);
+  }
+  EXPECT_EQ(taken, text);
+  EXPECT_TRUE(outbox.empty());
+}
+
 TEST(OutboxTest, TokensThatComeWhileOneMessageIsOnItsWayMakeAnother) {
   Outbox outbox({});
   ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}), 10));

@@ -83,6 +83,56 @@ TEST_F(OutputRouterTest, OneUpdatePerSequenceAndPublish) {
   EXPECT_EQ(updates[2].first_position, 2);
 }
 
+TEST_F(OutputRouterTest, OfBestOfOnlyTheBestAreSentOnceAllHaveEnded) {
+  options_.num_best = 2;
+  auto stream = Open(/*num_sequences=*/3);
+  const auto likely = [](TokenCommitted token, float logprob) {
+    token.logprob = logprob;
+    return token;
+  };
+
+  Publish({likely(Token(0, 0, 0), -3.0F), likely(Token(0, 1, 1), -1.0F)});
+  Publish({likely(Token(0, 2, 2), -4.0F), Finished(FinishReason::kLength, 2, false)});
+  Publish({likely(Token(1, 3, 0), -0.5F), Finished(FinishReason::kStop, 0, false)});
+  EXPECT_THAT(stream->updates(), IsEmpty());
+  Publish({likely(Token(1, 4, 1), -2.0F), Finished(FinishReason::kLength, 1, true)});
+
+  // Means: -1.75, -1.5, -4.
+  const auto updates = stream->updates();
+  ASSERT_THAT(updates, SizeIs(2));
+  EXPECT_EQ(updates[0].sequence_index, 0);
+  EXPECT_THAT(updates[0].token_ids, ElementsAre(1, 4));
+  EXPECT_EQ(updates[0].text, "be");
+  EXPECT_EQ(updates[0].end->score, -1.5F);
+  EXPECT_EQ(updates[0].end->reason, SequenceEnd::Reason::kLength);
+  EXPECT_EQ(updates[1].sequence_index, 1);
+  EXPECT_THAT(updates[1].token_ids, ElementsAre(0, 3));
+  EXPECT_EQ(updates[1].end->score, -1.75F);
+  EXPECT_EQ(updates[1].end->num_output_tokens, 2);
+  EXPECT_TRUE(stream->WaitForEnd().ok());
+}
+
+TEST_F(OutputRouterTest, OfBestOfNothingIsSentWhenOneEndsBadly) {
+  options_.num_best = 1;
+  auto stream = Open(/*num_sequences=*/2);
+
+  Publish({Token(0, 0, 0), Token(0, 1, 1), Finished(FinishReason::kNonFinite, 1, false)});
+  Publish({Finished(FinishReason::kLength, 0, true)});
+
+  EXPECT_THAT(stream->updates(), IsEmpty());
+  EXPECT_EQ(ReasonOf(stream->WaitForEnd()), "NON_FINITE_LOGITS");
+}
+
+TEST_F(OutputRouterTest, TheScoreOfABeamComesWithItsEnd) {
+  auto stream = Open();
+  SequenceFinished finished = Finished(FinishReason::kStop);
+  finished.beam_score = -0.25F;
+
+  Publish({Token(0, 0), finished});
+
+  EXPECT_EQ(stream->updates().at(0).end->score, -0.25F);
+}
+
 TEST_F(OutputRouterTest, TheEndComesWithTheLastToken) {
   auto stream = Open();
 

@@ -226,6 +226,77 @@ std::vector<BadRequest> BadStopping() {
       {"B041_ZeroN", "N_RANGE", [](R& r) { r.set_n(0); }},
       {"B041_NegativeN", "N_RANGE", [](R& r) { r.set_n(-1); }},
       {"B042_LargeN", "N_RANGE", [](R& r) { r.set_n(17); }},
+      {"BestOfBelowN",
+       "BEST_OF_RANGE",
+       [](R& r) {
+         r.set_n(3);
+         r.set_best_of(2);
+       }},
+      {"LargeBestOf", "BEST_OF_RANGE", [](R& r) { r.set_best_of(17); }},
+      {"GreedyBestOf",
+       "N_NEEDS_SAMPLING",
+       [](R& r) {
+         r.set_best_of(2);
+         r.mutable_sampling()->set_temperature(0);
+       }},
+      {"NoBeams", "BEAM_SEARCH", [](R& r) { r.mutable_beam_search(); }},
+      {"ManyBeams", "BEAM_SEARCH", [](R& r) { r.mutable_beam_search()->set_num_beams(11); }},
+      {"FewerBeamsThanN",
+       "BEAM_SEARCH",
+       [](R& r) {
+         r.set_n(3);
+         r.mutable_beam_search()->set_num_beams(2);
+       }},
+      {"BeamsAndManyStopTokens",
+       "BEAM_SEARCH",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(10);
+         for (int32_t id = 0; id < 11; ++id) {
+           r.mutable_stopping()->add_stop_token_ids(id);
+         }
+       }},
+      {"NanLengthPenalty",
+       "BEAM_SEARCH",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_beam_search()->set_length_penalty(std::nanf(""));
+       }},
+      {"LargeLengthPenalty",
+       "BEAM_SEARCH",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_beam_search()->set_length_penalty(-5.5F);
+       }},
+      {"UnknownEarlyStopping",
+       "ENUM_VALUE",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_beam_search()->set_early_stopping(static_cast<v1::EarlyStopping>(7));
+       }},
+      {"BeamsThatSample",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_sampling()->set_temperature(0.5F);
+       }},
+      {"BeamsWithStopStrings",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_stopping()->add_stop(std::string(1, 'x'));
+       }},
+      {"BeamsWithLogprobs",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_response()->set_logprobs(1);
+       }},
+      {"BeamsWithBestOf",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.set_best_of(2);
+       }},
       {"B043_GreedyN",
        "N_NEEDS_SAMPLING",
        [](R& r) {
