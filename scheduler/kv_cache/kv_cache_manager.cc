@@ -1,6 +1,7 @@
 #include "scheduler/kv_cache/kv_cache_manager.h"
 
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -128,29 +129,33 @@ void KvCacheManager::Free(BlockTable& table) {
 bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders) {
-  std::map<BlockId, BlockId> host_of;  // both by number in their pools
+  std::map<BlockId, HostBlockId> host_of = LeavingIn(step_id);
+  std::set<BlockId> to_copy;
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.host_table->empty());
     for (BlockId block_id : tables.table->block_ids_) {
-      host_of.emplace(block_id, kNullBlockId);
+      if (host_of.count(block_id) == 0) {
+        to_copy.insert(block_id);
+      }
     }
   }
-  std::vector<BlockId> taken;
-  if (!host_pool_.Allocate(static_cast<int32_t>(host_of.size()), taken)) {
+  std::vector<BlockId> taken;  // by number in the host pool
+  if (!host_pool_.Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
     return false;
   }
   auto next = taken.begin();
-  for (auto& [block_id, host_block] : host_of) {
-    host_block = *next++;
-    orders.push_back({.block = block_id, .host_block = host_block - 1});
+  for (BlockId block_id : to_copy) {
+    const SwappedBlock copy = {.block = block_id, .host_block = *next++ - 1};
+    host_of.emplace(block_id, copy.host_block);
+    orders.push_back(copy);
     pool_.Touch(block_id);  // the copy reads it
-    leaving_.push_back({.step_id = step_id, .block_id = block_id});
+    leaving_.push_back({.step_id = step_id, .copy = copy});
   }
   for (const SwapTables& tables : group) {
     for (BlockId block_id : tables.table->block_ids_) {
-      const BlockId host_block = host_of.at(block_id);
-      host_pool_.Touch(host_block);
-      tables.host_table->host_block_ids_.push_back(host_block - 1);
+      const HostBlockId host_block = host_of.at(block_id);
+      host_pool_.Touch(InPool(host_block));
+      tables.host_table->host_block_ids_.push_back(host_block);
     }
     tables.host_table->num_tokens_ = tables.table->num_tokens_;
     Free(*tables.table);
@@ -159,6 +164,22 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     host_pool_.Free(host_block);  // the reference of Allocate; each table has its own now
   }
   return true;
+}
+
+std::map<BlockId, HostBlockId> KvCacheManager::LeavingIn(uint64_t step_id) const {
+  std::map<BlockId, HostBlockId> host_of;
+  for (auto it = leaving_.rbegin(); it != leaving_.rend() && it->step_id == step_id; ++it) {
+    host_of.emplace(it->copy.block, it->copy.host_block);
+  }
+  return host_of;
+}
+
+std::map<HostBlockId, BlockId> KvCacheManager::ArrivingIn(uint64_t step_id) const {
+  std::map<HostBlockId, BlockId> block_of;
+  for (auto it = arriving_.rbegin(); it != arriving_.rend() && it->step_id == step_id; ++it) {
+    block_of.emplace(it->copy.host_block, it->copy.block);
+  }
+  return block_of;
 }
 
 SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const {
@@ -184,24 +205,34 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
 bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
-  std::vector<BlockId> taken;
-  if (!pool_.Allocate(NeedToSwapIn(group).num_blocks, taken)) {
-    return false;
-  }
-  std::map<HostBlockId, BlockId> block_of;
+  std::map<HostBlockId, BlockId> block_of = ArrivingIn(step_id);
+  std::set<HostBlockId> to_copy;
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.table->empty());
     for (HostBlockId host_block : tables.host_table->host_block_ids_) {
-      auto [place, is_new] = block_of.emplace(host_block, kNullBlockId);
-      if (is_new) {
-        place->second = taken[block_of.size() - 1];
-        cache_.Erase(place->second);
-        orders.push_back({.block = place->second, .host_block = host_block});
-        host_pool_.Touch(InPool(host_block));  // the copy reads it
-        arriving_.push_back({.step_id = step_id, .block_id = InPool(host_block)});
+      if (block_of.count(host_block) == 0) {
+        to_copy.insert(host_block);
       }
-      pool_.Touch(place->second);
-      tables.table->block_ids_.push_back(place->second);
+    }
+  }
+  std::vector<BlockId> taken;
+  if (!pool_.Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
+    return false;
+  }
+  auto next = taken.begin();
+  for (HostBlockId host_block : to_copy) {
+    const SwappedBlock copy = {.block = *next++, .host_block = host_block};
+    block_of.emplace(host_block, copy.block);
+    cache_.Erase(copy.block);
+    orders.push_back(copy);
+    host_pool_.Touch(InPool(host_block));  // the copy reads it
+    arriving_.push_back({.step_id = step_id, .copy = copy});
+  }
+  for (const SwapTables& tables : group) {
+    for (HostBlockId host_block : tables.host_table->host_block_ids_) {
+      const BlockId block_id = block_of.at(host_block);
+      pool_.Touch(block_id);
+      tables.table->block_ids_.push_back(block_id);
     }
     tables.table->num_tokens_ = tables.host_table->num_tokens_;
     num_stored_tokens_ += tables.table->num_tokens_;
@@ -223,10 +254,10 @@ void KvCacheManager::Free(HostTable& host_table) {
 
 void KvCacheManager::OnSwapsDone(uint64_t step_id) {
   for (; !leaving_.empty() && leaving_.front().step_id <= step_id; leaving_.pop_front()) {
-    pool_.Free(leaving_.front().block_id);
+    pool_.Free(leaving_.front().copy.block);
   }
   for (; !arriving_.empty() && arriving_.front().step_id <= step_id; arriving_.pop_front()) {
-    host_pool_.Free(arriving_.front().block_id);
+    host_pool_.Free(InPool(arriving_.front().copy.host_block));
   }
 }
 
@@ -254,7 +285,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   // A block is referenced once for each table entry that names it, and for a copy that reads it.
   // (I1)
   for (const UnderWay& leaving : leaving_) {
-    ++num_entries[static_cast<size_t>(leaving.block_id)];
+    ++num_entries[static_cast<size_t>(leaving.copy.block)];
   }
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);
@@ -270,7 +301,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
     }
   }
   for (const UnderWay& arriving : arriving_) {
-    ++num_host_entries[static_cast<size_t>(arriving.block_id)];
+    ++num_host_entries[static_cast<size_t>(InPool(arriving.copy.host_block))];
   }
   for (BlockId host_block = 1; host_block < host_pool_.num_blocks(); ++host_block) {
     QUIRE_CHECK_EQ(host_pool_.ref_count(host_block),

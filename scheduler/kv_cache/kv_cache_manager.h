@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -110,8 +111,9 @@ class KvCacheManager {
   void Unpublish(const BlockTable& table);
 
   // The tables move to host memory in step step_id; appends what the worker has to copy, each
-  // shared block once. The blocks are free when OnSwapsDone has named the step. False, and nothing
-  // has changed, when too few host blocks are free. REQUIRES: host tables are empty.
+  // shared block once, also when another group takes it along in this step. The blocks are free
+  // when OnSwapsDone has named the step. False, and nothing has changed, when too few host blocks
+  // are free. REQUIRES: host tables are empty.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -150,6 +152,8 @@ class KvCacheManager {
   const BlockPool& host_pool() const { return host_pool_; }
   // Blocks that are found by their contents, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
+  // What the block is found by, if by anything.
+  std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
   // Aborts with the broken invariant; tables are all the tables in use, in any order.
   // O(blocks + table entries).
@@ -157,20 +161,24 @@ class KvCacheManager {
                        std::span<const HostTable* const> host_tables = {}) const;
 
  private:
-  // A block, or a host block by its number in host_pool_, that a copy of a step still reads.
+  // A copy of a step that is not done. What it reads is referenced.
   struct UnderWay {
     uint64_t step_id = 0;
-    BlockId block_id = kNullBlockId;
+    SwappedBlock copy;
   };
 
   // Host blocks are numbered from 0, blocks of a pool from 1.
   static BlockId InPool(HostBlockId host_block) { return host_block + 1; }
 
+  // What this step copies already, for other groups: by block, or by host block.
+  std::map<BlockId, HostBlockId> LeavingIn(uint64_t step_id) const;
+  std::map<HostBlockId, BlockId> ArrivingIn(uint64_t step_id) const;
+
   BlockPool pool_;
   BlockPool host_pool_;
   PrefixCache cache_;
-  std::deque<UnderWay> leaving_;   // blocks, in order of steps
-  std::deque<UnderWay> arriving_;  // host blocks, likewise
+  std::deque<UnderWay> leaving_;   // to host memory, in order of steps
+  std::deque<UnderWay> arriving_;  // likewise, on the way back
   int32_t block_size_tokens_;
   int64_t num_stored_tokens_ = 0;
 };

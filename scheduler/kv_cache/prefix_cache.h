@@ -33,8 +33,9 @@ class PrefixCache {
   // The block is about to hold something else. Nothing when it was not listed.
   void Erase(BlockId block_id);
 
-  bool Contains(BlockId block_id) const {
-    return hash_of_[static_cast<size_t>(block_id)].has_value();
+  // What the block is listed under, if it is.
+  const std::optional<BlockHash>& HashOf(BlockId block_id) const {
+    return hash_of_[static_cast<size_t>(block_id)];
   }
   int32_t size() const { return static_cast<int32_t>(block_of_.size()); }
 

@@ -369,6 +369,57 @@ TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   Check();
 }
 
+// Two groups share the block of their common beginning, and leave and return in one step each.
+TEST_F(SwapManagerTest, ABlockThatTwoGroupsShareIsCopiedOnceInAStep) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  manager_.Fork(a_, 4, b_);
+  ASSERT_TRUE(manager_.Append(b_, 1).has_value());
+  const std::vector<SwapTables> first = {{&a_, &host_a_}};
+  const std::vector<SwapTables> second = {{&b_, &host_b_}};
+
+  ASSERT_TRUE(manager_.SwapOut(first, 5, orders_));
+  ASSERT_TRUE(manager_.SwapOut(second, 5, orders_));
+
+  ASSERT_EQ(orders_.size(), 2U);
+  EXPECT_NE(orders_[0].block, orders_[1].block);
+  EXPECT_EQ(host_a_.host_block_ids()[0], host_b_.host_block_ids()[0]);
+  Check();
+  manager_.OnSwapsDone(5);
+  EXPECT_EQ(manager_.num_free_blocks(), 6);
+  orders_.clear();
+
+  ASSERT_TRUE(manager_.SwapIn(first, 6, orders_));
+  ASSERT_TRUE(manager_.SwapIn(second, 6, orders_));
+
+  ASSERT_EQ(orders_.size(), 2U);
+  EXPECT_NE(orders_[0].host_block, orders_[1].host_block);
+  EXPECT_EQ(a_[0], b_[0]);
+  Check();
+  manager_.OnSwapsDone(6);
+  EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
+}
+
+// In different steps each takes its own copy: what the first brought may be gone.
+TEST_F(SwapManagerTest, ABlockIsCopiedAgainInALaterStep) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  manager_.Fork(a_, 4, b_);
+  const std::vector<SwapTables> first = {{&a_, &host_a_}};
+  const std::vector<SwapTables> second = {{&b_, &host_b_}};
+
+  ASSERT_TRUE(manager_.SwapOut(first, 5, orders_));
+  ASSERT_TRUE(manager_.SwapOut(second, 6, orders_));
+
+  ASSERT_EQ(orders_.size(), 2U);
+  EXPECT_EQ(orders_[0].block, orders_[1].block);
+  EXPECT_NE(orders_[0].host_block, orders_[1].host_block);
+  Check();
+  manager_.OnSwapsDone(5);
+  EXPECT_EQ(manager_.num_free_blocks(), 5);
+  manager_.OnSwapsDone(6);
+  EXPECT_EQ(manager_.num_free_blocks(), 6);
+  Check();
+}
+
 TEST_F(SwapManagerTest, AllButOneHolderOfATailWillCopyIt) {
   ASSERT_TRUE(manager_.Append(a_, 10).has_value());
   manager_.Fork(a_, 10, b_);
