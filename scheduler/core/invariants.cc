@@ -1,6 +1,8 @@
 #include "scheduler/core/invariants.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "common/base/check.h"
@@ -80,6 +82,35 @@ void CheckQueues(const CoreState& state) {
       static_cast<size_t>(std::count_if(state.groups.begin(), state.groups.end(), has_deadline)));
 }
 
+void CheckCachedBlocks(const CoreState& state,
+                       const SequenceGroup& group,
+                       const Sequence& sequence) {
+  if (sequence.block_hashes.empty() || group.IsIdle(sequence)) {
+    return;
+  }
+  // A block is found by the name of the tokens that lie in it, and of all before them. (I8)
+  const KvCacheManager& kv_cache = state.epoch->kv_cache;
+  const auto block_size = static_cast<size_t>(kv_cache.block_size_tokens());
+  const auto num_full = static_cast<size_t>(sequence.table.num_tokens()) / block_size;
+  const std::vector<BlockHash>& hashes = sequence.block_hashes;
+  for (size_t i = 0; i < std::min(num_full, hashes.size()); ++i) {
+    const std::optional<BlockHash> listed = kv_cache.HashOf(sequence.table.block_ids()[i]);
+    QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
+  }
+
+  // The names are right: the last one, which each was when it was new.
+  const Hash128& key = state.config.block_hash_key;
+  const Request& request = group.request();
+  const size_t last = hashes.size() - 1;
+  const bool is_private = !state.config.prefix_caching || request.bypasses_prefix_cache;
+  const BlockHash root =
+      is_private ? PrivateRootHash(key, request.id) : RootHash(key, request.cache_salt);
+  const std::vector<TokenId> token_ids = group.TokenIdsOf(sequence);
+  QUIRE_CHECK(token_ids.size() >= hashes.size() * block_size);
+  const auto tokens = std::span(token_ids).subspan(last * block_size, block_size);
+  QUIRE_CHECK(hashes[last] == ChainHash(key, last == 0 ? root : hashes[last - 1], tokens));
+}
+
 void CheckEpoch(const CoreState& state) {
   if (!state.epoch.has_value()) {
     // Without workers nothing runs and nothing is unanswered.
@@ -102,6 +133,7 @@ void CheckEpoch(const CoreState& state) {
       QUIRE_CHECK(epoch.handles.is_in_use(sequence.handle()));
       QUIRE_CHECK(!has_handle[sequence.handle()]);
       has_handle[sequence.handle()] = true;
+      CheckCachedBlocks(state, *group, sequence);
     }
   }
   std::vector<const HostTable*> host_tables;

@@ -76,9 +76,15 @@ FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
       cells_(static_cast<size_t>(limits.num_blocks) *
              static_cast<size_t>(limits.block_size_tokens)),
       host_cells_(static_cast<size_t>(limits.num_host_blocks) *
-                  static_cast<size_t>(limits.block_size_tokens)) {}
+                  static_cast<size_t>(limits.block_size_tokens)),
+      writers_(static_cast<size_t>(limits.num_blocks)),
+      host_writers_(static_cast<size_t>(limits.num_host_blocks)) {}
 
 absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
+  const bool is_repeated = plan.header == last_result_.header && last_step_id_ > 0;
+  if (is_repeated && DigestOf(plan) == last_result_.plan_digest) {
+    return last_result_;
+  }
   if (plan.header.step_id != last_step_id_ + 1) {
     return Error(absl::StatusCode::kOutOfRange,
                  "STEP_GAP",
@@ -98,6 +104,7 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                              .num_computed_tokens = known->num_computed_tokens,
                              .block_ids = known->block_ids};
       }));
+  QUIRE_RETURN_IF_ERROR(CheckSwaps(plan));
   last_step_id_ = plan.header.step_id;
   for (const BlockSwap& swap : plan.swap_outs) {
     swaps_.push_back({.swap = swap, .is_out = true, .step_id = last_step_id_});
@@ -129,7 +136,53 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   const auto delay = static_cast<uint64_t>(plan.slices.empty() ? 0 : swap_delay_steps_);
   DoSwapsUpTo(last_step_id_ - std::min(delay, last_step_id_));
   result.swaps_done_step_id = swaps_.empty() ? last_step_id_ : swaps_.front().step_id - 1;
+  last_result_ = result;
   return result;
+}
+
+// Until a swap-out is done its block may not be written; until a swap-in is done its host block may
+// not.
+absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
+  auto busy = [](BlockId id) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "SWAP_UNDER_WAY",
+                 absl::StrCat("block: a swap under way still reads it (got ", id, ")"));
+  };
+  for (const BlockSwap& swap : plan.swap_outs) {
+    if (IsArrivingFrom(swap.host_block)) {
+      return busy(swap.host_block);
+    }
+  }
+  for (const BlockSwap& swap : plan.swap_ins) {
+    if (IsLeaving(swap.block)) {
+      return busy(swap.block);
+    }
+  }
+  for (const BlockCopy& copy : plan.copies) {
+    if (IsLeaving(copy.dst)) {
+      return busy(copy.dst);
+    }
+  }
+  for (const SequenceSlice& slice : plan.slices) {
+    for (BlockId block_id : slice.new_block_ids) {
+      if (IsLeaving(block_id)) {
+        return busy(block_id);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool FakeWorker::IsLeaving(BlockId block_id) const {
+  return std::any_of(swaps_.begin(), swaps_.end(), [block_id](const SwapUnderWay& under_way) {
+    return under_way.is_out && under_way.swap.block == block_id;
+  });
+}
+
+bool FakeWorker::IsArrivingFrom(HostBlockId host_block) const {
+  return std::any_of(swaps_.begin(), swaps_.end(), [host_block](const SwapUnderWay& under_way) {
+    return !under_way.is_out && under_way.swap.host_block == host_block;
+  });
 }
 
 bool FakeWorker::IsKnown(SequenceHandle handle) const {
@@ -147,8 +200,11 @@ void FakeWorker::Do(const SwapUnderWay& under_way) {
   auto host_block = host_cells_.begin() + under_way.swap.host_block * size;
   if (under_way.is_out) {
     std::copy_n(block, size, host_block);
+    host_writers_[static_cast<size_t>(under_way.swap.host_block)] = WriterOf(under_way.swap.block);
   } else {
     std::copy_n(host_block, size, block);
+    writers_[static_cast<size_t>(under_way.swap.block)] =
+        host_writers_[static_cast<size_t>(under_way.swap.host_block)];
   }
 }
 
@@ -173,6 +229,7 @@ void FakeWorker::CopyBlock(const BlockCopy& copy) {
   DoSwapsOf({copy.src});
   int64_t size = limits_.block_size_tokens;
   std::copy_n(cells_.begin() + copy.src * size, size, cells_.begin() + copy.dst * size);
+  writers_[static_cast<size_t>(copy.dst)] = WriterOf(copy.src);
 }
 
 std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice) {
@@ -191,6 +248,9 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
     int32_t position = sequence.num_computed_tokens++;
     TokenId token_id = sequence.token_ids[static_cast<size_t>(position)];
     Cell(sequence, position) = CellOf(token_id, position, attended);
+    writers_[static_cast<size_t>(
+        sequence.block_ids[static_cast<size_t>(position / limits_.block_size_tokens)])] =
+        sequence.seed;
     attended = Mix(attended, Cell(sequence, position));
   }
   if (sequence.num_computed_tokens < static_cast<int32_t>(sequence.token_ids.size())) {

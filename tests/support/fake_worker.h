@@ -8,6 +8,8 @@
 // The likeliest tokens of beam search hang on the same: ExpectedCandidates says what they must be.
 //
 // It refuses what a worker must refuse: plans that StepPlanChecker refuses, and steps out of order.
+// It also refuses what a worker cannot see in one plan: to write where a swap under way still reads
+// or writes. The last step, asked for again, gets the same answer and is not executed again.
 //
 // Thread safety: not thread-safe.
 // Cost:          O(context length) per slice.
@@ -50,12 +52,16 @@ class FakeWorker {
   // when what they bring is used, or in a step without slices.
   explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0);
 
-  // Errors: those of StepPlanChecker, and kOutOfRange for a step that is not the next. Nothing is
-  // changed then.
+  // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next, and
+  // kFailedPrecondition for a write to a block that is being swapped. Nothing is changed then, but
+  // for the checker.
   absl::StatusOr<StepResult> Execute(const StepPlan& plan);
 
   bool IsKnown(SequenceHandle handle) const;
   int32_t num_known_sequences() const;
+
+  // The seed of the sequence that computed what the block holds; 0: nobody has.
+  uint64_t WriterOf(BlockId block_id) const { return writers_[static_cast<size_t>(block_id)]; }
 
  private:
   struct KnownState {
@@ -73,6 +79,9 @@ class FakeWorker {
     uint64_t step_id = 0;
   };
 
+  absl::Status CheckSwaps(const StepPlan& plan) const;
+  bool IsLeaving(BlockId block_id) const;
+  bool IsArrivingFrom(HostBlockId host_block) const;
   void Do(const SwapUnderWay& under_way);
   // All that were ordered up to a step, or that bring one of these blocks.
   void DoSwapsUpTo(uint64_t step_id);
@@ -85,10 +94,13 @@ class FakeWorker {
   StepPlanChecker checker_;
   const int32_t swap_delay_steps_;
   uint64_t last_step_id_ = 0;
+  StepResult last_result_;
   std::deque<SwapUnderWay> swaps_;                    // oldest first
   std::vector<std::optional<KnownState>> sequences_;  // by handle
   std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
   std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]
+  std::vector<uint64_t> writers_;                     // by block: seeds
+  std::vector<uint64_t> host_writers_;                // by host block
 };
 
 }  // namespace quire

@@ -1,14 +1,13 @@
 // Random histories of the core, each a function of its seed. A failure names the seed; run one with
 //   QUIRE_SEED=<seed> <test>, and more of them with QUIRE_NUM_SEEDS=<n>.
-#include <unistd.h>
-
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "gtest/gtest.h"
 
 #include "tests/scheduler/core/core_simulation.h"
+#include "tests/support/crash_note.h"
 
 namespace quire {
 namespace {
@@ -16,32 +15,18 @@ namespace {
 constexpr int32_t kEventsPerSeed = 500;
 constexpr uint64_t kNumSeeds = 8000;
 
-volatile std::sig_atomic_t current_seed = 0;
-
-// A broken invariant aborts inside the core: say which seed it was.
-void PrintSeed(int) {
-  char line[64];
-  int size = std::snprintf(line, sizeof line, "QUIRE_SEED=%d\n", static_cast<int>(current_seed));
-  if (write(STDERR_FILENO, line, static_cast<size_t>(size)) < 0) {
-    _exit(1);
-  }
-}
-
 uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 class CoreRandomTest : public ::testing::Test {
- public:
-  CoreRandomTest() { std::signal(SIGABRT, PrintSeed); }
-  ~CoreRandomTest() override { std::signal(SIGABRT, SIG_DFL); }
-
  protected:
   static void Run(CoreSimulation& simulation, uint64_t seed) {
-    current_seed = static_cast<std::sig_atomic_t>(seed);
+    SetCrashNote("QUIRE_SEED=" + std::to_string(seed));
     ASSERT_EQ(simulation.Run(kEventsPerSeed), "") << "QUIRE_SEED=" << seed;
     ASSERT_EQ(simulation.Drain(), "") << "QUIRE_SEED=" << seed;
+    SetCrashNote("");
   }
 };
 
@@ -98,7 +83,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
 
 // Same seed, same trace: nothing in the core depends on addresses or on iteration order.
 TEST_F(CoreRandomTest, IsAFunctionOfItsEvents) {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     CoreSimulation first(seed);
     CoreSimulation second(seed);
 

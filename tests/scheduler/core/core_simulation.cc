@@ -25,22 +25,20 @@ CoreConfig DrawConfig(Random& random) {
 
 }  // namespace
 
-bool CoreSimulation::ModelRequest::is_finished() const {
-  return std::all_of(sequences.begin(), sequences.end(), [](const ModelSequence& sequence) {
-    return sequence.is_finished;
-  });
-}
-
 CoreSimulation::CoreSimulation(uint64_t seed)
     : random_(seed),
-      core_(DrawConfig(random_)),
+      config_(DrawConfig(random_)),
+      core_(config_),
+      step_duration_(random_.Between(5, 50) * kNanosPerMilli),
       mean_prompt_(random_.Between(1, 20)),
-      mean_output_(random_.Between(1, random_.OneIn(2) ? 8 : 40)),
+      mean_output_(random_.Between(1, random_.OneIn(2) ? 10 : 60)),
       abort_rate_(random_.Between(10, 200)),
       loss_rate_(random_.Between(20, 400)),
       non_finite_rate_(random_.OneIn(2) ? 1'000'000 : random_.Between(3, 60)),
       deadline_rate_(random_.Between(2, 20)),
-      add_rate_(random_.Between(3, 12)) {}
+      add_rate_(random_.Between(3, random_.OneIn(4) ? 60 : 12)),
+      num_words_(random_.OneIn(3) ? random_.Between(1, 3) : kVocabSize),
+      max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -51,8 +49,8 @@ std::string CoreSimulation::Run(int32_t num_events) {
 
 std::string CoreSimulation::Drain() {
   has_faults_ = false;
-  // Every step but those of pure releases computes or commits something of the oldest request.
-  int32_t num_steps_left = 20'000;
+  // The audit bounds the steps of each request that is the oldest; this bounds what it cannot see.
+  int32_t num_steps_left = 100'000;
   while (failure_.empty() && (HasLiveRequest() || core_.has_work()) && num_steps_left-- > 0) {
     if (!worker_.has_value()) {
       BeginEpoch();
@@ -83,6 +81,7 @@ void CoreSimulation::Step() {
   core_.CheckInvariants();
   TakeEvents();
   CheckNobodyIsOverdue();
+  CheckCounts();
 }
 
 void CoreSimulation::DrawEvent() {
@@ -111,9 +110,9 @@ void CoreSimulation::AddRequest() {
   Request request = MakeRequest({.id = next_id_,
                                  .prompt = random_.Between(1, 2 * mean_prompt_),
                                  .max_tokens = random_.Between(1, 2 * mean_output_),
-                                 .num_sequences = random_.OneIn(4) ? random_.Between(2, 4) : 1,
+                                 .num_sequences = random_.Between(1, max_sequences_),
                                  .min_tokens = random_.OneIn(4) ? random_.Below(6) : 0},
-                                kVocabSize);
+                                num_words_);
   request.sampling.seed = next_id_;
   if (random_.OneIn(2)) {
     BeginLikeAnother(&request);
@@ -127,33 +126,65 @@ void CoreSimulation::AddRequest() {
     AskForBeams(&request);
   }
   if (random_.OneIn(deadline_rate_)) {
-    request.deadline = now_ + random_.Between(-2, 60);
+    request.deadline = now_ + random_.Between(-2, 60) * step_duration_;
   }
-  CoreStats before = core_.stats();
-  AddOutcome outcome = core_.AddRequest(request);
+  if (!random_.OneIn(8)) {  // more would be refused than served
+    ShrinkToFit(&request);
+  }
+  const RequestModel model = ModelOf(request);
+  const AddOutcome expected = ExpectedOutcome(model);
+  const AddOutcome outcome = core_.AddRequest(request);
   Trace(static_cast<uint64_t>(outcome));
-  bool is_queued = outcome == AddOutcome::kQueued;
-  Expect(core_.stats().num_waiting_requests == before.num_waiting_requests + (is_queued ? 1 : 0),
-         "only an accepted request waits");
-  if (is_queued) {
-    ModelRequest model{.request = request};
-    model.sequences.resize(static_cast<size_t>(request.num_sequences),
-                           {.token_ids = request.prompt_token_ids});
-    Expect(!limits_known_ || FitsPool(model), "what never fits is refused");
-    requests_.emplace(next_id_++, std::move(model));
-  } else if (outcome == AddOutcome::kNeverFits) {
-    ModelRequest model{.request = request};
-    model.sequences.resize(static_cast<size_t>(request.num_sequences));
-    Expect(!FitsPool(model), "what fits is not refused");
+  Expect(outcome == expected, "a request is refused when a bound says so, and only then");
+  if (outcome == AddOutcome::kQueued) {
+    domains_.push_back({.salt = request.cache_salt, .is_bypassing = request.bypasses_prefix_cache});
+    requests_.emplace(next_id_++, model);
   }
 }
 
 void CoreSimulation::AskForBeams(Request* request) {
-  const int32_t num_beams = random_.Between(request->num_sequences, 5);
+  const int32_t num_beams =
+      random_.Between(request->num_sequences, std::max(5, request->num_sequences));
   request->beam_search = {.num_beams = num_beams,
                           .length_penalty = 0.5 * random_.Between(-2, 4),
                           .early_stopping = static_cast<EarlyStopping>(random_.Below(3))};
   request->sampling.num_logprobs = num_beams + static_cast<int32_t>(request->stop_token_ids.size());
+}
+
+void CoreSimulation::ShrinkToFit(Request* request) const {
+  while (limits_known_ && !FitsPool(ModelOf(*request)) &&
+         (request->prompt_token_ids.size() > 1 || request->max_tokens > 1)) {
+    request->prompt_token_ids.resize((request->prompt_token_ids.size() + 1) / 2);
+    request->max_tokens = (request->max_tokens + 1) / 2;
+    request->num_sequences = (request->num_sequences + 1) / 2;
+    if (request->beam_search.has_value()) {
+      request->beam_search->num_beams = request->num_sequences;
+    }
+  }
+}
+
+RequestModel CoreSimulation::ModelOf(const Request& request) {
+  RequestModel model{.request = request};
+  model.sequences.resize(static_cast<size_t>(request.num_sequences),
+                         {.token_ids = request.prompt_token_ids});
+  return model;
+}
+
+AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
+  const auto num_prompt = static_cast<int32_t>(model.request.prompt_token_ids.size());
+  const CoreStats stats = core_.stats();
+  if (limits_known_ && num_prompt >= limits_.max_model_len) {
+    return AddOutcome::kTooLong;
+  }
+  if (limits_known_ && !FitsPool(model)) {
+    return AddOutcome::kNeverFits;
+  }
+  if (stats.num_waiting_requests >= config_.max_queued_requests) {
+    return AddOutcome::kQueueFull;
+  }
+  return stats.num_queued_tokens + num_prompt > config_.max_queued_tokens
+             ? AddOutcome::kQueueTokensFull
+             : AddOutcome::kQueued;
 }
 
 // The prompt begins as some other request's tokens, output included, and may end with them.
@@ -173,7 +204,7 @@ void CoreSimulation::BeginLikeAnother(Request* request) {
 }
 
 void CoreSimulation::Abort() {
-  ModelRequest* request = AnyRequest();
+  RequestModel* request = AnyRequest();
   if (request == nullptr) {
     Expect(!core_.AbortRequest(RequestId(next_id_)), "an unknown request is not aborted");
     return;
@@ -184,14 +215,14 @@ void CoreSimulation::Abort() {
 }
 
 void CoreSimulation::FinishSequence() {
-  ModelRequest* request = AnyRequest();
+  RequestModel* request = AnyRequest();
   if (request == nullptr) {
     return;
   }
   int32_t index = random_.Below(request->request.num_sequences + 1);
   bool was_live = false;
   if (index < request->request.num_sequences && !request->is_beam_search()) {
-    ModelSequence& sequence = request->sequences[static_cast<size_t>(index)];
+    SequenceModel& sequence = request->sequences[static_cast<size_t>(index)];
     was_live = !sequence.is_finished;
     sequence.was_stopped = true;
   }
@@ -200,7 +231,9 @@ void CoreSimulation::FinishSequence() {
 }
 
 void CoreSimulation::PassTime() {
-  now_ += random_.Between(1, 10);
+  const Instant passed = random_.Between(1, 5) * step_duration_;
+  now_ += passed;
+  time_in_steps_ += plan_.has_value() ? passed : 0;
   core_.ExpireRequests(now_);
   Expect(core_.next_deadline() > now_, "what expired is gone");
 }
@@ -210,6 +243,7 @@ void CoreSimulation::Plan() {
   TakeEvents();
   if (!plan.has_value()) {
     Expect(!HasLiveRequest(), "while workers are ready, whoever lives computes");
+    now_ += random_.Between(1, 10) * step_duration_;
     return;
   }
   CheckPlan(*plan);
@@ -221,6 +255,9 @@ void CoreSimulation::Apply() {
   if (!failure_.empty()) {
     return;
   }
+  const Instant duration = DurationOf(*plan_);
+  now_ += duration;
+  time_in_steps_ += duration;
   absl::Status status = core_.ApplyStepResult(result);
   Expect(status.ok(), "the answer fits: " + status.ToString());
   Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
@@ -229,6 +266,16 @@ void CoreSimulation::Apply() {
   }
   plan_.reset();
   last_result_ = std::move(result);
+  TakeEvents();
+  ExpectNone(audit_->OnApplied(requests_));
+}
+
+Instant CoreSimulation::DurationOf(const StepPlan& plan) const {
+  int64_t num_tokens = 0;
+  for (const SequenceSlice& slice : plan.slices) {
+    num_tokens += slice.num_tokens;
+  }
+  return step_duration_ + num_tokens * (step_duration_ / 64);
 }
 
 StepResult CoreSimulation::AnswerWithFaults() {
@@ -237,11 +284,16 @@ StepResult CoreSimulation::AnswerWithFaults() {
     Expect(false, "the worker takes the plan: " + answer.status().ToString());
     return {};
   }
+  ExpectNone(audit_->OnExecuted(*plan_, *worker_, domains_));
+  if (has_faults_ && random_.OneIn(50)) {  // the answer was lost, and is asked for again
+    now_ += random_.Between(1, 3) * step_duration_;
+    Expect(worker_->Execute(*plan_).value_or(StepResult{}) == *answer, "one step, one answer");
+  }
   for (SampledToken& sampled : answer->sampled) {
     HandleOwner owner = owner_of_handle_[sampled.handle];
-    ModelRequest& request = requests_.at(owner.id.value());
+    RequestModel& request = requests_.at(owner.id.value());
     // Beams are told at the end: what they have in a row is not known here.
-    ModelSequence& sequence =
+    SequenceModel& sequence =
         request.sequences[static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index)];
     if (sequence.is_finished) {
       continue;
@@ -251,6 +303,7 @@ StepResult CoreSimulation::AnswerWithFaults() {
       sampled.token_id = -1;  // what it says is never looked at
       ++sequence.num_non_finite;
       request.had_non_finite = true;
+      audit_->OnNonFinite();
     } else if (request.is_beam_search()) {
       if (!request.beams.has_value()) {
         request.beams.emplace(request.request, limits_);
@@ -264,7 +317,7 @@ StepResult CoreSimulation::AnswerWithFaults() {
 
 void CoreSimulation::ApplyWrongResult() {
   StepResult wrong{.header = plan_->header, .plan_digest = DigestOf(*plan_)};
-  switch (random_.Below(6)) {
+  switch (random_.Below(7)) {
     case 0:
       ++wrong.header.step_id;
       break;
@@ -279,6 +332,12 @@ void CoreSimulation::ApplyWrongResult() {
       break;
     case 4:
       wrong.sampled.resize(plan_->slices.size() + 1);
+      break;
+    case 5:
+      if (!lost_result_.has_value()) {
+        return;
+      }
+      wrong = *lost_result_;  // a late reply, of workers that were given up
       break;
     default:
       if (!last_result_.has_value()) {
@@ -299,11 +358,13 @@ void CoreSimulation::ApplyWrongResult() {
 
 void CoreSimulation::LoseWorkers() {
   core_.OnWorkersLost();
-  worker_.reset();
-  if (plan_.has_value() && random_.OneIn(2)) {
-    StepResult late{.header = plan_->header, .plan_digest = DigestOf(*plan_)};
-    Expect(!core_.ApplyStepResult(late).ok(), "a late answer is refused");
+  if (plan_.has_value() && random_.OneIn(2)) {  // they were lost after they had executed it
+    const absl::StatusOr<StepResult> late = worker_->Execute(*plan_);
+    Expect(late.ok() && !core_.ApplyStepResult(*late).ok(), "a late answer is refused");
+    lost_result_ = late.value_or(StepResult{});
   }
+  worker_.reset();
+  audit_.reset();
   plan_.reset();
   Expect(!core_.PlanStep(now_).has_value(), "no plan without workers");
   Expect(core_.stats().num_running_requests == 0 && core_.stats().num_used_blocks == 0,
@@ -315,7 +376,10 @@ void CoreSimulation::BeginEpoch() {
     limits_ = DrawLimits();
     limits_known_ = true;
   }
-  worker_.emplace(limits_, random_.Below(4));
+  now_ += group_epoch_ == 0 ? 0 : random_.Between(0, 100) * 20 * kNanosPerMilli;
+  const int32_t swap_delay_steps = random_.Below(4);
+  worker_.emplace(limits_, swap_delay_steps);
+  audit_.emplace(config_, limits_, swap_delay_steps);
   owner_of_handle_.assign(static_cast<size_t>(limits_.max_sequences), {});
   for (auto& [id, request] : requests_) {
     request.lacks_capacity = !FitsEver(request);
@@ -328,12 +392,13 @@ void CoreSimulation::BeginEpoch() {
 }
 
 StepLimits CoreSimulation::DrawLimits() {
-  return {.num_blocks = random_.Between(2, random_.OneIn(2) ? 12 : 64),
+  const int32_t max_blocks = random_.OneIn(8) ? 400 : 64;
+  return {.num_blocks = random_.Between(2, random_.OneIn(2) ? 12 : max_blocks),
           .num_host_blocks = random_.OneIn(3) ? random_.Below(5) : random_.Between(5, 80),
           .block_size_tokens = 1 << random_.Below(4),
-          .max_sequences = random_.Between(1, 8),
+          .max_sequences = random_.Between(1, random_.OneIn(3) ? 24 : 8),
           .max_tokens_per_step = random_.Between(1, 40),
-          .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 120),
+          .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
           .vocab_size = kVocabSize};
 }
 
@@ -347,11 +412,11 @@ void CoreSimulation::CheckPlan(const StepPlan& plan) {
   }
   for (const SequenceSlice& slice : plan.slices) {
     HandleOwner owner = owner_of_handle_[slice.handle];
-    const ModelRequest& request = requests_.at(owner.id.value());
+    const RequestModel& request = requests_.at(owner.id.value());
     const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
     Expect(!request.sequences[index].is_finished, "who has finished computes no more");
   }
-  CheckOldestComputes(plan);
+  ExpectNone(audit_->OnPlan(plan, requests_, core_.stats()));
 }
 
 bool CoreSimulation::MayIntroduce(const SequenceIntroduction& introduction) const {
@@ -371,10 +436,10 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
     Expect(false, "an introduction is of a known sequence");
     return;
   }
-  ModelRequest& request = it->second;
+  RequestModel& request = it->second;
   const auto index =
       static_cast<size_t>(request.is_beam_search() ? 0 : introduction.sequence_index);
-  const ModelSequence& sequence = request.sequences[index];
+  const SequenceModel& sequence = request.sequences[index];
   Expect(!sequence.is_finished, "who has finished is not introduced");
   const bool is_history = request.beams.has_value() ? request.beams->HadBeam(introduction.token_ids)
                                                     : introduction.token_ids == sequence.token_ids;
@@ -385,23 +450,6 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
   Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
   request.was_introduced = true;
   owner_of_handle_[introduction.handle] = {request.request.id, introduction.sequence_index};
-}
-
-void CoreSimulation::CheckOldestComputes(const StepPlan& plan) {
-  auto oldest = std::find_if(requests_.begin(), requests_.end(), [](const auto& entry) {
-    return !entry.second.is_finished();
-  });
-  const bool has_blocks_leaving = core_.stats().num_leaving_blocks > 0;
-  if (oldest == requests_.end() || plan.slices.empty() || oldest->second.had_non_finite ||
-      has_blocks_leaving) {
-    return;  // a recomputed row may have to wait for newer requests to give back blocks
-  }
-  Expect(std::any_of(plan.slices.begin(),
-                     plan.slices.end(),
-                     [&](const SequenceSlice& slice) {
-                       return owner_of_handle_[slice.handle].id == oldest->second.request.id;
-                     }),
-         "the oldest request computes in every step");
 }
 
 void CoreSimulation::TakeEvents() {
@@ -422,7 +470,7 @@ void CoreSimulation::OnToken(const TokenCommitted& event) {
     return;
   }
   const Request& request = it->second.request;
-  ModelSequence& sequence = it->second.sequences[static_cast<size_t>(event.sequence_index)];
+  SequenceModel& sequence = it->second.sequences[static_cast<size_t>(event.sequence_index)];
   Expect(!sequence.is_finished, "no token after the end");
   size_t num_output = sequence.token_ids.size() - request.prompt_token_ids.size();
   Expect(event.token_index == static_cast<int32_t>(num_output), "no index missing or doubled");
@@ -445,8 +493,8 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
     Expect(false, "an end is of a known sequence");
     return;
   }
-  ModelRequest& request = it->second;
-  ModelSequence& sequence = request.sequences[static_cast<size_t>(event.sequence_index)];
+  RequestModel& request = it->second;
+  SequenceModel& sequence = request.sequences[static_cast<size_t>(event.sequence_index)];
   Expect(!sequence.is_finished, "one end for each sequence");
   Expect(request.is_beam_search() ? IsTrueReasonOfBeams(request, event)
                                   : IsTrueReason(request, sequence, event.reason),
@@ -460,8 +508,8 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
   Trace(static_cast<uint64_t>(event.reason));
 }
 
-bool CoreSimulation::IsTrueReason(const ModelRequest& request,
-                                  const ModelSequence& sequence,
+bool CoreSimulation::IsTrueReason(const RequestModel& request,
+                                  const SequenceModel& sequence,
                                   FinishReason reason) const {
   switch (reason) {
     case FinishReason::kStop:
@@ -482,7 +530,7 @@ bool CoreSimulation::IsTrueReason(const ModelRequest& request,
   return false;
 }
 
-bool CoreSimulation::IsTrueReasonOfBeams(const ModelRequest& request,
+bool CoreSimulation::IsTrueReasonOfBeams(const RequestModel& request,
                                          const SequenceFinished& event) const {
   if (event.reason == FinishReason::kStop || event.reason == FinishReason::kLength) {
     const BeamHypothesis& hypothesis =
@@ -500,24 +548,24 @@ bool CoreSimulation::IsTrueReasonOfBeams(const ModelRequest& request,
   return IsTrueReason(request, request.sequences.front(), event.reason);
 }
 
-bool CoreSimulation::HasStopped(const ModelRequest& request, const ModelSequence& sequence) const {
+bool CoreSimulation::HasStopped(const RequestModel& request, const SequenceModel& sequence) const {
   size_t num_output = sequence.token_ids.size() - request.request.prompt_token_ids.size();
   const std::vector<TokenId>& stops = request.request.stop_token_ids;
   return num_output > static_cast<size_t>(request.request.sampling.min_tokens) &&
          std::find(stops.begin(), stops.end(), sequence.token_ids.back()) != stops.end();
 }
 
-bool CoreSimulation::IsFull(const ModelRequest& request, const ModelSequence& sequence) const {
+bool CoreSimulation::IsFull(const RequestModel& request, const SequenceModel& sequence) const {
   auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
   auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
   return num_tokens - num_prompt == request.request.max_tokens ||
          num_tokens == limits_.max_model_len;
 }
 
-bool CoreSimulation::FitsPool(const ModelRequest& request) const {
+bool CoreSimulation::FitsPool(const RequestModel& request) const {
   auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
   auto num_live = static_cast<int32_t>(std::count_if(
-      request.sequences.begin(), request.sequences.end(), [](const ModelSequence& sequence) {
+      request.sequences.begin(), request.sequences.end(), [](const SequenceModel& sequence) {
         return !sequence.is_finished;
       }));
   num_live = request.is_beam_search() ? request.request.group_size() : num_live;
@@ -526,13 +574,13 @@ bool CoreSimulation::FitsPool(const ModelRequest& request) const {
          num_live * DivCeil(num_tokens, limits_.block_size_tokens) < limits_.num_blocks;
 }
 
-bool CoreSimulation::FitsEver(const ModelRequest& request) const {
+bool CoreSimulation::FitsEver(const RequestModel& request) const {
   if (request.beams.has_value() && !request.beams->Fits(limits_)) {
     return false;
   }
   return FitsPool(request) && std::all_of(request.sequences.begin(),
                                           request.sequences.end(),
-                                          [this](const ModelSequence& sequence) {
+                                          [this](const SequenceModel& sequence) {
                                             return sequence.is_finished ||
                                                    static_cast<int32_t>(sequence.token_ids.size()) <
                                                        limits_.max_model_len;
@@ -544,7 +592,7 @@ void CoreSimulation::CheckNobodyIsOverdue() {
     if (request.is_beam_search()) {
       continue;  // its tokens come with its end
     }
-    for (const ModelSequence& sequence : request.sequences) {
+    for (const SequenceModel& sequence : request.sequences) {
       size_t num_prompt = request.request.prompt_token_ids.size();
       bool has_output = sequence.token_ids.size() > num_prompt;
       Expect(sequence.is_finished || sequence.num_non_finite < 2, "two bad rows end it");
@@ -561,7 +609,17 @@ void CoreSimulation::CheckNobodyIsOverdue() {
   });
 }
 
-CoreSimulation::ModelRequest* CoreSimulation::AnyRequest() {
+void CoreSimulation::CheckCounts() {
+  const CoreStats stats = core_.stats();
+  const auto num_live = std::count_if(requests_.begin(), requests_.end(), [](const auto& entry) {
+    return !entry.second.is_finished();
+  });
+  Expect(stats.num_waiting_requests + stats.num_running_requests + stats.num_swapped_requests ==
+             num_live,
+         "who lives waits, runs or is swapped");
+}
+
+RequestModel* CoreSimulation::AnyRequest() {
   if (requests_.empty()) {
     return nullptr;
   }

@@ -8,22 +8,28 @@
 //   - every plan passes the worker's own checks: blocks in range and not written twice, tables that
 //     cover their tokens, limits kept, handles used only while known (I4, I5, I15);
 //   - an introduction repeats exactly the committed history;
-//   - the oldest request computes in every step (I14);
-//   - a result that does not fit the plan is refused and changes nothing (I11).
-// Drain ends with a liveness phase: without faults everything finishes and no block stays used.
+//   - who computes, starts and is preempted, and whose blocks are shared: see ScheduleAudit (I8,
+//   I14);
+//   - a request is refused exactly when a bound says so (I13);
+//   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
+//   (I11).
+// Drain ends with a liveness phase: without faults everything finishes and no block stays used
+// (I12).
+//
+// Time is virtual: a step takes as long as its tokens, workers take their time to come back.
 //
 // Thread safety: for tests, one thread.
 #ifndef QUIRE_TESTS_SCHEDULER_CORE_CORE_SIMULATION_H_
 #define QUIRE_TESTS_SCHEDULER_CORE_CORE_SIMULATION_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "scheduler/core/scheduler_core.h"
-#include "tests/scheduler/core/beam_oracle.h"
+#include "tests/scheduler/core/request_model.h"
+#include "tests/scheduler/core/schedule_audit.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
 
@@ -41,33 +47,13 @@ class CoreSimulation {
   uint64_t trace_hash() const { return trace_hash_; }
   const CoreStats& totals() const { return totals_; }  // of the whole run, after Drain
   int64_t num_events() const { return num_events_; }
+  Instant elapsed() const { return now_; }                  // virtual time, from 0
+  Instant time_in_steps() const { return time_in_steps_; }  // of it, with a step under way
   int64_t num_finished(FinishReason reason) const {
     return num_finished_[static_cast<size_t>(reason)];
   }
 
  private:
-  struct ModelSequence {
-    std::vector<TokenId> token_ids;  // prompt, then output
-    bool is_finished = false;
-    int32_t num_non_finite = 0;  // in a row, as injected
-    bool was_stopped = false;    // by FinishSequence
-  };
-
-  struct ModelRequest {
-    Request request;
-    std::vector<ModelSequence> sequences;
-    bool was_aborted = false;
-    bool had_non_finite = false;
-    bool was_introduced = false;
-    bool has_computed = false;
-    bool lacks_capacity = false;
-
-    std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
-
-    bool is_finished() const;
-    bool is_beam_search() const { return request.beam_search.has_value(); }
-  };
-
   struct HandleOwner {
     RequestId id;
     int32_t sequence_index;
@@ -78,6 +64,9 @@ class CoreSimulation {
   void AddRequest();
   void BeginLikeAnother(Request* request);
   void AskForBeams(Request* request);
+  void ShrinkToFit(Request* request) const;
+  static RequestModel ModelOf(const Request& request);
+  AddOutcome ExpectedOutcome(const RequestModel& model) const;
   void Abort();
   void FinishSequence();
   void PassTime();
@@ -92,39 +81,47 @@ class CoreSimulation {
   void CheckPlan(const StepPlan& plan);
   void CheckIntroduction(const SequenceIntroduction& introduction);
   bool MayIntroduce(const SequenceIntroduction& introduction) const;
-  void CheckOldestComputes(const StepPlan& plan);
   void TakeEvents();
   void OnToken(const TokenCommitted& event);
   void OnFinished(const SequenceFinished& event);
-  bool IsTrueReason(const ModelRequest& request,
-                    const ModelSequence& sequence,
+  bool IsTrueReason(const RequestModel& request,
+                    const SequenceModel& sequence,
                     FinishReason reason) const;
-  bool IsTrueReasonOfBeams(const ModelRequest& request, const SequenceFinished& event) const;
-  bool HasStopped(const ModelRequest& request, const ModelSequence& sequence) const;
-  bool IsFull(const ModelRequest& request, const ModelSequence& sequence) const;
-  bool FitsPool(const ModelRequest& request) const;
-  bool FitsEver(const ModelRequest& request) const;
+  bool IsTrueReasonOfBeams(const RequestModel& request, const SequenceFinished& event) const;
+  bool HasStopped(const RequestModel& request, const SequenceModel& sequence) const;
+  bool IsFull(const RequestModel& request, const SequenceModel& sequence) const;
+  bool FitsPool(const RequestModel& request) const;
+  bool FitsEver(const RequestModel& request) const;
   void CheckNobodyIsOverdue();
-  ModelRequest* AnyRequest();
+  void CheckCounts();
+  RequestModel* AnyRequest();
   bool HasLiveRequest() const;
+  Instant DurationOf(const StepPlan& plan) const;
 
   void Trace(uint64_t word);
   void Expect(bool condition, const std::string& what);
+  void ExpectNone(const std::string& fault) { Expect(fault.empty(), fault); }
 
   Random random_;
+  const CoreConfig config_;
   SchedulerCore core_;
-  std::optional<FakeWorker> worker_;  // while an epoch is active
+  std::optional<FakeWorker> worker_;    // while an epoch is active
+  std::optional<ScheduleAudit> audit_;  // likewise
   StepLimits limits_;
   uint64_t group_epoch_ = 0;
   bool limits_known_ = false;
   Instant now_ = 0;
+  Instant time_in_steps_ = 0;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, ModelRequest> requests_;
+  RequestModels requests_;
+  std::vector<CacheDomain> domains_ = {{}};   // by id, of every request that was queued
   std::vector<HandleOwner> owner_of_handle_;  // [max_sequences], as introduced last
   std::optional<StepPlan> plan_;              // unanswered
   std::optional<StepResult> last_result_;     // applied
+  std::optional<StepResult> lost_result_;     // of a step that the workers did not live to answer
   bool has_faults_ = true;
 
+  Instant step_duration_;  // of a step without tokens
   // Drawn once: one event in so many is of this kind.
   int32_t mean_prompt_;
   int32_t mean_output_;
@@ -133,6 +130,8 @@ class CoreSimulation {
   int32_t non_finite_rate_;
   int32_t deadline_rate_;
   int32_t add_rate_;
+  int32_t num_words_;      // distinct tokens of prompts
+  int32_t max_sequences_;  // of a request
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

@@ -1,0 +1,54 @@
+// RequestModel is what a simulation knows of a request: its true history, without blocks or steps.
+//
+// Thread safety: value types.
+#ifndef QUIRE_TESTS_SCHEDULER_CORE_REQUEST_MODEL_H_
+#define QUIRE_TESTS_SCHEDULER_CORE_REQUEST_MODEL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/core/request.h"
+#include "tests/scheduler/core/beam_oracle.h"
+
+namespace quire {
+
+struct SequenceModel {
+  std::vector<TokenId> token_ids;  // prompt, then output
+  bool is_finished = false;
+  int32_t num_non_finite = 0;  // in a row, as injected
+  bool was_stopped = false;    // by FinishSequence
+};
+
+struct RequestModel {
+  Request request;
+  std::vector<SequenceModel> sequences;
+  bool was_aborted = false;
+  bool had_non_finite = false;
+  bool was_introduced = false;
+  bool has_computed = false;
+  bool lacks_capacity = false;
+  std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
+
+  bool is_beam_search() const { return request.beam_search.has_value(); }
+  bool is_finished() const {
+    return std::all_of(sequences.begin(), sequences.end(), [](const SequenceModel& sequence) {
+      return sequence.is_finished;
+    });
+  }
+};
+
+// What decides whose cached blocks a request may begin with. Outlives the request, as blocks do.
+struct CacheDomain {
+  std::string salt;
+  bool is_bypassing = false;
+};
+
+using RequestModels = std::map<uint64_t, RequestModel>;  // by id: oldest first
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_CORE_REQUEST_MODEL_H_

@@ -1,0 +1,79 @@
+// ScheduleAudit follows the plans of one epoch and checks what neither the tokens nor the worker
+// can show: tokens are right whatever the order in which they are computed, and a block that is
+// shared across salts holds the right tokens too.
+//   - order: who is preempted is newer than everybody who runs on; the oldest request computes in
+//     every step (I14);
+//   - progress: while it is the oldest, a request ends within a number of steps that follows from
+//     the work that was there (I14);
+//   - watermark: where others run, who starts leaves the watermark's blocks free;
+//   - sharing: cached blocks come from a request of the same salt, and neither of them bypasses the
+//     cache (I8).
+//
+// Thread safety: for tests, one thread.
+// Cost:          O(handles + live requests) per call.
+#ifndef QUIRE_TESTS_SCHEDULER_CORE_SCHEDULE_AUDIT_H_
+#define QUIRE_TESTS_SCHEDULER_CORE_SCHEDULE_AUDIT_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "scheduler/core/core_config.h"
+#include "scheduler/core/core_stats.h"
+#include "tests/scheduler/core/request_model.h"
+#include "tests/support/fake_worker.h"
+
+namespace quire {
+
+class ScheduleAudit {
+ public:
+  // swap_delay_steps: as the worker's.
+  ScheduleAudit(const CoreConfig& config, const StepLimits& limits, int32_t swap_delay_steps);
+
+  // Each returns "" or what is wrong.
+
+  // The plan before the worker executes it; stats are the core's after planning.
+  std::string OnPlan(const StepPlan& plan, const RequestModels& requests, const CoreStats& stats);
+
+  // The worker has executed the plan. domains: by id, of finished requests too.
+  std::string OnExecuted(const StepPlan& plan,
+                         const FakeWorker& worker,
+                         const std::vector<CacheDomain>& domains) const;
+
+  // The core has taken the answer in.
+  std::string OnApplied(const RequestModels& requests);
+
+  // A row was not finite: its request is computed again and may wait for newer ones until they end.
+  void OnNonFinite() { oldest_id_.reset(); }
+
+ private:
+  struct Owner {
+    uint64_t id = 0;
+    int32_t sequence_index = 0;
+  };
+
+  std::set<uint64_t> TakeReleases(const std::vector<SequenceHandle>& releases,
+                                  const RequestModels& requests);
+  std::string CheckOrder(const std::set<uint64_t>& preempted, const RequestModels& requests) const;
+  std::string CheckOldestComputes(const StepPlan& plan,
+                                  const RequestModels& requests,
+                                  const CoreStats& stats) const;
+  std::string CheckWatermark(const std::set<uint64_t>& started, const CoreStats& stats) const;
+  std::set<uint64_t> Running() const;
+
+  const CoreConfig config_;
+  const StepLimits limits_;
+  const int32_t swap_delay_steps_;
+  std::vector<std::optional<Owner>> owners_;  // by handle
+  std::set<uint64_t> has_started_;            // and was not preempted since
+  std::optional<uint64_t> oldest_id_;
+  int64_t num_steps_left_ = 0;  // of the oldest
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_CORE_SCHEDULE_AUDIT_H_

@@ -1,0 +1,23 @@
+// A crash note says how to repeat what the process was doing when a check stops it. Invariants
+// abort, so a test that runs random histories leaves a note before each of them.
+//
+//   SetCrashNote("QUIRE_SEED=17")
+//   a check fails: "file:line: check failed: ..." and then the note, on standard error.
+//
+// The process then dies of the signal, as it would without a note. Signals: SIGABRT, SIGSEGV,
+// SIGBUS, SIGFPE, and SIGALRM, for who sets an alarm against endless loops.
+//
+// Thread safety: one thread.
+#ifndef QUIRE_TESTS_SUPPORT_CRASH_NOTE_H_
+#define QUIRE_TESTS_SUPPORT_CRASH_NOTE_H_
+
+#include <string>
+
+namespace quire {
+
+// At most 255 bytes are kept. An empty note is not printed.
+void SetCrashNote(const std::string& note);
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_CRASH_NOTE_H_
