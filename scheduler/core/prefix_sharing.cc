@@ -101,7 +101,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     }
     const std::span<const BlockHash> hashes = HashPrefix(state, group, sequence);
     const PrefixMatch match = kv_cache.Match(hashes);
-    num_shared += match.num_blocks - match.num_free_blocks;
+    num_shared += match.num_held_blocks;
     for (const BlockHash& hash : hashes) {
       const bool is_first = seen.insert(hash).second;
       num_shared += is_first || kv_cache.IsHeld(hash) ? 0 : 1;

@@ -51,8 +51,9 @@ PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
     if (!block_id.has_value()) {
       break;
     }
+    const bool is_held = pool_.ref_count(*block_id) > 0;
+    match.num_held_blocks += is_held && match.num_held_blocks == match.num_blocks ? 1 : 0;
     ++match.num_blocks;
-    match.num_free_blocks += pool_.ref_count(*block_id) == 0 ? 1 : 0;
   }
   return match;
 }
@@ -79,6 +80,10 @@ void KvCacheManager::Publish(const BlockTable& table,
                              std::span<const BlockHash> hashes) {
   QUIRE_CHECK(static_cast<int64_t>(hashes.size()) * block_size_tokens_ <= table.num_tokens());
   for (auto i = static_cast<size_t>(first_block); i < hashes.size(); ++i) {
+    const std::optional<BlockId> listed = cache_.Find(hashes[i]);
+    if (listed.has_value() && pool_.ref_count(*listed) == 0) {
+      cache_.Erase(*listed);
+    }
     cache_.Insert(table.block_ids_[i], hashes[i]);
   }
 }

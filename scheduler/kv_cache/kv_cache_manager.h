@@ -57,7 +57,9 @@ struct CopiedBlock {
 // The beginning of a sequence as far as the cache has it.
 struct PrefixMatch {
   int32_t num_blocks = 0;
-  int32_t num_free_blocks = 0;  // of them, taken from the free list when they are shared
+  // Of them, those before the first free one. Tables hold them, so they are there whatever is
+  // handed out meanwhile; behind a free block that is handed out, nothing is found.
+  int32_t num_held_blocks = 0;
 };
 
 class KvCacheManager {
@@ -103,7 +105,8 @@ class KvCacheManager {
 
   // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
   // computed, or are by the step that is being planned: the steps of a worker run in order, and
-  // within a step K and V of all slices are there before any of them is read.
+  // within a step K and V of all slices are there before any of them is read. Of several blocks
+  // with the same contents the first is found, unless no table holds it any more.
   // REQUIRES: the table has at least hashes.size() full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 

@@ -229,7 +229,7 @@ TEST_F(PrefixCacheTest, FindsWhatWasPublishedFromTheFirstBlockOn) {
   const PrefixMatch match = manager_.Match(hashes_);
 
   EXPECT_EQ(match.num_blocks, 2);
-  EXPECT_EQ(match.num_free_blocks, 0);
+  EXPECT_EQ(match.num_held_blocks, 2);
   EXPECT_EQ(manager_.Match(std::span(hashes_).subspan(2)).num_blocks, 0);
   manager_.Publish(a_, 2, hashes_);
   EXPECT_EQ(manager_.Match(hashes_).num_blocks, 3);
@@ -253,13 +253,13 @@ TEST_F(PrefixCacheTest, TakesFreeBlocksBackWithTheirContents) {
   ComputeAndFree();
   const PrefixMatch match = manager_.Match(hashes_);
   EXPECT_EQ(match.num_blocks, 3);
-  EXPECT_EQ(match.num_free_blocks, 3);
+  EXPECT_EQ(match.num_held_blocks, 0);
 
   manager_.ShareCached(hashes_, b_);
 
   EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2, 3));
   EXPECT_EQ(manager_.num_free_blocks(), 3);
-  EXPECT_EQ(manager_.Match(hashes_).num_free_blocks, 0);
+  EXPECT_EQ(manager_.Match(hashes_).num_held_blocks, 3);
   Check({&b_});
 }
 
@@ -290,6 +290,35 @@ TEST_F(PrefixCacheTest, OfTwoBlocksWithOneContentTheFirstIsFound) {
   EXPECT_THAT(c.block_ids(), ElementsAre(1));
   Check({&a_, &b_, &c});
   manager_.Free(c);
+}
+
+// A request that is admitted counts on its own sequences sharing what the first of them computes.
+TEST_F(PrefixCacheTest, ABlockThatIsHeldIsFoundBeforeAFreeOne) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+  manager_.Publish(a_, 0, std::span(hashes_).first(1));
+  manager_.Free(a_);
+
+  manager_.Publish(b_, 0, std::span(hashes_).first(1));
+
+  EXPECT_EQ(manager_.Match(hashes_).num_held_blocks, 1);
+  EXPECT_EQ(manager_.num_cached_blocks(), 1);
+  Check({&b_});
+}
+
+// What lies behind a free block is not counted on: the free one may be handed out first.
+TEST_F(PrefixCacheTest, HeldBlocksAreCountedUpToTheFirstFreeOne) {
+  ASSERT_TRUE(manager_.Append(a_, 4).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 8).has_value());
+  manager_.Publish(a_, 0, std::span(hashes_).first(1));
+  manager_.Publish(b_, 0, std::span(hashes_).first(2));
+  manager_.Free(a_);
+
+  const PrefixMatch match = manager_.Match(hashes_);
+
+  EXPECT_EQ(match.num_blocks, 2);
+  EXPECT_EQ(match.num_held_blocks, 0);
+  Check({&b_});
 }
 
 TEST_F(PrefixCacheTest, NothingIsFoundThatWasTakenBack) {
