@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "common/base/clock.h"
 #include "common/base/sip_hash.h"
 
 namespace quire {
@@ -16,12 +17,18 @@ enum class PreemptionMode : uint8_t {
   kSwap,       // its blocks go to host memory and come back; dropped when there is no room
 };
 
+// Who is served first: see scheduling_policy.h.
+enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
+
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
   // before somebody must be preempted. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
+  SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
+  // Under kPriority: how long a request waits to be worth one priority level more.
+  Instant priority_ageing = 10 * kNanosPerSecond;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences
   // of one request share blocks in any case.

@@ -8,19 +8,19 @@
 namespace quire {
 namespace {
 
-auto PlaceOf(std::vector<SequenceGroup*>& groups, RequestId id) {
+auto PlaceOf(std::vector<SequenceGroup*>& groups, const SequenceGroup& group) {
   return std::lower_bound(
-      groups.begin(), groups.end(), id, [](const SequenceGroup* other, RequestId wanted) {
-        return other->id() < wanted;
+      groups.begin(), groups.end(), &group, [](const SequenceGroup* a, const SequenceGroup* b) {
+        return a->rank() < b->rank();
       });
 }
 
 void Insert(std::vector<SequenceGroup*>& groups, SequenceGroup& group) {
-  groups.insert(PlaceOf(groups, group.id()), &group);
+  groups.insert(PlaceOf(groups, group), &group);
 }
 
 void Remove(std::vector<SequenceGroup*>& groups, const SequenceGroup& group) {
-  auto place = PlaceOf(groups, group.id());
+  auto place = PlaceOf(groups, group);
   QUIRE_CHECK(place != groups.end() && *place == &group);
   groups.erase(place);
 }
@@ -73,14 +73,13 @@ void CoreState::Add(Request request) {
   auto it =
       groups.emplace_hint(groups.end(), id, std::make_unique<SequenceGroup>(std::move(request)));
   SequenceGroup& group = *it->second;
-  waiting.PushBack(group);
+  waiting.Add(group);
   deadlines.Add(group.request());
   last_request_id = id;
 }
 
 SequenceGroup& CoreState::StartFirstWaiting() {
-  SequenceGroup& group = waiting.front();
-  waiting.PopFront();
+  SequenceGroup& group = waiting.PopFront();
   for (Sequence& sequence : group.sequences()) {
     if (!sequence.is_finished()) {
       sequence.BecomeRunning(epoch->handles.Take());
@@ -133,6 +132,16 @@ int32_t CoreState::NumBlocksToResume(SequenceGroup& group) const {
     }
   }
   return need.num_blocks + need.num_tail_copies + num_to_append;
+}
+
+SequenceGroup* CoreState::Next() const {
+  SequenceGroup* first_waiting = waiting.empty() ? nullptr : &waiting.front();
+  if (swapped.empty()) {
+    return first_waiting;
+  }
+  const bool is_waiting_next = first_waiting != nullptr && first_waiting->has_rank() &&
+                               first_waiting->rank() < swapped.front()->rank();
+  return is_waiting_next ? first_waiting : swapped.front();
 }
 
 bool CoreState::SwapIn(SequenceGroup& group) {

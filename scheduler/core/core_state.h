@@ -21,6 +21,7 @@
 #include "scheduler/core/deadlines.h"
 #include "scheduler/core/handle_pool.h"
 #include "scheduler/core/output_event.h"
+#include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
 #include "scheduler/core/waiting_queue.h"
 #include "scheduler/kv_cache/kv_cache_manager.h"
@@ -66,7 +67,8 @@ struct UnansweredStep {
 };
 
 struct CoreState {
-  explicit CoreState(const CoreConfig& core_config) : config(core_config) {}
+  explicit CoreState(const CoreConfig& core_config)
+      : config(core_config), policy(MakeSchedulingPolicy(config)), waiting(policy.get()) {}
   CoreState(const CoreState&) = delete;
   CoreState& operator=(const CoreState&) = delete;
 
@@ -74,8 +76,9 @@ struct CoreState {
   std::optional<StepLimits> last_limits;  // of the present or the last epoch
   std::optional<Epoch> epoch;
   std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // live
-  std::vector<SequenceGroup*> running;                         // by RequestId: oldest first
+  std::vector<SequenceGroup*> running;                         // by rank: the first is served first
   std::vector<SequenceGroup*> swapped;                         // likewise
+  std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
   UnansweredStep step;
@@ -86,15 +89,14 @@ struct CoreState {
   // nullptr when unknown or finished.
   SequenceGroup* Find(RequestId id);
 
-  // A new group at the end of the waiting queue.
+  // A new group waits.
   void Add(Request request);
 
-  // The group at the head of the waiting queue runs from now on, each sequence under a handle.
+  // The first waiting group runs from now on, each sequence under a handle.
   // REQUIRES: an epoch, and handles for all its live sequences.
   SequenceGroup& StartFirstWaiting();
 
-  // A running group gives back blocks and handles and waits for recomputation, in the place of its
-  // arrival.
+  // A running group gives back blocks and handles and waits for recomputation, in its place.
   void ReturnToWaiting(SequenceGroup& group);
 
   // A running group goes to host memory in the step that is being planned. False, and nothing has
@@ -103,6 +105,9 @@ struct CoreState {
 
   // Blocks that a swapped group needs to come back and to compute what it knows.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
+
+  // Who is next of those that do not run; nullptr when all run.
+  SequenceGroup* Next() const;
 
   // A swapped group comes back in the step that is being planned and runs. False, and nothing has
   // changed, without blocks. REQUIRES: handles for all its live sequences.

@@ -186,6 +186,9 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     if (sampled == nullptr) {
       continue;
     }
+    if (sampled->finite) {
+      state.policy->OnServed(slice.group->request().tenant, 0, /*num_output_tokens=*/1);
+    }
     if (sampled->finite && slice.group->is_beam_search()) {
       TakeCandidates(state, *slice.group, sequence, sampled->top_logprobs);
       continue;

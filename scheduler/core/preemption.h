@@ -1,11 +1,11 @@
-// Preemption takes the blocks of running groups when an older one needs them. Victims are whole
-// groups, newest first; they are recomputed later: their prompt and what they have generated
-// become one new prompt.
+// Preemption takes the blocks of running groups when one ahead of them needs them. Victims are
+// whole groups, the last in the policy's order first (the newest, under first come, first served);
+// they are recomputed later: their prompt and what they have generated become one new prompt.
 //
-// Nobody is preempted for a newer group. So the oldest running group always gets what it needs
-// (admission has seen that it fits the pool), and every group becomes the oldest in time: there is
-// no livelock. A group that finds no room and nobody newer keeps its blocks and sits the step out;
-// it is the next victim when an older one needs room.
+// Nobody is preempted for a group behind it. So the first running group always gets what it needs
+// (admission has seen that it fits the pool), and every group becomes the first in time: there is
+// no livelock. A group that finds no room and nobody behind it keeps its blocks and sits the step
+// out; it is the next victim when one ahead of it needs room.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
@@ -21,8 +21,11 @@ namespace quire {
 enum class RoomOutcome : uint8_t {
   kHadRoom,
   kPreempted,  // there is room now
-  kNoRoom,     // not in this step: nobody newer is left, or blocks are on their way to the host
+  kNoRoom,     // not in this step: nobody is behind it, or blocks are on their way to the host
 };
+
+// The group gives up its blocks and handles. REQUIRES: running, without a slice.
+void Preempt(CoreState& state, SequenceGroup& group);
 
 // Sees to it that num_blocks blocks are free for group. A victim that is swapped has left its
 // blocks only when the worker has copied them: group waits for that. REQUIRES: group is running.

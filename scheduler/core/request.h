@@ -33,6 +33,8 @@ struct Request {
   std::optional<BeamOptions> beam_search;
   int32_t max_tokens = 16;              // output tokens of each sequence, >= 1
   std::vector<TokenId> stop_token_ids;  // end a sequence once min_tokens exist; few, any order
+  int32_t priority = 0;                 // the smaller, the earlier, where the policy asks
+  std::string tenant;                   // who shares the service, where the policy asks
   std::string cache_salt;               // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;   // neither takes cached blocks nor leaves any
   Instant arrival = 0;

@@ -15,6 +15,11 @@ SequenceGroup::SequenceGroup(Request request) : request_(std::move(request)) {
   }
 }
 
+void SequenceGroup::SetRank(int64_t value) {
+  QUIRE_CHECK(!has_rank());
+  rank_ = value;
+}
+
 int32_t SequenceGroup::num_live_sequences() const {
   return static_cast<int32_t>(
       std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& sequence) {

@@ -25,6 +25,14 @@ struct LiveBeams {
   int32_t max_tokens = 0;      // of a hypothesis
 };
 
+// Where a group stands in the policy's order: the smaller is served first.
+struct ScheduleRank {
+  int64_t value = 0;
+  RequestId id;  // of equals the older one is first
+
+  friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
+};
+
 class SequenceGroup {
  public:
   // All sequences waiting. REQUIRES: group_size() >= 1 and a prompt.
@@ -34,6 +42,11 @@ class SequenceGroup {
 
   const Request& request() const { return request_; }
   RequestId id() const { return request_.id; }
+
+  bool has_rank() const { return rank_.has_value(); }
+  ScheduleRank rank() const { return {*rank_, id()}; }  // REQUIRES: has_rank()
+  void SetRank(int64_t value);                          // REQUIRES: !has_rank()
+
   std::vector<Sequence>& sequences() { return sequences_; }
   const std::vector<Sequence>& sequences() const { return sequences_; }
 
@@ -62,6 +75,7 @@ class SequenceGroup {
 
  private:
   Request request_;
+  std::optional<int64_t> rank_;
   std::vector<Sequence> sequences_;  // by sequence_index
 };
 

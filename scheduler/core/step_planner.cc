@@ -43,9 +43,33 @@ StepPlanner::StepPlanner(CoreState& state)
 }
 
 std::optional<StepPlan> StepPlanner::Plan() {
+  PreemptForNext();
   PlanRunning();
   PlanOthers();
   return Finish();
+}
+
+void StepPlanner::PreemptForNext() {
+  SequenceGroup* next = state_.Next();
+  while (next != nullptr && next->has_rank() && !state_.running.empty() &&
+         next->rank() < state_.running.back()->rank() && !WillHaveRoom(*next)) {
+    Preempt(state_, *state_.running.back());
+    has_made_room_ = true;
+  }
+}
+
+bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
+  const int32_t num_handles = epoch_.handles.num_free() + epoch_.handles.num_to_release();
+  const int32_t num_blocks =
+      epoch_.kv_cache.num_free_blocks() + epoch_.kv_cache.num_leaving_blocks();
+  if (group.is_swapped()) {
+    return group.num_live_sequences() <= num_handles &&
+           state_.NumBlocksToResume(group) <= num_blocks - NumWatermarkBlocks();
+  }
+  Room room = RoomFor(group);
+  room.num_free_handles = num_handles;
+  room.num_free_blocks = num_blocks;
+  return Admit(group, epoch_.limits, room) != AllocStatus::kLater;
 }
 
 void StepPlanner::PlanRunning() {
@@ -68,11 +92,10 @@ void StepPlanner::PlanRunning() {
 
 void StepPlanner::PlanOthers() {
   bool has_room = may_admit_;
-  while (has_room && !budget_.is_spent() && !(state_.waiting.empty() && state_.swapped.empty())) {
-    const bool is_swapped_next =
-        !state_.swapped.empty() &&
-        (state_.waiting.empty() || state_.swapped.front()->id() < state_.waiting.front().id());
-    has_room = is_swapped_next ? ResumeSwapped(*state_.swapped.front()) : StartWaiting();
+  while (has_room && !budget_.is_spent()) {
+    SequenceGroup* next = state_.Next();
+    has_room = next != nullptr && (next->is_swapped() ? ResumeSwapped(*next) : StartWaiting(*next));
+    has_room = has_room && !has_made_room_;
   }
 }
 
@@ -87,8 +110,7 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
   return true;
 }
 
-bool StepPlanner::StartWaiting() {
-  SequenceGroup& first = state_.waiting.front();
+bool StepPlanner::StartWaiting(SequenceGroup& first) {
   const AllocStatus status = Admit(first, epoch_.limits, RoomFor(first));
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(first, FinishReason::kNoCapacity);

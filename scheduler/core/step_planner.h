@@ -1,10 +1,10 @@
-// StepPlanner chooses what one step computes. It closes gaps: running groups first, oldest first,
-// then swapped and waiting ones, under one token budget. Nothing is admitted in a step in which
-// blocks were short.
+// StepPlanner chooses what one step computes. It closes gaps: running groups first, then swapped
+// and waiting ones, all in the policy's order, under one token budget. Nothing is admitted in a
+// step in which blocks were short.
 //
 // A slice takes as many tokens of its sequence's gap as the budget has left. So long prompts are
 // computed in chunks beside decoding sequences, and a budget smaller than the number of running
-// sequences serves the oldest first.
+// sequences serves the first ones.
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -32,11 +32,15 @@ class StepPlanner {
   std::optional<StepPlan> Plan();
 
  private:
+  // Groups behind the next one that does not run yet make room for it.
+  void PreemptForNext();
+  // Once what is on its way has left.
+  bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
-  // Swapped groups and waiting ones, in order of arrival.
+  // Swapped groups and waiting ones, in the policy's order.
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
-  bool StartWaiting();
+  bool StartWaiting(SequenceGroup& first);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   void PlanSlices(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
@@ -53,6 +57,7 @@ class StepPlanner {
   TokenBudget budget_;
   StepPlan plan_;
   bool may_admit_ = true;
+  bool has_made_room_ = false;  // for the next group, which alone may start then
 };
 
 }  // namespace quire

@@ -24,47 +24,89 @@ WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
   return Refusal::kNone;
 }
 
-void WaitingQueue::PushBack(SequenceGroup& group) {
-  QUIRE_CHECK(groups_.empty() || groups_.back()->id() < group.id());
-  groups_.push_back(&group);
+void WaitingQueue::Add(SequenceGroup& group) {
+  const std::optional<int64_t> rank = policy_.RankOf(group.request());
+  if (rank.has_value()) {
+    group.SetRank(*rank);
+    Return(group);
+    return;
+  }
+  const std::string& tenant = group.request().tenant;
+  std::deque<SequenceGroup*>& groups = unranked_[tenant];
+  QUIRE_CHECK(groups.empty() || groups.back()->id() < group.id());
+  if (groups.empty()) {
+    policy_.BeginWaiting(tenant);
+  }
+  groups.push_back(&group);
+  ++size_;
   num_prompt_tokens_ += NumPromptTokens(group.request());
 }
 
 void WaitingQueue::Return(SequenceGroup& group) {
-  auto place = PlaceOf(group.id());
-  QUIRE_CHECK(place == groups_.end() || (*place)->id() != group.id());
-  groups_.insert(place, &group);
+  QUIRE_CHECK(ranked_.insert(&group).second);
+  ++size_;
   num_prompt_tokens_ += NumPromptTokens(group.request());
 }
 
-void WaitingQueue::PopFront() {
-  QUIRE_CHECK(!groups_.empty());
-  num_prompt_tokens_ -= NumPromptTokens(front().request());
-  groups_.pop_front();
+SequenceGroup& WaitingQueue::front() const {
+  QUIRE_CHECK(!empty());
+  return ranked_.empty() ? *unranked_.at(policy_.NextTenant()).front() : **ranked_.begin();
 }
 
-void WaitingQueue::Remove(const SequenceGroup& group) {
-  auto place = PlaceOf(group.id());
-  QUIRE_CHECK(place != groups_.end() && *place == &group);
+SequenceGroup& WaitingQueue::PopFront() {
+  SequenceGroup& group = front();
+  Remove(group);
+  if (!group.has_rank()) {
+    group.SetRank(++num_started_);
+    policy_.OnServed(group.request().tenant, NumPromptTokens(group.request()), 0);
+  }
+  return group;
+}
+
+void WaitingQueue::Remove(SequenceGroup& group) {
+  --size_;
   num_prompt_tokens_ -= NumPromptTokens(group.request());
-  groups_.erase(place);
+  if (group.has_rank()) {
+    QUIRE_CHECK_EQ(ranked_.erase(&group), 1U);
+    return;
+  }
+  auto of_tenant = unranked_.find(group.request().tenant);
+  QUIRE_CHECK(of_tenant != unranked_.end());
+  std::deque<SequenceGroup*>& groups = of_tenant->second;
+  const auto place = std::find(groups.begin(), groups.end(), &group);
+  QUIRE_CHECK(place != groups.end());
+  groups.erase(place);
+  if (groups.empty()) {
+    policy_.EndWaiting(of_tenant->first);
+    unranked_.erase(of_tenant);
+  }
+}
+
+std::vector<SequenceGroup*> WaitingQueue::groups() const {
+  std::vector<SequenceGroup*> groups(ranked_.begin(), ranked_.end());
+  for (const auto& [tenant, of_tenant] : unranked_) {
+    groups.insert(groups.end(), of_tenant.begin(), of_tenant.end());
+  }
+  return groups;
 }
 
 void WaitingQueue::CheckInvariants() const {
-  // First come, first served, and nobody twice.
   int64_t num_prompt_tokens = 0;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    QUIRE_CHECK(i == 0 || groups_[i - 1]->id() < groups_[i]->id());
-    num_prompt_tokens += NumPromptTokens(groups_[i]->request());
+  for (const SequenceGroup* group : groups()) {
+    num_prompt_tokens += NumPromptTokens(group->request());
   }
   QUIRE_CHECK_EQ(num_prompt_tokens, num_prompt_tokens_);
-}
+  QUIRE_CHECK_EQ(groups().size(), static_cast<size_t>(size_));
 
-std::deque<SequenceGroup*>::iterator WaitingQueue::PlaceOf(RequestId id) {
-  return std::lower_bound(
-      groups_.begin(), groups_.end(), id, [](const SequenceGroup* group, RequestId other) {
-        return group->id() < other;
-      });
+  // A set keeps its order only as long as ranks do not change.
+  QUIRE_CHECK(std::is_sorted(ranked_.begin(), ranked_.end(), IsAhead()));
+  for (const auto& [tenant, of_tenant] : unranked_) {
+    QUIRE_CHECK(!of_tenant.empty());
+    for (size_t i = 0; i < of_tenant.size(); ++i) {
+      QUIRE_CHECK(!of_tenant[i]->has_rank() && of_tenant[i]->request().tenant == tenant);
+      QUIRE_CHECK(i == 0 || of_tenant[i - 1]->id() < of_tenant[i]->id());
+    }
+  }
 }
 
 }  // namespace quire

@@ -1,17 +1,22 @@
-// WaitingQueue holds the groups that are not running, first come first served. New ones join at the
-// end and are refused beyond the bounds. Groups that were running come back to the place of their
-// arrival, ahead of everything newer, and are never refused.
+// WaitingQueue holds the groups that are not running, in the order of the policy. New ones are
+// refused beyond the bounds. Groups that were running come back to their place and are never
+// refused.
 //
-// Thread safety: not thread-safe; owned by CoreState. Observes the groups.
-// Invariants:    ordered by RequestId, which is the order of arrival; no group twice.
-// Cost:          PushBack and PopFront O(1); Return and Remove O(size) pointer moves.
+// Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
+// Invariants:    groups with a rank come before those without; no group twice.
+// Cost:          O(log size) a call; front O(tenants) under a policy without ranks.
 #ifndef QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 #define QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "scheduler/core/core_config.h"
+#include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
 
 namespace quire {
@@ -20,30 +25,44 @@ class WaitingQueue {
  public:
   enum class Refusal : uint8_t { kNone, kFull, kTokensFull };
 
+  // The policy must outlive the queue.
+  explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
+
   // Whether a new request may join.
   Refusal RefusalOf(const Request& request, const CoreConfig& config) const;
 
-  // A new group. REQUIRES: newer than every group here.
-  void PushBack(SequenceGroup& group);
+  // A new group, which gets its rank if the policy has one for it. REQUIRES: newer than every group
+  // before.
+  void Add(SequenceGroup& group);
 
   // A group that was running. REQUIRES: not here.
   void Return(SequenceGroup& group);
 
-  SequenceGroup& front() const { return *groups_.front(); }  // REQUIRES: !empty()
-  void PopFront();                                           // REQUIRES: !empty()
-  void Remove(const SequenceGroup& group);                   // REQUIRES: here
+  SequenceGroup& front() const;  // REQUIRES: !empty()
+  // The first group starts, and has a rank from now on. REQUIRES: !empty()
+  SequenceGroup& PopFront();
+  void Remove(SequenceGroup& group);  // REQUIRES: here
 
-  bool empty() const { return groups_.empty(); }
-  int32_t size() const { return static_cast<int32_t>(groups_.size()); }
+  bool empty() const { return size() == 0; }
+  int32_t size() const { return size_; }
   int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
-  const std::deque<SequenceGroup*>& groups() const { return groups_; }
+  // Those with a rank in their order, then the others, tenant by tenant.
+  std::vector<SequenceGroup*> groups() const;
 
   void CheckInvariants() const;
 
  private:
-  std::deque<SequenceGroup*>::iterator PlaceOf(RequestId id);
+  struct IsAhead {
+    bool operator()(const SequenceGroup* a, const SequenceGroup* b) const {
+      return a->rank() < b->rank();
+    }
+  };
 
-  std::deque<SequenceGroup*> groups_;
+  SchedulingPolicy& policy_;
+  std::set<SequenceGroup*, IsAhead> ranked_;
+  std::map<std::string, std::deque<SequenceGroup*>> unranked_;  // by tenant, in order of arrival
+  int64_t num_started_ = 0;                                     // of those without a rank
+  int32_t size_ = 0;
   int64_t num_prompt_tokens_ = 0;
 };
 

@@ -14,10 +14,24 @@ namespace {
 constexpr int32_t kVocabSize = 97;
 constexpr uint64_t kIncarnation = 3;
 
-CoreConfig DrawConfig(Random& random) {
+// By the seed itself, so that a history is what it was before there were policies.
+SchedulingPolicyKind PolicyOf(uint64_t seed) {
+  switch (seed % 8) {
+    case 6:
+      return SchedulingPolicyKind::kPriority;
+    case 7:
+      return SchedulingPolicyKind::kFairShare;
+    default:
+      return SchedulingPolicyKind::kFcfs;
+  }
+}
+
+CoreConfig DrawConfig(Random& random, uint64_t seed) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
           .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5),
+          .scheduling_policy = PolicyOf(seed),
+          .priority_ageing = kNanosPerSecond,
           .preemption_mode = random.OneIn(2) ? PreemptionMode::kSwap : PreemptionMode::kRecompute,
           .prefix_caching = random.OneIn(2),
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};
@@ -27,7 +41,7 @@ CoreConfig DrawConfig(Random& random) {
 
 CoreSimulation::CoreSimulation(uint64_t seed)
     : random_(seed),
-      config_(DrawConfig(random_)),
+      config_(DrawConfig(random_, seed)),
       core_(config_),
       step_duration_(random_.Between(5, 50) * kNanosPerMilli),
       mean_prompt_(random_.Between(1, 20)),
@@ -118,6 +132,11 @@ void CoreSimulation::AddRequest() {
     BeginLikeAnother(&request);
   }
   request.cache_salt = random_.OneIn(4) ? "salt" : "";
+  if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs) {
+    request.priority = random_.Between(-3, 3);
+    request.tenant = std::string(1, static_cast<char>('a' + random_.Below(3)));
+    request.arrival = now_;
+  }
   request.bypasses_prefix_cache = random_.OneIn(8);
   if (random_.OneIn(3)) {
     request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};

@@ -124,7 +124,7 @@ TEST_F(InvariantsDeathTest, MissAnOvertaking) {
         SequenceGroup& second = state_.waiting.front();
         state_.waiting.PopFront();
         state_.StartFirstWaiting();
-        state_.waiting.PushBack(second);
+        state_.waiting.Return(second);
         CheckInvariants(state_);
       },
       "has_started");

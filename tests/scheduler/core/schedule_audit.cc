@@ -77,6 +77,9 @@ std::set<uint64_t> ScheduleAudit::TakeReleases(const std::vector<SequenceHandle>
 std::string ScheduleAudit::CheckOrder(const std::set<uint64_t>& preempted,
                                       const RequestModels& requests) const {
   const std::set<uint64_t> running = Running();
+  if (!is_fcfs()) {
+    return "";
+  }
   for (uint64_t id : preempted) {
     const bool is_newest = running.empty() || *running.rbegin() < id;
     if (!is_newest && !requests.at(id).had_non_finite) {
@@ -92,7 +95,7 @@ std::string ScheduleAudit::CheckOldestComputes(const StepPlan& plan,
   const RequestModel* oldest = OldestLive(requests);
   // Blocks on their way to the host are waited for, and a row that was not finite waits for newer
   // requests to give back theirs: OnApplied bounds both.
-  if (oldest == nullptr || plan.slices.empty() || oldest->had_non_finite ||
+  if (!is_fcfs() || oldest == nullptr || plan.slices.empty() || oldest->had_non_finite ||
       stats.num_leaving_blocks > 0) {
     return "";
   }
@@ -134,7 +137,7 @@ std::string ScheduleAudit::OnExecuted(const StepPlan& plan,
 
 std::string ScheduleAudit::OnApplied(const RequestModels& requests) {
   const RequestModel* oldest = OldestLive(requests);
-  if (oldest == nullptr) {
+  if (oldest == nullptr || !is_fcfs()) {
     oldest_id_.reset();
   } else if (oldest_id_ != oldest->request.id.value()) {
     oldest_id_ = oldest->request.id.value();

@@ -65,6 +65,9 @@ class ScheduleAudit {
   std::string CheckWatermark(const std::set<uint64_t>& started, const CoreStats& stats) const;
   std::set<uint64_t> Running() const;
 
+  // Another policy orders requests by more than their age.
+  bool is_fcfs() const { return config_.scheduling_policy == SchedulingPolicyKind::kFcfs; }
+
   const CoreConfig config_;
   const StepLimits limits_;
   const int32_t swap_delay_steps_;

@@ -1,5 +1,8 @@
 #include "scheduler/core/waiting_queue.h"
 
+#include <deque>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -27,12 +30,13 @@ class WaitingQueueTest : public ::testing::Test {
   SequenceGroup one_{MakeRequest({.id = 1, .prompt = 10})};
   SequenceGroup two_{MakeRequest({.id = 2, .prompt = 20})};
   SequenceGroup three_{MakeRequest({.id = 3, .prompt = 30})};
-  WaitingQueue queue_;
+  FcfsPolicy policy_;
+  WaitingQueue queue_{&policy_};
 };
 
 TEST_F(WaitingQueueTest, IsFirstInFirstOut) {
-  queue_.PushBack(one_);
-  queue_.PushBack(two_);
+  queue_.Add(one_);
+  queue_.Add(two_);
 
   EXPECT_EQ(&queue_.front(), &one_);
   queue_.PopFront();
@@ -42,7 +46,11 @@ TEST_F(WaitingQueueTest, IsFirstInFirstOut) {
 }
 
 TEST_F(WaitingQueueTest, ReturningGroupsTakeThePlaceOfTheirArrival) {
-  queue_.PushBack(three_);
+  queue_.Add(one_);
+  queue_.Add(two_);
+  queue_.PopFront();
+  queue_.PopFront();
+  queue_.Add(three_);
 
   queue_.Return(two_);
   queue_.Return(one_);
@@ -51,8 +59,9 @@ TEST_F(WaitingQueueTest, ReturningGroupsTakeThePlaceOfTheirArrival) {
 }
 
 TEST_F(WaitingQueueTest, AGroupMayReturnBehindAnOlderOne) {
-  queue_.PushBack(one_);
-  queue_.PushBack(three_);
+  two_.SetRank(0);
+  queue_.Add(one_);
+  queue_.Add(three_);
 
   queue_.Return(two_);
 
@@ -60,9 +69,9 @@ TEST_F(WaitingQueueTest, AGroupMayReturnBehindAnOlderOne) {
 }
 
 TEST_F(WaitingQueueTest, RemoveTakesAGroupOutOfTheMiddle) {
-  queue_.PushBack(one_);
-  queue_.PushBack(two_);
-  queue_.PushBack(three_);
+  queue_.Add(one_);
+  queue_.Add(two_);
+  queue_.Add(three_);
 
   queue_.Remove(two_);
 
@@ -71,7 +80,8 @@ TEST_F(WaitingQueueTest, RemoveTakesAGroupOutOfTheMiddle) {
 }
 
 TEST_F(WaitingQueueTest, CountsThePromptTokensOfThoseThatWait) {
-  queue_.PushBack(one_);
+  two_.SetRank(0);
+  queue_.Add(one_);
   queue_.Return(two_);
   EXPECT_EQ(queue_.num_prompt_tokens(), 30);
 
@@ -84,14 +94,14 @@ TEST_F(WaitingQueueTest, RefusesMoreRequestsThanItsBound) {
   Request request = MakeRequest({.id = 9});
   EXPECT_EQ(queue_.RefusalOf(request, config), WaitingQueue::Refusal::kNone);
 
-  queue_.PushBack(one_);
+  queue_.Add(one_);
 
   EXPECT_EQ(queue_.RefusalOf(request, config), WaitingQueue::Refusal::kFull);
 }
 
 TEST_F(WaitingQueueTest, RefusesMoreTokensThanItsBound) {
   CoreConfig config{.max_queued_tokens = 15};
-  queue_.PushBack(one_);
+  queue_.Add(one_);
 
   EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 5}), config),
             WaitingQueue::Refusal::kNone);
@@ -99,16 +109,82 @@ TEST_F(WaitingQueueTest, RefusesMoreTokensThanItsBound) {
             WaitingQueue::Refusal::kTokensFull);
 }
 
+TEST_F(WaitingQueueTest, APolicyMayPutANewGroupInFront) {
+  PriorityPolicy policy(/*ageing=*/100);
+  WaitingQueue queue(&policy);
+  Request urgent = MakeRequest({.id = 4});
+  urgent.priority = -1;
+  SequenceGroup four(std::move(urgent));
+
+  queue.Add(one_);
+  queue.Add(four);
+
+  EXPECT_EQ(&queue.PopFront(), &four);
+  EXPECT_EQ(&queue.PopFront(), &one_);
+}
+
+TEST(WaitingQueueOfTenantsTest, TakesTurnsBetweenTenantsAndIsFairWithinOne) {
+  FairSharePolicy policy;
+  WaitingQueue queue(&policy);
+  std::deque<SequenceGroup> groups;
+  for (uint64_t id = 1; id <= 6; ++id) {
+    Request request = MakeRequest({.id = id, .prompt = 10});
+    request.tenant = id <= 4 ? "many" : "few";
+    queue.Add(groups.emplace_back(std::move(request)));
+  }
+  std::vector<uint64_t> order;
+  while (!queue.empty()) {
+    queue.CheckInvariants();
+    order.push_back(queue.PopFront().id().value());
+  }
+  EXPECT_THAT(order, ElementsAre(5, 1, 6, 2, 3, 4));
+}
+
+TEST(WaitingQueueOfTenantsTest, WhoHasStartedComesBackInFrontInTheOrderOfStarts) {
+  FairSharePolicy policy;
+  WaitingQueue queue(&policy);
+  std::deque<SequenceGroup> groups;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Request request = MakeRequest({.id = id, .prompt = 10});
+    request.tenant = std::string(1, static_cast<char>('c' - id));  // b, a, `
+    queue.Add(groups.emplace_back(std::move(request)));
+  }
+  SequenceGroup& first = queue.PopFront();
+  SequenceGroup& second = queue.PopFront();
+  EXPECT_EQ(first.id().value(), 3U);
+
+  queue.Return(second);
+  queue.Return(first);
+
+  EXPECT_EQ(&queue.PopFront(), &first);
+  EXPECT_EQ(&queue.PopFront(), &second);
+  EXPECT_EQ(queue.front().id().value(), 1U);
+}
+
+TEST(WaitingQueueOfTenantsTest, RemovesAGroupThatNeverStarted) {
+  FairSharePolicy policy;
+  WaitingQueue queue(&policy);
+  std::deque<SequenceGroup> groups;
+  for (uint64_t id = 1; id <= 2; ++id) {
+    queue.Add(groups.emplace_back(MakeRequest({.id = id, .prompt = 10})));
+  }
+  queue.Remove(groups[0]);
+  queue.CheckInvariants();
+  EXPECT_EQ(&queue.front(), &groups[1]);
+  queue.Remove(groups[1]);
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.num_prompt_tokens(), 0);
+}
+
 using WaitingQueueDeathTest = WaitingQueueTest;
 
-TEST_F(WaitingQueueDeathTest, RefusesWhatBreaksItsOrder) {
-  queue_.PushBack(two_);
+TEST_F(WaitingQueueDeathTest, RefusesWhatIsThereOrIsNot) {
+  queue_.Add(two_);
 
-  EXPECT_DEATH(queue_.PushBack(one_), "id");
-  EXPECT_DEATH(queue_.PushBack(two_), "id");
-  EXPECT_DEATH(queue_.Return(two_), "id");
-  EXPECT_DEATH(queue_.Remove(one_), "place");
-  EXPECT_DEATH(queue_.Remove(three_), "place");
+  EXPECT_DEATH(queue_.Add(two_), "has_rank");
+  EXPECT_DEATH(queue_.Return(two_), "insert");
+  three_.SetRank(0);
+  EXPECT_DEATH(queue_.Remove(three_), "erase");
 }
 
 TEST_F(WaitingQueueDeathTest, RefusesToPopFromNothing) { EXPECT_DEATH(queue_.PopFront(), "empty"); }
