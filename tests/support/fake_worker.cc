@@ -194,6 +194,23 @@ int32_t FakeWorker::num_known_sequences() const {
       sequences_.begin(), sequences_.end(), [](const auto& known) { return known.has_value(); }));
 }
 
+void FakeWorker::SpoilLastSlice(SequenceHandle handle) {
+  const KnownState& sequence = *sequences_[handle];
+  for (int32_t position = sequence.num_computed_before; position < sequence.num_computed_tokens;
+       ++position) {
+    const auto index = static_cast<size_t>(position / limits_.block_size_tokens);
+    const BlockId block_id = sequence.block_ids[index];
+    const auto num_holders =
+        std::count_if(sequences_.begin(), sequences_.end(), [&](const auto& known) {
+          return known.has_value() && index < known->block_ids.size() &&
+                 known->block_ids[index] == block_id;
+        });
+    if (num_holders == 1) {
+      Cell(sequence, position) = ~Cell(sequence, position);
+    }
+  }
+}
+
 void FakeWorker::Do(const SwapUnderWay& under_way) {
   int64_t size = limits_.block_size_tokens;
   auto block = cells_.begin() + under_way.swap.block * size;
@@ -240,6 +257,7 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
     sequence.token_ids.back() = *slice.forced_token_id;
   }
   DoSwapsOf(sequence.block_ids);
+  sequence.num_computed_before = sequence.num_computed_tokens;
   uint64_t attended = kStart;
   for (int32_t position = 0; position < sequence.num_computed_tokens; ++position) {
     attended = Mix(attended, Cell(sequence, position));

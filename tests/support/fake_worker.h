@@ -63,10 +63,15 @@ class FakeWorker {
   // The seed of the sequence that computed what the block holds; 0: nobody has.
   uint64_t WriterOf(BlockId block_id) const { return writers_[static_cast<size_t>(block_id)]; }
 
+  // The row of this sequence was not finite: nor is what its last slice wrote, where no other
+  // sequence reads it (its row would not have been finite either). REQUIRES: it is known.
+  void SpoilLastSlice(SequenceHandle handle);
+
  private:
   struct KnownState {
     std::vector<TokenId> token_ids;
     int32_t num_computed_tokens = 0;
+    int32_t num_computed_before = 0;  // the last slice
     std::vector<BlockId> block_ids;
     int32_t sequence_index = 0;
     uint64_t seed = 0;

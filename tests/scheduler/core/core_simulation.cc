@@ -258,6 +258,9 @@ void CoreSimulation::PassTime() {
 }
 
 void CoreSimulation::Plan() {
+  if (last_result_.has_value() && random_.OneIn(30)) {
+    Expect(!core_.ApplyStepResult(*last_result_).ok(), "a repeated answer is refused");
+  }
   std::optional<StepPlan> plan = core_.PlanStep(now_);
   TakeEvents();
   if (!plan.has_value()) {
@@ -267,6 +270,7 @@ void CoreSimulation::Plan() {
   }
   CheckPlan(*plan);
   plan_ = std::move(plan);
+  num_free_planned_ = core_.stats().num_free_blocks;
 }
 
 void CoreSimulation::Apply() {
@@ -323,6 +327,7 @@ StepResult CoreSimulation::AnswerWithFaults() {
       ++sequence.num_non_finite;
       request.had_non_finite = true;
       audit_->OnNonFinite();
+      worker_->SpoilLastSlice(sampled.handle);
     } else if (request.is_beam_search()) {
       if (!request.beams.has_value()) {
         request.beams.emplace(request.request, limits_);
@@ -335,8 +340,9 @@ StepResult CoreSimulation::AnswerWithFaults() {
 }
 
 void CoreSimulation::ApplyWrongResult() {
-  StepResult wrong{.header = plan_->header, .plan_digest = DigestOf(*plan_)};
-  switch (random_.Below(7)) {
+  // Right but for one thing. The worker answers the same when it is asked again.
+  StepResult wrong = worker_->Execute(*plan_).value_or(StepResult{});
+  switch (random_.Below(8)) {
     case 0:
       ++wrong.header.step_id;
       break;
@@ -350,9 +356,15 @@ void CoreSimulation::ApplyWrongResult() {
       wrong.plan_digest ^= 1;
       break;
     case 4:
-      wrong.sampled.resize(plan_->slices.size() + 1);
+      wrong.sampled.emplace_back();
       break;
     case 5:
+      if (wrong.sampled.empty()) {
+        return;
+      }
+      wrong.sampled.back().token_id = kVocabSize;
+      break;
+    case 6:
       if (!lost_result_.has_value()) {
         return;
       }
@@ -636,6 +648,8 @@ void CoreSimulation::CheckCounts() {
   Expect(stats.num_waiting_requests + stats.num_running_requests + stats.num_swapped_requests ==
              num_live,
          "who lives waits, runs or is swapped");
+  Expect(!plan_.has_value() || stats.num_free_blocks == num_free_planned_,
+         "no block becomes free while the step that may touch it is unanswered");
 }
 
 RequestModel* CoreSimulation::AnyRequest() {

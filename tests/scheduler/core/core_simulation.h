@@ -117,6 +117,7 @@ class CoreSimulation {
   std::vector<CacheDomain> domains_ = {{}};   // by id, of every request that was queued
   std::vector<HandleOwner> owner_of_handle_;  // [max_sequences], as introduced last
   std::optional<StepPlan> plan_;              // unanswered
+  int32_t num_free_planned_ = 0;              // blocks, by the time of that plan
   std::optional<StepResult> last_result_;     // applied
   std::optional<StepResult> lost_result_;     // of a step that the workers did not live to answer
   bool has_faults_ = true;
