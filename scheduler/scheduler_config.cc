@@ -72,6 +72,13 @@ ABSL_FLAG(int64_t,
           max_queued_tokens,
           1'000'000,
           "Most prompt tokens of requests that wait; later ones are refused.");
+ABSL_FLAG(
+    std::string,
+    step_log,
+    "",
+    "File for everything that scheduling depends on, for `quire replay`. It holds prompts and "
+    "output in plain token ids, and grows without bound. A file that is there is kept as "
+    "FILE.previous. Empty: none.");
 ABSL_FLAG(int32_t,
           shutdown_timeout,
           25,
@@ -222,6 +229,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
   QUIRE_RETURN_IF_ERROR(SetListening(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
+  config.step_log = absl::GetFlag(FLAGS_step_log);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
   config.shutdown_timeout = absl::Seconds(shutdown_seconds);

@@ -33,6 +33,7 @@ struct SchedulerConfig {
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   LoopConfig loop;
+  std::string step_log;  // file; empty: none
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 

@@ -73,14 +73,20 @@ LoopConfig WithHashKey(LoopConfig config) {
 
 absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
     const SchedulerConfig& config, const ServedModel* model) {
-  std::unique_ptr<SchedulerServer> server(new SchedulerServer(config, model));
+  std::unique_ptr<StepLogFile> step_log;
+  if (!config.step_log.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(step_log, StepLogFile::Create(config.step_log));
+  }
+  std::unique_ptr<SchedulerServer> server(new SchedulerServer(config, model, std::move(step_log)));
   QUIRE_RETURN_IF_ERROR(server->StartGrpc());
   QUIRE_RETURN_IF_ERROR(server->StartHttp());
   server->UpdateHealth();
   return server;
 }
 
-SchedulerServer::SchedulerServer(const SchedulerConfig& config, const ServedModel* model)
+SchedulerServer::SchedulerServer(const SchedulerConfig& config,
+                                 const ServedModel* model,
+                                 std::unique_ptr<StepLogFile> step_log)
     : config_(config),
       metrics_(&registry_,
                std::string(Version()),
@@ -95,14 +101,17 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config, const ServedMode
                 .live_requests = &live_requests_,
                 .observer = &metrics_,
                 .outbox_limits = {}}),
+      step_log_(std::move(step_log)),
       workers_(
           std::make_unique<GrpcWorkerClient>(config.worker, SettingsOf(config, *model), &inbox_)),
-      loop_(std::make_unique<SchedulerLoop>(WithHashKey(config.loop),
-                                            SchedulerLoop::Parts{.inbox = &inbox_,
-                                                                 .workers = workers_.get(),
-                                                                 .state = &state_,
-                                                                 .observer = &metrics_,
-                                                                 .clock = SteadyNow})),
+      loop_(std::make_unique<SchedulerLoop>(
+          WithHashKey(config.loop),
+          SchedulerLoop::Parts{.inbox = &inbox_,
+                               .workers = workers_.get(),
+                               .state = &state_,
+                               .observer = &metrics_,
+                               .step_log = {.sink = step_log_.get(), .program_version = Version()},
+                               .clock = SteadyNow})),
       loop_thread_([this] { loop_->Run(); }),
       last_status_at_(SteadyNow()) {}
 

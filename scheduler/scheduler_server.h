@@ -27,13 +27,14 @@
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/scheduler_config.h"
+#include "scheduler/step_log/step_log_file.h"
 
 namespace quire {
 
 class SchedulerServer {
  public:
   // Listens and starts to look for the worker. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model);
   // Shutdown(0), unless it was called.
@@ -53,7 +54,9 @@ class SchedulerServer {
   void Shutdown(absl::Duration timeout);
 
  private:
-  SchedulerServer(const SchedulerConfig& config, const ServedModel* model);
+  SchedulerServer(const SchedulerConfig& config,
+                  const ServedModel* model,
+                  std::unique_ptr<StepLogFile> step_log);
 
   absl::Status StartGrpc();
   absl::Status StartHttp();
@@ -69,6 +72,7 @@ class SchedulerServer {
   TaskPool tasks_;
   LiveRequests live_requests_;
   GenerationService service_;
+  std::unique_ptr<StepLogFile> step_log_;  // null: none
   std::unique_ptr<GrpcWorkerClient> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;

@@ -1,36 +1,11 @@
 #include "common/step/step_plan.h"
 
-#include <bit>
-#include <cstring>
+#include "common/base/fold_hash.h"
 
 namespace quire {
 namespace {
 
-// A multiply-and-fold hash (the mixing step of wyhash) over 64-bit words: a few cycles a word, and
-// every bit of every word reaches the result. Not for adversaries: both ends are ours.
-class Digest {
- public:
-  void Add(uint64_t word) {
-    __uint128_t product = static_cast<__uint128_t>(state_ ^ word) * kMultiplier;
-    state_ = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64) ^ kIncrement;
-  }
-  void AddInt(int64_t value) { Add(static_cast<uint64_t>(value)); }
-  void AddFloat(float value) { Add(std::bit_cast<uint32_t>(value)); }
-  void AddInts(const std::vector<int32_t>& values) {
-    Add(values.size());
-    for (int32_t value : values) {
-      AddInt(value);
-    }
-  }
-  uint64_t value() const { return state_; }
-
- private:
-  static constexpr uint64_t kMultiplier = 0x9FB21C651E98DF25ULL;
-  static constexpr uint64_t kIncrement = 0xA0761D6478BD642FULL;
-  uint64_t state_ = kIncrement;
-};
-
-void AddSampling(Digest& digest, const SamplingParams& params) {
+void AddSampling(FoldHash& digest, const SamplingParams& params) {
   digest.AddFloat(params.temperature);
   digest.AddInt(params.top_k);
   digest.AddFloat(params.top_p);
@@ -49,7 +24,7 @@ void AddSampling(Digest& digest, const SamplingParams& params) {
   digest.Add(params.seed);
 }
 
-void AddIntroduction(Digest& digest, const SequenceIntroduction& introduction) {
+void AddIntroduction(FoldHash& digest, const SequenceIntroduction& introduction) {
   digest.Add(introduction.handle);
   digest.AddInts(introduction.token_ids);
   digest.AddInt(introduction.num_prompt_tokens);
@@ -59,7 +34,7 @@ void AddIntroduction(Digest& digest, const SequenceIntroduction& introduction) {
   AddSampling(digest, introduction.sampling);
 }
 
-void AddSwaps(Digest& digest, const std::vector<BlockSwap>& swaps) {
+void AddSwaps(FoldHash& digest, const std::vector<BlockSwap>& swaps) {
   digest.Add(swaps.size());
   for (const BlockSwap& swap : swaps) {
     digest.AddInt(swap.block);
@@ -70,7 +45,7 @@ void AddSwaps(Digest& digest, const std::vector<BlockSwap>& swaps) {
 }  // namespace
 
 uint64_t DigestOf(const StepPlan& plan) {
-  Digest digest;
+  FoldHash digest;
   digest.Add(plan.header.scheduler_incarnation);
   digest.Add(plan.header.group_epoch);
   digest.Add(plan.header.step_id);

@@ -1,4 +1,5 @@
-// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, sim.
+// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, sim,
+// replay.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "common/flags/command_line.h"
 #include "deploy/cli/bench_command.h"
 #include "deploy/cli/generate_command.h"
+#include "deploy/cli/replay_command.h"
 #include "deploy/cli/serve_command.h"
 #include "deploy/cli/sim_command.h"
 
@@ -18,6 +20,7 @@ constexpr char kUsage[] =
     generate      send one request and stream its tokens
     bench serve   load a running server and print the result table
     sim           simulate serving, and make the PagedAttention paper's figures anew
+    replay        make the plans of a recorded server again and compare them
     version       print the version
 
 quire COMMAND --help tells more.
@@ -40,6 +43,9 @@ int main(int argc, char** argv) {
   }
   if (command == "sim") {
     return quire::RunSim(rest);
+  }
+  if (command == "replay") {
+    return quire::RunReplay(rest);
   }
   if (command == "version" || command == "--version") {
     std::printf("quire %s\n", std::string(quire::Version()).c_str());

@@ -76,6 +76,7 @@ lists all of them):
     --num-gpu-blocks-override N     KV blocks, whatever the memory
     --swap-space 4GiB               host memory for blocks of preempted requests
     --threads N                     threads of the CPU worker
+    --step-log FILE                 record scheduling for quire replay; holds prompts and output
     --shutdown-timeout SECONDS      how long running requests may finish after SIGTERM
 )";
 

@@ -53,7 +53,7 @@ int32_t NumTokens(const StepPlan& plan) {
 SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
     : config_(config),
       parts_(std::move(parts)),
-      core_(config.core),
+      core_(config.core, parts_.step_log),
       router_(parts_.observer),
       step_timer_(config.step_timer),
       now_(parts_.clock()) {}

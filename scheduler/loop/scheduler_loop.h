@@ -24,13 +24,13 @@
 
 #include "common/base/clock.h"
 #include "common/step/step_plan.h"
-#include "scheduler/core/scheduler_core.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/loop_observer.h"
 #include "scheduler/loop/output_router.h"
 #include "scheduler/loop/serving_state.h"
 #include "scheduler/loop/step_timer.h"
 #include "scheduler/loop/worker_client.h"
+#include "scheduler/step_log/recorded_core.h"
 
 namespace quire {
 
@@ -50,6 +50,7 @@ class SchedulerLoop {
     WorkerClient* workers = nullptr;
     ServingState* state = nullptr;
     LoopObserver* observer = nullptr;
+    RecordedCore::Log step_log = {};  // none unless given
     std::function<Instant()> clock = SteadyNow;
   };
 
@@ -87,7 +88,7 @@ class SchedulerLoop {
 
   const LoopConfig config_;
   const Parts parts_;
-  SchedulerCore core_;
+  RecordedCore core_;
   OutputRouter router_;
   StepTimer step_timer_;
   Instant now_ = 0;                          // of this turn

@@ -1,22 +1,27 @@
 // What the scheduler core costs a step: PlanStep, ApplyStepResult and TakeEvents in a steady
 // decode, with a pool of 100,000 blocks. Medians and 99th percentiles of single steps in
-// microseconds; the core is meant to stay under 150 at 1,024 running sequences.
+// microseconds; the core is meant to stay under 150 at 1,024 running sequences. With a file, the
+// steps are recorded in it, and what that costs shows beside.
 //
-//   scheduler_core_bench [steps]
+//   scheduler_core_bench [steps] [step log]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "scheduler/core/scheduler_core.h"
+#include "scheduler/step_log/recorded_core.h"
+#include "scheduler/step_log/step_log_file.h"
 
 namespace quire {
 namespace {
 
 constexpr int32_t kNumBlocks = 100'001;
-constexpr int32_t kPromptTokens = 256;
+constexpr int32_t kPromptTokens = 128;
 
 Request RequestWithId(uint64_t id, int32_t num_steps) {
   Request request{.id = RequestId(id)};
@@ -49,14 +54,14 @@ void Print(const char* what, int32_t num_sequences, const std::vector<double>& v
               Percentile(values, 0.99));
 }
 
-void Run(int32_t num_sequences, int32_t num_steps) {
+void Run(int32_t num_sequences, int32_t num_steps, StepLogSink* log) {
   StepLimits limits{.num_blocks = kNumBlocks,
                     .block_size_tokens = 16,
                     .max_sequences = num_sequences,
                     .max_tokens_per_step = num_sequences * kPromptTokens,
                     .max_model_len = 1 << 16,
                     .vocab_size = 1000};
-  SchedulerCore core({.max_queued_requests = num_sequences, .watermark = 0.0});
+  RecordedCore core({.max_queued_requests = num_sequences, .watermark = 0.0}, {.sink = log});
   core.BeginEpoch(1, 1, limits);
   for (int32_t i = 0; i < num_sequences; ++i) {
     AddOutcome outcome = core.AddRequest(RequestWithId(static_cast<uint64_t>(i) + 1, num_steps));
@@ -96,12 +101,22 @@ void Run(int32_t num_sequences, int32_t num_steps) {
 }  // namespace quire
 
 int main(int argc, char** argv) {
-  int num_steps = argc > 1 ? std::atoi(argv[1]) : 1000;
+  const int num_steps = argc > 1 ? std::atoi(argv[1]) : 1000;
   if (num_steps < 3) {
     std::fprintf(stderr, "steps: at least 3\n");
     return 1;
   }
-  quire::Run(64, num_steps);
-  quire::Run(1024, num_steps);
+  for (const int32_t num_sequences : {64, 1024}) {
+    quire::Run(num_sequences, num_steps, nullptr);
+    if (argc > 2) {
+      auto log = quire::StepLogFile::Create(argv[2]);
+      if (!log.ok()) {
+        std::fprintf(stderr, "%s\n", std::string(log.status().message()).c_str());
+        return 1;
+      }
+      std::printf("recorded:\n");
+      quire::Run(num_sequences, num_steps, log->get());
+    }
+  }
   return 0;
 }

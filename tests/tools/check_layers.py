@@ -28,7 +28,8 @@ LAYERS = {
     "scheduler/kv_cache": (["common/base", "common/model"], []),
     "scheduler/core": (["scheduler/kv_cache", "common/base", "common/model", "common/step"], []),
     "scheduler/sim": (["scheduler/core", "common/base", "common/model", "common/step"], []),
-    "scheduler/loop": (["scheduler/core", "scheduler/text", "common/base", "common/model",
+    "scheduler/step_log": (["scheduler/core", "common/base", "common/model", "common/step"], []),
+    "scheduler/loop": (["scheduler/core", "scheduler/step_log", "scheduler/text", "common/base", "common/model",
                         "common/step"], []),
     "scheduler/metrics": (["scheduler/core", "scheduler/loop", "common/base", "common/metrics"],
                           ["prometheus"]),
@@ -43,7 +44,7 @@ LAYERS = {
     # Whole programs: main.cc and the configuration read by it.
     "scheduler": (["scheduler", "common", "proto"], ["grpc", "protobuf", "prometheus"]),
     "worker": (["worker", "kernels/api", "kernels/cpu", "kernels/gpu", "common", "proto"], ["grpc", "protobuf"]),
-    "deploy/cli": (["common", "proto", "scheduler/sim"], ["grpc", "protobuf"]),
+    "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log"], ["grpc", "protobuf"]),
 }
 
 FAMILIES = {

@@ -39,10 +39,10 @@ CoreConfig DrawConfig(Random& random, uint64_t seed) {
 
 }  // namespace
 
-CoreSimulation::CoreSimulation(uint64_t seed)
+CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
     : random_(seed),
       config_(DrawConfig(random_, seed)),
-      core_(config_),
+      core_(config_, log),
       step_duration_(random_.Between(5, 50) * kNanosPerMilli),
       mean_prompt_(random_.Between(1, 20)),
       mean_output_(random_.Between(1, random_.OneIn(2) ? 10 : 60)),

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "scheduler/core/scheduler_core.h"
+#include "scheduler/step_log/recorded_core.h"
 #include "tests/scheduler/core/request_model.h"
 #include "tests/scheduler/core/schedule_audit.h"
 #include "tests/support/fake_worker.h"
@@ -37,8 +38,9 @@ namespace quire {
 
 class CoreSimulation {
  public:
-  // Limits, loads and fault rates are drawn from the seed, each run its own (swarm testing).
-  explicit CoreSimulation(uint64_t seed);
+  // Limits, loads and fault rates are drawn from the seed, each run its own (swarm testing). What
+  // the core goes through is recorded when there is a log.
+  explicit CoreSimulation(uint64_t seed, const RecordedCore::Log& log = {});
 
   // Each returns "" or what was wrong.
   std::string Run(int32_t num_events);
@@ -104,7 +106,7 @@ class CoreSimulation {
 
   Random random_;
   const CoreConfig config_;
-  SchedulerCore core_;
+  RecordedCore core_;
   std::optional<FakeWorker> worker_;    // while an epoch is active
   std::optional<ScheduleAudit> audit_;  // likewise
   StepLimits limits_;

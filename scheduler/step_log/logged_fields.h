@@ -1,0 +1,116 @@
+// Every type that goes into a step log, with every one of its fields. This list is the format:
+// field_codec.h writes and reads what it names.
+//
+// A field that is added to one of these types and not named here does not compile: the structured
+// binding inside the macro wants all of them, in the order of their declaration. Name it, and the
+// log carries it; logs of before are refused, since the layout is part of their head.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
+#define QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
+
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+
+#include "common/base/sip_hash.h"
+#include "common/model/sampling_params.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/beam_search.h"
+#include "scheduler/core/core_config.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/request.h"
+
+// FieldsOf(value): references to all fields.
+#define QUIRE_LOGGED_FIELDS(Type, ...)                \
+  template <typename T>                               \
+  requires std::same_as<std::remove_const_t<T>, Type> \
+  auto FieldsOf(T& logged) {                          \
+    auto& [__VA_ARGS__] = logged;                     \
+    return std::tie(__VA_ARGS__);                     \
+  }
+
+// LastOf(value): the greatest enumerator. REQUIRES: they are numbered from 0 without gaps.
+#define QUIRE_LOGGED_ENUM(Type, last) \
+  constexpr Type LastOf(Type /*value*/) { return Type::last; }
+
+namespace quire {
+
+QUIRE_LOGGED_ENUM(PreemptionMode, kSwap)
+QUIRE_LOGGED_ENUM(SchedulingPolicyKind, kFairShare)
+QUIRE_LOGGED_ENUM(EarlyStopping, kNever)
+QUIRE_LOGGED_ENUM(FinishReason, kNoCapacity)
+
+QUIRE_LOGGED_FIELDS(Hash128, low, high)
+
+QUIRE_LOGGED_FIELDS(CoreConfig,
+                    max_queued_requests,
+                    max_queued_tokens,
+                    watermark,
+                    scheduling_policy,
+                    priority_ageing,
+                    preemption_mode,
+                    prefix_caching,
+                    block_hash_key)
+
+QUIRE_LOGGED_FIELDS(StepLimits,
+                    num_blocks,
+                    num_host_blocks,
+                    block_size_tokens,
+                    max_sequences,
+                    max_tokens_per_step,
+                    max_model_len,
+                    vocab_size)
+
+QUIRE_LOGGED_FIELDS(SamplingParams,
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    repetition_penalty,
+                    presence_penalty,
+                    frequency_penalty,
+                    logit_bias,
+                    num_logprobs,
+                    min_tokens,
+                    banned_before_min_tokens,
+                    seed)
+
+QUIRE_LOGGED_FIELDS(BeamOptions, num_beams, length_penalty, early_stopping)
+QUIRE_LOGGED_FIELDS(Request,
+                    id,
+                    prompt_token_ids,
+                    sampling,
+                    num_sequences,
+                    beam_search,
+                    max_tokens,
+                    stop_token_ids,
+                    priority,
+                    tenant,
+                    cache_salt,
+                    bypasses_prefix_cache,
+                    arrival,
+                    deadline)
+
+QUIRE_LOGGED_FIELDS(StepHeader, scheduler_incarnation, group_epoch, step_id)
+QUIRE_LOGGED_FIELDS(TokenLogprob, token_id, logprob)
+QUIRE_LOGGED_FIELDS(SampledToken, handle, token_id, logprob, finite, top_logprobs)
+QUIRE_LOGGED_FIELDS(StepTimings, build_us, forward_us, sample_us)
+QUIRE_LOGGED_FIELDS(StepResult, header, plan_digest, sampled, swaps_done_step_id, timings)
+
+// Events are not written themselves, only their digest.
+QUIRE_LOGGED_FIELDS(
+    TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
+QUIRE_LOGGED_FIELDS(SequenceFinished,
+                    request_id,
+                    sequence_index,
+                    reason,
+                    num_output_tokens,
+                    is_last_of_request,
+                    beam_score)
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_

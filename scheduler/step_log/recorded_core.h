@@ -1,0 +1,69 @@
+// RecordedCore is a SchedulerCore whose life is written to a step log: every call that changes it,
+// before it is made, and what came out of it, after. Whoever has the log can make the same plans
+// again (replay.h). The core itself knows nothing of it. Without a log this is the core and nothing
+// else.
+//
+// The log holds prompts, output and the key of the block hashes: it is as secret as they are.
+//
+// Thread safety: as the core.
+// Cost:          with a log, O(what goes in and comes out); scheduler/step_log/README.md has
+// figures.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_RECORDED_CORE_H_
+#define QUIRE_SCHEDULER_STEP_LOG_RECORDED_CORE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "scheduler/core/scheduler_core.h"
+#include "scheduler/step_log/step_log_format.h"
+#include "scheduler/step_log/step_log_sink.h"
+
+namespace quire {
+
+class RecordedCore {
+ public:
+  struct Log {
+    StepLogSink* sink = nullptr;  // null: nothing is recorded. Must outlive the core.
+    std::string_view program_version;
+  };
+
+  explicit RecordedCore(const CoreConfig& config) : RecordedCore(config, Log{}) {}
+  RecordedCore(const CoreConfig& config, const Log& log);
+
+  // As those of SchedulerCore.
+  void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+  void OnWorkersLost();
+  AddOutcome AddRequest(Request request);
+  bool AbortRequest(RequestId id);
+  bool FinishSequence(RequestId id, int32_t sequence_index);
+  std::optional<StepPlan> PlanStep(Instant now);
+  void ExpireRequests(Instant now);
+  absl::Status ApplyStepResult(const StepResult& result);
+  std::vector<OutputEvent> TakeEvents();
+
+  bool has_unanswered_plan() const { return core_.has_unanswered_plan(); }
+  bool has_work() const { return core_.has_work(); }
+  Instant next_deadline() const { return core_.next_deadline(); }
+  CoreStats stats() const { return core_.stats(); }
+  void CheckInvariants() const { core_.CheckInvariants(); }
+
+ private:
+  template <typename T>
+  void Record(const T& record) {
+    if (sink_ != nullptr) {
+      sink_->Write(encoder_.Record(record));
+    }
+  }
+
+  SchedulerCore core_;
+  StepLogSink* const sink_;
+  StepLogEncoder encoder_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_RECORDED_CORE_H_

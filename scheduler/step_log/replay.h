@@ -1,0 +1,40 @@
+// Replay feeds the events of a step log to a fresh SchedulerCore, the production one, and compares
+// every plan and all output with what the log says came out. The core is a function of its events,
+// so a log of the same program replays to identical plans; a difference is a bug in that promise,
+// or the log of another program.
+//
+// Thread safety: a free function, safe from any thread.
+// Cost:          that of the core, O(log).
+// Source:        FEATURES.md of the design names it: record and replay with the production binary;
+//                the shape is that of deterministic state machine logs, e.g. Raft's.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
+#define QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "scheduler/step_log/step_log_format.h"
+
+namespace quire {
+
+struct ReplayReport {
+  // Up to the end, the damage or the first difference.
+  int64_t num_records = 0;
+  int64_t num_epochs = 0;
+  int64_t num_requests = 0;  // accepted
+  int64_t num_steps = 0;     // plans
+  int64_t num_tokens = 0;    // committed
+  bool is_torn = false;      // the last record was cut short: the process or its disk died
+  absl::Status damage;       // OK, or what in the log is no record or no possible event
+  std::string difference;    // empty, or the first thing that came out otherwise
+
+  bool is_identical() const { return damage.ok() && difference.empty(); }
+};
+
+ReplayReport Replay(StepLogReader& log);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_

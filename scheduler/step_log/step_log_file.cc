@@ -1,0 +1,127 @@
+#include "scheduler/step_log/step_log_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+
+#include <sys/stat.h>
+
+namespace quire {
+namespace {
+
+std::string Describe(int error_number) {
+  return std::error_code(error_number, std::generic_category()).message();
+}
+
+absl::Status CannotMake(const std::string& path) {
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "STEP_LOG",
+               absl::StrCat("--step-log: cannot make ", path, ": ", Describe(errno)));
+}
+
+// 0, or what went wrong.
+int WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t size = ::write(fd, bytes.data(), bytes.size());
+    if (size < 0 && errno != EINTR) {
+      return errno;
+    }
+    bytes.remove_prefix(size < 0 ? 0 : static_cast<size_t>(size));
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepLogFile>> StepLogFile::Create(const std::string& path,
+                                                                 size_t buffer_bytes) {
+  struct stat old {};
+  const bool is_there = ::stat(path.c_str(), &old) == 0;
+  // Devices and pipes are written to as they are.
+  const bool is_file = is_there && S_ISREG(old.st_mode);
+  if (is_file && std::rename(path.c_str(), absl::StrCat(path, ".previous").c_str()) != 0) {
+    return CannotMake(path);
+  }
+  const int flags = O_WRONLY | O_CLOEXEC | (is_there && !is_file ? 0 : O_CREAT | O_EXCL);
+  const int fd = ::open(path.c_str(), flags, S_IRUSR | S_IWUSR);
+  if (fd < 0) {
+    return CannotMake(path);
+  }
+  return std::unique_ptr<StepLogFile>(new StepLogFile(fd, path, buffer_bytes));
+}
+
+StepLogFile::StepLogFile(int fd, std::string path, size_t buffer_bytes)
+    : fd_(fd), path_(std::move(path)), buffer_bytes_(buffer_bytes), thread_([this] { Run(); }) {}
+
+StepLogFile::~StepLogFile() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  has_bytes_.notify_one();
+  thread_.join();
+  ::close(fd_);
+}
+
+void StepLogFile::Write(std::string_view bytes) {
+  bool was_empty = false;
+  bool is_too_much = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) {
+      return;
+    }
+    is_too_much = waiting_.size() + bytes.size() > buffer_bytes_;
+    if (!is_too_much) {
+      was_empty = waiting_.empty();
+      waiting_.append(bytes);
+    }
+  }
+  if (is_too_much) {
+    End("the disk is too slow");
+  } else if (was_empty) {
+    has_bytes_.notify_one();
+  }
+}
+
+void StepLogFile::Run() {
+  std::string bytes;
+  for (;;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      has_bytes_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
+      if (waiting_.empty()) {
+        return;
+      }
+      bytes.clear();
+      bytes.swap(waiting_);
+    }
+    const int error_number = WriteAll(fd_, bytes);
+    if (error_number != 0) {
+      End(Describe(error_number));
+      return;
+    }
+  }
+}
+
+void StepLogFile::End(const std::string& reason) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) {
+      return;
+    }
+    has_ended_ = true;
+  }
+  LogWarning("step log ends", {{"path", path_}, {"reason", reason}});
+}
+
+}  // namespace quire

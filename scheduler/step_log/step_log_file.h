@@ -1,0 +1,63 @@
+// StepLogFile is a step log on disk. Bytes are handed to a thread of its own, so that a slow disk
+// never holds up the core. When the disk is full, fails, or falls behind by more than the buffer,
+// the log ends with a warning; the service goes on.
+//
+// Nothing is synced: what the system has taken survives the end of the process, not of the machine.
+//
+// Thread safety: Write from one thread; construction and destruction from any.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
+#define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/statusor.h"
+
+#include "scheduler/step_log/step_log_sink.h"
+
+namespace quire {
+
+class StepLogFile : public StepLogSink {
+ public:
+  // Bytes that may wait for the disk.
+  static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
+
+  // A new file that only its owner may read. What was there under this name, the log of the process
+  // before, is kept as path + ".previous".
+  // Errors: kFailedPrecondition STEP_LOG when it cannot be made.
+  static absl::StatusOr<std::unique_ptr<StepLogFile>> Create(
+      const std::string& path, size_t buffer_bytes = kDefaultBufferBytes);
+
+  // Writes what waits, then closes.
+  ~StepLogFile() override;
+  StepLogFile(const StepLogFile&) = delete;
+  StepLogFile& operator=(const StepLogFile&) = delete;
+
+  void Write(std::string_view bytes) override;
+
+ private:
+  StepLogFile(int fd, std::string path, size_t buffer_bytes);
+
+  void Run();
+  // Takes no more. The reason is logged once.
+  void End(const std::string& reason);
+
+  const int fd_;
+  const std::string path_;
+  const size_t buffer_bytes_;
+  std::mutex mutex_;
+  std::condition_variable has_bytes_;
+  std::string waiting_;     // guarded by mutex_
+  bool closing_ = false;    // guarded by mutex_
+  bool has_ended_ = false;  // guarded by mutex_
+  std::thread thread_;      // last: it uses the rest
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_

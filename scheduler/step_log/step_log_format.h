@@ -1,0 +1,93 @@
+// The format of a step log: a head, then records. All numbers are little-endian.
+//
+//   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes
+//   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
+//   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h)
+//
+// The checksum of a record covers its payload and the checksum before it, so that a record that is
+// changed, missing or out of place is found. The layout is a hash over the kinds of all fields: a
+// log is read by programs of the same layout only. There is nothing to migrate: other versions plan
+// otherwise, and a replay of a log by them would prove nothing.
+//
+// Thread safety: not thread-safe.
+// Cost:          16 bytes and about 20 ns a record beside its payload.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
+#define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
+
+#include <cstdint>
+#include <istream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "scheduler/step_log/byte_stream.h"
+#include "scheduler/step_log/field_codec.h"
+#include "scheduler/step_log/step_log_record.h"
+
+namespace quire {
+
+// More than the record of any request can have.
+inline constexpr uint32_t kMaxStepLogRecordBytes = 1U << 28;
+
+// Makes the bytes of one log, in order.
+class StepLogEncoder {
+ public:
+  // Bytes are valid until the next call. Head first, once.
+  std::string_view Head(std::string_view program_version);
+
+  // T is an alternative of StepLogRecord.
+  template <typename T>
+  std::string_view Record(const T& record) {
+    payload_.Clear();
+    payload_.Varint(StepLogRecord(std::in_place_type<T>).index());
+    Put(record, payload_);
+    return Frame();
+  }
+
+ private:
+  std::string_view Frame();
+
+  ByteWriter payload_;
+  ByteWriter framed_;
+  uint64_t checksum_ = 0;  // of the record before
+};
+
+// Reads a log from a stream.
+class StepLogReader {
+ public:
+  // Reads the head. The stream must outlive the reader.
+  // Errors: kInvalidArgument STEP_LOG when it is no step log or one of another layout.
+  static absl::StatusOr<StepLogReader> Open(std::istream* stream);
+
+  // The next record; nothing at the end, also when the last record was cut short (is_torn).
+  // Errors: kDataLoss STEP_LOG, message with number and place of the record that is damaged.
+  absl::StatusOr<std::optional<StepLogRecord>> Next();
+
+  const std::string& program_version() const { return version_; }
+  bool is_torn() const { return is_torn_; }
+  int64_t num_records() const { return num_records_; }  // read so far
+
+ private:
+  explicit StepLogReader(std::istream* stream) : stream_(stream) {}
+
+  absl::Status ReadHead();
+  // False when the stream ends before.
+  bool Read(size_t size, std::string& bytes);
+  absl::Status Damaged(std::string_view what) const;
+
+  std::istream* stream_;
+  std::string version_;
+  std::string bytes_;
+  uint64_t checksum_ = 0;
+  int64_t num_records_ = 0;
+  int64_t offset_ = 0;  // bytes read
+  bool is_torn_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_

@@ -1,0 +1,36 @@
+#include "scheduler/step_log/step_log_record.h"
+
+#include "scheduler/step_log/byte_stream.h"
+#include "scheduler/step_log/field_codec.h"
+
+namespace quire {
+
+PlanMade Summarize(const StepPlan& plan) {
+  PlanMade made{.digest = DigestOf(plan),
+                .group_epoch = plan.header.group_epoch,
+                .step_id = plan.header.step_id,
+                .num_swap_outs = static_cast<uint32_t>(plan.swap_outs.size()),
+                .num_swap_ins = static_cast<uint32_t>(plan.swap_ins.size()),
+                .num_copies = static_cast<uint32_t>(plan.copies.size()),
+                .num_introductions = static_cast<uint32_t>(plan.introductions.size()),
+                .num_slices = static_cast<uint32_t>(plan.slices.size()),
+                .num_releases = static_cast<uint32_t>(plan.releases.size())};
+  for (const SequenceSlice& slice : plan.slices) {
+    made.num_tokens += static_cast<uint64_t>(slice.num_tokens);
+  }
+  return made;
+}
+
+EventsTaken Summarize(const std::vector<OutputEvent>& events) {
+  EventsTaken taken;
+  HashWriter digest;
+  for (const OutputEvent& event : events) {
+    digest.Varint(event.index());
+    std::visit([&digest](const auto& e) { Put(e, digest); }, event);
+    ++(std::holds_alternative<TokenCommitted>(event) ? taken.num_tokens : taken.num_finished);
+  }
+  taken.digest = digest.value();
+  return taken;
+}
+
+}  // namespace quire

@@ -1,0 +1,113 @@
+// StepLogRecord is one entry of a step log: a call of the core with all that went in, or what came
+// out of the call before it. CoreConfig is the first: it makes the core.
+//
+// Thread safety: value types.
+#ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_
+#define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_result.h"
+#include "scheduler/core/core_config.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/request.h"
+#include "scheduler/step_log/logged_fields.h"
+
+namespace quire {
+
+// What goes in. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
+struct EpochBegun {
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  StepLimits limits;
+};
+struct WorkersLost {};
+struct RequestAborted {
+  RequestId id;
+};
+struct SequenceStopped {
+  RequestId id;
+  int32_t sequence_index = 0;
+};
+struct PlanWanted {
+  Instant now = 0;
+};
+struct TimePassed {  // ExpireRequests
+  Instant now = 0;
+};
+
+// What comes out.
+struct CallAnswered {
+  // An AddOutcome; 1 or 0 for true or false; an absl::StatusCode.
+  int64_t value = 0;
+
+  friend bool operator==(const CallAnswered&, const CallAnswered&) = default;
+};
+struct PlanMade {  // a plan in a few numbers; all 0 when there was none
+  uint64_t digest = 0;
+  uint64_t group_epoch = 0;
+  uint64_t step_id = 0;
+  uint32_t num_swap_outs = 0;
+  uint32_t num_swap_ins = 0;
+  uint32_t num_copies = 0;
+  uint32_t num_introductions = 0;
+  uint32_t num_slices = 0;
+  uint64_t num_tokens = 0;
+  uint32_t num_releases = 0;
+
+  friend bool operator==(const PlanMade&, const PlanMade&) = default;
+};
+struct EventsTaken {  // written when there were any
+  uint64_t digest = 0;
+  uint32_t num_tokens = 0;
+  uint32_t num_finished = 0;
+
+  friend bool operator==(const EventsTaken&, const EventsTaken&) = default;
+};
+
+using StepLogRecord = std::variant<CoreConfig,
+                                   EpochBegun,
+                                   WorkersLost,
+                                   Request,
+                                   RequestAborted,
+                                   SequenceStopped,
+                                   PlanWanted,
+                                   TimePassed,
+                                   StepResult,
+                                   CallAnswered,
+                                   PlanMade,
+                                   EventsTaken>;
+
+QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits)
+QUIRE_LOGGED_FIELDS(RequestAborted, id)
+QUIRE_LOGGED_FIELDS(SequenceStopped, id, sequence_index)
+QUIRE_LOGGED_FIELDS(PlanWanted, now)
+QUIRE_LOGGED_FIELDS(TimePassed, now)
+QUIRE_LOGGED_FIELDS(CallAnswered, value)
+QUIRE_LOGGED_FIELDS(PlanMade,
+                    digest,
+                    group_epoch,
+                    step_id,
+                    num_swap_outs,
+                    num_swap_ins,
+                    num_copies,
+                    num_introductions,
+                    num_slices,
+                    num_tokens,
+                    num_releases)
+QUIRE_LOGGED_FIELDS(EventsTaken, digest, num_tokens, num_finished)
+
+// O(plan).
+PlanMade Summarize(const StepPlan& plan);
+// Of everything in the events. O(events).
+EventsTaken Summarize(const std::vector<OutputEvent>& events);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_

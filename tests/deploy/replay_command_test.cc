@@ -1,0 +1,124 @@
+#include "deploy/cli/replay_command.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "scheduler/core/scheduler_core.h"
+#include "scheduler/step_log/step_log_format.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+struct Ran {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+Ran RunCommand(const std::vector<std::string>& args) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Ran ran;
+  ran.exit_code = RunReplay(args);
+  ran.out = testing::internal::GetCapturedStdout();
+  ran.err = testing::internal::GetCapturedStderr();
+  return ran;
+}
+
+class ReplayCommandTest : public testing::Test {
+ public:
+  ReplayCommandTest()
+      : path_(std::filesystem::path(testing::TempDir()) /
+              ("replay_command_test." + std::to_string(::getpid()))) {}
+  ~ReplayCommandTest() override { std::filesystem::remove(path_); }
+
+ protected:
+  // One request that is added and aborted before any worker comes.
+  std::string Log(AddOutcome outcome) {
+    StepLogEncoder encoder;
+    std::string bytes(encoder.Head("7.8.9"));
+    bytes += encoder.Record(CoreConfig{});
+    bytes += encoder.Record(Request{.id = RequestId(1), .prompt_token_ids = {1}});
+    bytes += encoder.Record(CallAnswered{static_cast<int64_t>(outcome)});
+    bytes += encoder.Record(RequestAborted{RequestId(1)});
+    bytes += encoder.Record(CallAnswered{1});
+    return bytes;
+  }
+  Ran Replay(const std::string& bytes) {
+    std::ofstream(path_, std::ios::binary) << bytes;
+    return RunCommand({path_});
+  }
+
+  const std::string path_;
+};
+
+TEST_F(ReplayCommandTest, SaysWhatIsInTheLogAndThatItIsIdentical) {
+  const Ran ran = Replay(Log(AddOutcome::kQueued));
+
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("written by   quire 7.8.9\n"));
+  EXPECT_THAT(ran.out, HasSubstr("records      5\n"));
+  EXPECT_THAT(ran.out, HasSubstr("requests     1\n"));
+  EXPECT_THAT(ran.out, HasSubstr("identical"));
+}
+
+TEST_F(ReplayCommandTest, ADifferenceIsShownAndIsAFailure) {
+  const Ran ran = Replay(Log(AddOutcome::kQueueFull));
+
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.out,
+              HasSubstr("DIFFERENT: the answer of the core differs after 0 steps\n"
+                        "  logged    1\n  replayed  0\n"));
+  EXPECT_EQ(ran.out.find("identical"), std::string::npos);
+}
+
+TEST_F(ReplayCommandTest, ATornLogIsToldAndIsNoFailure) {
+  const std::string log = Log(AddOutcome::kQueued);
+
+  const Ran ran = Replay(log.substr(0, log.size() - 1));
+
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("records      4\n"));
+  EXPECT_THAT(ran.out, HasSubstr("cut short"));
+}
+
+TEST_F(ReplayCommandTest, DamageIsAnErrorAfterWhatCameBefore) {
+  std::string log = Log(AddOutcome::kQueued);
+  log[log.size() - 1] ^= 1;
+
+  const Ran ran = Replay(log);
+
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.out, HasSubstr("records      4\n"));
+  EXPECT_EQ(ran.out.find("identical"), std::string::npos);
+  EXPECT_THAT(ran.err, HasSubstr("quire replay: DATA_LOSS STEP_LOG: step log: record 5"));
+}
+
+TEST_F(ReplayCommandTest, WhatIsNoLogIsAnError) {
+  const Ran ran = Replay("hello");
+
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("STEP_LOG: step log: does not begin like one"));
+  EXPECT_EQ(RunCommand({path_ + ".none"}).exit_code, 1);
+}
+
+TEST_F(ReplayCommandTest, WrongArgumentsShowTheUsage) {
+  EXPECT_EQ(RunCommand({}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"a", "b"}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"--frobnicate"}).exit_code, 2);
+  EXPECT_THAT(RunCommand({}).err, HasSubstr("usage: quire replay FILE"));
+  EXPECT_EQ(RunCommand({"--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace quire
