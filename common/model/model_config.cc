@@ -464,6 +464,12 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& mod
   return defaults;
 }
 
+int32_t WindowOfAllLayers(const ModelConfig& config) {
+  const std::vector<bool>& windowed = config.layer_uses_sliding_window;
+  const bool is_everywhere = std::find(windowed.begin(), windowed.end(), false) == windowed.end();
+  return config.sliding_window.has_value() && is_everywhere ? *config.sliding_window : 0;
+}
+
 uint64_t HashOf(const ModelConfig& config) {
   Digest digest;
   digest.AddBytes(config.architecture);

@@ -99,6 +99,9 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 // Reads <model_dir>/generation_config.json; all unset when the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
+// The window beyond which no layer reads a token; 0 when some layer reads all of them.
+int32_t WindowOfAllLayers(const ModelConfig& config);
+
 // A digest of every field but the bos and eos ids, which decide no number; equal on scheduler and
 // workers, and on any machine.
 uint64_t HashOf(const ModelConfig& config);

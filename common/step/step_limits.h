@@ -17,6 +17,10 @@ struct StepLimits {
   int32_t max_tokens_per_step = 2048;
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
+  // A token is attended to by itself and by the sliding_window - 1 tokens after it, in every layer,
+  // so that blocks before the window of what is still to be computed are free; 0: there is no
+  // window and every token is kept.
+  int32_t sliding_window = 0;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;
 };

@@ -61,8 +61,10 @@ struct SequenceIntroduction {
   std::vector<TokenId> token_ids;   // prompt, then committed output
   int32_t num_prompt_tokens = 0;    // the first of token_ids; penalties tell them apart
   int32_t num_computed_tokens = 0;  // already in the KV cache; < token_ids.size()
-  std::vector<BlockId> block_ids;   // the blocks of the computed tokens; slices append
-  int32_t sequence_index = 0;       // in its request: part of the random counter
+  // The blocks of the computed tokens; slices append. The null block where all tokens of a block
+  // lie before the window of what is still to be computed: nobody reads them.
+  std::vector<BlockId> block_ids;
+  int32_t sequence_index = 0;  // in its request: part of the random counter
   SamplingParams sampling;
 
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;

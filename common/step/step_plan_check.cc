@@ -10,6 +10,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/sliding_window.h"
 
 namespace quire {
 namespace {
@@ -100,6 +101,8 @@ absl::Status Validate(const StepLimits& limits) {
       CheckLimit("max_tokens_per_step", limits.max_tokens_per_step, 1, kMaxTokensPerStepLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("max_model_len_tokens", limits.max_model_len, 1, kMaxModelLenLimit));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("sliding_window_tokens", limits.sliding_window, 0, kMaxModelLenLimit));
   return CheckLimit("vocab_size", limits.vocab_size, 1, kMaxInt);
 }
 
@@ -273,7 +276,7 @@ absl::Status StepPlanChecker::CheckIntroduction(const SequenceIntroduction& intr
     return HandleFault("introductions.handle", "introduced twice", introduction.handle);
   }
   QUIRE_RETURN_IF_ERROR(CheckTokens(introduction));
-  QUIRE_RETURN_IF_ERROR(CheckTable({}, introduction.block_ids));
+  QUIRE_RETURN_IF_ERROR(CheckTable({}, introduction.block_ids, introduction.num_computed_tokens));
   int64_t capacity =
       static_cast<int64_t>(introduction.block_ids.size()) * limits_.block_size_tokens;
   if (introduction.num_computed_tokens > capacity) {
@@ -333,9 +336,11 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
                   .limit = limits_.vocab_size - 1});
 }
 
-// Old ids were checked when they were new.
+// Old ids were checked when they were new. Those that the window has passed are never read again:
+// their blocks may be anybody's by now, of this sequence too.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
-                                         std::span<const BlockId> new_ids) {
+                                         std::span<const BlockId> new_ids,
+                                         int32_t num_computed_tokens) {
   if (new_ids.empty()) {
     return absl::OkStatus();
   }
@@ -349,10 +354,16 @@ absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                     .limit = limit});
   }
   table_.Begin();
-  for (BlockId block : old_ids) {
-    table_.Insert(block);
+  const auto num_passed = static_cast<size_t>(NumBlocksBeforeWindow(
+      num_computed_tokens, limits_.sliding_window, limits_.block_size_tokens));
+  for (size_t index = num_passed; index < old_ids.size(); ++index) {
+    table_.Insert(old_ids[index]);
   }
-  for (BlockId block : new_ids) {
+  for (size_t i = 0; i < new_ids.size(); ++i) {
+    const BlockId block = new_ids[i];
+    if (block == kNullBlockId && old_ids.size() + i < num_passed) {
+      continue;
+    }
     QUIRE_RETURN_IF_ERROR(CheckBlock("block_ids", block));
     if (!table_.Insert(block)) {
       return Conflict("block_ids", "twice in one table", block);
@@ -401,7 +412,8 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
   if (slice.forced_token_id.has_value()) {
     QUIRE_RETURN_IF_ERROR(CheckToken("slices.forced_token_id", *slice.forced_token_id));
   }
-  QUIRE_RETURN_IF_ERROR(CheckTable(sequence.block_ids, slice.new_block_ids));
+  QUIRE_RETURN_IF_ERROR(
+      CheckTable(sequence.block_ids, slice.new_block_ids, sequence.num_computed_tokens));
   int64_t capacity = static_cast<int64_t>(sequence.block_ids.size() + slice.new_block_ids.size()) *
                      limits_.block_size_tokens;
   if (end > capacity) {

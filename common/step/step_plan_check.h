@@ -3,7 +3,8 @@
 // sequence's blocks. The scheduler's tests run every plan of the core through it.
 //
 // What is checked, with the reason of the refusal:
-//   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks)
+//   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
+//                   the null block is only where a sliding window has passed
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
@@ -94,7 +95,9 @@ class StepPlanChecker {
   absl::Status CheckTokens(const SequenceIntroduction& introduction) const;
   absl::Status CheckToken(std::string_view field, TokenId token_id) const;
   absl::Status CheckSlice(const SequenceSlice& slice, const KnownSequence& sequence);
-  absl::Status CheckTable(std::span<const BlockId> old_ids, std::span<const BlockId> new_ids);
+  absl::Status CheckTable(std::span<const BlockId> old_ids,
+                          std::span<const BlockId> new_ids,
+                          int32_t num_computed_tokens);
   absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);
   absl::Status CheckBlock(std::string_view field, BlockId block) const;
   absl::Status CheckHostBlock(std::string_view field, HostBlockId host_block) const;

@@ -10,12 +10,53 @@ bool FitsContext(int64_t num_tokens, const StepLimits& limits) {
   return num_tokens < limits.max_model_len;
 }
 
+int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepLimits& limits) {
+  const int32_t num_all = DivCeil(num_tokens, limits.block_size_tokens);
+  if (limits.sliding_window == 0) {
+    return num_all;
+  }
+  const int64_t num_reached = int64_t{limits.sliding_window} + num_step_tokens - 2;
+  return static_cast<int32_t>(
+      std::min<int64_t>(num_all, DivCeil(num_reached, int64_t{limits.block_size_tokens}) + 1));
+}
+
+int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLimits& limits) {
+  const int64_t block_size = limits.block_size_tokens;
+  const int64_t num_all = num_sequences * DivCeil(num_tokens, block_size);
+  if (limits.sliding_window == 0) {
+    return num_all;
+  }
+  // ceil((W + n - 2) / B) + 1 is floor((W + n + B - 3) / B) + 1: summed over the sequences, and the
+  // floor taken once, of all of it.
+  const int64_t num_windows_tokens = num_sequences * (limits.sliding_window + block_size - 3);
+  const int64_t num_behind_window =
+      num_sequences + (num_windows_tokens + limits.max_tokens_per_step) / block_size;
+  return std::min(num_all, num_behind_window);
+}
+
+int64_t NumBlocksToCompute(const SequenceGroup& group,
+                           int32_t num_shared_blocks,
+                           const StepLimits& limits) {
+  int32_t num_sequences = 0;
+  int64_t num_blocks = 0;
+  int64_t num_tokens_max = 0;
+  for (const Sequence& sequence : group.sequences()) {
+    if (!sequence.is_finished()) {
+      ++num_sequences;
+      num_blocks += DivCeil(sequence.num_tokens(), limits.block_size_tokens);
+      num_tokens_max = std::max<int64_t>(num_tokens_max, sequence.num_tokens());
+    }
+  }
+  return std::min(num_blocks - num_shared_blocks,
+                  NumBlocksAtMost(num_sequences, num_tokens_max, limits));
+}
+
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits) {
   int64_t num_tokens =
       std::min<int64_t>(static_cast<int64_t>(request.prompt_token_ids.size()) + request.max_tokens,
                         limits.max_model_len);
-  int64_t num_blocks = num_sequences * DivCeil(num_tokens, limits.block_size_tokens);
-  return num_sequences <= limits.max_sequences && num_blocks <= limits.num_blocks - 1;
+  return num_sequences <= limits.max_sequences &&
+         NumBlocksAtMost(num_sequences, num_tokens, limits) <= limits.num_blocks - 1;
 }
 
 bool FitsEver(const SequenceGroup& group, const StepLimits& limits) {
@@ -36,13 +77,7 @@ AllocStatus Admit(const SequenceGroup& group, const StepLimits& limits, const Ro
   if (!FitsEver(group, limits)) {
     return AllocStatus::kNever;
   }
-  int64_t num_blocks = 0;
-  for (const Sequence& sequence : group.sequences()) {
-    if (!sequence.is_finished()) {
-      num_blocks += DivCeil(sequence.num_tokens(), limits.block_size_tokens);
-    }
-  }
-  num_blocks -= room.num_shared_blocks;
+  const int64_t num_blocks = NumBlocksToCompute(group, room.num_shared_blocks, limits);
   int64_t num_available = int64_t{room.num_free_blocks} - room.num_watermark_blocks;
   bool has_room =
       num_blocks <= num_available && group.num_live_sequences() <= room.num_free_handles;

@@ -6,6 +6,9 @@
 // before newer groups in the next. A watermark stays free for the growth of running groups. When
 // nothing runs there is nobody to keep blocks for, so whatever fits the pool starts.
 //
+// Where a sliding window frees blocks, a group never holds more than NumBlocksAtMost, however long
+// its sequences become, and that many are asked for.
+//
 // Thread safety: free functions without state.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; the three answers are vLLM's.
 #ifndef QUIRE_SCHEDULER_CORE_ADMISSION_H_
@@ -36,6 +39,22 @@ struct Room {
 
 // Whether a sequence of so many tokens can still get one more.
 bool FitsContext(int64_t num_tokens, const StepLimits& limits);
+
+// The most blocks that a sequence of num_tokens tokens holds in a step that computes
+// num_step_tokens of them. Without a sliding window: all of them. With one of W tokens they reach
+// from the window of the first of n tokens to the last: W - 1 + n tokens, which begin anywhere in a
+// block, so ceil((W + n - 2) / B) + 1 blocks of B tokens. REQUIRES: num_step_tokens >= 1.
+int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepLimits& limits);
+
+// The most that num_sequences sequences hold at once while they grow to num_tokens tokens each: a
+// step computes no more than max_tokens_per_step tokens of all of them together.
+int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLimits& limits);
+
+// The most that the group takes until all the tokens that it has are computed, when it need not
+// take num_shared_blocks of all their blocks.
+int64_t NumBlocksToCompute(const SequenceGroup& group,
+                           int32_t num_shared_blocks,
+                           const StepLimits& limits);
 
 // Whether num_sequences sequences can run to their end together when nothing else runs.
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "scheduler/core/admission.h"
 
 namespace quire {
 namespace {
@@ -50,7 +51,8 @@ Epoch::Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step
       limits(step_limits),
       kv_cache(BlockPool(step_limits.num_blocks),
                step_limits.block_size_tokens,
-               step_limits.num_host_blocks),
+               step_limits.num_host_blocks,
+               step_limits.sliding_window),
       handles(step_limits.max_sequences) {}
 
 void UnansweredStep::Clear() {
@@ -131,7 +133,9 @@ int32_t CoreState::NumBlocksToResume(SequenceGroup& group) const {
                        kv_cache.NumBlocksFor(sequence.num_computed_tokens());
     }
   }
-  return need.num_blocks + need.num_tail_copies + num_to_append;
+  const int32_t num_blocks = need.num_blocks + need.num_tail_copies + num_to_append;
+  return static_cast<int32_t>(std::min<int64_t>(
+      num_blocks, NumBlocksToCompute(group, /*num_shared_blocks=*/0, epoch->limits)));
 }
 
 SequenceGroup* CoreState::Next() const {

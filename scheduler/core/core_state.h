@@ -114,7 +114,8 @@ struct CoreState {
   bool SwapIn(SequenceGroup& group);
 
   // When the leader has computed the prompt, the sequences that wait for it share its blocks, but
-  // for the last token, whose logits each of them needs.
+  // for the last token, whose logits each of them needs. REQUIRES: the leader's window has not slid
+  // since its slice was answered.
   void ForkFrom(SequenceGroup& group, const Sequence& sequence);
 
   // Ends one sequence: its blocks and its handle are given back, the event is out. The group leaves

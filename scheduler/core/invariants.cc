@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/model/sliding_window.h"
 #include "scheduler/core/admission.h"
 
 namespace quire {
@@ -25,11 +26,24 @@ void CheckSequence(const Sequence& sequence) {
   QUIRE_CHECK(sequence.is_swapped() || sequence.host_table.empty());
 }
 
+// It holds every block that the window of its next token reaches into, and no other. (I5)
+void CheckWindow(const Sequence& sequence, const StepLimits& limits) {
+  const int32_t num_passed = sequence.is_swapped() ? sequence.host_table.num_passed_blocks()
+                                                   : sequence.table.num_passed_blocks();
+  QUIRE_CHECK_EQ(
+      num_passed,
+      NumBlocksBeforeWindow(
+          sequence.num_computed_tokens(), limits.sliding_window, limits.block_size_tokens));
+}
+
 void CheckGroup(const CoreState& state, const SequenceGroup& group) {
   // A live group has a live sequence, and its live sequences are all in one state. (gang)
   QUIRE_CHECK(!group.is_finished());
   for (const Sequence& sequence : group.sequences()) {
     CheckSequence(sequence);
+    if (state.epoch.has_value()) {
+      CheckWindow(sequence, state.epoch->limits);
+    }
     if (sequence.is_finished()) {
       continue;
     }

@@ -183,6 +183,10 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     }
     CountComputed(state.counters, sequence);
     sequence.EndSlice();
+    if (sampled != nullptr && sampled->finite && !slice.group->is_beam_search()) {
+      state.ForkFrom(*slice.group, sequence);
+    }
+    state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
     if (sampled == nullptr) {
       continue;
     }
@@ -194,12 +198,12 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       continue;
     }
     if (sampled->finite) {
-      state.ForkFrom(*slice.group, sequence);
       CommitToken(state, *slice.group, sequence, *sampled);
       continue;
     }
     ++state.counters.num_non_finite;
-    state.epoch->kv_cache.Unpublish(sequence.table);  // nobody may build on it
+    state.epoch->kv_cache.Unpublish(sequence.table,
+                                    sequence.block_hashes);  // nobody may build on it
     if (sequence.CountNonFinite() < kMaxNonFinite) {
       to_recompute.push_back(slice.group);
     } else if (slice.group->is_beam_search()) {

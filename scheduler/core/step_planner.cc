@@ -148,6 +148,13 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   }
   if (sequence.table.empty()) {
     BeginWithSharedBlocks(state_, group, sequence);
+    // Blocks that it was to find may have gone to a sequence before it, or that one found more than
+    // was counted on and left more of the budget to this one. It has its turn in the next step.
+    TokenBudget budget = budget_;
+    if (NumBlocksForSlice(sequence, budget.Take(sequence.gap())) >
+        epoch_.kv_cache.num_free_blocks()) {
+      return;
+    }
   }
   const int32_t gap = sequence.gap();
   const int32_t num_tokens = budget_.Take(gap);
@@ -210,8 +217,9 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
       }
       const int32_t num_tokens = budget.Take(sequence.gap());
       // Who begins may take any of its blocks from the free list, if they are still cached there.
-      num_blocks += turn == Turn::kBeginning ? epoch_.kv_cache.NumBlocksFor(sequence.num_tokens())
-                                             : NumBlocksForSlice(sequence, num_tokens);
+      num_blocks += turn == Turn::kBeginning
+                        ? NumBlocksInStep(sequence.num_tokens(), num_tokens, epoch_.limits)
+                        : NumBlocksForSlice(sequence, num_tokens);
     }
   }
   return num_blocks;

@@ -19,6 +19,7 @@ int32_t BlockTable::NumFilled(int32_t logical_block_index, int32_t block_size_to
 void BlockTable::Abandon() {
   block_ids_.clear();
   num_tokens_ = 0;
+  num_passed_blocks_ = 0;
 }
 
 }  // namespace quire

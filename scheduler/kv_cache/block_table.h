@@ -2,13 +2,15 @@
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
 // It is append-only: an entry never changes while the table is in use, so a worker that knows a
-// prefix of it stays right. Only KvCacheManager changes a table; no reference count moves in a
-// destructor, so that the order of release stays visible.
+// prefix of it stays right. But entries that a sliding window has passed become the null block from
+// the front on: the worker never reads its copy of them again. Only KvCacheManager changes a table;
+// no reference count moves in a destructor, so that the order of release stays visible.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Units:         positions and lengths in tokens.
 // Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens): at most one block is
-//                partly filled, the last.
+//                partly filled, the last. The first num_passed_blocks() entries are the null
+//                block, no other is.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.3 (an entry is a physical block and
 //                the number of filled positions).
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
@@ -34,6 +36,7 @@ class BlockTable {
   int32_t num_tokens() const { return num_tokens_; }
   int32_t num_blocks() const { return static_cast<int32_t>(block_ids_.size()); }
   bool empty() const { return block_ids_.empty(); }
+  int32_t num_passed_blocks() const { return num_passed_blocks_; }
   std::span<const BlockId> block_ids() const { return block_ids_; }
 
   // REQUIRES: logical_block_index < num_blocks().
@@ -50,6 +53,7 @@ class BlockTable {
 
   std::vector<BlockId> block_ids_;
   int32_t num_tokens_ = 0;
+  int32_t num_passed_blocks_ = 0;
 };
 
 }  // namespace quire

@@ -2,7 +2,8 @@
 // Sequences that shared a block share its host block.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
-// Invariants:    as many host blocks as num_tokens() needs; changed through KvCacheManager only.
+// Invariants:    as many host blocks as num_tokens() needs, but for the first num_passed_blocks(),
+//                which the sliding window has passed; changed through KvCacheManager only.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
@@ -29,14 +30,19 @@ class HostTable {
   HostTable(const HostTable&) = delete;
   HostTable& operator=(const HostTable&) = delete;
 
-  bool empty() const { return host_block_ids_.empty(); }
+  bool empty() const { return num_tokens_ == 0; }
   int32_t num_tokens() const { return num_tokens_; }
+  int32_t num_passed_blocks() const { return num_passed_blocks_; }
+  int32_t num_blocks() const {
+    return num_passed_blocks_ + static_cast<int32_t>(host_block_ids_.size());
+  }
   std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
 
   // Forgets everything without giving back any reference: the pool is gone as a whole.
   void Abandon() {
     host_block_ids_.clear();
     num_tokens_ = 0;
+    num_passed_blocks_ = 0;
   }
 
  private:
@@ -44,6 +50,7 @@ class HostTable {
 
   std::vector<HostBlockId> host_block_ids_;
   int32_t num_tokens_ = 0;
+  int32_t num_passed_blocks_ = 0;
 };
 
 }  // namespace quire

@@ -1,5 +1,6 @@
 #include "scheduler/kv_cache/kv_cache_manager.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -7,15 +8,36 @@
 
 #include "common/base/check.h"
 #include "common/base/math.h"
+#include "common/model/sliding_window.h"
 
 namespace quire {
+namespace {
 
-KvCacheManager::KvCacheManager(BlockPool pool, int32_t block_size_tokens, int32_t num_host_blocks)
+// Those that the sliding window has not passed.
+std::span<const BlockId> HeldBlocks(const BlockTable& table) {
+  return table.block_ids().subspan(static_cast<size_t>(table.num_passed_blocks()));
+}
+
+}  // namespace
+
+KvCacheManager::KvCacheManager(BlockPool pool,
+                               int32_t block_size_tokens,
+                               int32_t num_host_blocks,
+                               int32_t sliding_window)
     : pool_(std::move(pool)),
       host_pool_(num_host_blocks + 1),
       cache_(pool_.num_blocks()),
-      block_size_tokens_(block_size_tokens) {
-  QUIRE_CHECK(block_size_tokens >= 1);
+      block_size_tokens_(block_size_tokens),
+      sliding_window_(sliding_window) {
+  QUIRE_CHECK(block_size_tokens >= 1 && sliding_window >= 0);
+}
+
+int32_t KvCacheManager::NumPassedBlocks(int32_t num_computed_tokens) const {
+  return NumBlocksBeforeWindow(num_computed_tokens, sliding_window_, block_size_tokens_);
+}
+
+int64_t KvCacheManager::NumStoredTokens(const BlockTable& table) const {
+  return table.num_tokens_ - int64_t{table.num_passed_blocks_} * block_size_tokens_;
 }
 
 int32_t KvCacheManager::NumBlocksFor(int64_t num_tokens) const {
@@ -46,14 +68,24 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  for (const BlockHash& hash : hashes) {
-    const std::optional<BlockId> block_id = cache_.Find(hash);
-    if (!block_id.has_value()) {
+  int32_t num_found = 0;  // the last ones, without a gap
+  for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
+    const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
+    num_found = is_cached ? num_found + 1 : 0;
+    if (!is_cached && sliding_window_ == 0) {
       break;
     }
-    const bool is_held = pool_.ref_count(*block_id) > 0;
-    match.num_held_blocks += is_held && match.num_held_blocks == match.num_blocks ? 1 : 0;
-    ++match.num_blocks;
+    const int32_t num_passed = NumPassedBlocks(num_blocks * block_size_tokens_);
+    if (num_passed + num_found >= num_blocks) {
+      match.num_blocks = num_blocks;
+      match.num_passed_blocks = num_passed;
+    }
+  }
+  for (int32_t i = match.num_passed_blocks; i < match.num_blocks; ++i) {
+    if (!IsHeld(hashes[static_cast<size_t>(i)])) {
+      break;
+    }
+    ++match.num_held_blocks;
   }
   return match;
 }
@@ -65,14 +97,17 @@ bool KvCacheManager::IsHeld(const BlockHash& hash) const {
 
 void KvCacheManager::ShareCached(std::span<const BlockHash> hashes, BlockTable& table) {
   QUIRE_CHECK(table.empty());
-  for (const BlockHash& hash : hashes) {
+  table.num_tokens_ = static_cast<int32_t>(hashes.size()) * block_size_tokens_;
+  table.num_passed_blocks_ = NumPassedBlocks(table.num_tokens_);
+  const auto num_passed = static_cast<size_t>(table.num_passed_blocks_);
+  table.block_ids_.assign(num_passed, kNullBlockId);
+  for (const BlockHash& hash : hashes.subspan(num_passed)) {
     const std::optional<BlockId> block_id = cache_.Find(hash);
     QUIRE_CHECK(block_id.has_value());
     pool_.Touch(*block_id);
     table.block_ids_.push_back(*block_id);
   }
-  table.num_tokens_ = table.num_blocks() * block_size_tokens_;
-  num_stored_tokens_ += table.num_tokens_;
+  num_stored_tokens_ += NumStoredTokens(table);
 }
 
 void KvCacheManager::Publish(const BlockTable& table,
@@ -88,22 +123,42 @@ void KvCacheManager::Publish(const BlockTable& table,
   }
 }
 
-void KvCacheManager::Unpublish(const BlockTable& table) {
-  for (BlockId block_id : table.block_ids_) {
+void KvCacheManager::Unpublish(const BlockTable& table, std::span<const BlockHash> hashes) {
+  const auto num_passed = static_cast<size_t>(table.num_passed_blocks_);
+  for (const BlockHash& hash : hashes.first(std::min(num_passed, hashes.size()))) {
+    if (const std::optional<BlockId> block_id = cache_.Find(hash)) {
+      cache_.Erase(*block_id);
+    }
+  }
+  for (BlockId block_id : HeldBlocks(table)) {
     cache_.Erase(block_id);
+  }
+}
+
+void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
+  QUIRE_CHECK(num_computed_tokens <= table.num_tokens_);
+  const int32_t num_passed = NumPassedBlocks(num_computed_tokens);
+  QUIRE_CHECK(num_passed >= table.num_passed_blocks_);
+  for (; table.num_passed_blocks_ < num_passed; ++table.num_passed_blocks_) {
+    pool_.Free(std::exchange(table.block_ids_[static_cast<size_t>(table.num_passed_blocks_)],
+                             kNullBlockId));
+    num_stored_tokens_ -= block_size_tokens_;
   }
 }
 
 void KvCacheManager::Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child) {
   QUIRE_CHECK(child.empty());
   QUIRE_CHECK(num_tokens <= parent.num_tokens());
-  const auto num_blocks = static_cast<size_t>(NumBlocksFor(num_tokens));
-  for (size_t i = 0; i < num_blocks; ++i) {
+  child.num_tokens_ = num_tokens;
+  child.num_passed_blocks_ = NumPassedBlocks(num_tokens);
+  QUIRE_CHECK(parent.num_passed_blocks_ <= child.num_passed_blocks_);
+  const auto num_passed = static_cast<size_t>(child.num_passed_blocks_);
+  child.block_ids_.assign(num_passed, kNullBlockId);
+  for (size_t i = num_passed; i < static_cast<size_t>(NumBlocksFor(num_tokens)); ++i) {
     pool_.Touch(parent.block_ids_[i]);
     child.block_ids_.push_back(parent.block_ids_[i]);
   }
-  child.num_tokens_ = num_tokens;
-  num_stored_tokens_ += num_tokens;
+  num_stored_tokens_ += NumStoredTokens(child);
 }
 
 bool KvCacheManager::IsTailShared(const BlockTable& table) const {
@@ -124,10 +179,10 @@ std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) 
 }
 
 void KvCacheManager::Free(BlockTable& table) {
-  for (auto it = table.block_ids_.rbegin(); it != table.block_ids_.rend(); ++it) {
-    pool_.Free(*it);
+  for (int32_t i = table.num_blocks() - 1; i >= table.num_passed_blocks_; --i) {
+    pool_.Free(table.block_ids_[static_cast<size_t>(i)]);
   }
-  num_stored_tokens_ -= table.num_tokens_;
+  num_stored_tokens_ -= NumStoredTokens(table);
   table.Abandon();
 }
 
@@ -138,7 +193,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
   std::set<BlockId> to_copy;
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.host_table->empty());
-    for (BlockId block_id : tables.table->block_ids_) {
+    for (BlockId block_id : HeldBlocks(*tables.table)) {
       if (host_of.count(block_id) == 0) {
         to_copy.insert(block_id);
       }
@@ -157,12 +212,13 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     leaving_.push_back({.step_id = step_id, .copy = copy});
   }
   for (const SwapTables& tables : group) {
-    for (BlockId block_id : tables.table->block_ids_) {
+    for (BlockId block_id : HeldBlocks(*tables.table)) {
       const HostBlockId host_block = host_of.at(block_id);
       host_pool_.Touch(InPool(host_block));
       tables.host_table->host_block_ids_.push_back(host_block);
     }
     tables.host_table->num_tokens_ = tables.table->num_tokens_;
+    tables.host_table->num_passed_blocks_ = tables.table->num_passed_blocks_;
     Free(*tables.table);
   }
   for (BlockId host_block : taken) {
@@ -234,13 +290,16 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
     arriving_.push_back({.step_id = step_id, .copy = copy});
   }
   for (const SwapTables& tables : group) {
+    tables.table->num_passed_blocks_ = tables.host_table->num_passed_blocks_;
+    tables.table->block_ids_.assign(static_cast<size_t>(tables.table->num_passed_blocks_),
+                                    kNullBlockId);
     for (HostBlockId host_block : tables.host_table->host_block_ids_) {
       const BlockId block_id = block_of.at(host_block);
       pool_.Touch(block_id);
       tables.table->block_ids_.push_back(block_id);
     }
     tables.table->num_tokens_ = tables.host_table->num_tokens_;
-    num_stored_tokens_ += tables.table->num_tokens_;
+    num_stored_tokens_ += NumStoredTokens(*tables.table);
     Free(*tables.host_table);
   }
   for (BlockId block_id : taken) {
@@ -277,9 +336,13 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   int64_t num_stored_tokens = 0;
   for (const BlockTable* table : tables) {
     // A table has exactly the blocks that its tokens need: the last is partly filled at most. (I5)
+    // What the window has passed is held no more.
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
-    num_stored_tokens += table->num_tokens();
-    for (BlockId block_id : table->block_ids()) {
+    num_stored_tokens += NumStoredTokens(*table);
+    for (int32_t i = 0; i < table->num_passed_blocks(); ++i) {
+      QUIRE_CHECK_EQ((*table)[i], kNullBlockId);
+    }
+    for (BlockId block_id : HeldBlocks(*table)) {
       // The null block is padding and belongs to nobody.
       QUIRE_CHECK(block_id > kNullBlockId && block_id < pool_.num_blocks());
       ++num_entries[static_cast<size_t>(block_id)];
@@ -299,8 +362,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   // The same for host blocks.
   std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);
   for (const HostTable* table : host_tables) {
-    QUIRE_CHECK_EQ(static_cast<int32_t>(table->host_block_ids().size()),
-                   NumBlocksFor(table->num_tokens()));
+    QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
     for (HostBlockId host_block : table->host_block_ids()) {
       ++num_host_entries[static_cast<size_t>(InPool(host_block))];
     }

@@ -3,6 +3,7 @@
 // Match, ShareCached and Publish let a sequence begin with blocks that another one has computed.
 //
 // It knows tables, not requests: whoever owns a sequence owns its table and brings it along.
+// SlideWindow gives back what a model with a sliding window will not read again.
 // Tables move to host memory and back as a whole, with everything that they share. Blocks and host
 // blocks that a worker is copying are not free before it says that it is done.
 //
@@ -12,11 +13,13 @@
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    ref_count(b) == entries that name b, over all tables, and one if b is leaving;
 //                the same for host blocks and host tables.
-//                Every table has exactly the blocks that its tokens need.
+//                Every table has exactly the blocks that its tokens need, but for those that the
+//                sliding window has passed.
 // Units:         lengths in tokens, room in blocks.
 // Cost:          O(blocks that change hands).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2; finding blocks by a
-//                hash of their contents is vLLM's automatic prefix caching.
+//                hash of their contents is vLLM's automatic prefix caching; the window is
+//                Mistral's, Jiang et al. 2023, section 2.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 #define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 
@@ -57,15 +60,19 @@ struct CopiedBlock {
 // The beginning of a sequence as far as the cache has it.
 struct PrefixMatch {
   int32_t num_blocks = 0;
-  // Of them, those before the first free one. Tables hold them, so they are there whatever is
+  int32_t num_passed_blocks = 0;  // of them, not read any more: before the sliding window
+  // Of the others, those before the first free one. Tables hold them, so they are there whatever is
   // handed out meanwhile; behind a free block that is handed out, nothing is found.
   int32_t num_held_blocks = 0;
 };
 
 class KvCacheManager {
  public:
-  // REQUIRES: block_size_tokens >= 1.
-  KvCacheManager(BlockPool pool, int32_t block_size_tokens, int32_t num_host_blocks = 0);
+  // A sliding_window of 0 tokens: there is none. REQUIRES: block_size_tokens >= 1.
+  KvCacheManager(BlockPool pool,
+                 int32_t block_size_tokens,
+                 int32_t num_host_blocks = 0,
+                 int32_t sliding_window = 0);
 
   // Blocks that a sequence of this many tokens fills.
   int32_t NumBlocksFor(int64_t num_tokens) const;
@@ -81,8 +88,15 @@ class KvCacheManager {
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
-  // Makes child begin with the first num_tokens tokens of parent: their blocks are shared.
-  // REQUIRES: child is empty; num_tokens <= parent.num_tokens().
+  // The next token to compute is the one at position num_computed_tokens: gives back the blocks
+  // that lie before its window. REQUIRES: num_computed_tokens <= table.num_tokens(), and never less
+  // than before.
+  void SlideWindow(BlockTable& table, int32_t num_computed_tokens);
+
+  // Makes child begin with the first num_tokens tokens of parent, which are computed: their blocks
+  // are shared, but for those before the window of the next one.
+  // REQUIRES: child is empty; num_tokens <= parent.num_tokens(); parent has not given back what
+  // the child needs.
   void Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child);
 
   // Whether the last block is not full and shared, so that nobody may write to it.
@@ -93,14 +107,16 @@ class KvCacheManager {
   // free block if it is.
   std::optional<CopiedBlock> MakeTailExclusive(BlockTable& table);
 
-  // How many blocks of a sequence with these hashes are in the cache, from the first on.
+  // How many blocks of a sequence with these hashes it need not compute: the most of which all are
+  // in the cache that the token after them attends to. Without a sliding window those are all, from
+  // the first on.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Whether a table holds the block of this hash.
   bool IsHeld(const BlockHash& hash) const;
 
-  // The table begins with these blocks, full, and shares them with whoever holds them.
-  // REQUIRES: the table is empty; Match finds all of them.
+  // The table begins with these blocks, full, and shares those in the window with whoever holds
+  // them. REQUIRES: the table is empty; Match finds as many.
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
 
   // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
@@ -110,8 +126,9 @@ class KvCacheManager {
   // REQUIRES: the table has at least hashes.size() full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // No block of the table is found any more: what was computed is no good.
-  void Unpublish(const BlockTable& table);
+  // No block of the table is found any more, nor those before its window, by the sequence's hashes:
+  // what was computed is no good.
+  void Unpublish(const BlockTable& table, std::span<const BlockHash> hashes);
 
   // The tables move to host memory in step step_id; appends what the worker has to copy, each
   // shared block once, also when another group takes it along in this step. The blocks are free
@@ -147,7 +164,7 @@ class KvCacheManager {
   const BlockPool& pool() const { return pool_; }
   int32_t num_free_blocks() const { return pool_.num_free_blocks(); }
   int32_t block_size_tokens() const { return block_size_tokens_; }
-  // Summed over the tables: a shared block counts for each of them.
+  // Summed over the tables: a shared block counts for each of them, one before the window for none.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
   // Blocks that become free when the swaps under way are done.
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
@@ -176,6 +193,8 @@ class KvCacheManager {
   // What this step copies already, for other groups: by block, or by host block.
   std::map<BlockId, HostBlockId> LeavingIn(uint64_t step_id) const;
   std::map<HostBlockId, BlockId> ArrivingIn(uint64_t step_id) const;
+  int32_t NumPassedBlocks(int32_t num_computed_tokens) const;
+  int64_t NumStoredTokens(const BlockTable& table) const;
 
   BlockPool pool_;
   BlockPool host_pool_;
@@ -183,6 +202,7 @@ class KvCacheManager {
   std::deque<UnderWay> leaving_;   // to host memory, in order of steps
   std::deque<UnderWay> arriving_;  // likewise, on the way back
   int32_t block_size_tokens_;
+  int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
 };
 

@@ -14,6 +14,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/dtype_codec.h"
 #include "common/wire/grpc_status.h"
+#include "scheduler/core/admission.h"
 
 namespace quire {
 namespace {
@@ -90,9 +91,13 @@ absl::StatusOr<StepLimits> AgreeLimits(const v1::HandshakeResponse& response,
   limits.max_sequences = settings.max_sequences;
   limits.max_tokens_per_step = settings.max_tokens_per_step;
   limits.vocab_size = settings.model.vocab_size;
-  const int64_t pool_tokens = int64_t{limits.num_blocks - 1} * limits.block_size_tokens;
-  const int32_t wanted = settings.max_model_len.value_or(settings.model.max_position_embeddings);
-  limits.max_model_len = static_cast<int32_t>(std::min<int64_t>(wanted, pool_tokens));
+  limits.max_model_len = settings.max_model_len.value_or(settings.model.max_position_embeddings);
+  const int32_t window = WindowOfAllLayers(settings.model);
+  limits.sliding_window = window < limits.max_model_len ? window : 0;
+  // Behind a window a sequence may be longer than the pool.
+  if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
+    limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
+  }
   return limits;
 }
 
@@ -157,6 +162,7 @@ absl::Status WorkerSession::BeginEpoch(const StepLimits& limits,
   request.set_max_sequences(limits.max_sequences);
   request.set_max_tokens_per_step(limits.max_tokens_per_step);
   request.set_max_model_len_tokens(limits.max_model_len);
+  request.set_sliding_window_tokens(limits.sliding_window);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kBeginEpochTimeout);
   QUIRE_RETURN_IF_ERROR(SetContext(&context));

@@ -62,7 +62,8 @@ QUIRE_LOGGED_FIELDS(StepLimits,
                     max_sequences,
                     max_tokens_per_step,
                     max_model_len,
-                    vocab_size)
+                    vocab_size,
+                    sliding_window)
 
 QUIRE_LOGGED_FIELDS(SamplingParams,
                     temperature,

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/math.h"
+#include "common/model/sliding_window.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_backend.h"
 
@@ -54,6 +55,14 @@ class PoisonedPool {
   KvCacheView view_;
 };
 
+// The first block that any query of the sequence reads. What lies before it is given back while the
+// sequence runs, so here such a block is never written, and the table names the null block or, as a
+// worker's does, the block that it was.
+int32_t FirstBlockRead(const AttentionCase& c, const CaseSequence& sequence) {
+  return NumBlocksBeforeWindow(
+      sequence.seq_len - sequence.query_len, c.sliding_window, c.block_size_tokens);
+}
+
 // Distinct blocks for all sequences, in an order that depends on the case's seed; padding is null.
 struct BlockTables {
   std::vector<BlockId> ids;
@@ -77,8 +86,10 @@ BlockTables MakeBlockTables(const AttentionCase& c) {
   size_t next = 0;
   for (const CaseSequence& sequence : c.sequences) {
     for (int32_t i = 0; i < tables.max_blocks_per_seq; ++i) {
-      bool used = i < DivCeil(sequence.seq_len, c.block_size_tokens);
-      tables.ids.push_back(used ? free[next++] : kNullBlockId);
+      const bool used = i < DivCeil(sequence.seq_len, c.block_size_tokens);
+      const BlockId block = used ? free[next++] : kNullBlockId;
+      const bool is_null = i < FirstBlockRead(c, sequence) && i % 2 == 0;
+      tables.ids.push_back(is_null ? kNullBlockId : block);
     }
   }
   return tables;
@@ -120,7 +131,8 @@ void WriteSequence(const AttentionCase& c,
                    const BlockId* table,
                    const KvCacheView& cache) {
   const KvCacheLayout& layout = cache.layout;
-  for (int32_t position = 0; position < sequence.seq_len; ++position) {
+  const int32_t first = FirstBlockRead(c, sequence) * layout.block_size_tokens;
+  for (int32_t position = first; position < sequence.seq_len; ++position) {
     BlockId block = table[position / layout.block_size_tokens];
     int64_t slot = position % layout.block_size_tokens;
     for (int32_t head = 0; head < c.num_kv_heads; ++head) {

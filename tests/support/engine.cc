@@ -22,6 +22,7 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
       options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
   limits.vocab_size = config.vocab_size;
   limits.num_host_blocks = options.num_host_blocks;
+  limits.sliding_window = options.frees_behind_window ? WindowOfAllLayers(config) : 0;
   limits.num_blocks =
       options.num_blocks > 0
           ? options.num_blocks

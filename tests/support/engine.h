@@ -32,6 +32,7 @@ struct EngineOptions {
   int32_t max_model_len = 0;  // 0: the model's
   int32_t num_host_blocks = 0;
   CoreConfig core = {};
+  bool frees_behind_window = true;      // where the model has a sliding window
   std::optional<DType> kv_cache_dtype;  // none: the type of the model's weights
 };
 

@@ -45,10 +45,25 @@ std::vector<TokenLogprob> Candidates(uint64_t attended,
   return candidates;
 }
 
-uint64_t AttendedOf(std::span<const TokenId> token_ids) {
+// The oldest position that the token at this one attends to.
+int32_t FirstSeen(int32_t position, int32_t sliding_window) {
+  return sliding_window > 0 ? std::max(0, position - sliding_window + 1) : 0;
+}
+
+// What the last of these tokens attends to, itself included.
+uint64_t AttendedOf(std::span<const TokenId> token_ids, int32_t sliding_window) {
+  std::vector<uint64_t> cells;
   uint64_t attended = kStart;
-  for (size_t position = 0; position < token_ids.size(); ++position) {
-    attended = Mix(attended, CellOf(token_ids[position], static_cast<int32_t>(position), attended));
+  for (TokenId token_id : token_ids) {
+    const auto position = static_cast<int32_t>(cells.size());
+    if (sliding_window > 0) {
+      attended = kStart;
+      for (int32_t i = FirstSeen(position, sliding_window); i < position; ++i) {
+        attended = Mix(attended, cells[static_cast<size_t>(i)]);
+      }
+    }
+    cells.push_back(CellOf(token_id, position, attended));
+    attended = Mix(attended, cells.back());
   }
   return attended;
 }
@@ -58,14 +73,16 @@ uint64_t AttendedOf(std::span<const TokenId> token_ids) {
 TokenId ExpectedToken(std::span<const TokenId> token_ids,
                       uint64_t seed,
                       int32_t sequence_index,
-                      int32_t vocab_size) {
-  return Sample(AttendedOf(token_ids), seed, sequence_index, vocab_size);
+                      int32_t vocab_size,
+                      int32_t sliding_window) {
+  return Sample(AttendedOf(token_ids, sliding_window), seed, sequence_index, vocab_size);
 }
 
 std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
                                              int32_t num_candidates,
-                                             int32_t vocab_size) {
-  return Candidates(AttendedOf(token_ids), num_candidates, vocab_size);
+                                             int32_t vocab_size,
+                                             int32_t sliding_window) {
+  return Candidates(AttendedOf(token_ids, sliding_window), num_candidates, vocab_size);
 }
 
 FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
@@ -258,12 +275,12 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
   }
   DoSwapsOf(sequence.block_ids);
   sequence.num_computed_before = sequence.num_computed_tokens;
-  uint64_t attended = kStart;
-  for (int32_t position = 0; position < sequence.num_computed_tokens; ++position) {
-    attended = Mix(attended, Cell(sequence, position));
-  }
+  uint64_t attended = Attended(sequence, sequence.num_computed_tokens);
   for (int32_t i = 0; i < slice.num_tokens; ++i) {
     int32_t position = sequence.num_computed_tokens++;
+    if (limits_.sliding_window > 0) {
+      attended = Attended(sequence, position);
+    }
     TokenId token_id = sequence.token_ids[static_cast<size_t>(position)];
     Cell(sequence, position) = CellOf(token_id, position, attended);
     writers_[static_cast<size_t>(
@@ -280,6 +297,14 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
       .handle = slice.handle,
       .token_id = token_id,
       .top_logprobs = Candidates(attended, sequence.num_logprobs, limits_.vocab_size)};
+}
+
+uint64_t FakeWorker::Attended(const KnownState& sequence, int32_t position) {
+  uint64_t attended = kStart;
+  for (int32_t i = FirstSeen(position, limits_.sliding_window); i < position; ++i) {
+    attended = Mix(attended, Cell(sequence, i));
+  }
+  return attended;
 }
 
 uint64_t& FakeWorker::Cell(const KnownState& sequence, int32_t position) {

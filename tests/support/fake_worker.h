@@ -12,7 +12,7 @@
 // or writes. The last step, asked for again, gets the same answer and is not executed again.
 //
 // Thread safety: not thread-safe.
-// Cost:          O(context length) per slice.
+// Cost:          O(context length) per slice; with a sliding window, O(window) per token.
 #ifndef QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_
 #define QUIRE_TESTS_SUPPORT_FAKE_WORKER_H_
 
@@ -38,13 +38,15 @@ namespace quire {
 TokenId ExpectedToken(std::span<const TokenId> token_ids,
                       uint64_t seed,
                       int32_t sequence_index,
-                      int32_t vocab_size);
+                      int32_t vocab_size,
+                      int32_t sliding_window = 0);
 
 // The likeliest tokens that follow token_ids, best first, in any sequence. Distinct, no two equally
 // likely; fewer when the vocabulary has no more.
 std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
                                              int32_t num_candidates,
-                                             int32_t vocab_size);
+                                             int32_t vocab_size,
+                                             int32_t sliding_window = 0);
 
 class FakeWorker {
  public:
@@ -93,6 +95,8 @@ class FakeWorker {
   void DoSwapsOf(const std::vector<BlockId>& block_ids);
   void CopyBlock(const BlockCopy& copy);
   std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice);
+  // Of the tokens that the one at this position sees before itself.
+  uint64_t Attended(const KnownState& sequence, int32_t position);
   uint64_t& Cell(const KnownState& sequence, int32_t position);
 
   StepLimits limits_;

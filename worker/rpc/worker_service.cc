@@ -178,7 +178,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuf
                                        .block_size_tokens = request.block_size_tokens(),
                                        .max_sequences = request.max_sequences(),
                                        .max_tokens_per_step = request.max_tokens_per_step(),
-                                       .max_model_len = request.max_model_len_tokens()},
+                                       .max_model_len = request.max_model_len_tokens(),
+                                       .sliding_window = request.sliding_window_tokens()},
                             .kv_cache_dtype = dtype}));
   EndStreams(StaleGroup(request.group_epoch()));
   LogInfo("epoch begins",

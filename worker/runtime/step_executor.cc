@@ -99,6 +99,15 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
                      max_positions,
                      ")"));
   }
+  const int32_t window = WindowOfAllLayers(model_.config());
+  if (limits.sliding_window != 0 && limits.sliding_window != window) {
+    return InvalidArgument("STEP_LIMITS",
+                           absl::StrCat("sliding_window_tokens: not the window of all layers (got ",
+                                        limits.sliding_window,
+                                        ", limit ",
+                                        window,
+                                        ")"));
+  }
   QUIRE_RETURN_IF_ERROR(CheckFits("num_blocks", limits.num_blocks, MaxBlocks(spec)));
   return CheckFits("num_host_blocks", limits.num_host_blocks, MaxHostBlocks(spec));
 }

@@ -87,6 +87,7 @@ TEST(ModelConfigTest, MistralTakesTransformersDefaults) {
   EXPECT_EQ(config.max_position_embeddings, 131072);
   EXPECT_EQ(config.sliding_window, 4096);
   EXPECT_THAT(config.layer_uses_sliding_window, ElementsAre(true, true, true, true));
+  EXPECT_EQ(WindowOfAllLayers(config), 4096);
 }
 
 TEST(ModelConfigTest, Qwen2HasBiasOnQkvAlone) {
@@ -201,6 +202,7 @@ TEST(ModelConfigTest, QwenLayersSlideFromMaxWindowLayersOn) {
 
   EXPECT_EQ(config.sliding_window, 100);
   EXPECT_THAT(config.layer_uses_sliding_window, ElementsAre(false, false, false, true));
+  EXPECT_EQ(WindowOfAllLayers(config), 0);
 }
 
 TEST(ModelConfigTest, QwenLayerTypesWinOverMaxWindowLayers) {

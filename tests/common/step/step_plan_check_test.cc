@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -371,6 +372,62 @@ TEST_F(StepPlanCheckTest, ACopiedBlockMayBeWrittenInTheSameStep) {
   EXPECT_TRUE(Check(plan).ok()) << Check(plan);
 }
 
+// Blocks of 4 tokens and a window of 5: the token at position p reads p - 4 to p.
+class WindowedPlanCheckTest : public testing::Test {
+ protected:
+  // 12 of 14 tokens are computed: the next reads from position 8 on, in block 2 of the table.
+  static StepPlan Introduce(std::vector<BlockId> block_ids) {
+    StepPlan plan;
+    plan.introductions = {{.handle = 0,
+                           .token_ids = std::vector<TokenId>(14, 3),
+                           .num_prompt_tokens = 14,
+                           .num_computed_tokens = 12,
+                           .block_ids = std::move(block_ids)}};
+    return plan;
+  }
+
+  absl::Status Check(const StepPlan& plan) {
+    return checker_.Check(plan, [this](SequenceHandle handle) {
+      return handle == 1 ? std::optional<KnownSequence>(known_) : std::nullopt;
+    });
+  }
+
+  StepLimits limits_ = [] {
+    StepLimits limits = kLimits;
+    limits.sliding_window = 5;
+    return limits;
+  }();
+  StepPlanChecker checker_{limits_};
+  std::vector<BlockId> known_blocks_ = {7, 8, 9};
+  KnownSequence known_ = {
+      .num_known_tokens = 13, .num_computed_tokens = 12, .block_ids = known_blocks_};
+};
+
+TEST_F(WindowedPlanCheckTest, NullBlocksAreOnlyWhereTheWindowHasPassed) {
+  EXPECT_TRUE(Check(Introduce({0, 0, 4})).ok()) << Check(Introduce({0, 0, 4}));
+  EXPECT_TRUE(Check(Introduce({5, 6, 4})).ok());
+  EXPECT_EQ(ReasonOf(Check(Introduce({0, 0, 0}))), "BLOCK_RANGE");
+  EXPECT_EQ(ReasonOf(Check(Introduce({0, 32, 4}))), "BLOCK_RANGE");
+  EXPECT_EQ(ReasonOf(Check(Introduce({0, -1, 4}))), "BLOCK_RANGE");
+  StepPlan plan;
+  plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {0}}};
+  EXPECT_EQ(ReasonOf(Check(plan)), "BLOCK_RANGE");
+}
+
+TEST_F(WindowedPlanCheckTest, WithoutAWindowThereIsNoNullBlock) {
+  limits_.sliding_window = 0;
+  checker_ = StepPlanChecker(limits_);
+  EXPECT_EQ(ReasonOf(Check(Introduce({0, 0, 4}))), "BLOCK_RANGE");
+}
+
+TEST_F(WindowedPlanCheckTest, APassedBlockMayComeBackAsANewOne) {
+  StepPlan plan;
+  plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {7}}};
+  EXPECT_TRUE(Check(plan).ok()) << Check(plan);
+  plan.slices[0].new_block_ids = {9};
+  EXPECT_EQ(ReasonOf(Check(plan)), "BLOCK_CONFLICT") << "the next token still reads it";
+}
+
 struct BadLimits {
   std::string field;
   std::function<void(StepLimits&)> spoil;
@@ -394,6 +451,8 @@ TEST(StepLimitsTest, EveryLimitIsChecked) {
       {"max_model_len_tokens", [](auto& l) { l.max_model_len = -1; }},
       {"max_model_len_tokens", [](auto& l) { l.max_model_len = kMaxInt; }},
       {"vocab_size", [](auto& l) { l.vocab_size = 0; }},
+      {"sliding_window_tokens", [](auto& l) { l.sliding_window = -1; }},
+      {"sliding_window_tokens", [](auto& l) { l.sliding_window = kMaxInt; }},
   };
   for (const BadLimits& bad : cases) {
     StepLimits limits = kLimits;

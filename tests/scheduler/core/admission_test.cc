@@ -1,9 +1,14 @@
 #include "scheduler/core/admission.h"
 
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <vector>
 
 #include "gtest/gtest.h"
 
+#include "common/base/math.h"
+#include "common/model/sliding_window.h"
 #include "tests/support/requests.h"
 
 namespace quire {
@@ -101,6 +106,94 @@ TEST(AdmissionTest, ASequenceThatFillsTheContextNeverFits) {
   limits.max_model_len = 8;
 
   EXPECT_EQ(Admit(group, limits, kWideOpen), AllocStatus::kNever);
+}
+
+// All ways in which one or two sequences can be computed, step by step, and the blocks that they
+// hold in each step: those from the window of the first token of a step to its last one.
+class WindowBoundTest : public ::testing::Test {
+ protected:
+  int64_t NumHeld(int32_t begin, int32_t end) const {
+    const int32_t passed =
+        NumBlocksBeforeWindow(begin, limits_.sliding_window, limits_.block_size_tokens);
+    return DivCeil(end, limits_.block_size_tokens) - passed;
+  }
+
+  // The most over all steps from here on, with every share of a step's tokens.
+  int64_t NumHeldAtMost(const std::vector<int32_t>& computed) {
+    if (auto known = at_most_.find(computed); known != at_most_.end()) {
+      return known->second;
+    }
+    int64_t most = 0;
+    const int32_t max_first = std::min(limits_.max_tokens_per_step, kNumTokens - computed[0]);
+    for (int32_t first = 0; first <= max_first; ++first) {
+      const bool is_alone = computed.size() == 1;
+      const int32_t left = limits_.max_tokens_per_step - first;
+      const int32_t max_second = is_alone ? 0 : std::min(left, kNumTokens - computed[1]);
+      for (int32_t second = 0; second <= max_second; ++second) {
+        if (first + second == 0) {
+          continue;
+        }
+        std::vector<int32_t> next = computed;
+        next[0] += first;
+        int64_t held = NumHeld(computed[0], next[0]);
+        if (!is_alone) {
+          next[1] += second;
+          held += NumHeld(computed[1], next[1]);
+        }
+        most = std::max({most, held, NumHeldAtMost(next)});
+      }
+    }
+    return at_most_[computed] = most;
+  }
+
+  static constexpr int32_t kNumTokens = 22;
+  StepLimits limits_ = kLimits;
+  std::map<std::vector<int32_t>, int64_t> at_most_;
+};
+
+TEST_F(WindowBoundTest, NobodyEverHoldsMoreAndOneSequenceHoldsAsMuch) {
+  for (int32_t window = 1; window <= 9; ++window) {
+    for (int32_t block_size : {1, 2, 4}) {
+      for (int32_t step = 1; step <= 6; ++step) {
+        limits_.sliding_window = window;
+        limits_.block_size_tokens = block_size;
+        limits_.max_tokens_per_step = step;
+        SCOPED_TRACE(testing::Message() << window << " " << block_size << " " << step);
+        at_most_.clear();
+        EXPECT_EQ(NumHeldAtMost({0}), NumBlocksAtMost(1, kNumTokens, limits_));
+        EXPECT_EQ(NumHeldAtMost({0}), NumBlocksInStep(kNumTokens, step, limits_));
+        at_most_.clear();
+        const int64_t of_two = NumHeldAtMost({0, 0});
+        EXPECT_LE(of_two, NumBlocksAtMost(2, kNumTokens, limits_));
+        EXPECT_GE(of_two + 1, NumBlocksAtMost(2, kNumTokens, limits_));
+      }
+    }
+  }
+}
+
+TEST(WindowAdmissionTest, ALongSequenceFitsASmallPool) {
+  StepLimits limits = kLimits;
+  limits.sliding_window = 8;
+  limits.max_model_len = 100'000;
+  // Beside 16 tokens of a step 7 are read: 23 tokens, 7 blocks of 4 wherever they begin.
+  EXPECT_EQ(NumBlocksAtMost(1, 90'000, limits), 7);
+  EXPECT_TRUE(Fits({.prompt = 90'000, .max_tokens = 9'000}, limits));
+  EXPECT_FALSE(Fits({.prompt = 90'000, .max_tokens = 9'000, .num_sequences = 4}, limits));
+  limits.num_blocks = 7;
+  EXPECT_FALSE(Fits({.prompt = 90'000, .max_tokens = 9'000}, limits));
+  EXPECT_TRUE(Fits({.prompt = 20, .max_tokens = 4}, limits)) << "all of it is less";
+}
+
+TEST(WindowAdmissionTest, AsksForWhatThePromptHoldsAtMost) {
+  StepLimits limits = kLimits;
+  limits.sliding_window = 8;
+  SequenceGroup group(MakeRequest({.prompt = 60, .max_tokens = 1}));
+  Room room = kWideOpen;
+
+  room.num_free_blocks = 7;
+  EXPECT_EQ(Admit(group, limits, room), AllocStatus::kOk);
+  room.num_free_blocks = 6;
+  EXPECT_EQ(Admit(group, limits, room), AllocStatus::kLater);
 }
 
 }  // namespace

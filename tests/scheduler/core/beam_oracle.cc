@@ -14,8 +14,8 @@ BeamOracle::BeamOracle(const Request& request, const StepLimits& limits) {
   while (!search.is_done()) {
     std::vector<std::vector<BeamCandidate>> candidates(beams.size());
     for (size_t i = 0; i < beams.size(); ++i) {
-      for (const TokenLogprob& top :
-           ExpectedCandidates(beams[i], request.sampling.num_logprobs, limits.vocab_size)) {
+      for (const TokenLogprob& top : ExpectedCandidates(
+               beams[i], request.sampling.num_logprobs, limits.vocab_size, limits.sliding_window)) {
         candidates[i].push_back({.token_id = top.token_id, .logprob = top.logprob});
       }
     }

@@ -52,6 +52,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_swapped_in = 0;
   int64_t num_prefix_hits = 0;
   int64_t num_copies = 0;
+  int64_t num_longer_than_pool = 0;
+  int64_t num_passed_blocks = 0;
   int64_t num_finished[7] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
     CoreSimulation simulation(seed);
@@ -68,6 +70,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_swapped_in += simulation.totals().num_blocks_swapped_in;
     num_prefix_hits += simulation.totals().num_prefix_hit_tokens;
     num_copies += simulation.totals().num_blocks_copied;
+    num_longer_than_pool += simulation.num_longer_than_pool();
+    num_passed_blocks += simulation.num_passed_blocks();
     for (int reason = 0; reason < 7; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
     }
@@ -90,6 +94,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_swapped_in > 1000) << num_swapped_in;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_copies > 1000) << num_copies;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_prefix_hits > 20'000) << num_prefix_hits;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_longer_than_pool > 1000) << num_longer_than_pool;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_passed_blocks > 1000) << num_passed_blocks;
 }
 
 TEST_F(CoreRandomTest, HistoriesThatFailedOncePass) {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "common/base/math.h"
+#include "scheduler/core/admission.h"
 #include "tests/support/requests.h"
 
 namespace quire {
@@ -52,7 +52,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       deadline_rate_(random_.Between(2, 20)),
       add_rate_(random_.Between(3, random_.OneIn(4) ? 60 : 12)),
       num_words_(random_.OneIn(3) ? random_.Between(1, 3) : kVocabSize),
-      max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1) {}
+      max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1),
+      sliding_window_(random_.OneIn(3) ? random_.Between(1, random_.OneIn(2) ? 6 : 40) : 0) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -430,7 +431,8 @@ StepLimits CoreSimulation::DrawLimits() {
           .max_sequences = random_.Between(1, random_.OneIn(3) ? 24 : 8),
           .max_tokens_per_step = random_.Between(1, 40),
           .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
-          .vocab_size = kVocabSize};
+          .vocab_size = kVocabSize,
+          .sliding_window = sliding_window_};
 }
 
 void CoreSimulation::CheckPlan(const StepPlan& plan) {
@@ -480,6 +482,8 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
          "the prompt is as long as it was");
   Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
   request.was_introduced = true;
+  num_passed_blocks_ +=
+      std::count(introduction.block_ids.begin(), introduction.block_ids.end(), kNullBlockId);
   owner_of_handle_[introduction.handle] = {request.request.id, introduction.sequence_index};
 }
 
@@ -510,8 +514,11 @@ void CoreSimulation::OnToken(const TokenCommitted& event) {
       is_beam
           ? it->second.beams->hypotheses()[static_cast<size_t>(event.sequence_index)].token_ids.at(
                 num_output)
-          : ExpectedToken(
-                sequence.token_ids, request.sampling.seed, event.sequence_index, kVocabSize);
+          : ExpectedToken(sequence.token_ids,
+                          request.sampling.seed,
+                          event.sequence_index,
+                          kVocabSize,
+                          limits_.sliding_window);
   Expect(event.token_id == expected, "the token follows from the true history");
   sequence.token_ids.push_back(event.token_id);
   Trace(static_cast<uint64_t>(event.token_id));
@@ -534,6 +541,8 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
                                                          request.request.prompt_token_ids.size()),
          "the end counts the tokens");
   sequence.is_finished = true;
+  const int64_t num_pool_tokens = int64_t{limits_.num_blocks - 1} * limits_.block_size_tokens;
+  num_longer_than_pool_ += static_cast<int64_t>(sequence.token_ids.size()) > num_pool_tokens;
   Expect(event.is_last_of_request == request.is_finished(), "the last sequence says so");
   ++num_finished_[static_cast<size_t>(event.reason)];
   Trace(static_cast<uint64_t>(event.reason));
@@ -602,7 +611,7 @@ bool CoreSimulation::FitsPool(const RequestModel& request) const {
   num_live = request.is_beam_search() ? request.request.group_size() : num_live;
   int32_t num_tokens = std::min(num_prompt + request.request.max_tokens, limits_.max_model_len);
   return num_prompt < limits_.max_model_len && num_live <= limits_.max_sequences &&
-         num_live * DivCeil(num_tokens, limits_.block_size_tokens) < limits_.num_blocks;
+         NumBlocksAtMost(num_live, num_tokens, limits_) < limits_.num_blocks;
 }
 
 bool CoreSimulation::FitsEver(const RequestModel& request) const {

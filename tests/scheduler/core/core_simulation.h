@@ -48,6 +48,10 @@ class CoreSimulation {
 
   uint64_t trace_hash() const { return trace_hash_; }
   const CoreStats& totals() const { return totals_; }  // of the whole run, after Drain
+  // Sequences that grew longer than the pool behind a sliding window, and blocks that it had passed
+  // in sequences that came back.
+  int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
+  int64_t num_passed_blocks() const { return num_passed_blocks_; }
   int64_t num_events() const { return num_events_; }
   Instant elapsed() const { return now_; }                  // virtual time, from 0
   Instant time_in_steps() const { return time_in_steps_; }  // of it, with a step under way
@@ -133,12 +137,15 @@ class CoreSimulation {
   int32_t non_finite_rate_;
   int32_t deadline_rate_;
   int32_t add_rate_;
-  int32_t num_words_;      // distinct tokens of prompts
-  int32_t max_sequences_;  // of a request
+  int32_t num_words_;       // distinct tokens of prompts
+  int32_t max_sequences_;   // of a request
+  int32_t sliding_window_;  // the model's: every epoch has it
 
   std::string failure_;
   uint64_t trace_hash_ = 0;
   int64_t num_events_ = 0;
+  int64_t num_longer_than_pool_ = 0;
+  int64_t num_passed_blocks_ = 0;
   CoreStats totals_;
   int64_t num_finished_[7] = {};
 };

@@ -135,6 +135,7 @@ void ScenarioRunner::ReadLimits(const ScenarioCommand& command) {
   read("max_sequences", limits_.max_sequences);
   read("max_tokens_per_step", limits_.max_tokens_per_step);
   read("max_model_len", limits_.max_model_len);
+  read("sliding_window", limits_.sliding_window);
 }
 
 std::string ScenarioRunner::Add(const ScenarioCommand& command) {

@@ -122,6 +122,9 @@ std::string ScheduleAudit::OnExecuted(const StepPlan& plan,
     const uint64_t id = introduction.sampling.seed;
     const CacheDomain& taker = domains[id];
     for (BlockId block_id : introduction.block_ids) {
+      if (block_id == kNullBlockId) {
+        continue;  // the sliding window has passed it
+      }
       const uint64_t writer = worker.WriterOf(block_id);
       const CacheDomain& giver = domains[writer];
       const bool is_own = writer == id;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -83,6 +84,32 @@ TEST(AgreeLimitsTest, ASequenceIsNeverLongerThanThePool) {
   response.set_num_blocks_max(11);
 
   EXPECT_EQ(AgreeLimits(response, Settings())->max_model_len, 160);
+}
+
+GroupSettings WindowedSettings(int32_t window, std::vector<bool> layers) {
+  GroupSettings settings = Settings();
+  settings.model.sliding_window = window;
+  settings.model.layer_uses_sliding_window = std::move(layers);
+  settings.max_tokens_per_step = 64;
+  return settings;
+}
+
+TEST(AgreeLimitsTest, BehindAWindowASequenceMayBeLongerThanThePool) {
+  v1::HandshakeResponse response = GoodResponse();
+  const GroupSettings settings = WindowedSettings(32, {true, true});
+  response.set_num_blocks_max(8);  // 7 for 31 tokens before a step of 64
+  EXPECT_EQ(AgreeLimits(response, settings)->max_model_len, 1000);
+  EXPECT_EQ(AgreeLimits(response, settings)->sliding_window, 32);
+
+  response.set_num_blocks_max(7);
+
+  EXPECT_EQ(AgreeLimits(response, settings)->max_model_len, 96);
+}
+
+TEST(AgreeLimitsTest, AWindowThatFreesNothingIsNone) {
+  EXPECT_EQ(AgreeLimits(GoodResponse(), WindowedSettings(32, {true, false}))->sliding_window, 0);
+  EXPECT_EQ(AgreeLimits(GoodResponse(), WindowedSettings(1000, {true, true}))->sliding_window, 0);
+  EXPECT_EQ(AgreeLimits(GoodResponse(), WindowedSettings(999, {true, true}))->sliding_window, 999);
 }
 
 TEST(AgreeLimitsTest, TheOverrideUsesFewerBlocksAndNeverMore) {

@@ -338,12 +338,15 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
   odd_blocks.limits.block_size_tokens = 6;
   EpochParams no_sequences = Epoch(2);
   no_sequences.limits.max_sequences = 0;
+  EpochParams windowed = Epoch(2);
+  windowed.limits.sliding_window = 8;  // but the model has none
 
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(Epoch(1))), "STALE_GROUP");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(too_large)), "MEMORY");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(too_long)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(odd_blocks)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(no_sequences)), "STEP_LIMITS");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(windowed)), "STEP_LIMITS");
 
   EXPECT_EQ(Decode(0, {}), FakeModel::NextToken(tokens));
 }
