@@ -59,6 +59,15 @@ ABSL_FLAG(
     "recompute",
     "What happens to the KV blocks of a preempted request: recompute (dropped, computed again) "
     "or swap (to host memory and back; see --swap-space of the worker).");
+ABSL_FLAG(std::string,
+          scheduling_policy,
+          "fcfs",
+          "Whose turn it is: fcfs (first come, first served), priority (requests name one, the "
+          "smaller the earlier) or fair (tenants share the service equally).");
+ABSL_FLAG(int32_t,
+          priority_ageing,
+          10,
+          "Seconds of waiting that are worth one priority level, with the priority policy.");
 ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
@@ -92,6 +101,7 @@ constexpr int32_t kMaxSequences = 65536;
 constexpr int32_t kMaxTokensPerStep = 1 << 20;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
+constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
 absl::Status FlagError(std::string_view flag, std::string_view rule) {
   return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(flag), ": ", ToAbsl(rule)));
@@ -193,6 +203,20 @@ absl::StatusOr<PreemptionMode> Preemption() {
   return FlagError("preemption-mode", "must be recompute or swap");
 }
 
+absl::Status SetPolicy(CoreConfig* core) {
+  const std::string policy = absl::GetFlag(FLAGS_scheduling_policy);
+  if (policy == "priority") {
+    core->scheduling_policy = SchedulingPolicyKind::kPriority;
+  } else if (policy == "fair") {
+    core->scheduling_policy = SchedulingPolicyKind::kFairShare;
+  } else if (policy != "fcfs") {
+    return FlagError("scheduling-policy", "must be fcfs, priority or fair");
+  }
+  const int32_t ageing = absl::GetFlag(FLAGS_priority_ageing);
+  core->priority_ageing = ageing * kNanosPerSecond;
+  return CheckRange("priority-ageing", ageing, 0, kMaxPriorityAgeingSeconds);
+}
+
 absl::Status SetLimits(SchedulerConfig* config) {
   config->max_sequences = absl::GetFlag(FLAGS_max_num_seqs);
   config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
@@ -202,6 +226,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
   config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
+  QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));

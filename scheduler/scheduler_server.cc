@@ -100,7 +100,9 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                 .tasks = &tasks_,
                 .live_requests = &live_requests_,
                 .observer = &metrics_,
-                .outbox_limits = {}}),
+                .outbox_limits = {},
+                .has_priorities =
+                    config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority}),
       step_log_(std::move(step_log)),
       workers_(
           std::make_unique<GrpcWorkerClient>(config.worker, SettingsOf(config, *model), &inbox_)),

@@ -62,10 +62,11 @@ uint64_t DigestOf(const StepPlan& plan) {
   }
   digest.Add(plan.slices.size());
   for (const SequenceSlice& slice : plan.slices) {
-    digest.Add(slice.handle);
+    // One word: a forced token is rare, and a token id is not negative.
+    const auto forced = static_cast<uint32_t>(slice.forced_token_id.value_or(-1));
+    digest.Add(uint64_t{forced} << 32 | slice.handle);
     digest.AddInt(slice.num_tokens);
     digest.AddInts(slice.new_block_ids);
-    digest.AddInt(slice.forced_token_id.value_or(-1));
   }
   digest.Add(plan.releases.size());
   for (SequenceHandle handle : plan.releases) {

@@ -41,6 +41,7 @@ constexpr char kUsage[] =
     --stop TEXT                      end at this text; may be given several times
     --stop-token-ids 1,2             end at these tokens
     --ignore-eos                     do not end at the model's end-of-sequence tokens
+    --priority N --tenant NAME       where the server's --scheduling-policy asks for them
     --timeout-ms N
     --request-id ID
     --echo                           print the prompt first
@@ -59,6 +60,8 @@ FlagTable GenerateFlags(GenerateOptions& options) {
   flags.Int32List("prompt-token-ids",
                   [&](int32_t id) { request.mutable_token_ids()->add_ids(id); });
   flags.Int32("n", [&](int32_t n) { request.set_n(n); });
+  flags.Int32("priority", [&](int32_t n) { request.set_priority(n); });
+  flags.Text("tenant", [&](const std::string& v) { request.set_tenant(v); });
   flags.Int32("best-of", [&](int32_t n) { request.set_best_of(n); });
   flags.Int32("num-beams", [&](int32_t n) { request.mutable_beam_search()->set_num_beams(n); });
   flags.Float("length-penalty",

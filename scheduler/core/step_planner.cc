@@ -25,11 +25,11 @@ enum class Turn : uint8_t {
 constexpr std::array<Turn, 3> kTurns = {Turn::kForked, Turn::kGoingOn, Turn::kBeginning};
 
 Turn TurnOf(const SequenceGroup& group, const Sequence& sequence) {
+  if (sequence.is_running() && sequence.is_introduced()) {
+    return Turn::kGoingOn;  // first: most are
+  }
   if (!sequence.is_running() || group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
     return Turn::kNone;
-  }
-  if (sequence.is_introduced()) {
-    return Turn::kGoingOn;
   }
   return sequence.table.empty() ? Turn::kBeginning : Turn::kForked;
 }
@@ -158,12 +158,12 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   }
   const int32_t gap = sequence.gap();
   const int32_t num_tokens = budget_.Take(gap);
-  if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
-    QUIRE_CHECK(!sequence.is_introduced());  // a worker's table never changes
-    state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
-    ++state_.counters.num_blocks_copied;
-  }
   if (!sequence.is_introduced()) {
+    // Before the worker knows its table, which never changes then.
+    if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
+      state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
+      ++state_.counters.num_blocks_copied;
+    }
     Introduce(group, sequence);
   }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);

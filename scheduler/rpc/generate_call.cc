@@ -109,6 +109,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   rules_.model = parts_.model;
   rules_.max_model_len = parts_.state->Get().limits.max_model_len;
   rules_.fresh_seed = RandomNumber();
+  rules_.has_priorities = parts_.has_priorities;
   QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
   deadline_ = DeadlineOf(*context_, arrival_);
   if (spec_.timeout_ms.has_value()) {

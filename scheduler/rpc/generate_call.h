@@ -43,6 +43,7 @@ struct ServiceParts {
   LiveRequests* live_requests = nullptr;
   LoopObserver* observer = nullptr;
   OutboxLimits outbox_limits;
+  bool has_priorities = false;  // see RequestRules
 };
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

@@ -40,6 +40,24 @@ EarlyStopping EarlyStoppingOf(v1::EarlyStopping value) {
   }
 }
 
+absl::Status CheckId(std::string_view reason,
+                     std::string_view field,
+                     std::string_view id,
+                     size_t max_bytes) {
+  if (id.size() > max_bytes) {
+    return InvalidArgument(reason,
+                           OutOf(field,
+                                 "too many bytes",
+                                 static_cast<int64_t>(id.size()),
+                                 static_cast<int64_t>(max_bytes)));
+  }
+  if (!std::all_of(id.begin(), id.end(), IsIdCharacter)) {
+    return InvalidArgument(reason,
+                           absl::StrCat(ToAbsl(field), ": only letters, digits, '.', '_' and '-'"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetPromptSource(const v1::GenerateRequest& message,
                              const RequestRules& rules,
                              GenerateSpec* spec) {
@@ -306,20 +324,26 @@ absl::Status SetCaching(const v1::GenerateRequest& message, GenerateSpec* spec) 
   return absl::OkStatus();
 }
 
+absl::Status SetTurn(const v1::GenerateRequest& message,
+                     const RequestRules& rules,
+                     GenerateSpec* spec) {
+  if (message.has_priority() && !rules.has_priorities) {
+    return InvalidArgument("PRIORITY", "priority: this server has no --scheduling-policy=priority");
+  }
+  if (std::abs(int64_t{message.priority()}) > kMaxPriority) {
+    return InvalidArgument(
+        "PRIORITY",
+        OutOf("priority", "must be in [-limit, limit]", message.priority(), kMaxPriority));
+  }
+  spec->request.priority = message.priority();
+  spec->request.tenant = message.tenant();
+  return CheckId("TENANT", "tenant", message.tenant(), kMaxTenantBytes);
+}
+
 }  // namespace
 
 absl::Status CheckRequestId(std::string_view id) {
-  if (id.size() > kMaxRequestIdBytes) {
-    return InvalidArgument("REQUEST_ID",
-                           OutOf("request_id",
-                                 "too many bytes",
-                                 static_cast<int64_t>(id.size()),
-                                 static_cast<int64_t>(kMaxRequestIdBytes)));
-  }
-  if (!std::all_of(id.begin(), id.end(), IsIdCharacter)) {
-    return InvalidArgument("REQUEST_ID", "request_id: only letters, digits, '.', '_' and '-'");
-  }
-  return absl::OkStatus();
+  return CheckId("REQUEST_ID", "request_id", id, kMaxRequestIdBytes);
 }
 
 absl::Status CheckModelName(std::string_view name, const ServedModel& model) {
@@ -386,6 +410,7 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   }
   QUIRE_RETURN_IF_ERROR(SetOutput(message.response(), rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetCaching(message, &spec));
+  QUIRE_RETURN_IF_ERROR(SetTurn(message, rules, &spec));
   if (message.has_timeout_ms()) {
     if (message.timeout_ms() <= 0) {
       return InvalidArgument("TIMEOUT", "timeout_ms: must be above 0");

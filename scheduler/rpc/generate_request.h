@@ -35,6 +35,8 @@ inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
+inline constexpr int32_t kMaxPriority = 100;
+inline constexpr size_t kMaxTenantBytes = 128;
 
 struct GenerateSpec {
   Request request;  // without id, prompt, arrival and deadline; max_tokens after SetPrompt
@@ -49,8 +51,9 @@ struct GenerateSpec {
 
 struct RequestRules {
   const ServedModel* model = nullptr;
-  int32_t max_model_len = 0;  // tokens of prompt and output
-  uint64_t fresh_seed = 0;    // for a request without a seed
+  int32_t max_model_len = 0;    // tokens of prompt and output
+  uint64_t fresh_seed = 0;      // for a request without a seed
+  bool has_priorities = false;  // the policy asks for them
 };
 
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,

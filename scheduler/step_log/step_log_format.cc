@@ -75,6 +75,7 @@ std::string_view StepLogEncoder::Head(std::string_view program_version) {
   framed_.Fixed32(static_cast<uint32_t>(program_version.size()));
   framed_.Raw(program_version);
   checksum_ = Checksum(0, framed_.bytes());
+  framed_.Fixed64(checksum_);
   return framed_.bytes();
 }
 
@@ -113,6 +114,10 @@ absl::Status StepLogReader::ReadHead() {
                                 ", whose records are laid out otherwise; replay it with that"));
   }
   checksum_ = Checksum(0, head += version_);
+  std::string checksum;
+  if (!Read(sizeof(checksum_), checksum) || ByteReader(checksum).Fixed64() != checksum_) {
+    return NotALog("its head is damaged");
+  }
   return absl::OkStatus();
 }
 

@@ -239,6 +239,9 @@ std::vector<BadRequest> BadStopping() {
          r.set_best_of(2);
          r.mutable_sampling()->set_temperature(0);
        }},
+      {"PriorityWithoutThePolicy", "PRIORITY", [](R& r) { r.set_priority(0); }},
+      {"TenantWithASpace", "TENANT", [](R& r) { r.set_tenant("a b"); }},
+      {"LongTenant", "TENANT", [](R& r) { r.set_tenant(std::string(129, 'a')); }},
       {"NoBeams", "BEAM_SEARCH", [](R& r) { r.mutable_beam_search(); }},
       {"ManyBeams", "BEAM_SEARCH", [](R& r) { r.mutable_beam_search()->set_num_beams(11); }},
       {"FewerBeamsThanN",
@@ -501,6 +504,20 @@ TEST(GenerateRequestTest, WithoutATokenizerWhateverNeedsTextIsRefused) {
     const auto spec = Check(message, rules);
     EXPECT_EQ(spec.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(spec.status()), "NO_TOKENIZER");
+  }
+}
+
+TEST(GenerateRequestTest, PrioritiesAreBoundedWhereThePolicyAsksForThem) {
+  RequestRules rules = Rules();
+  rules.has_priorities = true;
+  v1::GenerateRequest message = GoodRequest();
+  for (int32_t priority : {-100, 100}) {
+    message.set_priority(priority);
+    EXPECT_EQ(Check(message, rules)->request.priority, priority);
+  }
+  for (int32_t priority : {-101, 101, std::numeric_limits<int32_t>::min()}) {
+    message.set_priority(priority);
+    EXPECT_EQ(ReasonOf(Check(message, rules).status()), "PRIORITY");
   }
 }
 

@@ -21,14 +21,16 @@ std::string ReasonFor(const std::string& bytes) {
   return ReasonOf(ParseMessage(Bytes(bytes), &message));
 }
 
+constexpr int kUnknown = 5000;
+
 // A length-delimited field.
 std::string Field(int number, const std::string& content) {
-  std::string bytes(1, static_cast<char>(number << 3 | 2));
-  for (size_t length = content.size();; length >>= 7) {
-    bytes.push_back(static_cast<char>((length & 0x7F) | (length > 0x7F ? 0x80 : 0)));
-    if (length <= 0x7F) {
-      break;
+  std::string bytes;
+  for (size_t varint : {static_cast<size_t>(number) << 3 | 2, content.size()}) {
+    for (; varint > 0x7F; varint >>= 7) {
+      bytes.push_back(static_cast<char>((varint & 0x7F) | 0x80));
     }
+    bytes.push_back(static_cast<char>(varint));
   }
   return bytes + content;
 }
@@ -79,9 +81,10 @@ TEST(WireMessageTest, AKnownFieldOfAnotherWireTypeIsMalformedAtAnyDepth) {
 }
 
 TEST(WireMessageTest, AFewUnknownBytesAreIgnoredAndManyAreNot) {
-  EXPECT_EQ(ReasonFor(Field(15, std::string(1000, 'x'))), "");
-  EXPECT_EQ(ReasonFor(Field(15, std::string(1100, 'x'))), "UNKNOWN_FIELDS");
-  EXPECT_EQ(ReasonFor(Field(5, Field(15, std::string(1100, 'x')))), "UNKNOWN_FIELDS") << "nested";
+  EXPECT_EQ(ReasonFor(Field(kUnknown, std::string(1000, 'x'))), "");
+  EXPECT_EQ(ReasonFor(Field(kUnknown, std::string(1100, 'x'))), "UNKNOWN_FIELDS");
+  EXPECT_EQ(ReasonFor(Field(5, Field(kUnknown, std::string(1100, 'x')))), "UNKNOWN_FIELDS")
+      << "nested";
 }
 
 }  // namespace
