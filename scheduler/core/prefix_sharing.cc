@@ -102,6 +102,9 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, sequence);
     const PrefixMatch match = kv_cache.Match(hashes);
     num_shared += match.num_held_blocks;
+    if (state.epoch->limits.sliding_window > 0) {
+      continue;  // what a sequence before it computes may not be all that this one reads
+    }
     for (const BlockHash& hash : hashes) {
       const bool is_first = seen.insert(hash).second;
       num_shared += is_first || kv_cache.IsHeld(hash) ? 0 : 1;

@@ -87,6 +87,10 @@ PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
     }
     ++match.num_held_blocks;
   }
+  const bool are_all_held = match.num_passed_blocks + match.num_held_blocks == match.num_blocks;
+  if (sliding_window_ > 0 && !are_all_held) {
+    match.num_held_blocks = 0;
+  }
   return match;
 }
 

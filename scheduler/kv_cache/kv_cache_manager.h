@@ -62,7 +62,8 @@ struct PrefixMatch {
   int32_t num_blocks = 0;
   int32_t num_passed_blocks = 0;  // of them, not read any more: before the sliding window
   // Of the others, those before the first free one. Tables hold them, so they are there whatever is
-  // handed out meanwhile; behind a free block that is handed out, nothing is found.
+  // handed out meanwhile; behind a free block that is handed out, nothing is found. Behind a
+  // sliding window all or none: what stands before the free block is of no use without the rest.
   int32_t num_held_blocks = 0;
 };
 

@@ -37,6 +37,12 @@ CoreConfig DrawConfig(Random& random, uint64_t seed) {
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};
 }
 
+// With a generator of its own: histories of the other seeds stay what they were.
+int32_t DrawSlidingWindow(uint64_t seed) {
+  Random random(~seed);
+  return random.OneIn(3) ? random.Between(1, random.OneIn(2) ? 6 : 40) : 0;
+}
+
 }  // namespace
 
 CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
@@ -53,7 +59,7 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       add_rate_(random_.Between(3, random_.OneIn(4) ? 60 : 12)),
       num_words_(random_.OneIn(3) ? random_.Between(1, 3) : kVocabSize),
       max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1),
-      sliding_window_(random_.OneIn(3) ? random_.Between(1, random_.OneIn(2) ? 6 : 40) : 0) {}
+      sliding_window_(DrawSlidingWindow(seed)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {

@@ -138,6 +138,20 @@ TEST_F(SlidingWindowTest, AHitNeedsOnlyTheBlocksInsideOfTheWindow) {
   Check({&a_, &b_, &c});
 }
 
+TEST_F(SlidingWindowTest, WhatIsHeldOfAHitCountsOnlyWhenAllOfItIs) {
+  Append(a_, 16);
+  manager_.Publish(a_, 0, hashes_);
+  manager_.Free(a_);
+  manager_.ShareCached(FirstHashes(3), b_);  // holds the second block and the third
+  EXPECT_EQ(manager_.Match(FirstHashes(3)).num_held_blocks, 2);
+
+  const PrefixMatch match = manager_.Match(hashes_);
+
+  EXPECT_EQ(match.num_blocks, 4);
+  EXPECT_EQ(match.num_held_blocks, 0) << "without the fourth block, which is free, this is no hit";
+  Check({&b_});
+}
+
 TEST_F(SlidingWindowTest, WhatIsTakenBackIsNotFoundBeforeTheWindowEither) {
   Append(a_, 16);
   manager_.Publish(a_, 0, hashes_);
