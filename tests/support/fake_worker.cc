@@ -157,8 +157,8 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   return result;
 }
 
-// Until a swap-out is done its block may not be written; until a swap-in is done its host block may
-// not.
+// Until a swap-out is reported as done its block may not be written; until a swap-in is, its host
+// block may not.
 absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
   auto busy = [](BlockId id) {
     return Error(absl::StatusCode::kFailedPrecondition,
@@ -228,7 +228,20 @@ void FakeWorker::SpoilLastSlice(SequenceHandle handle) {
   }
 }
 
-void FakeWorker::Do(const SwapUnderWay& under_way) {
+// What it reads or writes over must be there first: the swaps of the same block, or the same host
+// block, that were ordered before it.
+void FakeWorker::Do(size_t index) {
+  const SwapUnderWay& under_way = swaps_[index];
+  if (under_way.is_done) {
+    return;
+  }
+  for (size_t earlier = 0; earlier < index; ++earlier) {
+    const BlockSwap& other = swaps_[earlier].swap;
+    if (other.block == under_way.swap.block || other.host_block == under_way.swap.host_block) {
+      Do(earlier);
+    }
+  }
+  swaps_[index].is_done = true;
   int64_t size = limits_.block_size_tokens;
   auto block = cells_.begin() + under_way.swap.block * size;
   auto host_block = host_cells_.begin() + under_way.swap.host_block * size;
@@ -243,20 +256,23 @@ void FakeWorker::Do(const SwapUnderWay& under_way) {
 }
 
 void FakeWorker::DoSwapsUpTo(uint64_t step_id) {
-  for (; !swaps_.empty() && swaps_.front().step_id <= step_id; swaps_.pop_front()) {
-    Do(swaps_.front());
+  for (size_t index = 0; index < swaps_.size() && swaps_[index].step_id <= step_id; ++index) {
+    Do(index);
+  }
+  while (!swaps_.empty() && swaps_.front().step_id <= step_id) {
+    swaps_.pop_front();  // and not before, though it may be done: it is not reported yet
   }
 }
 
 void FakeWorker::DoSwapsOf(const std::vector<BlockId>& block_ids) {
-  uint64_t needed = 0;
-  for (const SwapUnderWay& under_way : swaps_) {
+  for (size_t index = 0; index < swaps_.size(); ++index) {
     const bool is_wanted =
-        !under_way.is_out &&
-        std::find(block_ids.begin(), block_ids.end(), under_way.swap.block) != block_ids.end();
-    needed = is_wanted ? under_way.step_id : needed;
+        !swaps_[index].is_out &&
+        std::find(block_ids.begin(), block_ids.end(), swaps_[index].swap.block) != block_ids.end();
+    if (is_wanted) {
+      Do(index);
+    }
   }
-  DoSwapsUpTo(needed);
 }
 
 void FakeWorker::CopyBlock(const BlockCopy& copy) {

@@ -84,12 +84,13 @@ class FakeWorker {
     BlockSwap swap;
     bool is_out = false;
     uint64_t step_id = 0;
+    bool is_done = false;
   };
 
   absl::Status CheckSwaps(const StepPlan& plan) const;
   bool IsLeaving(BlockId block_id) const;
   bool IsArrivingFrom(HostBlockId host_block) const;
-  void Do(const SwapUnderWay& under_way);
+  void Do(size_t index);  // of swaps_
   // All that were ordered up to a step, or that bring one of these blocks.
   void DoSwapsUpTo(uint64_t step_id);
   void DoSwapsOf(const std::vector<BlockId>& block_ids);

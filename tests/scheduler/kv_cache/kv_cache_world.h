@@ -1,0 +1,117 @@
+// KvCacheWorld is a KvCacheManager with all that stands around it: sequences whose tokens are
+// known, a memory that its orders are carried out on, and a model of the prefix cache made of
+// ordinary containers. After every operation the tables must lead to each sequence's own tokens,
+// and what the manager says must be what the model says.
+//
+// Swap-outs are copied as late as the manager allows: when they are reported as done, or when their
+// host block comes back. So a block that is handed out too early shows in the tokens.
+//
+// Operations that are not allowed where they are asked for do nothing and return false.
+//
+// Thread safety: for tests, one thread. A fault ends the world: no operation may follow.
+#ifndef QUIRE_TESTS_SCHEDULER_KV_CACHE_KV_CACHE_WORLD_H_
+#define QUIRE_TESTS_SCHEDULER_KV_CACHE_KV_CACHE_WORLD_H_
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scheduler/kv_cache/kv_cache_manager.h"
+
+namespace quire {
+
+class KvCacheWorld {
+ public:
+  struct Sizes {
+    int32_t num_blocks = 2;  // with the null block
+    int32_t num_host_blocks = 0;
+    int32_t block_size_tokens = 2;
+    size_t num_sequences = 2;
+  };
+
+  // What a sequence holds. Only contents of one salt are shared through the cache.
+  struct Contents {
+    int32_t salt = 0;
+    std::vector<TokenId> token_ids;
+
+    friend auto operator<=>(const Contents&, const Contents&) = default;
+  };
+
+  explicit KvCacheWorld(const Sizes& sizes);
+
+  // An empty sequence begins with this salt. Takes a copy of a shared tail first.
+  bool Append(size_t sequence, int32_t salt, std::span<const TokenId> token_ids);
+  bool Fork(size_t parent, int32_t num_tokens, size_t child);
+  bool Free(size_t sequence);  // in either memory
+  bool SwapOut(std::span<const size_t> sequences);
+  bool SwapIn(std::span<const size_t> sequences);
+  bool SwapsDone(uint64_t step_id);
+  bool Publish(size_t sequence);
+  bool Unpublish(size_t sequence);
+  // An empty sequence begins with what the cache has of these contents, but for the last token.
+  bool ShareCached(size_t sequence, const Contents& wanted);
+  bool StepPlanned();
+  bool StepAnswered();
+  bool WorkersLost();
+
+  // "" or what is wrong, after any operation.
+  const std::string& Check();
+
+  const Contents& contents(size_t sequence) const { return sequences_[sequence].contents; }
+  bool is_empty(size_t sequence) const { return sequences_[sequence].contents.token_ids.empty(); }
+  bool is_swapped(size_t sequence) const { return !sequences_[sequence].host_table.empty(); }
+  uint64_t num_steps() const { return step_id_; }
+
+  // Everything that decides what can happen next.
+  std::string Fingerprint() const;
+
+ private:
+  struct Sequence {
+    Contents contents;
+    BlockTable table;
+    HostTable host_table;
+    uint64_t swapped_in_step = 0;  // in either direction, last
+  };
+  struct SwapUnderWay {
+    uint64_t step_id = 0;
+    SwappedBlock copy;
+    bool is_copied = false;
+  };
+  using Cell = uint64_t;  // stands for K and V of a token: made of it and of all before it
+
+  KvCacheManager MakeManager() const;
+  std::vector<SwapTables> TablesOf(std::span<const size_t> sequences);
+  std::vector<BlockHash> HashesOf(const Contents& contents, size_t num_blocks) const;
+  Contents Beginning(const Contents& contents, size_t num_blocks) const;
+  // A scheduler neither ends nor swaps again what moves in the step that it plans.
+  bool IsMoving(size_t sequence) const {
+    return sequences_[sequence].swapped_in_step == step_id_ + 1;
+  }
+  PrefixMatch ModelMatch(const Contents& contents, size_t num_blocks) const;
+  void HandOut(BlockId block_id);  // it holds something else from now on
+  int32_t NumHolders(BlockId block_id) const;
+  void CopyOut(SwapUnderWay& swap);
+  void Expect(bool condition, const std::string& what);
+  void CheckContents(const Sequence& sequence);
+  void CheckCounts();
+
+  const Sizes sizes_;
+  KvCacheManager manager_;
+  std::vector<Sequence> sequences_;
+  std::vector<std::vector<Cell>> memory_;       // [num_blocks][block_size_tokens]
+  std::vector<std::vector<Cell>> host_memory_;  // [num_host_blocks][block_size_tokens]
+  std::map<Contents, BlockId> listed_;  // the model of the cache, by all tokens up to its end
+  std::deque<SwapUnderWay> leaving_;
+  std::deque<SwapUnderWay> arriving_;
+  uint64_t step_id_ = 0;
+  std::string fault_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_KV_CACHE_KV_CACHE_WORLD_H_

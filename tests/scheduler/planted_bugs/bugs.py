@@ -1,0 +1,146 @@
+"""The planted bugs: named mutations of the scheduler's sources.
+
+Each text must occur exactly once in its file, or plant_bugs.py stops: who changes a line here named
+moves the bug along, and the list cannot rot.
+"""
+import collections
+
+Bug = collections.namedtuple("Bug", "name file text replacement")
+
+POOL = "scheduler/kv_cache/block_pool.cc"
+MANAGER = "scheduler/kv_cache/kv_cache_manager.cc"
+HASH = "scheduler/kv_cache/block_hash.cc"
+SHARING = "scheduler/core/prefix_sharing.cc"
+STATE = "scheduler/core/core_state.cc"
+PLANNER = "scheduler/core/step_planner.cc"
+OUTPUT = "scheduler/core/output_processor.cc"
+CORE = "scheduler/core/scheduler_core.cc"
+SEQUENCE = "scheduler/core/sequence.cc"
+QUEUE = "scheduler/core/waiting_queue.cc"
+HANDLES = "scheduler/core/handle_pool.cc"
+BEAMS = "scheduler/core/beam_group.cc"
+
+BUGS = [
+    # Reference counts, free list, fence.
+    Bug("missing_decrement", POOL, "if (--record.ref_count > 0) {", "if (record.ref_count > 1) {"),
+    Bug("freed_too_early", POOL, "if (--record.ref_count > 0) {", "if (--record.ref_count > 1) {"),
+    Bug("fence_not_raised", POOL, "  is_fenced_ = true;", "  is_fenced_ = false;"),
+    Bug("fence_passed_by", POOL, "  if (is_fenced_) {\n    PushBack(pending_",
+        "  if (false) {\n    PushBack(pending_"),
+    Bug("fence_lowered_for_one_block", POOL, "while (pending_.size > 0) {",
+        "if (pending_.size > 0) {"),
+    Bug("touched_block_stays_on_the_free_list", POOL,
+        "    Unlink(free_, block_id);\n  } else if", "  } else if"),
+    # Tables.
+    Bug("a_block_too_many_at_the_edge", MANAGER,
+        "static_cast<int32_t>(DivCeil(num_tokens, block_size_tokens_))",
+        "static_cast<int32_t>(num_tokens / block_size_tokens_ + 1)"),
+    Bug("copy_on_write_skipped_between_two", MANAGER,
+        "!is_full && pool_.ref_count(table.block_ids_.back()) > 1;",
+        "!is_full && pool_.ref_count(table.block_ids_.back()) > 2;"),
+    Bug("copy_on_write_keeps_the_shared_block", MANAGER, "  pool_.Free(shared);\n", ""),
+    Bug("copy_not_ordered", PLANNER,
+        "    state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});\n", ""),
+    Bug("fork_shares_one_token_too_many", STATE,
+        "const int32_t num_shared = sequence.num_prompt_tokens() - 1;",
+        "const int32_t num_shared = sequence.num_prompt_tokens();"),
+    Bug("fork_takes_no_reference", MANAGER, "    pool_.Touch(parent.block_ids_[i]);\n", ""),
+    Bug("end_keeps_the_blocks", STATE,
+        "  epoch->kv_cache.Free(sequence.table);\n  GiveBackHandle(sequence);",
+        "  sequence.table.Abandon();\n  GiveBackHandle(sequence);"),
+    # Prefix cache.
+    Bug("hash_without_salt", HASH, "return SipHash128(key, std::as_bytes(std::span(cache_salt)));",
+        "return SipHash128(key, {});"),
+    Bug("hash_without_parent", HASH,
+        "SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens))",
+        "SipHash128(key, std::as_bytes(tokens))"),
+    Bug("bypassing_request_leaves_blocks", SHARING,
+        "state.config.prefix_caching && !group.request().bypasses_prefix_cache;",
+        "state.config.prefix_caching;"),
+    Bug("last_token_not_computed_again", SHARING, "(sequence.num_tokens() - 1) / block_size",
+        "sequence.num_tokens() / block_size"),
+    Bug("published_under_the_next_name", MANAGER, "cache_.Insert(table.block_ids_[i], hashes[i]);",
+        "cache_.Insert(table.block_ids_[i], hashes[std::min(i + 1, hashes.size() - 1)]);"),
+    Bug("found_after_it_was_handed_out", MANAGER,
+        "    cache_.Erase(block_id);\n  }\n  return new_blocks;", "  }\n  return new_blocks;"),
+    Bug("found_after_it_was_swapped_into", MANAGER, "    cache_.Erase(copy.block);\n", ""),
+    Bug("found_after_it_was_copied_into", MANAGER,
+        "  cache_.Erase(table.block_ids_.back());\n", ""),
+    Bug("bad_rows_stay_in_the_cache", OUTPUT,
+        "    state.epoch->kv_cache.Unpublish(sequence.table);", "    "),
+    Bug("free_copy_found_before_the_held_block", MANAGER,
+        "if (listed.has_value() && pool_.ref_count(*listed) == 0) {", "if (false) {"),
+    Bug("names_outlive_the_block_size", CORE, "      sequence.block_hashes.clear();", "      "),
+    # Swapping.
+    Bug("copy_under_way_not_referenced", MANAGER,
+        "    pool_.Touch(block_id);  // the copy reads it\n", ""),
+    Bug("swap_done_a_step_too_early", MANAGER, "leaving_.front().step_id <= step_id;",
+        "leaving_.front().step_id <= step_id + 1;"),
+    Bug("block_swapped_out_twice_in_a_step", MANAGER,
+        "std::map<BlockId, HostBlockId> host_of = LeavingIn(step_id);",
+        "std::map<BlockId, HostBlockId> host_of;"),
+    Bug("host_block_leaks", MANAGER, "    Free(*tables.host_table);",
+        "    tables.host_table->Abandon();"),
+    Bug("host_block_reused_while_it_is_read", MANAGER,
+        "arriving_.front().step_id <= step_id;", "arriving_.front().step_id <= step_id + 1;"),
+    Bug("host_blocks_of_the_ended_leak", STATE,
+        "    epoch->kv_cache.Free(sequence.host_table);\n  }\n  sequence.BecomeFinished();",
+        "    sequence.host_table.Abandon();\n  }\n  sequence.BecomeFinished();"),
+    Bug("swap_in_not_ordered", STATE, "  AddOrders(blocks, step.swap_ins);\n", ""),
+    Bug("resume_forgets_the_tail_copies", MANAGER,
+        "need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);",
+        "need.num_tail_copies += 0 * count;"),
+    # Planning.
+    Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
+    Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
+        "SequenceGroup& newest = *state.running.back();",
+        "SequenceGroup& newest = **std::max(state.running.data(), &state.running.back() - 1);"),
+    Bug("preempted_group_loses_its_place", QUEUE, "  groups_.insert(place, &group);",
+        "  groups_.push_back(&group);"),
+    Bug("queue_counter_drifts", QUEUE,
+        "  num_prompt_tokens_ -= NumPromptTokens(group.request());\n  groups_.erase(place);",
+        "  groups_.erase(place);"),
+    Bug("queue_one_longer_than_its_bound", QUEUE, "size() >= config.max_queued_requests",
+        "size() > config.max_queued_requests"),
+    Bug("handle_never_released", HANDLES, "  to_release_.push_back(handle);\n", ""),
+    Bug("handle_taken_before_it_is_free", HANDLES,
+        "  is_in_use_[handle] = false;\n  to_release_.push_back(handle);",
+        "  is_in_use_[handle] = false;\n  free_.push_back(handle);"),
+    Bug("forced_token_not_sent", SEQUENCE, "    forced_token_id_ = token_id;\n", ""),
+    Bug("dropped_beam_keeps_its_blocks", BEAMS,
+        "      state.epoch->kv_cache.Free(sequences[place].table);",
+        "      sequences[place].table.Abandon();"),
+    # Answers.
+    Bug("stale_epoch_accepted", OUTPUT, "if (result.header != step.header) {",
+        "if (result.header.step_id != step.header.step_id) {"),
+    Bug("answer_to_another_plan_accepted", OUTPUT,
+        "if (result.plan_digest != step.plan_digest) {", "if (false) {"),
+    Bug("repeated_answer_accepted", OUTPUT, "  if (!step.is_active) {\n    return Refuse(",
+        "  if (false) {\n    return Refuse("),
+    Bug("token_outside_of_the_vocabulary_accepted", OUTPUT,
+        "return token_id >= 0 && token_id < limits.vocab_size;", "return token_id >= 0;"),
+    Bug("token_committed_twice", OUTPUT, "  sequence.Commit(sampled.token_id);",
+        "  sequence.Commit(sampled.token_id);\n  state.events.push_back(state.events.back());"),
+    Bug("bad_row_committed", OUTPUT, "    if (sampled->finite) {\n      state.ForkFrom",
+        "    if (true) {\n      state.ForkFrom"),
+    # Ends and deadlines.
+    Bug("deadline_not_removed", STATE, "  deadlines.Remove(group.request());\n", ""),
+    Bug("expires_too_late", "scheduler/core/deadlines.cc", "by_time_.begin()->first > now",
+        "by_time_.begin()->first >= now"),
+    Bug("expired_for_the_wrong_reason", CORE, "group.is_running() || group.has_started()",
+        "group.is_running()"),
+    Bug("stops_before_min_tokens", OUTPUT,
+        "sequence.num_output_tokens() > request.sampling.min_tokens",
+        "sequence.num_output_tokens() >= request.sampling.min_tokens"),
+    Bug("one_token_too_many", OUTPUT, "sequence.num_output_tokens() >= request.max_tokens",
+        "sequence.num_output_tokens() > request.max_tokens"),
+    Bug("context_one_token_too_long", "scheduler/core/admission.cc",
+        "return num_tokens < limits.max_model_len;", "return num_tokens <= limits.max_model_len;"),
+    # Loss of workers.
+    Bug("swapped_groups_lost_with_the_workers", STATE,
+        "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n"
+        "      }\n    }\n    waiting.Return(*group);",
+        "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n      }\n    }"),
+    Bug("unanswered_step_survives_its_workers", STATE,
+        "  swapped.clear();\n  step.Clear();", "  swapped.clear();"),
+]
