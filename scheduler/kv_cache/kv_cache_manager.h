@@ -134,8 +134,8 @@ class KvCacheManager {
   // The tables move to host memory in step step_id; appends what the worker has to copy, each
   // shared block once, also when another group takes it along in this step. The blocks are free
   // when OnSwapsDone has named the step. False, and nothing has changed, when too few host blocks
-  // are free. REQUIRES: host tables are empty; nothing that was swapped in this step has been given
-  // back.
+  // are free. REQUIRES: host tables are empty; with tables outside of the group only full blocks
+  // are shared; nothing that was swapped in this step has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);

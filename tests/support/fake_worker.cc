@@ -276,7 +276,7 @@ void FakeWorker::DoSwapsOf(const std::vector<BlockId>& block_ids) {
 }
 
 void FakeWorker::CopyBlock(const BlockCopy& copy) {
-  DoSwapsOf({copy.src});
+  DoSwapsOf({copy.src, copy.dst});
   int64_t size = limits_.block_size_tokens;
   std::copy_n(cells_.begin() + copy.src * size, size, cells_.begin() + copy.dst * size);
   writers_[static_cast<size_t>(copy.dst)] = WriterOf(copy.src);

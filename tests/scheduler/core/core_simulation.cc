@@ -435,7 +435,7 @@ StepLimits CoreSimulation::DrawLimits() {
           .num_host_blocks = random_.OneIn(3) ? random_.Below(5) : random_.Between(5, 80),
           .block_size_tokens = 1 << random_.Below(4),
           .max_sequences = random_.Between(1, random_.OneIn(3) ? 24 : 8),
-          .max_tokens_per_step = random_.Between(1, 40),
+          .max_tokens_per_step = random_.Between(1, random_.OneIn(3) ? 8 : 40),
           .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
           .vocab_size = kVocabSize,
           .sliding_window = sliding_window_};

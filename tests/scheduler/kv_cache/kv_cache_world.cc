@@ -106,7 +106,7 @@ bool KvCacheWorld::SwapOut(std::span<const size_t> indices) {
     const std::span<const BlockId> ids = sequences_[index].table.block_ids();
     blocks.insert(ids.begin(), ids.end());
   }
-  if (manager_.pool().is_fenced()) {
+  if (manager_.pool().is_fenced() || !IsWholeGroup(indices)) {
     return false;  // swaps are ordered when a step is planned
   }
   for (const SwapUnderWay& swap : leaving_) {
@@ -137,7 +137,7 @@ bool KvCacheWorld::SwapIn(std::span<const size_t> indices) {
   const std::vector<SwapTables> tables = TablesOf(indices);
   const SwapInNeed need = manager_.NeedToSwapIn(tables);
   const int32_t num_free = manager_.num_free_blocks();
-  if (manager_.pool().is_fenced()) {
+  if (manager_.pool().is_fenced() || !IsWholeGroup(indices)) {
     return false;
   }
   std::vector<SwappedBlock> orders;
@@ -270,6 +270,30 @@ bool KvCacheWorld::WorkersLost() {
   leaving_.clear();
   arriving_.clear();
   step_id_ = 0;
+  return true;
+}
+
+bool KvCacheWorld::IsWholeGroup(std::span<const size_t> indices) const {
+  const auto size = static_cast<size_t>(sizes_.block_size_tokens);
+  for (size_t index : indices) {
+    const Sequence& inside = sequences_[index];
+    for (const Sequence& other : sequences_) {
+      const bool is_outside = std::none_of(
+          indices.begin(), indices.end(), [&](size_t each) { return &sequences_[each] == &other; });
+      // Tables share a beginning. Where it ends may lie inside of a block of one of them.
+      const size_t shortest =
+          std::min(inside.contents.token_ids.size(), other.contents.token_ids.size());
+      const size_t tail = shortest / size;
+      const auto shares = [tail](std::span<const BlockId> a, std::span<const BlockId> b) {
+        return tail < a.size() && tail < b.size() && a[tail] == b[tail];
+      };
+      if (is_outside && shortest % size != 0 &&
+          (shares(inside.table.block_ids(), other.table.block_ids()) ||
+           shares(inside.host_table.host_block_ids(), other.host_table.host_block_ids()))) {
+        return false;
+      }
+    }
+  }
   return true;
 }
 

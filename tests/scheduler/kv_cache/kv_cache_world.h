@@ -92,6 +92,9 @@ class KvCacheWorld {
   bool IsMoving(size_t sequence) const {
     return sequences_[sequence].swapped_in_step == step_id_ + 1;
   }
+  // Whether nobody else holds a block that one of these has filled in part: such blocks are shared
+  // inside a group, and a group moves as a whole.
+  bool IsWholeGroup(std::span<const size_t> sequences) const;
   PrefixMatch ModelMatch(const Contents& contents, size_t num_blocks) const;
   void HandOut(BlockId block_id);  // it holds something else from now on
   int32_t NumHolders(BlockId block_id) const;

@@ -70,6 +70,8 @@ BUGS = [
         "    state.epoch->kv_cache.Unpublish(sequence.table);", "    "),
     Bug("free_copy_found_before_the_held_block", MANAGER,
         "if (listed.has_value() && pool_.ref_count(*listed) == 0) {", "if (false) {"),
+    Bug("held_counted_behind_a_free_block", MANAGER,
+        "is_held && match.num_held_blocks == match.num_blocks ? 1 : 0;", "is_held ? 1 : 0;"),
     Bug("names_outlive_the_block_size", CORE, "      sequence.block_hashes.clear();", "      "),
     # Swapping.
     Bug("copy_under_way_not_referenced", MANAGER,
@@ -92,6 +94,8 @@ BUGS = [
         "need.num_tail_copies += 0 * count;"),
     # Planning.
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
+    Bug("who_begins_takes_the_budget_of_the_next", PLANNER,
+        "budget.Take(is_beginning ? 1 : sequence.gap());", "budget.Take(sequence.gap());"),
     Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
         "SequenceGroup& newest = *state.running.back();",
         "SequenceGroup& newest = **std::max(state.running.data(), &state.running.back() - 1);"),
