@@ -32,6 +32,7 @@ enum Operation : uint8_t {
   kSwapOut,
   kSwapIn,
   kSwapsDone,
+  kSlideWindow,
   kPublish,
   kUnpublish,
   kShareCached,
@@ -62,7 +63,8 @@ class RandomWorld {
     return {.num_blocks = random.Between(2, random.OneIn(2) ? 8 : 40),
             .num_host_blocks = random.Between(0, random.OneIn(2) ? 4 : 30),
             .block_size_tokens = 1 << random.Below(4),
-            .num_sequences = static_cast<size_t>(random.Between(2, 7))};
+            .num_sequences = static_cast<size_t>(random.Between(2, 7)),
+            .sliding_window = random.OneIn(3) ? random.Between(1, 20) : 0};
   }
 
   Operation DrawOperation() {
@@ -122,6 +124,8 @@ class RandomWorld {
       case kSwapsDone:
         return world_.SwapsDone(world_.num_steps() -
                                 std::min<uint64_t>(world_.num_steps(), random_.Next() % 3));
+      case kSlideWindow:
+        return world_.SlideWindow(sequence);
       case kPublish:
         return world_.Publish(sequence);
       case kUnpublish:

@@ -26,7 +26,21 @@ KvCacheWorld::KvCacheWorld(const Sizes& sizes)
                    std::vector<Cell>(static_cast<size_t>(sizes.block_size_tokens))) {}
 
 KvCacheManager KvCacheWorld::MakeManager() const {
-  return {BlockPool(sizes_.num_blocks), sizes_.block_size_tokens, sizes_.num_host_blocks};
+  return {BlockPool(sizes_.num_blocks),
+          sizes_.block_size_tokens,
+          sizes_.num_host_blocks,
+          sizes_.sliding_window};
+}
+
+// Written without the production's helper: token by token.
+int32_t KvCacheWorld::NumPassedBlocks(int32_t num_tokens) const {
+  int32_t num_passed = 0;
+  const int32_t window = sizes_.sliding_window;
+  // The next token, at position num_tokens, attends to itself and window - 1 tokens before it.
+  while (window > 0 && (num_passed + 1) * sizes_.block_size_tokens <= num_tokens - window + 1) {
+    ++num_passed;
+  }
+  return num_passed;
 }
 
 bool KvCacheWorld::Append(size_t index, int32_t salt, std::span<const TokenId> token_ids) {
@@ -77,7 +91,8 @@ bool KvCacheWorld::Append(size_t index, int32_t salt, std::span<const TokenId> t
 bool KvCacheWorld::Fork(size_t parent, int32_t num_tokens, size_t child) {
   const std::vector<TokenId>& tokens = sequences_[parent].contents.token_ids;
   if (is_empty(parent) || is_swapped(parent) || !is_empty(child) || num_tokens < 1 ||
-      num_tokens > static_cast<int32_t>(tokens.size())) {
+      num_tokens > static_cast<int32_t>(tokens.size()) ||
+      sequences_[parent].table.num_passed_blocks() > NumPassedBlocks(num_tokens)) {
     return false;
   }
   manager_.Fork(sequences_[parent].table, num_tokens, sequences_[child].table);
@@ -105,6 +120,7 @@ bool KvCacheWorld::SwapOut(std::span<const size_t> indices) {
     }
     const std::span<const BlockId> ids = sequences_[index].table.block_ids();
     blocks.insert(ids.begin(), ids.end());
+    blocks.erase(kNullBlockId);
   }
   if (manager_.pool().is_fenced() || !IsWholeGroup(indices)) {
     return false;  // swaps are ordered when a step is planned
@@ -191,8 +207,9 @@ bool KvCacheWorld::Publish(size_t index) {
   if (is_swapped(index) || num_full == 0) {
     return false;
   }
-  manager_.Publish(sequence.table, 0, HashesOf(sequence.contents, num_full));
-  for (size_t i = 0; i < num_full; ++i) {
+  const int32_t num_passed = sequence.table.num_passed_blocks();
+  manager_.Publish(sequence.table, num_passed, HashesOf(sequence.contents, num_full));
+  for (auto i = static_cast<size_t>(num_passed); i < num_full; ++i) {
     const Contents key = Beginning(sequence.contents, i + 1);
     const BlockId block_id = sequence.table.block_ids()[i];
     const auto listed = listed_.find(key);
@@ -211,13 +228,32 @@ bool KvCacheWorld::Publish(size_t index) {
 }
 
 bool KvCacheWorld::Unpublish(size_t index) {
-  if (sequences_[index].table.empty()) {
+  const Sequence& sequence = sequences_[index];
+  if (sequence.table.empty()) {
     return false;
   }
-  manager_.Unpublish(sequences_[index].table);
-  for (BlockId block_id : sequences_[index].table.block_ids()) {
-    HandOut(block_id);
+  const size_t num_full =
+      sequence.contents.token_ids.size() / static_cast<size_t>(sizes_.block_size_tokens);
+  manager_.Unpublish(sequence.table, HashesOf(sequence.contents, num_full));
+  const std::span<const BlockId> block_ids = sequence.table.block_ids();
+  for (size_t i = 0; i < block_ids.size(); ++i) {
+    if (block_ids[i] == kNullBlockId) {
+      listed_.erase(Beginning(sequence.contents, i + 1));
+    } else {
+      HandOut(block_ids[i]);
+    }
   }
+  return true;
+}
+
+bool KvCacheWorld::SlideWindow(size_t index) {
+  Sequence& sequence = sequences_[index];
+  if (sizes_.sliding_window == 0 || is_empty(index) || is_swapped(index)) {
+    return false;
+  }
+  const auto num_tokens = static_cast<int32_t>(sequence.contents.token_ids.size());
+  manager_.SlideWindow(sequence.table, num_tokens);
+  Expect(sequence.table.num_passed_blocks() == NumPassedBlocks(num_tokens), "passes the window");
   return true;
 }
 
@@ -273,23 +309,32 @@ bool KvCacheWorld::WorkersLost() {
   return true;
 }
 
-bool KvCacheWorld::IsWholeGroup(std::span<const size_t> indices) const {
+// Tables share a beginning. Where the shorter one ends may lie inside of a block.
+bool KvCacheWorld::SharesPartlyFilledBlock(const Sequence& a, const Sequence& b) const {
+  const size_t num_tokens = std::min(a.contents.token_ids.size(), b.contents.token_ids.size());
   const auto size = static_cast<size_t>(sizes_.block_size_tokens);
-  for (size_t index : indices) {
-    const Sequence& inside = sequences_[index];
-    for (const Sequence& other : sequences_) {
-      const bool is_outside = std::none_of(
-          indices.begin(), indices.end(), [&](size_t each) { return &sequences_[each] == &other; });
-      // Tables share a beginning. Where it ends may lie inside of a block of one of them.
-      const size_t shortest =
-          std::min(inside.contents.token_ids.size(), other.contents.token_ids.size());
-      const size_t tail = shortest / size;
-      const auto shares = [tail](std::span<const BlockId> a, std::span<const BlockId> b) {
-        return tail < a.size() && tail < b.size() && a[tail] == b[tail];
-      };
-      if (is_outside && shortest % size != 0 &&
-          (shares(inside.table.block_ids(), other.table.block_ids()) ||
-           shares(inside.host_table.host_block_ids(), other.host_table.host_block_ids()))) {
+  const size_t tail = num_tokens / size;
+  const auto block_of = [tail](const Sequence& sequence) {
+    const std::span<const BlockId> ids = sequence.table.block_ids();
+    return tail < ids.size() ? ids[tail] : kNullBlockId;
+  };
+  const auto host_block_of = [tail](const Sequence& sequence) {
+    const std::span<const HostBlockId> ids = sequence.host_table.host_block_ids();
+    const auto num_passed = static_cast<size_t>(sequence.host_table.num_passed_blocks());
+    return tail >= num_passed && tail - num_passed < ids.size() ? ids[tail - num_passed] : -1;
+  };
+  return num_tokens % size != 0 &&
+         ((block_of(a) != kNullBlockId && block_of(a) == block_of(b)) ||
+          (host_block_of(a) >= 0 && host_block_of(a) == host_block_of(b)));
+}
+
+bool KvCacheWorld::IsWholeGroup(std::span<const size_t> indices) const {
+  for (size_t other = 0; other < sequences_.size(); ++other) {
+    if (std::find(indices.begin(), indices.end(), other) != indices.end()) {
+      continue;
+    }
+    for (size_t index : indices) {
+      if (SharesPartlyFilledBlock(sequences_[index], sequences_[other])) {
         return false;
       }
     }
@@ -323,16 +368,26 @@ KvCacheWorld::Contents KvCacheWorld::Beginning(const Contents& contents, size_t 
 }
 
 PrefixMatch KvCacheWorld::ModelMatch(const Contents& contents, size_t num_blocks) const {
+  const auto block_of = [&](int32_t i) {
+    const auto listed = listed_.find(Beginning(contents, static_cast<size_t>(i) + 1));
+    return listed == listed_.end() ? kNullBlockId : listed->second;
+  };
   PrefixMatch match;
-  bool are_held = true;
-  for (size_t i = 0; i < num_blocks; ++i) {
-    const auto listed = listed_.find(Beginning(contents, i + 1));
-    if (listed == listed_.end()) {
+  for (auto n = static_cast<int32_t>(num_blocks); n > 0 && match.num_blocks == 0; --n) {
+    int32_t first = n;  // of those listed without a gap up to the n-th
+    while (first > 0 && block_of(first - 1) != kNullBlockId) {
+      --first;
+    }
+    const int32_t num_passed = NumPassedBlocks(n * sizes_.block_size_tokens);
+    if (first <= num_passed) {
+      match = {.num_blocks = n, .num_passed_blocks = num_passed};
+    }
+  }
+  for (int32_t i = match.num_passed_blocks; i < match.num_blocks; ++i) {
+    if (NumHolders(block_of(i)) == 0) {
       break;
     }
-    are_held = are_held && NumHolders(listed->second) > 0;
-    ++match.num_blocks;
-    match.num_held_blocks += are_held ? 1 : 0;
+    ++match.num_held_blocks;
   }
   return match;
 }
@@ -379,6 +434,9 @@ void KvCacheWorld::CheckContents(const Sequence& sequence) {
     const auto size = static_cast<size_t>(sizes_.block_size_tokens);
     const BlockId block_id = sequence.table.block_ids()[position / size];
     cell = CellAfter(cell, tokens[position]);
+    if (block_id == kNullBlockId) {
+      continue;  // the window has passed it
+    }
     Expect(memory_[static_cast<size_t>(block_id)][position % size] == cell,
            "a table leads to its own tokens");
   }
@@ -426,6 +484,7 @@ std::string KvCacheWorld::Fingerprint() const {
     std::ranges::for_each(sequence.table.block_ids(), add);
     text += ':';
     std::ranges::for_each(sequence.host_table.host_block_ids(), add);
+    add(sequence.host_table.num_passed_blocks());
     text += sequence.swapped_in_step == step_id_ + 1 ? '!' : ';';
   }
   for (const auto* swaps : {&leaving_, &arriving_}) {

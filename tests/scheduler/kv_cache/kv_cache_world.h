@@ -32,6 +32,7 @@ class KvCacheWorld {
     int32_t num_host_blocks = 0;
     int32_t block_size_tokens = 2;
     size_t num_sequences = 2;
+    int32_t sliding_window = 0;  // tokens; 0: there is none
   };
 
   // What a sequence holds. Only contents of one salt are shared through the cache.
@@ -51,6 +52,7 @@ class KvCacheWorld {
   bool SwapOut(std::span<const size_t> sequences);
   bool SwapIn(std::span<const size_t> sequences);
   bool SwapsDone(uint64_t step_id);
+  bool SlideWindow(size_t sequence);  // all its tokens are computed
   bool Publish(size_t sequence);
   bool Unpublish(size_t sequence);
   // An empty sequence begins with what the cache has of these contents, but for the last token.
@@ -85,6 +87,7 @@ class KvCacheWorld {
   using Cell = uint64_t;  // stands for K and V of a token: made of it and of all before it
 
   KvCacheManager MakeManager() const;
+  int32_t NumPassedBlocks(int32_t num_tokens) const;
   std::vector<SwapTables> TablesOf(std::span<const size_t> sequences);
   std::vector<BlockHash> HashesOf(const Contents& contents, size_t num_blocks) const;
   Contents Beginning(const Contents& contents, size_t num_blocks) const;
@@ -94,6 +97,7 @@ class KvCacheWorld {
   }
   // Whether nobody else holds a block that one of these has filled in part: such blocks are shared
   // inside a group, and a group moves as a whole.
+  bool SharesPartlyFilledBlock(const Sequence& a, const Sequence& b) const;
   bool IsWholeGroup(std::span<const size_t> sequences) const;
   PrefixMatch ModelMatch(const Contents& contents, size_t num_blocks) const;
   void HandOut(BlockId block_id);  // it holds something else from now on
