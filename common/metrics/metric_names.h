@@ -29,9 +29,22 @@ inline constexpr MetricInfo kWorkerUp{"quire_worker_up",
 inline constexpr MetricInfo kDraining{"quire_draining", "1 while the server shuts down, else 0."};
 inline constexpr MetricInfo kKvBlocks{
     "quire_kv_blocks",
-    "Usable KV blocks by state; pending ones are released and wait for the running step."};
+    "Usable KV blocks by memory (tier) and state. active: held by sequences; cached: free, and "
+    "found "
+    "by what they hold; leaving: being copied to the host; pending: released, until the running "
+    "step is answered."};
+inline constexpr MetricInfo kKvSharedBlocks{"quire_kv_shared_blocks",
+                                            "KV blocks referenced more than once."};
+inline constexpr MetricInfo kKvBlockBytes{"quire_kv_block_bytes",
+                                          "K and V of one block on one worker."};
+inline constexpr MetricInfo kKvBlockTokens{"quire_kv_block_tokens", "Tokens that a block holds."};
 inline constexpr MetricInfo kKvTokens{
-    "quire_kv_tokens", "Tokens stored in KV blocks, and how many all blocks could store."};
+    "quire_kv_tokens",
+    "stored: tokens in active KV blocks, shared ones once; referenced: shared ones once for each "
+    "sequence; capacity: what all blocks could store."};
+inline constexpr MetricInfo kKvFragmentation{
+    "quire_kv_fragmentation_ratio",
+    "Share of the slots of active KV blocks that hold no token, from 0 to 1."};
 inline constexpr MetricInfo kRequests{"quire_requests", "Requests in the server by state."};
 inline constexpr MetricInfo kQueuedTokens{"quire_queued_tokens",
                                           "Prompt tokens of waiting requests."};
@@ -40,10 +53,9 @@ inline constexpr MetricInfo kTokensTotal{
     "quire_tokens_total", "Tokens: prompt tokens computed, tokens generated, tokens recomputed."};
 inline constexpr MetricInfo kPreemptionsTotal{
     "quire_preemptions_total", "Running requests whose KV blocks were taken, by mode."};
-inline constexpr MetricInfo kKvHostBlocks{
-    "quire_kv_host_blocks", "Blocks of host memory for preempted requests, by state."};
-inline constexpr MetricInfo kKvSwappedBlocksTotal{
-    "quire_kv_swapped_blocks_total", "KV blocks copied to host memory (out) and back (in)."};
+inline constexpr MetricInfo kKvSwapBytesTotal{
+    "quire_kv_swap_bytes_total",
+    "Bytes of KV blocks that each worker was told to copy to host memory (out) and back (in)."};
 inline constexpr MetricInfo kPrefixCacheBlocks{
     "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
 inline constexpr MetricInfo kPrefixCacheTokensTotal{

@@ -16,14 +16,20 @@ struct CoreStats {
   int32_t num_swapped_requests = 0;
   int64_t num_queued_tokens = 0;  // prompt tokens of waiting requests
   int32_t num_blocks = 0;         // usable blocks (without the null block)
+  int32_t block_size_tokens = 0;
+  // free + used + pending = all.
   int32_t num_free_blocks = 0;
-  int32_t num_used_blocks = 0;     // referenced by a block table
+  int32_t num_free_cached_blocks = 0;  // of them, found by what they still hold
+  int32_t num_used_blocks = 0;
+  int32_t num_held_blocks = 0;     // of them, in a block table; the others leave for host memory
+  int32_t num_shared_blocks = 0;   // of the used ones, referenced more than once
   int32_t num_pending_blocks = 0;  // released, fenced until the running step is answered
-  int32_t num_leaving_blocks = 0;  // of the used ones: on their way to host memory
+  int32_t num_leaving_blocks = 0;  // copies to host memory that are under way
   int32_t num_host_blocks = 0;
   int32_t num_used_host_blocks = 0;
   int32_t num_cached_blocks = 0;  // found by their contents; used, pending and free ones
-  int64_t num_stored_tokens = 0;  // tokens whose K and V lie in used blocks
+  int64_t num_stored_tokens = 0;  // tokens whose K and V lie in held blocks, shared ones once
+  int64_t num_table_tokens = 0;   // the same, shared ones once for each sequence
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included
@@ -38,6 +44,13 @@ struct CoreStats {
   int64_t num_recomputed_tokens = 0;
   int64_t num_requests_finished = 0;
   int64_t num_non_finite = 0;  // rows of logits with a NaN or an infinity
+
+  // Share of the slots of held blocks that hold no token, from 0 to 1. (Internal fragmentation:
+  // the end of each sequence's last block.)
+  double fragmentation() const {
+    const double num_slots = double{1} * num_held_blocks * block_size_tokens;
+    return num_slots == 0 ? 0.0 : 1.0 - static_cast<double>(num_stored_tokens) / num_slots;
+  }
 };
 
 }  // namespace quire

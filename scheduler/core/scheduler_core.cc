@@ -1,6 +1,7 @@
 #include "scheduler/core/scheduler_core.h"
 
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "scheduler/core/admission.h"
@@ -10,6 +11,22 @@
 #include "scheduler/core/step_planner.h"
 
 namespace quire {
+namespace {
+
+std::vector<const BlockTable*> TablesInUse(const CoreState& state) {
+  std::vector<const BlockTable*> tables;
+  tables.reserve(state.running.size());
+  for (const SequenceGroup* group : state.running) {
+    for (const Sequence& sequence : group->sequences()) {
+      if (sequence.is_running()) {
+        tables.push_back(&sequence.table);
+      }
+    }
+  }
+  return tables;
+}
+
+}  // namespace
 
 SchedulerCore::SchedulerCore(const CoreConfig& config)
     : state_(std::make_unique<CoreState>(config)) {}
@@ -134,16 +151,22 @@ CoreStats SchedulerCore::stats() const {
   stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;
+    const KvCacheManager::Occupancy occupancy = kv_cache.CountTokens(TablesInUse(*state_));
+    stats.block_size_tokens = kv_cache.block_size_tokens();
     stats.num_running_sequences = state_->epoch->handles.num_in_use();
     stats.num_blocks = kv_cache.pool().num_usable_blocks();
     stats.num_free_blocks = kv_cache.pool().num_free_blocks();
+    stats.num_free_cached_blocks = kv_cache.pool().num_free_cached_blocks();
     stats.num_used_blocks = kv_cache.pool().num_used_blocks();
+    stats.num_held_blocks = occupancy.num_held_blocks;
+    stats.num_shared_blocks = kv_cache.pool().num_shared_blocks();
     stats.num_pending_blocks = kv_cache.pool().num_pending_blocks();
     stats.num_leaving_blocks = kv_cache.num_leaving_blocks();
     stats.num_host_blocks = kv_cache.host_pool().num_usable_blocks();
     stats.num_used_host_blocks = kv_cache.host_pool().num_used_blocks();
     stats.num_cached_blocks = kv_cache.num_cached_blocks();
-    stats.num_stored_tokens = kv_cache.num_stored_tokens();
+    stats.num_stored_tokens = occupancy.num_stored_tokens;
+    stats.num_table_tokens = kv_cache.num_stored_tokens();
   }
   return stats;
 }

@@ -53,7 +53,19 @@ void BlockPool::Touch(BlockId block_id) {
   } else if (record.place == Place::kPending) {
     Unlink(pending_, block_id);
   }
-  ++record.ref_count;
+  num_shared_blocks_ += ++record.ref_count == 2 ? 1 : 0;
+}
+
+void BlockPool::MarkCached(BlockId block_id, bool is_cached) {
+  QUIRE_CHECK(IsUsable(block_id));
+  Record& record = At(block_id);
+  const int32_t change = static_cast<int32_t>(is_cached) - static_cast<int32_t>(record.is_cached);
+  record.is_cached = is_cached;
+  if (record.place == Place::kFree) {
+    free_.num_cached += change;
+  } else if (record.place == Place::kPending) {
+    pending_.num_cached += change;
+  }
 }
 
 void BlockPool::Free(BlockId block_id) {
@@ -61,6 +73,7 @@ void BlockPool::Free(BlockId block_id) {
   Record& record = At(block_id);
   QUIRE_CHECK(record.ref_count > 0);
   if (--record.ref_count > 0) {
+    num_shared_blocks_ -= record.ref_count == 1 ? 1 : 0;
     return;
   }
   if (is_fenced_) {
@@ -99,6 +112,7 @@ void BlockPool::PushBack(List& list, Place place, BlockId block_id) {
   At(last).next = block_id;
   At(list.head).previous = block_id;
   ++list.size;
+  list.num_cached += record.is_cached ? 1 : 0;
 }
 
 void BlockPool::Unlink(List& list, BlockId block_id) {
@@ -107,6 +121,7 @@ void BlockPool::Unlink(List& list, BlockId block_id) {
   At(record.next).previous = record.previous;
   record.place = Place::kUsed;
   --list.size;
+  list.num_cached -= record.is_cached ? 1 : 0;
 }
 
 std::vector<BlockId> BlockPool::FreeListForTest() const {
@@ -124,13 +139,16 @@ void BlockPool::CheckInvariants() const {
 
   // Every usable block is in one place, and used means referenced. (I2)
   int32_t num_used = 0;
+  int32_t num_shared = 0;
   for (BlockId block_id = 1; block_id < num_blocks_; ++block_id) {
     const Record& record = At(block_id);
     QUIRE_CHECK(record.place != Place::kListHead);
     QUIRE_CHECK((record.place == Place::kUsed) == (record.ref_count > 0));
     QUIRE_CHECK(record.ref_count >= 0);
     num_used += record.ref_count > 0 ? 1 : 0;
+    num_shared += record.ref_count > 1 ? 1 : 0;
   }
+  QUIRE_CHECK_EQ(num_shared, num_shared_blocks_);
   QUIRE_CHECK_EQ(free_.size + pending_.size + num_used, num_usable_blocks());
 
   // The null block is never referenced.
@@ -142,16 +160,19 @@ void BlockPool::CheckInvariants() const {
 
 void BlockPool::CheckList(const List& list, Place place) const {
   int32_t size = 0;
+  int32_t num_cached = 0;
   BlockId previous = list.head;
   for (BlockId id = At(list.head).next; id != list.head; id = At(id).next) {
     QUIRE_CHECK(IsUsable(id));
     QUIRE_CHECK(At(id).place == place);
     QUIRE_CHECK_EQ(At(id).previous, previous);
     QUIRE_CHECK(++size <= list.size);  // also ends a walk around a broken ring
+    num_cached += At(id).is_cached ? 1 : 0;
     previous = id;
   }
   QUIRE_CHECK_EQ(At(list.head).previous, previous);
   QUIRE_CHECK_EQ(size, list.size);
+  QUIRE_CHECK_EQ(num_cached, list.num_cached);
 }
 
 }  // namespace quire

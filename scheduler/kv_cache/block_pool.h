@@ -12,6 +12,8 @@
 // Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
 //                A block is used if and only if its ref_count is positive.
 //                Nothing is pending while the fence is down.
+//                num_shared_blocks() of them have a ref_count above 1; num_free_cached_blocks() of
+//                the free ones are marked as cached.
 // Cost:          every call is O(1) per block it names; LowerFence is O(pending).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
@@ -46,6 +48,10 @@ class BlockPool {
   // while the fence is up. REQUIRES: ref_count(block_id) > 0.
   void Free(BlockId block_id);
 
+  // Whether somebody can find the block by its contents. The mark stays until it is changed and
+  // decides nothing here: it is counted.
+  void MarkCached(BlockId block_id, bool is_cached);
+
   // A step has been planned that may touch any used block.
   // REQUIRES: the fence is down.
   void RaiseFence();
@@ -57,10 +63,13 @@ class BlockPool {
   int32_t num_blocks() const { return num_blocks_; }  // the null block included
   int32_t num_usable_blocks() const { return num_blocks_ - 1; }
   int32_t num_free_blocks() const { return free_.size; }
+  int32_t num_free_cached_blocks() const { return free_.num_cached; }
+  int32_t num_shared_blocks() const { return num_shared_blocks_; }
   int32_t num_pending_blocks() const { return pending_.size; }
   int32_t num_used_blocks() const { return num_usable_blocks() - free_.size - pending_.size; }
   bool is_fenced() const { return is_fenced_; }
   int32_t ref_count(BlockId block_id) const;
+  bool is_free(BlockId block_id) const { return At(block_id).place == Place::kFree; }
 
   // Front first. O(free blocks): for tests.
   std::vector<BlockId> FreeListForTest() const;
@@ -74,6 +83,7 @@ class BlockPool {
   struct Record {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
+    bool is_cached = false;
     BlockId previous = kNullBlockId;  // neighbours in the list of its place; unused in kUsed
     BlockId next = kNullBlockId;
   };
@@ -82,6 +92,7 @@ class BlockPool {
   struct List {
     BlockId head = kNullBlockId;
     int32_t size = 0;
+    int32_t num_cached = 0;
   };
 
   void InitialiseHeads();
@@ -96,6 +107,7 @@ class BlockPool {
   std::vector<Record> records_;  // [num_blocks + 1]: the blocks, then the pending list's head
   List free_;
   List pending_;
+  int32_t num_shared_blocks_ = 0;
   bool is_fenced_ = false;
 };
 

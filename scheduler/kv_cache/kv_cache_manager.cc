@@ -64,7 +64,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   num_stored_tokens_ += num_tokens;
   const std::span<const BlockId> new_blocks = table.block_ids().subspan(num_blocks_before);
   for (BlockId block_id : new_blocks) {
-    cache_.Erase(block_id);
+    Unlist(block_id);
   }
   return new_blocks;
 }
@@ -124,21 +124,28 @@ void KvCacheManager::Publish(const BlockTable& table,
   for (auto i = static_cast<size_t>(first_block); i < hashes.size(); ++i) {
     const std::optional<BlockId> listed = cache_.Find(hashes[i]);
     if (listed.has_value() && pool_.ref_count(*listed) == 0) {
-      cache_.Erase(*listed);
+      Unlist(*listed);
     }
-    cache_.Insert(table.block_ids_[i], hashes[i]);
+    const BlockId block_id = table.block_ids_[i];
+    cache_.Insert(block_id, hashes[i]);
+    pool_.MarkCached(block_id, cache_.HashOf(block_id).has_value());
   }
+}
+
+void KvCacheManager::Unlist(BlockId block_id) {
+  cache_.Erase(block_id);
+  pool_.MarkCached(block_id, false);
 }
 
 void KvCacheManager::Unpublish(const BlockTable& table, std::span<const BlockHash> hashes) {
   const auto num_passed = static_cast<size_t>(table.num_passed_blocks_);
   for (const BlockHash& hash : hashes.first(std::min(num_passed, hashes.size()))) {
     if (const std::optional<BlockId> block_id = cache_.Find(hash)) {
-      cache_.Erase(*block_id);
+      Unlist(*block_id);
     }
   }
   for (BlockId block_id : HeldBlocks(table)) {
-    cache_.Erase(block_id);
+    Unlist(block_id);
   }
 }
 
@@ -180,7 +187,7 @@ std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) 
   const BlockId shared = table.block_ids_.back();
   table.block_ids_.pop_back();
   QUIRE_CHECK(pool_.Allocate(1, table.block_ids_));
-  cache_.Erase(table.block_ids_.back());
+  Unlist(table.block_ids_.back());
   pool_.Free(shared);
   return CopiedBlock{.src = shared, .dst = table.block_ids_.back()};
 }
@@ -291,7 +298,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
   for (HostBlockId host_block : to_copy) {
     const SwappedBlock copy = {.block = *next++, .host_block = host_block};
     block_of.emplace(host_block, copy.block);
-    cache_.Erase(copy.block);
+    Unlist(copy.block);
     orders.push_back(copy);
     host_pool_.Touch(InPool(host_block));  // the copy reads it
     arriving_.push_back({.step_id = step_id, .copy = copy});
@@ -332,6 +339,66 @@ void KvCacheManager::OnSwapsDone(uint64_t step_id) {
   }
 }
 
+KvCacheManager::Occupancy KvCacheManager::CountTokens(
+    std::span<const BlockTable* const> tables) const {
+  std::map<BlockId, int32_t> num_copies;  // that read a block on its way to host memory
+  for (const UnderWay& leaving : leaving_) {
+    ++num_copies[leaving.copy.block];
+  }
+  Occupancy occupancy{.num_held_blocks = pool_.num_used_blocks()};
+  for (const auto& [block_id, count] : num_copies) {
+    occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;
+  }
+  // Every held block is full, but for those that are the last of all tables that have them.
+  int64_t num_empty = 0;
+  std::map<BlockId, std::vector<int32_t>> shared_tails;  // tokens in it, for each table
+  for (const BlockTable* table : tables) {
+    const int32_t num_filled = table->num_tokens_ % block_size_tokens_;
+    if (num_filled == 0) {
+      continue;
+    }
+    const BlockId tail = table->block_ids_.back();
+    if (pool_.ref_count(tail) == 1) {
+      num_empty += block_size_tokens_ - num_filled;
+    } else {
+      shared_tails[tail].push_back(num_filled);
+    }
+  }
+  for (const auto& [tail, nums_filled] : shared_tails) {
+    const auto copies = num_copies.find(tail);
+    const int32_t num_tables =
+        pool_.ref_count(tail) - (copies == num_copies.end() ? 0 : copies->second);
+    if (static_cast<int32_t>(nums_filled.size()) == num_tables) {
+      num_empty += block_size_tokens_ - *std::max_element(nums_filled.begin(), nums_filled.end());
+    }
+  }
+  occupancy.num_stored_tokens = int64_t{occupancy.num_held_blocks} * block_size_tokens_ - num_empty;
+  return occupancy;
+}
+
+// What is counted by other means, counted slot by slot.
+void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) const {
+  std::vector<int32_t> num_filled(static_cast<size_t>(pool_.num_blocks()), 0);
+  for (const BlockTable* table : tables) {
+    for (int32_t i = 0; i < table->num_blocks(); ++i) {
+      int32_t& filled = num_filled[static_cast<size_t>((*table)[i])];
+      filled = std::max(filled, table->NumFilled(i, block_size_tokens_));
+    }
+  }
+  Occupancy counted;
+  int32_t num_free_cached = 0;
+  for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
+    const int32_t filled = num_filled[static_cast<size_t>(block_id)];
+    counted.num_held_blocks += filled > 0 ? 1 : 0;
+    counted.num_stored_tokens += filled;
+    num_free_cached += pool_.is_free(block_id) && cache_.HashOf(block_id).has_value() ? 1 : 0;
+  }
+  QUIRE_CHECK_EQ(num_free_cached, pool_.num_free_cached_blocks());
+  const Occupancy occupancy = CountTokens(tables);
+  QUIRE_CHECK_EQ(counted.num_held_blocks, occupancy.num_held_blocks);
+  QUIRE_CHECK_EQ(counted.num_stored_tokens, occupancy.num_stored_tokens);
+}
+
 void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
                                      std::span<const HostTable* const> host_tables) const {
   // The pool's own: free + used + pending = total, lists without duplicates. (I2)
@@ -365,6 +432,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);
   }
+  CheckOccupancy(tables);
 
   // The same for host blocks.
   std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);

@@ -177,6 +177,14 @@ class KvCacheManager {
   // What the block is found by, if by anything.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
+  // What the blocks of tables hold, a block that several tables share counted once.
+  struct Occupancy {
+    int32_t num_held_blocks = 0;    // in a table; other used ones are on their way to host memory
+    int64_t num_stored_tokens = 0;  // in held blocks
+  };
+  // tables are all the tables in use, in any order. O(tables + blocks on their way).
+  Occupancy CountTokens(std::span<const BlockTable* const> tables) const;
+
   // Aborts with the broken invariant; tables are all the tables in use, in any order.
   // O(blocks + table entries).
   void CheckInvariants(std::span<const BlockTable* const> tables,
@@ -188,6 +196,11 @@ class KvCacheManager {
     uint64_t step_id = 0;
     SwappedBlock copy;
   };
+
+  void CheckOccupancy(std::span<const BlockTable* const> tables) const;
+
+  // The block is about to hold something else, or what it holds is no good.
+  void Unlist(BlockId block_id);
 
   // Host blocks are numbered from 0, blocks of a pool from 1.
   static BlockId InPool(HostBlockId host_block) { return host_block + 1; }

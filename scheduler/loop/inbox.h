@@ -55,6 +55,7 @@ struct GroupReady {
   StepLimits limits;
   std::string determinism_fingerprint;
   std::string kv_cache_dtype;
+  int64_t block_bytes = 0;  // K and V of one block on one worker
 };
 
 struct StepReply {

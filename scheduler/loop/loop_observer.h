@@ -12,6 +12,7 @@
 #include "common/step/step_limits.h"
 #include "common/step/step_result.h"
 #include "scheduler/core/core_stats.h"
+#include "scheduler/loop/swap_bytes.h"
 
 namespace quire {
 
@@ -38,8 +39,11 @@ class LoopObserver {
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
   virtual void OnRequestEnd(RequestOutcome /*outcome*/, int64_t /*duration_ns*/) {}
-  virtual void OnStats(const CoreStats& /*stats*/) {}
-  virtual void OnGroupReady(const StepLimits& /*limits*/, const std::string& /*kv_cache_dtype*/) {}
+  virtual void OnStats(const CoreStats& /*stats*/, const SwapBytes& /*swap_bytes*/) {}
+  // block_bytes: K and V of one block on one worker.
+  virtual void OnGroupReady(const StepLimits& /*limits*/,
+                            const std::string& /*kv_cache_dtype*/,
+                            int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
   virtual void OnStaleReply() {}
 };

@@ -72,9 +72,7 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
   CheckTimers();
   Dispatch();
   Publish();
-  const CoreStats stats = core_.stats();
-  parts_.state->SetStats(stats, static_cast<int32_t>(router_.num_open()), now_);
-  parts_.observer->OnStats(stats);
+  PublishStats();
   return !stopping_;
 }
 
@@ -125,9 +123,10 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)}});
   core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits);
   epoch_ = ready.group_epoch;
+  block_bytes_ = ready.block_bytes;
   lost_at_.reset();
-  parts_.state->SetGroupReady(ready.limits, ready.determinism_fingerprint);
-  parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype);
+  parts_.state->SetGroupReady(ready.limits, ready.determinism_fingerprint, ready.block_bytes);
+  parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype, ready.block_bytes);
 }
 
 void SchedulerLoop::Handle(StepReply& reply) {
@@ -203,6 +202,15 @@ void SchedulerLoop::Publish() {
   if (sent_.has_value()) {
     sent_->observation.publish_ns += parts_.clock() - start;
   }
+}
+
+// Swaps are ordered when a step is planned, so those since the last time are of the present group.
+void SchedulerLoop::PublishStats() {
+  const CoreStats stats = core_.stats();
+  swap_bytes_.Add(stats_, stats, block_bytes_);
+  stats_ = stats;
+  parts_.state->SetStats(stats, swap_bytes_, static_cast<int32_t>(router_.num_open()), now_);
+  parts_.observer->OnStats(stats, swap_bytes_);
 }
 
 void SchedulerLoop::CheckTimers() {

@@ -81,6 +81,7 @@ class SchedulerLoop {
 
   void Dispatch();
   void Publish();
+  void PublishStats();
   void CheckTimers();
   void Abort(RequestId id, const absl::Status& status);
   void FenceGroup(const absl::Status& cause);
@@ -91,6 +92,9 @@ class SchedulerLoop {
   RecordedCore core_;
   OutputRouter router_;
   StepTimer step_timer_;
+  CoreStats stats_;  // as published last
+  SwapBytes swap_bytes_;
+  int64_t block_bytes_ = 0;                  // of the last group that was ready
   Instant now_ = 0;                          // of this turn
   std::optional<uint64_t> epoch_;            // of the group that is ready
   std::optional<Instant> lost_at_;           // when the group was lost, until it is back

@@ -33,11 +33,14 @@ void ServingState::SetGroup(Group group) {
   snapshot_.group = group;
 }
 
-void ServingState::SetGroupReady(const StepLimits& limits, std::string determinism_fingerprint) {
+void ServingState::SetGroupReady(const StepLimits& limits,
+                                 std::string determinism_fingerprint,
+                                 int64_t block_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.group = Group::kReady;
   snapshot_.limits = limits;
   snapshot_.determinism_fingerprint = std::move(determinism_fingerprint);
+  snapshot_.block_bytes = block_bytes;
 }
 
 void ServingState::SetDraining() {
@@ -45,9 +48,13 @@ void ServingState::SetDraining() {
   snapshot_.draining = true;
 }
 
-void ServingState::SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now) {
+void ServingState::SetStats(const CoreStats& stats,
+                            const SwapBytes& swap_bytes,
+                            int32_t num_open_requests,
+                            Instant now) {
   std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.stats = stats;
+  snapshot_.swap_bytes = swap_bytes;
   snapshot_.num_open_requests = num_open_requests;
   snapshot_.last_turn = now;
 }

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/step/step_limits.h"
 #include "scheduler/core/core_stats.h"
+#include "scheduler/loop/swap_bytes.h"
 
 namespace quire {
 
@@ -31,7 +32,9 @@ class ServingState {
     bool draining = false;
     StepLimits limits;  // of the last ready group
     std::string determinism_fingerprint;
+    int64_t block_bytes = 0;  // K and V of one block on one worker, of the last ready group
     CoreStats stats;
+    SwapBytes swap_bytes;
     int32_t num_open_requests = 0;
     Instant last_turn = 0;
 
@@ -44,9 +47,14 @@ class ServingState {
   absl::Status CheckAdmission() const;
 
   void SetGroup(Group group);
-  void SetGroupReady(const StepLimits& limits, std::string determinism_fingerprint);
+  void SetGroupReady(const StepLimits& limits,
+                     std::string determinism_fingerprint,
+                     int64_t block_bytes);
   void SetDraining();
-  void SetStats(const CoreStats& stats, int32_t num_open_requests, Instant now);
+  void SetStats(const CoreStats& stats,
+                const SwapBytes& swap_bytes,
+                int32_t num_open_requests,
+                Instant now);
 
  private:
   mutable std::mutex mutex_;

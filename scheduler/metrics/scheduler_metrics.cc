@@ -56,6 +56,7 @@ SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
     : registry_(registry), model_name_(model_name), has_prefix_caching_(has_prefix_caching) {
   registry_->Gauge(metric::kBuildInfo, {{"version", version}}).Set(1);
   MakeGauges();
+  MakeBlockGauges();
   MakeCounters();
   MakeHistograms();
 }
@@ -70,14 +71,6 @@ void SchedulerMetrics::MakeGauges() {
   MetricsRegistry& r = *registry_;
   worker_up_ = &r.Gauge(metric::kWorkerUp);
   draining_ = &r.Gauge(metric::kDraining);
-  blocks_free_ = &r.Gauge(metric::kKvBlocks, {{"state", "free"}});
-  blocks_used_ = &r.Gauge(metric::kKvBlocks, {{"state", "used"}});
-  blocks_pending_ = &r.Gauge(metric::kKvBlocks, {{"state", "pending"}});
-  blocks_cached_ = &r.Gauge(metric::kPrefixCacheBlocks);
-  host_blocks_free_ = &r.Gauge(metric::kKvHostBlocks, {{"state", "free"}});
-  host_blocks_used_ = &r.Gauge(metric::kKvHostBlocks, {{"state", "used"}});
-  tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
-  tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
   requests_running_ = &r.Gauge(metric::kRequests, {{"state", "running"}});
   requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});
   requests_swapped_ = &r.Gauge(metric::kRequests, {{"state", "swapped"}});
@@ -85,6 +78,28 @@ void SchedulerMetrics::MakeGauges() {
   vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
+}
+
+void SchedulerMetrics::MakeBlockGauges() {
+  MetricsRegistry& r = *registry_;
+  const auto blocks = [&r](const char* tier, const char* state) {
+    return &r.Gauge(metric::kKvBlocks, {{"tier", tier}, {"state", state}});
+  };
+  blocks_free_ = blocks("device", "free");
+  blocks_cached_ = blocks("device", "cached");
+  blocks_active_ = blocks("device", "active");
+  blocks_leaving_ = blocks("device", "leaving");
+  blocks_pending_ = blocks("device", "pending");
+  host_blocks_free_ = blocks("host", "free");
+  host_blocks_active_ = blocks("host", "active");
+  blocks_shared_ = &r.Gauge(metric::kKvSharedBlocks);
+  block_bytes_ = &r.Gauge(metric::kKvBlockBytes);
+  block_tokens_ = &r.Gauge(metric::kKvBlockTokens);
+  prefix_cache_blocks_ = &r.Gauge(metric::kPrefixCacheBlocks);
+  fragmentation_ = &r.Gauge(metric::kKvFragmentation);
+  tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
+  tokens_referenced_ = &r.Gauge(metric::kKvTokens, {{"state", "referenced"}});
+  tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
 }
 
 void SchedulerMetrics::MakeCounters() {
@@ -97,8 +112,8 @@ void SchedulerMetrics::MakeCounters() {
   recompute_preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "recompute"}})};
   swap_preemptions_ = {&r.Counter(metric::kPreemptionsTotal, {{"mode", "swap"}})};
   preemptions_ = {&r.Counter(metric::kVllmPreemptions, Foreign())};
-  swapped_out_ = {&r.Counter(metric::kKvSwappedBlocksTotal, {{"direction", "out"}})};
-  swapped_in_ = {&r.Counter(metric::kKvSwappedBlocksTotal, {{"direction", "in"}})};
+  swap_bytes_out_ = {&r.Counter(metric::kKvSwapBytesTotal, {{"direction", "out"}})};
+  swap_bytes_in_ = {&r.Counter(metric::kKvSwapBytesTotal, {{"direction", "in"}})};
   prefix_hits_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "hit"}}),
                   &r.Counter(metric::kVllmPrefixCacheHits, Foreign())};
   prefix_misses_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "miss"}})};
@@ -165,16 +180,26 @@ void SchedulerMetrics::OnRequestEnd(RequestOutcome outcome, int64_t duration_ns)
   }
 }
 
-void SchedulerMetrics::OnStats(const CoreStats& stats) {
-  blocks_free_->Set(stats.num_free_blocks);
-  blocks_used_->Set(stats.num_used_blocks);
+// The states of a tier add up to its blocks.
+void SchedulerMetrics::SetBlockGauges(const CoreStats& stats) {
+  blocks_free_->Set(stats.num_free_blocks - stats.num_free_cached_blocks);
+  blocks_cached_->Set(stats.num_free_cached_blocks);
+  blocks_active_->Set(stats.num_held_blocks);
+  blocks_leaving_->Set(stats.num_used_blocks - stats.num_held_blocks);
   blocks_pending_->Set(stats.num_pending_blocks);
-  blocks_cached_->Set(stats.num_cached_blocks);
-  host_blocks_used_->Set(stats.num_used_host_blocks);
   host_blocks_free_->Set(stats.num_host_blocks - stats.num_used_host_blocks);
-  requests_swapped_->Set(stats.num_swapped_requests);
+  host_blocks_active_->Set(stats.num_used_host_blocks);
+  blocks_shared_->Set(stats.num_shared_blocks);
+  prefix_cache_blocks_->Set(stats.num_cached_blocks);
+  fragmentation_->Set(stats.fragmentation());
   tokens_stored_->Set(static_cast<double>(stats.num_stored_tokens));
-  tokens_capacity_->Set(double{1} * stats.num_blocks * block_size_tokens_);
+  tokens_referenced_->Set(static_cast<double>(stats.num_table_tokens));
+  tokens_capacity_->Set(double{1} * stats.num_blocks * stats.block_size_tokens);
+}
+
+void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
+  SetBlockGauges(stats);
+  requests_swapped_->Set(stats.num_swapped_requests);
   requests_running_->Set(stats.num_running_requests);
   requests_waiting_->Set(stats.num_waiting_requests);
   queued_tokens_->Set(static_cast<double>(stats.num_queued_tokens));
@@ -188,17 +213,20 @@ void SchedulerMetrics::OnStats(const CoreStats& stats) {
   recompute_preemptions_.Set(stats.num_preemptions - stats.num_swap_preemptions);
   swap_preemptions_.Set(stats.num_swap_preemptions);
   preemptions_.Set(stats.num_preemptions);
-  swapped_out_.Set(stats.num_blocks_swapped_out);
-  swapped_in_.Set(stats.num_blocks_swapped_in);
+  swap_bytes_out_.Set(swap_bytes.out);
+  swap_bytes_in_.Set(swap_bytes.in);
   prefix_hits_.Set(stats.num_prefix_hit_tokens);
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);
   non_finite_.Set(stats.num_non_finite);
 }
 
-void SchedulerMetrics::OnGroupReady(const StepLimits& limits, const std::string& kv_cache_dtype) {
+void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
+                                    const std::string& kv_cache_dtype,
+                                    int64_t block_bytes) {
   worker_up_->Set(1);
-  block_size_tokens_ = limits.block_size_tokens;
+  block_bytes_->Set(static_cast<double>(block_bytes));
+  block_tokens_->Set(limits.block_size_tokens);
   registry_
       ->Gauge(metric::kModelInfo,
               {{"model_name", model_name_},

@@ -27,8 +27,10 @@ class SchedulerMetrics : public LoopObserver {
   void OnFirstToken(int64_t latency_ns) override;
   void OnInterToken(int64_t latency_ns) override;
   void OnRequestEnd(RequestOutcome outcome, int64_t duration_ns) override;
-  void OnStats(const CoreStats& stats) override;
-  void OnGroupReady(const StepLimits& limits, const std::string& kv_cache_dtype) override;
+  void OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) override;
+  void OnGroupReady(const StepLimits& limits,
+                    const std::string& kv_cache_dtype,
+                    int64_t block_bytes) override;
   void OnGroupLost() override;
   void OnStaleReply() override;
 
@@ -51,6 +53,8 @@ class SchedulerMetrics : public LoopObserver {
 
   MetricLabels Foreign(MetricLabels labels = {}) const;
   void MakeGauges();
+  void MakeBlockGauges();
+  void SetBlockGauges(const CoreStats& stats);
   void MakeCounters();
   void MakeHistograms();
 
@@ -61,12 +65,19 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* worker_up_ = nullptr;
   prometheus::Gauge* draining_ = nullptr;
   prometheus::Gauge* blocks_free_ = nullptr;
-  prometheus::Gauge* blocks_used_ = nullptr;
-  prometheus::Gauge* blocks_pending_ = nullptr;
   prometheus::Gauge* blocks_cached_ = nullptr;
+  prometheus::Gauge* blocks_active_ = nullptr;
+  prometheus::Gauge* blocks_leaving_ = nullptr;
+  prometheus::Gauge* blocks_pending_ = nullptr;
+  prometheus::Gauge* blocks_shared_ = nullptr;
+  prometheus::Gauge* block_bytes_ = nullptr;
+  prometheus::Gauge* block_tokens_ = nullptr;
   prometheus::Gauge* host_blocks_free_ = nullptr;
-  prometheus::Gauge* host_blocks_used_ = nullptr;
+  prometheus::Gauge* host_blocks_active_ = nullptr;
+  prometheus::Gauge* prefix_cache_blocks_ = nullptr;
+  prometheus::Gauge* fragmentation_ = nullptr;
   prometheus::Gauge* tokens_stored_ = nullptr;
+  prometheus::Gauge* tokens_referenced_ = nullptr;
   prometheus::Gauge* tokens_capacity_ = nullptr;
   prometheus::Gauge* requests_running_ = nullptr;
   prometheus::Gauge* requests_waiting_ = nullptr;
@@ -75,7 +86,6 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* vllm_running_ = nullptr;
   prometheus::Gauge* vllm_waiting_ = nullptr;
   prometheus::Gauge* vllm_kv_usage_ = nullptr;
-  int32_t block_size_tokens_ = 0;
 
   CounterPair prompt_tokens_;
   CounterPair generated_tokens_;
@@ -83,8 +93,8 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair recompute_preemptions_;
   CounterPair swap_preemptions_;
   CounterPair preemptions_;  // of both modes
-  CounterPair swapped_out_;
-  CounterPair swapped_in_;
+  CounterPair swap_bytes_out_;
+  CounterPair swap_bytes_in_;
   CounterPair prefix_hits_;
   CounterPair prefix_misses_;
   CounterPair prefix_queries_;

@@ -39,6 +39,22 @@ absl::Status NoTokenizer() {
       absl::StatusCode::kFailedPrecondition, "NO_TOKENIZER", "server: the model has no tokenizer");
 }
 
+void FillBlocks(const ServingState::Snapshot& state, v1::KvBlocks* blocks) {
+  const CoreStats& stats = state.stats;
+  blocks->set_num_blocks(stats.num_blocks);
+  blocks->set_num_free(stats.num_free_blocks - stats.num_free_cached_blocks);
+  blocks->set_num_cached(stats.num_free_cached_blocks);
+  blocks->set_num_active(stats.num_held_blocks);
+  blocks->set_num_leaving(stats.num_used_blocks - stats.num_held_blocks);
+  blocks->set_num_pending(stats.num_pending_blocks);
+  blocks->set_num_shared(stats.num_shared_blocks);
+  blocks->set_block_size_tokens(stats.block_size_tokens);
+  blocks->set_block_bytes(state.block_bytes);
+  blocks->set_num_stored_tokens(stats.num_stored_tokens);
+  blocks->set_num_referenced_tokens(stats.num_table_tokens);
+  blocks->set_fragmentation(stats.fragmentation());
+}
+
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
@@ -86,6 +102,15 @@ grpc::ServerUnaryReactor* GenerationService::GetServerInfo(grpc::CallbackServerC
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(Answer<v1::GetServerInfoRequest>(
       *request, [this](const auto& message) { return DoGetServerInfo(message); }, response));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GenerationService::GetLoad(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(Answer<v1::GetLoadRequest>(
+      *request, [this](const auto& message) { return DoGetLoad(message); }, response));
   return reactor;
 }
 
@@ -150,6 +175,29 @@ absl::StatusOr<v1::GetServerInfoResponse> GenerationService::DoGetServerInfo(
   info.set_determinism_fingerprint(state.determinism_fingerprint);
   info.set_num_preemptions(state.stats.num_preemptions);
   return info;
+}
+
+absl::StatusOr<v1::GetLoadResponse> GenerationService::DoGetLoad(
+    const v1::GetLoadRequest& /*request*/) const {
+  const ServingState::Snapshot state = parts_.state->Get();
+  const CoreStats& stats = state.stats;
+  v1::GetLoadResponse load;
+  load.set_ready(state.is_ready());
+  load.set_num_running_requests(stats.num_running_requests);
+  load.set_num_waiting_requests(stats.num_waiting_requests);
+  load.set_num_swapped_requests(stats.num_swapped_requests);
+  load.set_num_running_sequences(stats.num_running_sequences);
+  load.set_num_queued_tokens(stats.num_queued_tokens);
+  load.set_num_recompute_preemptions(stats.num_preemptions - stats.num_swap_preemptions);
+  load.set_num_swap_preemptions(stats.num_swap_preemptions);
+  load.set_swapped_out_bytes(state.swap_bytes.out);
+  load.set_swapped_in_bytes(state.swap_bytes.in);
+  load.set_num_prefix_queried_tokens(stats.num_prefix_queried_tokens);
+  load.set_num_prefix_hit_tokens(stats.num_prefix_hit_tokens);
+  FillBlocks(state, load.mutable_kv_blocks());
+  load.mutable_host_blocks()->set_num_blocks(stats.num_host_blocks);
+  load.mutable_host_blocks()->set_num_free(stats.num_host_blocks - stats.num_used_host_blocks);
+  return load;
 }
 
 }  // namespace quire

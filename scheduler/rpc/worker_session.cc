@@ -20,6 +20,8 @@ namespace quire {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
+// Far above any block; sums of bytes stay in range.
+constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 constexpr std::chrono::seconds kHandshakeTimeout(5);
 // The worker allocates and touches its pool.
 constexpr std::chrono::seconds kBeginEpochTimeout(300);
@@ -63,6 +65,9 @@ absl::Status CheckHandshake(const v1::HandshakeResponse& response,
   }
   if (identity.model_hash.has_value() && response.model_hash() != *identity.model_hash) {
     return Mismatch("model_hash", "the worker's weights are not those of the worker before");
+  }
+  if (response.block_bytes() < 0 || response.block_bytes() > kMaxBlockBytes) {
+    return Mismatch("block_bytes", "no block is of that size");
   }
   const std::optional<DType> dtype = FromProto(response.kv_cache_dtype());
   if (!dtype.has_value() ||
@@ -125,6 +130,7 @@ absl::StatusOr<GroupReady> WorkerSession::Begin(uint64_t group_epoch) {
   ready.group_epoch = group_epoch;
   ready.limits = limits;
   ready.determinism_fingerprint = response.determinism_fingerprint();
+  ready.block_bytes = response.block_bytes();
   ready.kv_cache_dtype = std::string(NameOf(*FromProto(response.kv_cache_dtype())));
   return ready;
 }

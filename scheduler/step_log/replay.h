@@ -5,8 +5,7 @@
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          that of the core, O(log).
-// Source:        FEATURES.md of the design names it: record and replay with the production binary;
-//                the shape is that of deterministic state machine logs, e.g. Raft's.
+// Source:        the log of a replicated state machine, as in Raft, Ongaro and Ousterhout 2014.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
 #define QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
 

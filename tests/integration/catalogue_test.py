@@ -270,7 +270,7 @@ class CatalogueTest(unittest.TestCase):
 
     def test_unary_methods_refuse_bad_bytes_and_bad_values(self):
         stub = api_grpc.GenerationServiceStub(self.channel)
-        for method in ("Abort", "Tokenize", "Detokenize", "GetServerInfo"):
+        for method in ("Abort", "Tokenize", "Detokenize", "GetServerInfo", "GetLoad"):
             call = self.channel.unary_unary("/quire.v1.GenerationService/" + method)
             with failure_of() as failures:
                 call(b"\xff\xff", timeout=20)

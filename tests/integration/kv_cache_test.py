@@ -7,7 +7,7 @@ import time
 import unittest
 import urllib.request
 
-from quire_server import Server, api, generate, server_info, wait_until_idle
+from quire_server import Server, api, generate, get_load, server_info, wait_until_idle
 
 NUM_REQUESTS = 24
 
@@ -72,6 +72,61 @@ class PrefixCacheTest(unittest.TestCase):
             self.assertEqual(metric(server, "quire_prefix_cache_blocks"), 0)
 
 
+class LoadTest(unittest.TestCase):
+
+    def check_sums(self, load, info):
+        blocks = load.kv_blocks
+        self.assertEqual(blocks.num_blocks, info.num_blocks)
+        self.assertEqual(blocks.num_free + blocks.num_cached + blocks.num_active
+                         + blocks.num_leaving + blocks.num_pending, blocks.num_blocks)
+        slots = blocks.num_active * blocks.block_size_tokens
+        self.assertLessEqual(blocks.num_stored_tokens, slots)
+        self.assertLessEqual(blocks.num_stored_tokens, blocks.num_referenced_tokens)
+        self.assertAlmostEqual(blocks.fragmentation,
+                               1 - blocks.num_stored_tokens / slots if slots else 0)
+
+    def test_it_follows_sequences_that_share_a_prompt(self):
+        num_prompt, num_sequences = 1000, 4
+        with Server() as server, server.channel() as channel:
+            info = server_info(channel)
+            before = get_load(channel)
+            self.assertTrue(before.ready)
+            self.assertEqual(before.kv_blocks.num_free, info.num_blocks)
+            self.assertGreater(before.kv_blocks.block_bytes, 0)
+
+            loads = []
+            generate(channel, api.GenerateRequest(
+                token_ids=prompt_of(info, num_prompt), n=num_sequences,
+                sampling={"temperature": 1, "seed": 1},
+                stopping={"max_tokens": 100, "ignore_eos": True}),
+                on_message=lambda: loads.append(get_load(channel)))
+            wait_until_idle(channel)
+            after = get_load(channel)
+
+            for load in loads:
+                self.check_sums(load, info)
+            shared = [load for load in loads if load.num_running_sequences == num_sequences]
+            self.assertTrue(shared)
+            for load in shared:
+                blocks = load.kv_blocks
+                self.assertEqual((load.num_running_requests, load.num_waiting_requests), (1, 0))
+                self.assertEqual(blocks.num_shared, num_prompt // info.block_size_tokens)
+                self.assertGreaterEqual(blocks.num_referenced_tokens - blocks.num_stored_tokens,
+                                        3 * (num_prompt - info.block_size_tokens))
+            self.check_sums(after, info)
+            self.assertEqual(after.kv_blocks.num_active, 0)
+            self.assertEqual(after.kv_blocks.num_stored_tokens, 0)
+            self.assertGreaterEqual(after.kv_blocks.num_cached,
+                                    num_prompt // info.block_size_tokens)
+            self.assertEqual(after.num_prefix_hit_tokens, 0)
+            self.assertGreaterEqual(after.num_prefix_queried_tokens, num_prompt)
+            for state in ("free", "cached", "active", "leaving", "pending"):
+                self.assertEqual(metric(server, f'quire_kv_blocks{{state="{state}",tier="device"}}'),
+                                 getattr(after.kv_blocks, "num_" + state), state)
+            self.assertEqual(metric(server, "quire_kv_block_bytes"), after.kv_blocks.block_bytes)
+            self.assertEqual(metric(server, "quire_kv_shared_blocks"), 0)
+
+
 class PreemptionTest(unittest.TestCase):
 
     def answers_under_pressure(self, mode):
@@ -94,8 +149,16 @@ class PreemptionTest(unittest.TestCase):
             self.assertEqual(together, alone)
             self.assertGreater(metric(server, f'quire_preemptions_total{{mode="{mode}"}}'), 0)
             wait_until_idle(channel)
-            swapped = [metric(server, f'quire_kv_swapped_blocks_total{{direction="{way}"}}')
-                       for way in ("out", "in")]
+            load = get_load(channel)
+            swapped = [load.swapped_out_bytes, load.swapped_in_bytes]
+            for way, num_bytes in zip(("out", "in"), swapped):
+                self.assertEqual(metric(server, f'quire_kv_swap_bytes_total{{direction="{way}"}}'),
+                                 num_bytes)
+                self.assertEqual(num_bytes % load.kv_blocks.block_bytes, 0)
+            preemptions = {"recompute": load.num_recompute_preemptions,
+                           "swap": load.num_swap_preemptions}
+            self.assertGreater(preemptions.pop(mode), 0)
+            self.assertEqual(list(preemptions.values()), [0])
             recomputed = metric(server, 'quire_tokens_total{kind="recomputed"}')
             return alone, swapped, recomputed
 

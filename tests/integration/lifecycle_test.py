@@ -208,7 +208,8 @@ class MetricsTest(unittest.TestCase):
                          'quire_tokens_total{kind="generated"} 25',
                          'quire_requests_total{outcome="length"} 2',
                          'quire_requests{state="running"} 0',
-                         'quire_kv_blocks{state="used"} 0',
+                         'quire_kv_blocks{state="active",tier="device"} 0',
+                         'quire_kv_fragmentation_ratio 0',
                          "quire_ttft_seconds_count 2",
                          "quire_itl_seconds_count 23"):
                 self.assertRegex(text, "(?m)^" + re.escape(line) + "$")

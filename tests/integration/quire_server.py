@@ -173,6 +173,10 @@ def server_info(channel):
     return api_grpc.GenerationServiceStub(channel).GetServerInfo(api.GetServerInfoRequest())
 
 
+def get_load(channel):
+    return api_grpc.GenerationServiceStub(channel).GetLoad(api.GetLoadRequest())
+
+
 def wait_until_idle(channel, seconds=20):
     """Waits until no request is left and every block is free."""
     deadline = time.monotonic() + seconds

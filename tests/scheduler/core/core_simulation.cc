@@ -665,6 +665,18 @@ void CoreSimulation::CheckCounts() {
          "who lives waits, runs or is swapped");
   Expect(!plan_.has_value() || stats.num_free_blocks == num_free_planned_,
          "no block becomes free while the step that may touch it is unanswered");
+  Expect(
+      stats.num_free_blocks + stats.num_used_blocks + stats.num_pending_blocks == stats.num_blocks,
+      "every block is free, used or pending");
+  Expect(stats.num_free_cached_blocks <= stats.num_free_blocks &&
+             stats.num_held_blocks <= stats.num_used_blocks &&
+             stats.num_used_blocks - stats.num_held_blocks <= stats.num_leaving_blocks,
+         "a used block that no table holds is leaving");
+  Expect(stats.num_stored_tokens <= stats.num_table_tokens && stats.fragmentation() >= 0.0 &&
+             stats.fragmentation() < 1.0,
+         "held blocks hold tokens, shared ones once");
+  Expect(stats.num_shared_blocks > 0 || stats.num_stored_tokens == stats.num_table_tokens,
+         "without sharing a token is stored once");
 }
 
 RequestModel* CoreSimulation::AnyRequest() {

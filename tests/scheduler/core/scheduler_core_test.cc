@@ -208,7 +208,11 @@ TEST_F(SchedulerCoreTest, StatsTellWhereTheBlocksAre) {
   EXPECT_EQ(stats.num_blocks, 8);
   EXPECT_EQ(stats.num_used_blocks, 4 + 1);
   EXPECT_EQ(stats.num_free_blocks, 3);
-  EXPECT_EQ(stats.num_stored_tokens, 6 + 5 + 10);  // five are shared
+  EXPECT_EQ(stats.num_held_blocks, 4 + 1);
+  EXPECT_EQ(stats.num_shared_blocks, 2);
+  EXPECT_EQ(stats.num_stored_tokens, 6 + 10);  // five are shared
+  EXPECT_EQ(stats.num_table_tokens, 6 + 5 + 10);
+  EXPECT_DOUBLE_EQ(stats.fragmentation(), 4.0 / 20.0);
   EXPECT_EQ(stats.num_running_requests, 2);
   EXPECT_EQ(stats.num_running_sequences, 3);
   EXPECT_EQ(stats.num_prompt_tokens_computed, 16);

@@ -211,5 +211,48 @@ TEST(BlockPoolDeathTest, RefusesADoubleFreeOfAPendingBlock) {
   EXPECT_DEATH(pool.Free(1), "ref_count > 0");
 }
 
+TEST(BlockPoolTest, CountsBlocksWithMoreThanOneReference) {
+  BlockPool pool(5);
+  Allocate(pool, 3);
+  EXPECT_EQ(pool.num_shared_blocks(), 0);
+
+  pool.Touch(1);
+  pool.Touch(1);
+  pool.Touch(2);
+  EXPECT_EQ(pool.num_shared_blocks(), 2);
+
+  pool.Free(1);
+  EXPECT_EQ(pool.num_shared_blocks(), 2);
+  pool.Free(1);
+  EXPECT_EQ(pool.num_shared_blocks(), 1);
+  pool.Free(2);
+  pool.Free(2);
+  EXPECT_EQ(pool.num_shared_blocks(), 0);
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolTest, CountsCachedBlocksWhileTheyAreFree) {
+  BlockPool pool(5);
+  Allocate(pool, 3);
+  pool.MarkCached(1, true);
+  pool.MarkCached(2, true);
+  EXPECT_EQ(pool.num_free_cached_blocks(), 0);  // they are used
+
+  pool.Free(1);
+  pool.RaiseFence();
+  pool.Free(2);
+  EXPECT_EQ(pool.num_free_cached_blocks(), 1);  // the other is pending
+  pool.LowerFence();
+  EXPECT_EQ(pool.num_free_cached_blocks(), 2);
+  pool.CheckInvariants();
+
+  pool.Touch(1);
+  EXPECT_EQ(pool.num_free_cached_blocks(), 1);
+  pool.MarkCached(2, false);
+  pool.MarkCached(2, false);
+  EXPECT_EQ(pool.num_free_cached_blocks(), 0);
+  pool.CheckInvariants();
+}
+
 }  // namespace
 }  // namespace quire

@@ -513,5 +513,79 @@ TEST_F(SwapManagerTest, HostBlocksOfWhoEndsAreFree) {
   Check();
 }
 
+TEST_F(KvCacheManagerTest, CountsTokensOfTablesThatShareNothing) {
+  ASSERT_TRUE(manager_.Append(a_, 5).has_value());
+  ASSERT_TRUE(manager_.Append(b_, 4).has_value());
+
+  const std::vector<const BlockTable*> tables = {&a_, &b_};
+  const KvCacheManager::Occupancy occupancy = manager_.CountTokens(tables);
+
+  EXPECT_EQ(occupancy.num_held_blocks, 3);
+  EXPECT_EQ(occupancy.num_stored_tokens, 5 + 4);
+}
+
+// The last block of both is one and the same, with three tokens for one and two for the other.
+TEST_F(KvCacheManagerTest, CountsTokensOfASharedTailOnceAndAsTheLongestTableHasThem) {
+  ASSERT_TRUE(manager_.Append(a_, 7).has_value());
+  manager_.Fork(a_, 6, b_);
+  const std::vector<const BlockTable*> both = {&a_, &b_};
+  EXPECT_EQ(manager_.CountTokens(both).num_held_blocks, 2);
+  EXPECT_EQ(manager_.CountTokens(both).num_stored_tokens, 7);
+  Check(both);
+
+  manager_.Free(a_);
+
+  const std::vector<const BlockTable*> one = {&b_};
+  EXPECT_EQ(manager_.CountTokens(one).num_stored_tokens, 6);
+  Check(one);
+}
+
+// For the parent the block is full and not the last.
+TEST_F(KvCacheManagerTest, ATailThatIsFullForAnotherTableIsFull) {
+  ASSERT_TRUE(manager_.Append(a_, 8).has_value());
+  manager_.Fork(a_, 3, b_);
+
+  const std::vector<const BlockTable*> both = {&a_, &b_};
+  EXPECT_EQ(manager_.CountTokens(both).num_stored_tokens, 8);
+  Check(both);
+}
+
+TEST_F(KvCacheManagerTest, BlocksOnTheirWayToTheHostAreNotHeld) {
+  KvCacheManager manager(BlockPool(7), 4, 4);
+  HostTable host;
+  std::vector<SwappedBlock> orders;
+  ASSERT_TRUE(manager.Append(a_, 6).has_value());
+  manager.Fork(a_, 6, b_);
+  const SwapTables group[] = {{.table = &a_, .host_table = &host}};
+  ASSERT_TRUE(manager.SwapOut(group, 1, orders));
+
+  // The other table still has both of them, one copy reads them.
+  const std::vector<const BlockTable*> other = {&b_};
+  EXPECT_EQ(manager.CountTokens(other).num_held_blocks, 2);
+  EXPECT_EQ(manager.CountTokens(other).num_stored_tokens, 6);
+
+  manager.Free(b_);
+  EXPECT_EQ(manager.pool().num_used_blocks(), 2);
+  EXPECT_EQ(manager.CountTokens({}).num_held_blocks, 0);
+  EXPECT_EQ(manager.CountTokens({}).num_stored_tokens, 0);
+  manager.OnSwapsDone(1);
+  EXPECT_EQ(manager.pool().num_used_blocks(), 0);
+}
+
+TEST_F(KvCacheManagerTest, FreeBlocksThatCanBeFoundAreCounted) {
+  const BlockHash hashes[] = {{.low = 1, .high = 2}, {.low = 3, .high = 4}};
+  ASSERT_TRUE(manager_.Append(a_, 8).has_value());
+  manager_.Publish(a_, 0, hashes);
+  EXPECT_EQ(manager_.pool().num_free_cached_blocks(), 0);
+
+  manager_.Free(a_);
+  EXPECT_EQ(manager_.pool().num_free_cached_blocks(), 2);
+  Check({});
+
+  ASSERT_TRUE(manager_.Append(b_, 4 * 5).has_value());  // four others, and the last of the two
+  EXPECT_EQ(manager_.pool().num_free_cached_blocks(), 1);
+  Check({&b_});
+}
+
 }  // namespace
 }  // namespace quire

@@ -24,6 +24,8 @@ namespace quire {
 
 class FakeWorkerClient : public WorkerClient {
  public:
+  static constexpr int64_t kBlockBytes = 1000;
+
   FakeWorkerClient(Inbox* inbox, const StepLimits& limits) : inbox_(inbox), limits_(limits) {}
 
   // Answers every step at once, and begins a new epoch after every loss.
@@ -39,6 +41,7 @@ class FakeWorkerClient : public WorkerClient {
     ready.scheduler_incarnation = 1;
     ready.group_epoch = ++group_epoch_;
     ready.limits = limits_;
+    ready.block_bytes = kBlockBytes * static_cast<int64_t>(group_epoch_);  // each its own
     inbox_->Post(std::move(ready));
   }
 

@@ -428,5 +428,53 @@ TEST(SchedulerLoopThreadTest, ClientsGetTheirTokensWhileTheGroupDiesAgainAndAgai
   EXPECT_EQ(state.Get().num_open_requests, 0);
 }
 
+// Requests that do not all fit swap again and again; the blocks of the second group are twice
+// as large as those of the first.
+TEST(SchedulerLoopSwapTest, SwapBytesAreCountedWithTheBlocksOfEachGroup) {
+  StepLimits limits = kLimits;
+  limits.num_blocks = 11;
+  limits.num_host_blocks = 20;
+  Inbox inbox(100);
+  FakeWorkerClient client(&inbox, limits);
+  ServingState state;
+  LoopObserver observer;
+  SchedulerLoop loop({.core = {.preemption_mode = PreemptionMode::kSwap}},
+                     {.inbox = &inbox, .workers = &client, .state = &state, .observer = &observer});
+  for (uint64_t id = 1; id <= 8; ++id) {
+    ASSERT_TRUE(inbox
+                    .Add({.request = MakeRequest({.id = id, .prompt = 12, .max_tokens = 24},
+                                                 kLetterVocabSize),
+                          .output = {},
+                          .stream = std::make_shared<RecordingStream>()})
+                    .has_value());
+  }
+  const auto run_until_swapped_in = [&](int64_t num_blocks) {
+    for (int i = 0; i < 200 && state.Get().stats.num_blocks_swapped_in <= num_blocks; ++i) {
+      loop.Turn(absl::ZeroDuration());
+      if (client.unanswered().has_value()) {
+        client.Answer();
+      }
+    }
+    return state.Get();
+  };
+
+  client.BeginEpoch();
+  const ServingState::Snapshot first = run_until_swapped_in(0);
+  client.LoseGroup();
+  client.BeginEpoch();
+  const ServingState::Snapshot second = run_until_swapped_in(first.stats.num_blocks_swapped_in);
+
+  const int64_t bytes = FakeWorkerClient::kBlockBytes;
+  EXPECT_GT(first.stats.num_blocks_swapped_in, 0);
+  EXPECT_EQ(first.swap_bytes.out, bytes * first.stats.num_blocks_swapped_out);
+  EXPECT_EQ(first.swap_bytes.in, bytes * first.stats.num_blocks_swapped_in);
+  EXPECT_EQ(second.block_bytes, 2 * bytes);
+  EXPECT_GT(second.stats.num_blocks_swapped_in, first.stats.num_blocks_swapped_in);
+  EXPECT_EQ(second.swap_bytes.out - first.swap_bytes.out,
+            2 * bytes * (second.stats.num_blocks_swapped_out - first.stats.num_blocks_swapped_out));
+  EXPECT_EQ(second.swap_bytes.in - first.swap_bytes.in,
+            2 * bytes * (second.stats.num_blocks_swapped_in - first.stats.num_blocks_swapped_in));
+}
+
 }  // namespace
 }  // namespace quire

@@ -231,7 +231,8 @@ TEST_F(GenerationServiceTest, AFreshSeedIsReportedAndRepeatsTheAnswer) {
 TEST_F(GenerationServiceTest, BytesThatAreNoMessageAreAnsweredAsSuchByEveryMethod) {
   Run();
 
-  for (const char* method : {"Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo"}) {
+  for (const char* method :
+       {"Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo", "GetLoad"}) {
     const absl::Status status = CallRaw(method, "\xFF\xFF\xFF");
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << method << status;
     EXPECT_EQ(ReasonOf(status), "MALFORMED_PROTO") << method;
@@ -473,6 +474,25 @@ TEST_F(ServiceWithoutTokenizerTest, TokenIdsAreServedAndTextIsNot) {
   EXPECT_EQ(answer.Tokens(), Expected("hello", 4));
   EXPECT_EQ(ReasonOf(Generate(Prompt("hello", 4)).status), "NO_TOKENIZER");
   EXPECT_EQ(ReasonOf(FromGrpcStatus(stub_->Tokenize(&context, tokenize, &tokens))), "NO_TOKENIZER");
+}
+
+TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
+  Run();
+  Generate(Prompt("hello", 4));
+  grpc::ClientContext context;
+  v1::GetLoadResponse load;
+
+  ASSERT_TRUE(stub_->GetLoad(&context, {}, &load).ok());
+
+  EXPECT_TRUE(load.ready());
+  EXPECT_EQ(load.num_running_requests() + load.num_waiting_requests(), 0);
+  EXPECT_EQ(load.kv_blocks().num_blocks(), 63);
+  EXPECT_EQ(load.kv_blocks().num_free() + load.kv_blocks().num_cached() +
+                load.kv_blocks().num_active() + load.kv_blocks().num_pending(),
+            63);
+  EXPECT_EQ(load.kv_blocks().block_size_tokens(), 4);
+  EXPECT_EQ(load.kv_blocks().block_bytes(), FakeWorkerClient::kBlockBytes);
+  EXPECT_EQ(load.kv_blocks().num_stored_tokens(), 0);
 }
 
 }  // namespace
