@@ -60,6 +60,9 @@ class CoreSimulation {
   }
 
  private:
+  static constexpr int32_t kVocabSize = 97;
+  static constexpr uint64_t kIncarnation = 3;
+
   struct HandleOwner {
     RequestId id;
     int32_t sequence_index;

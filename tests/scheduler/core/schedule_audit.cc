@@ -8,17 +8,10 @@ namespace quire {
 namespace {
 
 // Tokens that a request can make the worker compute: all of its tokens, again after it has been
-// preempted once while it was not the oldest, and once more for a row that was not finite.
+// preempted once while it was not the first, and once more for a row that was not finite.
 int64_t WorkOf(const RequestModel& model) {
   const auto num_prompt = static_cast<int64_t>(model.request.prompt_token_ids.size());
   return 3 * model.request.group_size() * (num_prompt + model.request.max_tokens);
-}
-
-const RequestModel* OldestLive(const RequestModels& requests) {
-  auto oldest = std::find_if(requests.begin(), requests.end(), [](const auto& entry) {
-    return !entry.second.is_finished();
-  });
-  return oldest == requests.end() ? nullptr : &oldest->second;
 }
 
 }  // namespace
@@ -41,11 +34,12 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
     owners_[introduction.handle] = Owner{id, introduction.sequence_index};
     if (has_started_.insert(id).second) {
       started.insert(id);
+      start_numbers_.emplace(id, static_cast<int64_t>(start_numbers_.size()));
     }
   }
   std::string fault = CheckOrder(preempted, requests);
   if (fault.empty()) {
-    fault = CheckOldestComputes(plan, requests, stats);
+    fault = CheckFirstComputes(plan, requests, stats);
   }
   return fault.empty() ? CheckWatermark(started, stats) : fault;
 }
@@ -74,36 +68,61 @@ std::set<uint64_t> ScheduleAudit::TakeReleases(const std::vector<SequenceHandle>
   return preempted;
 }
 
+// Of two requests the one with the smaller rank is served first. Fair share knows it from their
+// start on only; within an epoch they start in the order of the ranks that they have.
+ScheduleAudit::Rank ScheduleAudit::RankOf(const Request& request) const {
+  const uint64_t id = request.id.value();
+  switch (config_.scheduling_policy) {
+    case SchedulingPolicyKind::kFcfs:
+      return {0, id};
+    case SchedulingPolicyKind::kPriority:
+      return {request.arrival + request.priority * config_.priority_ageing, id};
+    case SchedulingPolicyKind::kFairShare:
+      break;
+  }
+  const auto started = start_numbers_.find(id);
+  return {started == start_numbers_.end() ? kInfiniteFuture : started->second, id};
+}
+
+const RequestModel* ScheduleAudit::FirstLive(const RequestModels& requests) const {
+  const RequestModel* first = nullptr;
+  for (const auto& [id, model] : requests) {
+    if (!model.is_finished() &&
+        (first == nullptr || RankOf(model.request) < RankOf(first->request))) {
+      first = &model;
+    }
+  }
+  return first;
+}
+
 std::string ScheduleAudit::CheckOrder(const std::set<uint64_t>& preempted,
                                       const RequestModels& requests) const {
-  const std::set<uint64_t> running = Running();
-  if (!is_fcfs()) {
-    return "";
-  }
   for (uint64_t id : preempted) {
-    const bool is_newest = running.empty() || *running.rbegin() < id;
-    if (!is_newest && !requests.at(id).had_non_finite) {
-      return "preempted request " + std::to_string(id) + " is newer than all that run on";
+    for (uint64_t other : Running()) {
+      const bool is_behind = RankOf(requests.at(other).request) < RankOf(requests.at(id).request);
+      if (!is_behind && !requests.at(id).had_non_finite) {
+        return "preempted request " + std::to_string(id) + " is behind all that run on";
+      }
     }
   }
   return "";
 }
 
-std::string ScheduleAudit::CheckOldestComputes(const StepPlan& plan,
-                                               const RequestModels& requests,
-                                               const CoreStats& stats) const {
-  const RequestModel* oldest = OldestLive(requests);
-  // Blocks on their way to the host are waited for, and a row that was not finite waits for newer
-  // requests to give back theirs: OnApplied bounds both.
-  if (!is_fcfs() || oldest == nullptr || plan.slices.empty() || oldest->had_non_finite ||
-      stats.num_leaving_blocks > 0) {
+std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
+                                              const RequestModels& requests,
+                                              const CoreStats& stats) const {
+  const RequestModel* first = FirstLive(requests);
+  // Blocks on their way to the host are waited for, and a row that was not finite waits for others
+  // to give back theirs, as does who arrives with a better rank: OnApplied bounds all that.
+  if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || first == nullptr ||
+      plan.slices.empty() || first->had_non_finite || stats.num_leaving_blocks > 0) {
     return "";
   }
   const bool computes = std::any_of(
-      plan.slices.begin(), plan.slices.end(), [this, oldest](const SequenceSlice& slice) {
-        return owners_[slice.handle]->id == oldest->request.id.value();
+      plan.slices.begin(), plan.slices.end(), [this, first](const SequenceSlice& slice) {
+        return owners_[slice.handle]->id == first->request.id.value();
       });
-  return computes ? "" : "the oldest request computes in every step";
+  return computes ? "" : "the first request computes in every step";
 }
 
 std::string ScheduleAudit::CheckWatermark(const std::set<uint64_t>& started,
@@ -139,18 +158,19 @@ std::string ScheduleAudit::OnExecuted(const StepPlan& plan,
 }
 
 std::string ScheduleAudit::OnApplied(const RequestModels& requests) {
-  const RequestModel* oldest = OldestLive(requests);
-  if (oldest == nullptr || !is_fcfs()) {
-    oldest_id_.reset();
-  } else if (oldest_id_ != oldest->request.id.value()) {
-    oldest_id_ = oldest->request.id.value();
+  const RequestModel* first = FirstLive(requests);
+  const bool is_ranked = config_.scheduling_policy != SchedulingPolicyKind::kFairShare;
+  if (first == nullptr || !is_ranked) {
+    first_id_.reset();
+  } else if (first_id_ != first->request.id.value()) {
+    first_id_ = first->request.id.value();
     int64_t work = 0;
     for (const auto& [id, model] : requests) {
       work += model.is_finished() ? 0 : WorkOf(model);
     }
     num_steps_left_ = (1 + swap_delay_steps_) * (work + 16);
   } else if (--num_steps_left_ < 0) {
-    return "the oldest request ends in a bounded number of steps";
+    return "the first request ends in a bounded number of steps";
   }
   return "";
 }

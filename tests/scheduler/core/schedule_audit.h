@@ -1,9 +1,9 @@
 // ScheduleAudit follows the plans of one epoch and checks what neither the tokens nor the worker
 // can show: tokens are right whatever the order in which they are computed, and a block that is
 // shared across salts holds the right tokens too.
-//   - order: who is preempted is newer than everybody who runs on; the oldest request computes in
-//     every step (I14);
-//   - progress: while it is the oldest, a request ends within a number of steps that follows from
+//   - order: who is preempted is behind everybody who runs on; first come first served, the oldest
+//     request computes in every step (I14);
+//   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
 //   - watermark: where others run, who starts leaves the watermark's blocks free;
 //   - sharing: cached blocks come from a request of the same salt, and neither of them bypasses the
@@ -15,9 +15,11 @@
 #define QUIRE_TESTS_SCHEDULER_CORE_SCHEDULE_AUDIT_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/step/step_limits.h"
@@ -48,9 +50,11 @@ class ScheduleAudit {
   std::string OnApplied(const RequestModels& requests);
 
   // A row was not finite: its request is computed again and may wait for newer ones until they end.
-  void OnNonFinite() { oldest_id_.reset(); }
+  void OnNonFinite() { first_id_.reset(); }
 
  private:
+  using Rank = std::pair<int64_t, uint64_t>;
+
   struct Owner {
     uint64_t id = 0;
     int32_t sequence_index = 0;
@@ -59,22 +63,22 @@ class ScheduleAudit {
   std::set<uint64_t> TakeReleases(const std::vector<SequenceHandle>& releases,
                                   const RequestModels& requests);
   std::string CheckOrder(const std::set<uint64_t>& preempted, const RequestModels& requests) const;
-  std::string CheckOldestComputes(const StepPlan& plan,
-                                  const RequestModels& requests,
-                                  const CoreStats& stats) const;
+  std::string CheckFirstComputes(const StepPlan& plan,
+                                 const RequestModels& requests,
+                                 const CoreStats& stats) const;
+  Rank RankOf(const Request& request) const;
+  const RequestModel* FirstLive(const RequestModels& requests) const;
   std::string CheckWatermark(const std::set<uint64_t>& started, const CoreStats& stats) const;
   std::set<uint64_t> Running() const;
-
-  // Another policy orders requests by more than their age.
-  bool is_fcfs() const { return config_.scheduling_policy == SchedulingPolicyKind::kFcfs; }
 
   const CoreConfig config_;
   const StepLimits limits_;
   const int32_t swap_delay_steps_;
-  std::vector<std::optional<Owner>> owners_;  // by handle
-  std::set<uint64_t> has_started_;            // and was not preempted since
-  std::optional<uint64_t> oldest_id_;
-  int64_t num_steps_left_ = 0;  // of the oldest
+  std::vector<std::optional<Owner>> owners_;   // by handle
+  std::set<uint64_t> has_started_;             // and was not preempted since
+  std::map<uint64_t, int64_t> start_numbers_;  // of this epoch, by id
+  std::optional<uint64_t> first_id_;
+  int64_t num_steps_left_ = 0;  // of the first
 };
 
 }  // namespace quire

@@ -28,7 +28,7 @@ KvCacheWorld::Sizes SizesWith(int32_t sliding_window) {
 }
 constexpr int32_t kDepth = 9;
 
-using History = std::vector<uint8_t>;
+using History = std::vector<size_t>;  // of kOperations
 
 // The first block of both sequences holds the same, the others do not.
 std::vector<TokenId> TokensOf(const KvCacheWorld& world, size_t sequence, size_t num_tokens) {
@@ -55,7 +55,7 @@ bool ShareCached(KvCacheWorld& world, size_t sequence) {
 
 using Operation = bool (*)(KvCacheWorld& world);
 
-const Operation kOperations[] = {
+constexpr Operation kOperations[] = {
     [](KvCacheWorld& world) { return Append(world, 0, 1); },
     [](KvCacheWorld& world) { return Append(world, 1, 1); },
     [](KvCacheWorld& world) { return Append(world, 0, 3); },
@@ -116,9 +116,9 @@ class Explorer {
 
  private:
   std::string ExploreFrom(const History& history, std::vector<History>& next) {
-    for (uint8_t operation = 0; operation < std::size(kOperations); ++operation) {
+    for (size_t operation = 0; operation < std::size(kOperations); ++operation) {
       KvCacheWorld world(sizes_);
-      for (uint8_t earlier : history) {
+      for (size_t earlier : history) {
         kOperations[earlier](world);
       }
       if (!kOperations[operation](world)) {
@@ -129,7 +129,7 @@ class Explorer {
       longer.push_back(operation);
       if (const std::string fault = world.Check(); !fault.empty()) {
         std::string text = fault + ", after operations";
-        for (uint8_t each : longer) {
+        for (size_t each : longer) {
           text += ' ';
           text += std::to_string(each);
         }

@@ -12,13 +12,13 @@
 #ifndef QUIRE_TESTS_SCHEDULER_KV_CACHE_KV_CACHE_WORLD_H_
 #define QUIRE_TESTS_SCHEDULER_KV_CACHE_KV_CACHE_WORLD_H_
 
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "scheduler/kv_cache/kv_cache_manager.h"
@@ -40,23 +40,27 @@ class KvCacheWorld {
     int32_t salt = 0;
     std::vector<TokenId> token_ids;
 
-    friend auto operator<=>(const Contents&, const Contents&) = default;
+    // Not "= default": clang-tidy 14 sees a null pointer in the comparison with 0.
+    friend bool operator<(const Contents& a, const Contents& b) {
+      return std::tie(a.salt, a.token_ids) < std::tie(b.salt, b.token_ids);
+    }
   };
 
   explicit KvCacheWorld(const Sizes& sizes);
 
-  // An empty sequence begins with this salt. Takes a copy of a shared tail first.
-  bool Append(size_t sequence, int32_t salt, std::span<const TokenId> token_ids);
+  // Sequences are named by index. An empty one begins with this salt. Takes a copy of a shared tail
+  // first.
+  bool Append(size_t index, int32_t salt, std::span<const TokenId> token_ids);
   bool Fork(size_t parent, int32_t num_tokens, size_t child);
-  bool Free(size_t sequence);  // in either memory
-  bool SwapOut(std::span<const size_t> sequences);
-  bool SwapIn(std::span<const size_t> sequences);
+  bool Free(size_t index);  // in either memory
+  bool SwapOut(std::span<const size_t> indices);
+  bool SwapIn(std::span<const size_t> indices);
   bool SwapsDone(uint64_t step_id);
-  bool SlideWindow(size_t sequence);  // all its tokens are computed
-  bool Publish(size_t sequence);
-  bool Unpublish(size_t sequence);
+  bool SlideWindow(size_t index);  // all its tokens are computed
+  bool Publish(size_t index);
+  bool Unpublish(size_t index);
   // An empty sequence begins with what the cache has of these contents, but for the last token.
-  bool ShareCached(size_t sequence, const Contents& wanted);
+  bool ShareCached(size_t index, const Contents& wanted);
   bool StepPlanned();
   bool StepAnswered();
   bool WorkersLost();
@@ -64,9 +68,9 @@ class KvCacheWorld {
   // "" or what is wrong, after any operation.
   const std::string& Check();
 
-  const Contents& contents(size_t sequence) const { return sequences_[sequence].contents; }
-  bool is_empty(size_t sequence) const { return sequences_[sequence].contents.token_ids.empty(); }
-  bool is_swapped(size_t sequence) const { return !sequences_[sequence].host_table.empty(); }
+  const Contents& contents(size_t index) const { return sequences_[index].contents; }
+  bool is_empty(size_t index) const { return sequences_[index].contents.token_ids.empty(); }
+  bool is_swapped(size_t index) const { return !sequences_[index].host_table.empty(); }
   uint64_t num_steps() const { return step_id_; }
 
   // Everything that decides what can happen next.
@@ -88,17 +92,15 @@ class KvCacheWorld {
 
   KvCacheManager MakeManager() const;
   int32_t NumPassedBlocks(int32_t num_tokens) const;
-  std::vector<SwapTables> TablesOf(std::span<const size_t> sequences);
+  std::vector<SwapTables> TablesOf(std::span<const size_t> indices);
   std::vector<BlockHash> HashesOf(const Contents& contents, size_t num_blocks) const;
   Contents Beginning(const Contents& contents, size_t num_blocks) const;
   // A scheduler neither ends nor swaps again what moves in the step that it plans.
-  bool IsMoving(size_t sequence) const {
-    return sequences_[sequence].swapped_in_step == step_id_ + 1;
-  }
+  bool IsMoving(size_t index) const { return sequences_[index].swapped_in_step == step_id_ + 1; }
   // Whether nobody else holds a block that one of these has filled in part: such blocks are shared
   // inside a group, and a group moves as a whole.
   bool SharesPartlyFilledBlock(const Sequence& a, const Sequence& b) const;
-  bool IsWholeGroup(std::span<const size_t> sequences) const;
+  bool IsWholeGroup(std::span<const size_t> indices) const;
   PrefixMatch ModelMatch(const Contents& contents, size_t num_blocks) const;
   void HandOut(BlockId block_id);  // it holds something else from now on
   int32_t NumHolders(BlockId block_id) const;

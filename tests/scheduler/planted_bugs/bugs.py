@@ -64,8 +64,6 @@ BUGS = [
     Bug("found_after_it_was_handed_out", MANAGER,
         "    cache_.Erase(block_id);\n  }\n  return new_blocks;", "  }\n  return new_blocks;"),
     Bug("found_after_it_was_swapped_into", MANAGER, "    cache_.Erase(copy.block);\n", ""),
-    Bug("found_after_it_was_copied_into", MANAGER,
-        "  cache_.Erase(table.block_ids_.back());\n", ""),
     Bug("bad_rows_stay_in_the_cache", OUTPUT,
         "    state.epoch->kv_cache.Unpublish(sequence.table,\n"
         "                                    sequence.block_hashes);", "    "),

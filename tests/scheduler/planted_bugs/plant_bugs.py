@@ -28,7 +28,7 @@ FAILED = re.compile(r"FAILED seed=(\d+) after_hours=([\d.]+)")
 FINDERS = [
     ("oracle", r"the token follows from the true history|hypothes"),
     ("worker", r"the worker takes the plan"),
-    ("liveness", r"liveness|oldest request|whoever lives computes|Alarm clock"),
+    ("liveness", r"liveness|first request|whoever lives computes|Alarm clock"),
     ("audit", r"preempted request|watermark|may begin with"),
     ("model", r"not so:"),
     ("invariant", r"check failed|Assertion|pure virtual|terminate called"),

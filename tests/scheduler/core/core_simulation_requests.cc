@@ -1,0 +1,113 @@
+// What clients ask CoreSimulation for.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/scheduler/core/core_simulation.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+
+void CoreSimulation::AddRequest() {
+  Request request = MakeRequest({.id = next_id_,
+                                 .prompt = random_.Between(1, 2 * mean_prompt_),
+                                 .max_tokens = random_.Between(1, 2 * mean_output_),
+                                 .num_sequences = random_.Between(1, max_sequences_),
+                                 .min_tokens = random_.OneIn(4) ? random_.Below(6) : 0},
+                                num_words_);
+  request.sampling.seed = next_id_;
+  if (random_.OneIn(2)) {
+    BeginLikeAnother(&request);
+  }
+  request.cache_salt = random_.OneIn(4) ? "salt" : "";
+  if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs) {
+    request.priority = random_.Between(-3, 3);
+    request.tenant = std::string(1, static_cast<char>('a' + random_.Below(3)));
+    request.arrival = now_;
+  }
+  request.bypasses_prefix_cache = random_.OneIn(8);
+  if (random_.OneIn(3)) {
+    request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};
+  }
+  if (random_.OneIn(5)) {
+    AskForBeams(&request);
+  }
+  if (random_.OneIn(deadline_rate_)) {
+    request.deadline = now_ + random_.Between(-2, 60) * step_duration_;
+  }
+  if (!random_.OneIn(8)) {  // more would be refused than served
+    ShrinkToFit(&request);
+  }
+  const RequestModel model = ModelOf(request);
+  const AddOutcome expected = ExpectedOutcome(model);
+  const AddOutcome outcome = core_.AddRequest(request);
+  Trace(static_cast<uint64_t>(outcome));
+  Expect(outcome == expected, "a request is refused when a bound says so, and only then");
+  if (outcome == AddOutcome::kQueued) {
+    domains_.push_back({.salt = request.cache_salt, .is_bypassing = request.bypasses_prefix_cache});
+    requests_.emplace(next_id_++, model);
+  }
+}
+
+void CoreSimulation::AskForBeams(Request* request) {
+  const int32_t num_beams =
+      random_.Between(request->num_sequences, std::max(5, request->num_sequences));
+  request->beam_search = {.num_beams = num_beams,
+                          .length_penalty = 0.5 * random_.Between(-2, 4),
+                          .early_stopping = static_cast<EarlyStopping>(random_.Below(3))};
+  request->sampling.num_logprobs = num_beams + static_cast<int32_t>(request->stop_token_ids.size());
+}
+
+void CoreSimulation::ShrinkToFit(Request* request) const {
+  while (limits_known_ && !FitsPool(ModelOf(*request)) &&
+         (request->prompt_token_ids.size() > 1 || request->max_tokens > 1)) {
+    request->prompt_token_ids.resize((request->prompt_token_ids.size() + 1) / 2);
+    request->max_tokens = (request->max_tokens + 1) / 2;
+    request->num_sequences = (request->num_sequences + 1) / 2;
+    if (request->beam_search.has_value()) {
+      request->beam_search->num_beams = request->num_sequences;
+    }
+  }
+}
+
+RequestModel CoreSimulation::ModelOf(const Request& request) {
+  RequestModel model{.request = request};
+  model.sequences.resize(static_cast<size_t>(request.num_sequences),
+                         {.token_ids = request.prompt_token_ids});
+  return model;
+}
+
+AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
+  const auto num_prompt = static_cast<int32_t>(model.request.prompt_token_ids.size());
+  const CoreStats stats = core_.stats();
+  if (limits_known_ && num_prompt >= limits_.max_model_len) {
+    return AddOutcome::kTooLong;
+  }
+  if (limits_known_ && !FitsPool(model)) {
+    return AddOutcome::kNeverFits;
+  }
+  if (stats.num_waiting_requests >= config_.max_queued_requests) {
+    return AddOutcome::kQueueFull;
+  }
+  return stats.num_queued_tokens + num_prompt > config_.max_queued_tokens
+             ? AddOutcome::kQueueTokensFull
+             : AddOutcome::kQueued;
+}
+
+// The prompt begins as some other request's tokens, output included, and may end with them.
+void CoreSimulation::BeginLikeAnother(Request* request) {
+  if (requests_.empty()) {
+    return;
+  }
+  auto other = std::next(requests_.begin(), random_.Below(static_cast<int32_t>(requests_.size())));
+  const std::vector<TokenId>& tokens = other->second.sequences.front().token_ids;
+  std::vector<TokenId>& prompt = request->prompt_token_ids;
+  const auto num_shared = static_cast<size_t>(
+      random_.Between(1, static_cast<int32_t>(std::min(tokens.size(), prompt.size()))));
+  std::copy_n(tokens.begin(), num_shared, prompt.begin());
+  if (random_.OneIn(2)) {
+    prompt.resize(num_shared);
+  }
+}
+
+}  // namespace quire
