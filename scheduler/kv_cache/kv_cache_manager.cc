@@ -58,7 +58,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
     return std::nullopt;
   }
   if (!is_last_full) {  // a fork of fewer tokens may hold a block that was full, and has its name
-    cache_.Erase(table.block_ids_[num_blocks_before - 1]);
+    Unlist(table.block_ids_[num_blocks_before - 1]);
   }
   table.num_tokens_ += num_tokens;
   num_stored_tokens_ += num_tokens;

@@ -186,7 +186,11 @@ void CoreSimulation::Apply() {
   Expect(status.ok(), "the answer fits: " + status.ToString());
   Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
   for (const SequenceSlice& slice : plan_->slices) {
-    requests_.at(owner_of_handle_[slice.handle].id.value()).has_computed = true;
+    const HandleOwner owner = owner_of_handle_[slice.handle];
+    RequestModel& request = requests_.at(owner.id.value());
+    const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
+    // What a sequence computed that had ended meanwhile is dropped.
+    request.has_computed = request.has_computed || !request.sequences[index].is_finished;
   }
   plan_.reset();
   last_result_ = std::move(result);

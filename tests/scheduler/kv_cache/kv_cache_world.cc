@@ -389,6 +389,9 @@ PrefixMatch KvCacheWorld::ModelMatch(const Contents& contents, size_t num_blocks
     }
     ++match.num_held_blocks;
   }
+  // Behind a window all or none.
+  const bool are_all_held = match.num_held_blocks == match.num_blocks - match.num_passed_blocks;
+  match.num_held_blocks = sizes_.sliding_window == 0 || are_all_held ? match.num_held_blocks : 0;
   return match;
 }
 
