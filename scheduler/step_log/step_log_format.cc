@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "QUIRELOG";
 constexpr uint32_t kMaxVersionBytes = 256;
 constexpr size_t kFrameBytes = 16;
+constexpr size_t kChecksumBytes = 8;
 
 uint64_t Checksum(uint64_t previous, std::string_view payload) {
   FoldHash hash;
@@ -101,11 +102,11 @@ absl::Status StepLogReader::ReadHead() {
   if (!Read(kMagic.size() + 12, bytes_) || !bytes_.starts_with(kMagic)) {
     return NotALog("does not begin like one");
   }
-  std::string head = bytes_;
+  const std::string head = bytes_;
   ByteReader in(std::string_view(head).substr(kMagic.size()));
   const uint64_t layout = in.Fixed64();
   const uint32_t size = in.Fixed32();
-  if (size > kMaxVersionBytes || !Read(size, version_)) {
+  if (size > kMaxVersionBytes || !Read(size, version_) || !Read(kChecksumBytes, bytes_)) {
     return NotALog("its head is damaged");
   }
   if (layout != Layout()) {
@@ -113,12 +114,9 @@ absl::Status StepLogReader::ReadHead() {
                                 version_,
                                 ", whose records are laid out otherwise; replay it with that"));
   }
-  checksum_ = Checksum(0, head += version_);
-  std::string checksum;
-  if (!Read(sizeof(checksum_), checksum) || ByteReader(checksum).Fixed64() != checksum_) {
-    return NotALog("its head is damaged");
-  }
-  return absl::OkStatus();
+  checksum_ = Checksum(0, head + version_);
+  return ByteReader(bytes_).Fixed64() == checksum_ ? absl::OkStatus()
+                                                   : NotALog("its head is damaged");
 }
 
 absl::StatusOr<std::optional<StepLogRecord>> StepLogReader::Next() {

@@ -1,7 +1,7 @@
 // The format of a step log: a head, then records. All numbers are little-endian.
 //
 //   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes |
-//            checksum: u64
+//            checksum: u64, of all that
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
 //   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h)
 //

@@ -109,6 +109,16 @@ TEST(StepLogFormatTest, ABitThatIsFlippedAnywhereIsFound) {
   }
 }
 
+// A length that swallows all records must not make an empty log of them.
+TEST(StepLogFormatTest, AHeadThatIsDamagedIsFound) {
+  StepLogEncoder encoder;
+  std::string bytes(encoder.Head("1.2.3"));
+  bytes += std::string(100, 'x');
+  bytes[16] = 5 + 100;
+
+  EXPECT_EQ(Read(bytes).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(StepLogFormatTest, ARecordThatIsMissingOrOutOfPlaceIsFound) {
   std::vector<std::string> parts = Parts();
   std::string without = parts[0] + parts[1] + parts[3];
