@@ -64,7 +64,7 @@ struct SequenceIntroduction {
   // The blocks of the computed tokens; slices append. The null block where all tokens of a block
   // lie before the window of what is still to be computed: nobody reads them.
   std::vector<BlockId> block_ids;
-  int32_t sequence_index = 0;  // in its request: part of the random counter
+  int32_t sequence_index = 0;  // in its request: it draws as a lone sequence of seed + this
   SamplingParams sampling;
 
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;

@@ -98,6 +98,24 @@ class BestOfTest(unittest.TestCase):
             self.assertEqual(len(answer.finished), 2)
 
 
+class SeedTest(unittest.TestCase):
+
+    def test_sequence_i_is_a_lone_sequence_of_seed_plus_i(self):
+        with Server() as server, server.channel() as channel:
+            info = server_info(channel)
+
+            def ask(seed, n):
+                return generate(channel, api.GenerateRequest(
+                    token_ids=prompt_of(info, 20), sampling={"temperature": 1, "seed": seed}, n=n,
+                    stopping={"max_tokens": 12, "ignore_eos": True})).tokens
+
+            for seed in (7, 2**64 - 2):
+                together = ask(seed, n=4)
+                alone = {i: ask((seed + i) % 2**64, n=1)[0] for i in range(4)}
+                self.assertEqual(together, alone)
+                self.assertEqual(len(set(map(tuple, alone.values()))), 4)
+
+
 class PressureTest(unittest.TestCase):
 
     def answers_under_pressure(self, mode):

@@ -27,8 +27,7 @@ int32_t Sampler::CollectRows(const std::vector<ScheduledSlice>& slices) {
     const SequenceState& sequence = *slice.sequence;
     rows_.push_back({.params = &sequence.sampling,
                      .prompt_token_ids = sequence.prompt(),
-                     .output_token_ids = sequence.output(),
-                     .sequence_index = sequence.sequence_index});
+                     .output_token_ids = sequence.output()});
     handles_.push_back(slice.handle);
     max_top = std::max(max_top, sequence.sampling.num_logprobs);
   }

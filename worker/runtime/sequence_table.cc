@@ -31,8 +31,8 @@ void SequenceTable::Introduce(const SequenceIntroduction& introduction) {
   state.num_prompt_tokens = introduction.num_prompt_tokens;
   state.num_computed_tokens = introduction.num_computed_tokens;
   state.block_ids.assign(introduction.block_ids.begin(), introduction.block_ids.end());
-  state.sequence_index = introduction.sequence_index;
   state.sampling = introduction.sampling;
+  state.sampling.seed += static_cast<uint64_t>(introduction.sequence_index);
 }
 
 void SequenceTable::Release(SequenceHandle handle) {

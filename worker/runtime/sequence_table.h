@@ -25,8 +25,7 @@ struct SequenceState {
   int32_t num_prompt_tokens = 0;
   int32_t num_computed_tokens = 0;
   std::vector<BlockId> block_ids;
-  int32_t sequence_index = 0;
-  SamplingParams sampling;
+  SamplingParams sampling;  // seed: of this sequence
 
   int32_t num_known_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   std::span<const TokenId> prompt() const {
