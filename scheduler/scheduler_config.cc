@@ -86,8 +86,8 @@ ABSL_FLAG(
     step_log,
     "",
     "File for everything that scheduling depends on, for `quire replay`. It holds prompts and "
-    "output in plain token ids, and grows without bound. A file that is there is kept as "
-    "FILE.previous. Empty: none.");
+    "output in plain token ids and the key of the block hashes: keep it as secret as they are. It "
+    "grows without bound. A file that is there is kept as FILE.previous. Empty: none.");
 ABSL_FLAG(int32_t,
           shutdown_timeout,
           25,

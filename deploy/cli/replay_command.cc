@@ -19,7 +19,7 @@ constexpr char kUsage[] =
 
 Feeds FILE, written by quire serve --step-log FILE, to the scheduler core and compares every plan
 and all output with what the log says. Exit code 0: identical. 1: something differs, or FILE cannot
-be read. A step log holds prompts and output in plain token ids.
+be read. A step log holds prompts and output in plain token ids, and the key of the block hashes.
 )";
 
 void Print(const StepLogReader& log, const ReplayReport& report) {
