@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -210,6 +211,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   TokenBudget budget = budget_;
   int32_t num_blocks = 0;
+  std::map<BlockId, int32_t> num_forks;  // by the last block that they share
   for (const Turn turn : kTurns) {
     for (const Sequence& sequence : group.sequences()) {
       if (TurnOf(group, sequence) != turn || budget.is_spent()) {
@@ -219,8 +221,15 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
       // Who begins may take any of its blocks from the free list, if they are still cached there.
       num_blocks += turn == Turn::kBeginning
                         ? NumBlocksInStep(sequence.num_tokens(), num_tokens, epoch_.limits)
-                        : NumBlocksForSlice(sequence, num_tokens);
+                        : epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens);
+      if (NeedsOwnTail(sequence, num_tokens)) {
+        ++num_forks[sequence.table.block_ids().back()];
+      }
     }
+  }
+  for (const auto& [block_id, count] : num_forks) {
+    // Each takes a copy, but for the last one, if nobody else holds the block.
+    num_blocks += std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);
   }
   return num_blocks;
 }
@@ -230,10 +239,14 @@ int32_t StepPlanner::NumWatermarkBlocks() const {
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
 }
 
+bool StepPlanner::NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) const {
+  return num_tokens > 0 && !sequence.is_introduced() &&
+         epoch_.kv_cache.IsTailShared(sequence.table);
+}
+
 int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const {
-  const bool needs_tail =
-      num_tokens > 0 && !sequence.is_introduced() && epoch_.kv_cache.IsTailShared(sequence.table);
-  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens) + (needs_tail ? 1 : 0);
+  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens) +
+         (NeedsOwnTail(sequence, num_tokens) ? 1 : 0);
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {

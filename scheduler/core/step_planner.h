@@ -49,6 +49,8 @@ class StepPlanner {
   // Blocks that PlanSlices would take now.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomFor(SequenceGroup& group) const;
+  // It shares its last block and is about to write there.
+  bool NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumWatermarkBlocks() const;
 

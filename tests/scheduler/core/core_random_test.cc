@@ -22,7 +22,9 @@ struct FailedHistory {
   int32_t num_events;
 };
 constexpr FailedHistory kFailedHistories[] = {
-    {84, 3100},       // two groups that shared a block swapped it out in one step
+    {84, 3100},  // two groups that shared a block swapped it out in one step
+    {3'001'654,
+     400},            // beams that came back counted more copies of their last block than they take
     {200'186, 1100},  // a sequence of a group found free cached blocks instead of its group's
 };
 

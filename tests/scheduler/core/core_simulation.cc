@@ -312,7 +312,7 @@ void CoreSimulation::BeginEpoch() {
     limits_ = DrawLimits();
     limits_known_ = true;
   }
-  now_ += group_epoch_ == 0 ? 0 : random_.Between(0, 100) * 20 * kNanosPerMilli;
+  now_ += group_epoch_ == 0 ? 0 : random_.Between(0, 100) * (20 * kNanosPerMilli);
   const int32_t swap_delay_steps = random_.Below(4);
   worker_.emplace(limits_, swap_delay_steps);
   audit_.emplace(config_, limits_, swap_delay_steps);

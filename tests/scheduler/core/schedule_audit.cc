@@ -11,7 +11,7 @@ namespace {
 // preempted once while it was not the first, and once more for a row that was not finite.
 int64_t WorkOf(const RequestModel& model) {
   const auto num_prompt = static_cast<int64_t>(model.request.prompt_token_ids.size());
-  return 3 * model.request.group_size() * (num_prompt + model.request.max_tokens);
+  return int64_t{3} * model.request.group_size() * (num_prompt + model.request.max_tokens);
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ bool KvCacheWorld::Unpublish(size_t index) {
 
 bool KvCacheWorld::SlideWindow(size_t index) {
   Sequence& sequence = sequences_[index];
-  if (sizes_.sliding_window == 0 || is_empty(index) || is_swapped(index)) {
+  if (sizes_.sliding_window == 0 || is_empty(index) || is_swapped(index) || IsMoving(index)) {
     return false;
   }
   const auto num_tokens = static_cast<int32_t>(sequence.contents.token_ids.size());

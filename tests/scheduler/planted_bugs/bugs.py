@@ -93,6 +93,8 @@ BUGS = [
         "need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);",
         "need.num_tail_copies += 0 * count;"),
     # Planning.
+    Bug("forks_count_one_copy_too_many", PLANNER,
+        "std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);", "count;"),
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
         "    if (NumBlocksForSlice(sequence, budget.Take(sequence.gap())) >\n"
