@@ -56,9 +56,10 @@ ABSL_FLAG(int32_t,
 ABSL_FLAG(
     std::string,
     preemption_mode,
-    "recompute",
-    "What happens to the KV blocks of a preempted request: recompute (dropped, computed again) "
-    "or swap (to host memory and back; see --swap-space of the worker).");
+    "auto",
+    "What happens to the KV blocks of a preempted request: recompute (dropped, computed again), "
+    "swap (to host memory and back; see --swap-space of the worker), or auto (the request and the "
+    "way that cost least, by how long steps took).");
 ABSL_FLAG(std::string,
           scheduling_policy,
           "fcfs",
@@ -193,14 +194,11 @@ absl::Status SetListening(SchedulerConfig* config) {
 }
 
 absl::StatusOr<PreemptionMode> Preemption() {
-  const std::string mode = absl::GetFlag(FLAGS_preemption_mode);
-  if (mode == "recompute") {
-    return PreemptionMode::kRecompute;
+  const auto mode = ParsePreemptionMode(absl::GetFlag(FLAGS_preemption_mode));
+  if (!mode.has_value()) {
+    return FlagError("preemption-mode", "must be auto, recompute or swap");
   }
-  if (mode == "swap") {
-    return PreemptionMode::kSwap;
-  }
-  return FlagError("preemption-mode", "must be recompute or swap");
+  return *mode;
 }
 
 absl::Status SetPolicy(CoreConfig* core) {

@@ -43,7 +43,7 @@ GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model
   settings.kv_cache_dtype = config.kv_cache_dtype;
   settings.num_blocks_override = config.num_blocks_override;
   settings.max_model_len = config.max_model_len;
-  settings.wants_host_blocks = config.loop.core.preemption_mode == PreemptionMode::kSwap;
+  settings.wants_host_blocks = config.loop.core.preemption_mode != PreemptionMode::kRecompute;
   settings.max_sequences = config.max_sequences;
   settings.max_tokens_per_step = config.max_tokens_per_step;
   return settings;

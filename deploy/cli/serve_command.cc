@@ -66,7 +66,7 @@ lists all of them):
     --max-num-seqs N                sequences in one step
     --max-num-batched-tokens N      tokens in one step
     --block-size N                  tokens in one KV block
-    --preemption-mode recompute|swap   what becomes of the blocks of a preempted request
+    --preemption-mode auto|recompute|swap   what becomes of the blocks of a preempted request
     --scheduling-policy fcfs|priority|fair   whose turn it is
     --noenable_prefix_caching       requests share no blocks of equal beginnings
     --kv-cache-dtype auto|float32|bfloat16|float16|fp8|int8 (int8: a CPU)

@@ -5,6 +5,8 @@
 #define QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "common/base/clock.h"
 #include "common/base/sip_hash.h"
@@ -15,7 +17,11 @@ namespace quire {
 enum class PreemptionMode : uint8_t {
   kRecompute,  // it is dropped and computed again
   kSwap,       // its blocks go to host memory and come back; dropped when there is no room
+  kAuto,       // the cheaper of the two by what they were measured to take, for the cheapest group
 };
+
+// "recompute", "swap", "auto"; nothing for any other name.
+std::optional<PreemptionMode> ParsePreemptionMode(std::string_view name);
 
 // Who is served first: see scheduling_policy.h.
 enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };

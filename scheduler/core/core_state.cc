@@ -53,7 +53,8 @@ Epoch::Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step
                step_limits.block_size_tokens,
                step_limits.num_host_blocks,
                step_limits.sliding_window),
-      handles(step_limits.max_sequences) {}
+      handles(step_limits.max_sequences),
+      preemption_cost(step_limits.block_size_tokens) {}
 
 void UnansweredStep::Clear() {
   is_active = false;

@@ -21,6 +21,7 @@
 #include "scheduler/core/deadlines.h"
 #include "scheduler/core/handle_pool.h"
 #include "scheduler/core/output_event.h"
+#include "scheduler/core/preemption_cost.h"
 #include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
 #include "scheduler/core/waiting_queue.h"
@@ -39,6 +40,7 @@ struct Epoch {
   StepLimits limits;
   KvCacheManager kv_cache;
   HandlePool handles;
+  PreemptionCost preemption_cost;
 };
 
 // The plan that was handed out and not answered yet, as far as the answer needs it.
@@ -47,7 +49,9 @@ struct UnansweredStep {
     SequenceGroup* group;
     Sequence* sequence;
     SequenceHandle handle;
-    bool samples;  // reaches the last known token, so the answer has a row for it
+    int32_t num_tokens;
+    int32_t num_recomputed;  // of them: were computed before, and lost
+    bool samples;            // reaches the last known token, so the answer has a row for it
   };
 
   bool is_active = false;

@@ -123,6 +123,28 @@ void CountComputed(CoreStats& counters, const Sequence& sequence) {
   counters.num_recomputed_tokens += num_below(sequence.num_tokens_computed_ever());
 }
 
+// In floating point: what a worker reports may be anything.
+double MicrosOf(const StepTimings& timings) {
+  return static_cast<double>(timings.build_us) + static_cast<double>(timings.forward_us) +
+         static_cast<double>(timings.sample_us);
+}
+
+void LearnCosts(CoreState& state, const StepResult& result) {
+  if (state.config.preemption_mode != PreemptionMode::kAuto) {
+    return;
+  }
+  PreemptionCost::Step step = {.step_id = result.header.step_id,
+                               .swaps_done_step_id = result.swaps_done_step_id,
+                               .num_swap_outs = static_cast<int64_t>(state.step.swap_outs.size()),
+                               .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size()),
+                               .micros = MicrosOf(result.timings)};
+  for (const UnansweredStep::Slice& slice : state.step.slices) {
+    step.num_tokens += slice.num_tokens;
+    step.num_recomputed += slice.num_recomputed;
+  }
+  state.epoch->preemption_cost.ObserveStep(step);
+}
+
 }  // namespace
 
 absl::Status CheckResult(const CoreState& state, const StepResult& result) {
@@ -173,6 +195,7 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
 void ProcessResult(CoreState& state, const StepResult& result) {
   state.epoch->kv_cache.OnStepAnswered();
   state.epoch->kv_cache.OnSwapsDone(result.swaps_done_step_id);
+  LearnCosts(state, result);
   std::vector<SequenceGroup*> to_recompute;
   size_t next = 0;
   for (const UnansweredStep::Slice& slice : state.step.slices) {

@@ -1,14 +1,91 @@
 #include "scheduler/core/preemption.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace quire {
+
+namespace {
+
+// A group that was preempted so often is taken when there is no other.
+constexpr int32_t kEnoughPreemptions = 3;
+
+struct Footprint {
+  PreemptionCost::Work work;
+  int32_t num_exclusive_blocks = 0;
+};
+
+Footprint FootprintOf(const CoreState& state, const SequenceGroup& group) {
+  const KvCacheManager& kv_cache = state.epoch->kv_cache;
+  std::vector<const BlockTable*> tables;
+  int64_t num_tokens = 0;
+  for (const Sequence& sequence : group.sequences()) {
+    tables.push_back(&sequence.table);
+    num_tokens += sequence.num_computed_tokens();
+  }
+  const GroupBlocks blocks = kv_cache.CountBlocks(tables);
+  // What its sequences share is computed once.
+  num_tokens = std::min(num_tokens, int64_t{blocks.num_blocks} * kv_cache.block_size_tokens());
+  return {.work = {.num_tokens = num_tokens,
+                   .num_blocks = blocks.num_blocks,
+                   .is_in_slices = group.sequences().size() == 1},
+          .num_exclusive_blocks = blocks.num_exclusive};
+}
+
+PreemptionCost::Load LoadOf(const Epoch& epoch) {
+  return {.num_sequences = epoch.handles.num_in_use(),
+          .num_used_blocks = epoch.kv_cache.pool().num_used_blocks()};
+}
+
+// Of the groups behind group that the policy ranks like the last one: the one that frees most
+// blocks for what its preemption costs. Without any that frees blocks and was not preempted often,
+// the last one. REQUIRES: group is not the last.
+SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
+  const PreemptionCost& cost = state.epoch->preemption_cost;
+  const PreemptionCost::Load load = LoadOf(*state.epoch);
+  SequenceGroup* cheapest = state.running.back();
+  double most = 0;  // blocks for a microsecond
+  for (auto it = state.running.rbegin(); *it != &group; ++it) {
+    SequenceGroup& candidate = **it;
+    if (candidate.rank().value != state.running.back()->rank().value) {
+      break;
+    }
+    const Footprint footprint = FootprintOf(state, candidate);
+    if (footprint.work.num_tokens == 0 || candidate.num_preemptions() >= kEnoughPreemptions) {
+      continue;
+    }
+    const double micros = cost.Cheapest(footprint.work, load).micros +
+                          cost.OfIdleBlocks(footprint.num_exclusive_blocks, load);
+    const double blocks_by_micros = footprint.num_exclusive_blocks / std::max(1.0, micros);
+    if (blocks_by_micros > most) {
+      most = blocks_by_micros;
+      cheapest = &candidate;
+    }
+  }
+  return *cheapest;
+}
+
+bool IsToBeSwapped(const CoreState& state, const SequenceGroup& group) {
+  if (state.config.preemption_mode != PreemptionMode::kAuto) {
+    return state.config.preemption_mode == PreemptionMode::kSwap;
+  }
+  const Footprint footprint = FootprintOf(state, group);
+  return footprint.work.num_tokens > 0 &&
+         state.epoch->preemption_cost.Cheapest(footprint.work, LoadOf(*state.epoch)).is_swap;
+}
+
+}  // namespace
 
 void Preempt(CoreState& state, SequenceGroup& group) {
   ++state.counters.num_preemptions;
-  if (state.config.preemption_mode == PreemptionMode::kSwap && state.SwapOut(group)) {
+  group.CountPreemption();
+  const bool is_swapped = IsToBeSwapped(state, group) && state.SwapOut(group);
+  state.epoch->preemption_cost.CountPreemption(is_swapped);
+  if (is_swapped) {
     ++state.counters.num_swap_preemptions;
-    return;
+  } else {
+    state.ReturnToWaiting(group);
   }
-  state.ReturnToWaiting(group);
 }
 
 RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_blocks) {
@@ -21,7 +98,8 @@ RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_b
     if (is_enough_leaving || &last == &group) {
       return RoomOutcome::kNoRoom;
     }
-    Preempt(state, last);
+    const bool is_auto = state.config.preemption_mode == PreemptionMode::kAuto;
+    Preempt(state, is_auto ? CheapestBehind(state, group) : last);
     outcome = RoomOutcome::kPreempted;
   }
   return outcome;

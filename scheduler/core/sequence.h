@@ -114,6 +114,8 @@ class Sequence {
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
   // The most that were ever computed, before a recompute included.
   int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
+  // Some of its tokens were computed, are lost, and are not computed again yet.
+  bool is_recomputing() const { return num_computed_tokens_ < num_tokens_computed_ever_; }
   int32_t gap() const { return num_tokens() - num_computed_tokens_; }
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 

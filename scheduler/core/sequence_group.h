@@ -67,6 +67,10 @@ class SequenceGroup {
   // Whether it is no live beam now: nothing is computed for it.
   bool IsIdle(const Sequence& sequence) const;
 
+  // How often it was preempted.
+  int32_t num_preemptions() const { return num_preemptions_; }
+  void CountPreemption() { ++num_preemptions_; }
+
   // Prompt, then committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
@@ -77,6 +81,7 @@ class SequenceGroup {
   Request request_;
   std::optional<int64_t> rank_;
   std::vector<Sequence> sequences_;  // by sequence_index
+  int32_t num_preemptions_ = 0;
 };
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/math.h"
 #include "scheduler/core/preemption.h"
 #include "scheduler/core/prefix_sharing.h"
 
@@ -38,7 +39,11 @@ Turn TurnOf(const SequenceGroup& group, const Sequence& sequence) {
 }  // namespace
 
 StepPlanner::StepPlanner(CoreState& state)
-    : state_(state), epoch_(*state.epoch), budget_(state.epoch->limits.max_tokens_per_step) {
+    : state_(state),
+      epoch_(*state.epoch),
+      budget_(state.epoch->limits.max_tokens_per_step),
+      spare_(static_cast<int32_t>(
+          state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use()))) {
   QUIRE_CHECK(!state.step.is_active);
   plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
 }
@@ -53,10 +58,18 @@ std::optional<StepPlan> StepPlanner::Plan() {
 void StepPlanner::PreemptForNext() {
   SequenceGroup* next = state_.Next();
   while (next != nullptr && next->has_rank() && !state_.running.empty() &&
-         next->rank() < state_.running.back()->rank() && !WillHaveRoom(*next)) {
+         IsAhead(*next, *state_.running.back()) && !WillHaveRoom(*next)) {
     Preempt(state_, *state_.running.back());
     has_made_room_ = true;
   }
+}
+
+// Where the cheapest group is preempted, it may have arrived before others that run on. To take
+// their blocks for it would cost what choosing it saved.
+bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
+  return state_.config.preemption_mode == PreemptionMode::kAuto
+             ? waiting.rank().value < running.rank().value
+             : waiting.rank() < running.rank();
 }
 
 bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
@@ -101,7 +114,7 @@ void StepPlanner::PlanOthers() {
 }
 
 bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
-  const int32_t num_available = epoch_.kv_cache.num_free_blocks() - NumWatermarkBlocks();
+  const int32_t num_available = NumBlocksToGive() - NumWatermarkBlocks();
   if (group.num_live_sequences() > epoch_.handles.num_free() ||
       state_.NumBlocksToResume(group) > num_available) {
     return false;
@@ -158,7 +171,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
     }
   }
   const int32_t gap = sequence.gap();
-  const int32_t num_tokens = budget_.Take(gap);
+  const int32_t num_tokens = TakeTokens(group, sequence, budget_, spare_);
   if (!sequence.is_introduced()) {
     // Before the worker knows its table, which never changes then.
     if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
@@ -169,13 +182,19 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());
+  const int32_t num_lost = sequence.num_tokens_computed_ever() - sequence.num_computed_tokens();
   sequence.BeginSlice(num_tokens);
   SequenceSlice& slice = plan_.slices.emplace_back();
   slice.handle = sequence.handle();
   slice.num_tokens = num_tokens;
   slice.new_block_ids.assign(new_block_ids->begin(), new_block_ids->end());
   slice.forced_token_id = sequence.TakeForcedToken();
-  state_.step.slices.push_back({&group, &sequence, sequence.handle(), num_tokens == gap});
+  state_.step.slices.push_back({.group = &group,
+                                .sequence = &sequence,
+                                .handle = sequence.handle(),
+                                .num_tokens = num_tokens,
+                                .num_recomputed = std::clamp(num_lost, 0, num_tokens),
+                                .samples = num_tokens == gap});
   PublishBlocks(state_, group, sequence);
 }
 
@@ -210,6 +229,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
 
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   TokenBudget budget = budget_;
+  TokenBudget spare = spare_;
   int32_t num_blocks = 0;
   std::map<BlockId, int32_t> num_forks;  // by the last block that they share
   for (const Turn turn : kTurns) {
@@ -217,7 +237,7 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
       if (TurnOf(group, sequence) != turn || budget.is_spent()) {
         continue;
       }
-      const int32_t num_tokens = budget.Take(sequence.gap());
+      const int32_t num_tokens = TakeTokens(group, sequence, budget, spare);
       // Who begins may take any of its blocks from the free list, if they are still cached there.
       num_blocks += turn == Turn::kBeginning
                         ? NumBlocksInStep(sequence.num_tokens(), num_tokens, epoch_.limits)
@@ -234,6 +254,28 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   return num_blocks;
 }
 
+bool StepPlanner::IsRecomputedInSlices(const SequenceGroup& group) const {
+  const Sequence& sequence = group.sequences().front();
+  return state_.config.preemption_mode == PreemptionMode::kAuto && group.sequences().size() == 1 &&
+         sequence.is_recomputing();
+}
+
+int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
+                                const Sequence& sequence,
+                                TokenBudget& budget,
+                                TokenBudget& spare) const {
+  int32_t num_tokens = sequence.gap();
+  if (IsRecomputedInSlices(group)) {
+    const int32_t least = DivCeil(sequence.num_tokens_computed_ever(), kMaxRecomputeSteps);
+    num_tokens = std::min(num_tokens, std::max(least, spare.num_tokens_left()));
+  }
+  num_tokens = budget.Take(num_tokens);
+  if (sequence.gap() > 1) {
+    spare.Take(num_tokens);
+  }
+  return num_tokens;
+}
+
 int32_t StepPlanner::NumWatermarkBlocks() const {
   const double watermark = state_.config.watermark * (epoch_.limits.num_blocks - 1);
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
@@ -244,6 +286,18 @@ bool StepPlanner::NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) con
          epoch_.kv_cache.IsTailShared(sequence.table);
 }
 
+int32_t StepPlanner::NumBlocksToGive() const {
+  int32_t num_blocks = epoch_.kv_cache.num_free_blocks();
+  for (const SequenceGroup* group : state_.running) {
+    if (IsRecomputedInSlices(*group)) {
+      const Sequence& sequence = group->sequences().front();
+      num_blocks -=
+          epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - sequence.table.num_blocks();
+    }
+  }
+  return num_blocks;
+}
+
 int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const {
   return epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens) +
          (NeedsOwnTail(sequence, num_tokens) ? 1 : 0);
@@ -251,7 +305,7 @@ int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tok
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {
   return {.num_free_handles = epoch_.handles.num_free(),
-          .num_free_blocks = epoch_.kv_cache.num_free_blocks(),
+          .num_free_blocks = NumBlocksToGive(),
           .num_watermark_blocks = NumWatermarkBlocks(),
           .num_shared_blocks = NumSharedBlocks(state_, group)};
 }

@@ -34,6 +34,7 @@ class StepPlanner {
  private:
   // Groups behind the next one that does not run yet make room for it.
   void PreemptForNext();
+  bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
   // Once what is on its way has left.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
@@ -51,12 +52,23 @@ class StepPlanner {
   Room RoomFor(SequenceGroup& group) const;
   // It shares its last block and is about to write there.
   bool NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) const;
+  // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
+  // each begins with blocks that those before it compute, and would miss what they have not yet.
+  bool IsRecomputedInSlices(const SequenceGroup& group) const;
+  // How many tokens the sequence gets, taken from both budgets.
+  int32_t TakeTokens(const SequenceGroup& group,
+                     const Sequence& sequence,
+                     TokenBudget& budget,
+                     TokenBudget& spare) const;
   int32_t NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumWatermarkBlocks() const;
+  // Free blocks but for those that groups that are recomputed in slices have not taken yet.
+  int32_t NumBlocksToGive() const;
 
   CoreState& state_;
   Epoch& epoch_;
   TokenBudget budget_;
+  TokenBudget spare_;  // of the budget: makes the step hardly longer
   StepPlan plan_;
   bool may_admit_ = true;
   bool has_made_room_ = false;  // for the next group, which alone may start then

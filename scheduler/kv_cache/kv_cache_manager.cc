@@ -69,6 +69,30 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   return new_blocks;
 }
 
+GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group) const {
+  std::vector<BlockId> entries;
+  for (const BlockTable* table : group) {
+    entries.insert(entries.end(), table->block_ids_.begin(), table->block_ids_.end());
+  }
+  if (group.size() > 1) {
+    std::sort(entries.begin(), entries.end());
+  }
+  GroupBlocks blocks;
+  for (size_t i = 0; i < entries.size();) {
+    const size_t first = i;
+    while (i < entries.size() && entries[i] == entries[first]) {
+      ++i;
+    }
+    if (entries[first] == kNullBlockId) {
+      continue;  // the sliding window has passed it
+    }
+    ++blocks.num_blocks;
+    const bool is_exclusive = pool_.ref_count(entries[first]) == static_cast<int32_t>(i - first);
+    blocks.num_exclusive += is_exclusive ? 1 : 0;
+  }
+  return blocks;
+}
+
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
   int32_t num_found = 0;  // the last ones, without a gap

@@ -57,6 +57,12 @@ struct CopiedBlock {
   BlockId dst = kNullBlockId;
 };
 
+// What the tables of one group hold, a shared block once.
+struct GroupBlocks {
+  int32_t num_blocks = 0;
+  int32_t num_exclusive = 0;  // of them, held by nobody else: free when the group gives them back
+};
+
 // The beginning of a sequence as far as the cache has it.
 struct PrefixMatch {
   int32_t num_blocks = 0;
@@ -107,6 +113,8 @@ class KvCacheManager {
   // what the worker has to copy before it writes; nothing when the tail is not shared. REQUIRES: a
   // free block if it is.
   std::optional<CopiedBlock> MakeTailExclusive(BlockTable& table);
+
+  GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
   // How many blocks of a sequence with these hashes it need not compute: the most of which all are
   // in the cache that the token after them attends to. Without a sliding window those are all, from

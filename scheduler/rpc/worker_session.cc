@@ -91,7 +91,9 @@ absl::StatusOr<StepLimits> AgreeLimits(const v1::HandshakeResponse& response,
                               limits.num_blocks,
                               ", limit 2)"));
   }
-  limits.num_host_blocks = settings.wants_host_blocks ? response.num_host_blocks_max() : 0;
+  // As many as the pool has, as in the paper: who does not fit is computed again.
+  limits.num_host_blocks =
+      settings.wants_host_blocks ? std::min(response.num_host_blocks_max(), limits.num_blocks) : 0;
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
   limits.max_tokens_per_step = settings.max_tokens_per_step;

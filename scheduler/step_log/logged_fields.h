@@ -38,7 +38,7 @@
 
 namespace quire {
 
-QUIRE_LOGGED_ENUM(PreemptionMode, kSwap)
+QUIRE_LOGGED_ENUM(PreemptionMode, kAuto)
 QUIRE_LOGGED_ENUM(SchedulingPolicyKind, kFairShare)
 QUIRE_LOGGED_ENUM(EarlyStopping, kNever)
 QUIRE_LOGGED_ENUM(FinishReason, kNoCapacity)

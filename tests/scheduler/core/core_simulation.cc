@@ -22,13 +22,16 @@ SchedulingPolicyKind PolicyOf(uint64_t seed) {
   }
 }
 
+constexpr PreemptionMode kModes[] = {
+    PreemptionMode::kRecompute, PreemptionMode::kSwap, PreemptionMode::kAuto};
+
 CoreConfig DrawConfig(Random& random, uint64_t seed) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
           .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5),
           .scheduling_policy = PolicyOf(seed),
           .priority_ageing = kNanosPerSecond,
-          .preemption_mode = random.OneIn(2) ? PreemptionMode::kSwap : PreemptionMode::kRecompute,
+          .preemption_mode = kModes[random.Below(3)],
           .prefix_caching = random.OneIn(2),
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};
 }
@@ -46,6 +49,7 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       config_(DrawConfig(random_, seed)),
       core_(config_, log),
       step_duration_(random_.Between(5, 50) * kNanosPerMilli),
+      copy_duration_(step_duration_ * random_.Below(32) / 64),
       mean_prompt_(random_.Between(1, 20)),
       mean_output_(random_.Between(1, random_.OneIn(2) ? 10 : 60)),
       abort_rate_(random_.Between(10, 200)),
@@ -182,6 +186,10 @@ void CoreSimulation::Apply() {
   const Instant duration = DurationOf(*plan_);
   now_ += duration;
   time_in_steps_ += duration;
+  result.timings.forward_us = duration / kNanosPerMicro;
+  if (has_faults_ && random_.OneIn(100)) {  // a clock that is wrong
+    result.timings.forward_us = static_cast<int64_t>(random_.Next());
+  }
   absl::Status status = core_.ApplyStepResult(result);
   Expect(status.ok(), "the answer fits: " + status.ToString());
   Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
@@ -203,7 +211,8 @@ Instant CoreSimulation::DurationOf(const StepPlan& plan) const {
   for (const SequenceSlice& slice : plan.slices) {
     num_tokens += slice.num_tokens;
   }
-  return step_duration_ + num_tokens * (step_duration_ / 64);
+  const auto num_copies = static_cast<int64_t>(plan.swap_outs.size() + plan.swap_ins.size());
+  return step_duration_ + num_tokens * (step_duration_ / 64) + num_copies * copy_duration_;
 }
 
 StepResult CoreSimulation::AnswerWithFaults() {

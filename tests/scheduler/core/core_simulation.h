@@ -132,6 +132,7 @@ class CoreSimulation {
   bool has_faults_ = true;
 
   Instant step_duration_;  // of a step without tokens
+  Instant copy_duration_;  // of a block that is swapped
   // Drawn once: one event in so many is of this kind.
   int32_t mean_prompt_;
   int32_t mean_output_;

@@ -137,5 +137,53 @@ TEST_F(SwapPreemptionTest, ASwappedGroupComesBackWithWhatItHadComputed) {
   EXPECT_TRUE(Group(3).is_running());
 }
 
+// The same three groups; what nothing was measured of costs nothing.
+class CheapestPreemptionTest : public PreemptionTest {
+ protected:
+  CheapestPreemptionTest() { state_.config.preemption_mode = PreemptionMode::kAuto; }
+};
+
+TEST_F(CheapestPreemptionTest, TakesTheGroupThatFreesMostForItsCost) {
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kPreempted);
+
+  EXPECT_TRUE(Group(3).is_running()) << "the newest, which has one block";
+  EXPECT_FALSE(Group(2).is_running());
+  EXPECT_EQ(num_free(), 4);
+}
+
+TEST_F(CheapestPreemptionTest, NeverTakesFromAnOlderGroup) {
+  EXPECT_EQ(MakeRoom(state_, Group(2), 3), RoomOutcome::kNoRoom);
+
+  EXPECT_TRUE(Group(1).is_running());
+  EXPECT_FALSE(Group(3).is_running());
+}
+
+TEST_F(CheapestPreemptionTest, WhoWasPreemptedThreeTimesIsTheLastChoice) {
+  Group(2).CountPreemption();
+  Group(2).CountPreemption();
+  Group(2).CountPreemption();
+
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kPreempted);
+  EXPECT_TRUE(Group(2).is_running());
+  EXPECT_FALSE(Group(3).is_running());
+
+  EXPECT_EQ(MakeRoom(state_, Group(1), 3), RoomOutcome::kPreempted);
+  EXPECT_FALSE(Group(2).is_running());
+  EXPECT_EQ(Group(2).num_preemptions(), 4);
+}
+
+TEST_F(CheapestPreemptionTest, TakesTheNewestWhenAllWerePreemptedOften) {
+  for (uint64_t id : {2, 3}) {
+    for (int i = 0; i < 3; ++i) {
+      Group(id).CountPreemption();
+    }
+  }
+
+  EXPECT_EQ(MakeRoom(state_, Group(1), 2), RoomOutcome::kPreempted);
+
+  EXPECT_TRUE(Group(2).is_running());
+  EXPECT_FALSE(Group(3).is_running());
+}
+
 }  // namespace
 }  // namespace quire

@@ -20,6 +20,7 @@ ScheduleAudit::ScheduleAudit(const CoreConfig& config,
                              const StepLimits& limits,
                              int32_t swap_delay_steps)
     : config_(config),
+      is_cheapest_chosen_(config.preemption_mode == PreemptionMode::kAuto),
       limits_(limits),
       swap_delay_steps_(swap_delay_steps),
       owners_(static_cast<size_t>(limits.max_sequences)) {}
@@ -39,7 +40,7 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
   }
   std::string fault = CheckOrder(preempted, requests);
   if (fault.empty()) {
-    fault = CheckFirstComputes(plan, requests, stats);
+    fault = CheckFirstComputes(plan, started, requests, stats);
   }
   return fault.empty() ? CheckWatermark(started, stats) : fault;
 }
@@ -98,17 +99,28 @@ const RequestModel* ScheduleAudit::FirstLive(const RequestModels& requests) cons
 std::string ScheduleAudit::CheckOrder(const std::set<uint64_t>& preempted,
                                       const RequestModels& requests) const {
   for (uint64_t id : preempted) {
-    for (uint64_t other : Running()) {
-      const bool is_behind = RankOf(requests.at(other).request) < RankOf(requests.at(id).request);
-      if (!is_behind && !requests.at(id).had_non_finite) {
-        return "preempted request " + std::to_string(id) + " is behind all that run on";
-      }
+    if (!IsInOrder(id, requests) && !requests.at(id).had_non_finite) {
+      return "preempted request " + std::to_string(id) + " is behind those that run on";
     }
   }
   return "";
 }
 
+bool ScheduleAudit::IsInOrder(uint64_t preempted_id, const RequestModels& requests) const {
+  const Rank rank = RankOf(requests.at(preempted_id).request);
+  const std::set<uint64_t> running = Running();
+  size_t num_ahead = 0;
+  size_t num_alike = 0;  // behind, but the policy does not mind
+  for (uint64_t id : running) {
+    const Rank other = RankOf(requests.at(id).request);
+    num_ahead += other < rank ? 1 : 0;
+    num_alike += is_cheapest_chosen_ && rank < other && other.first == rank.first ? 1 : 0;
+  }
+  return running.empty() || (num_ahead > 0 && num_ahead + num_alike == running.size());
+}
+
 std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
+                                              const std::set<uint64_t>& started,
                                               const RequestModels& requests,
                                               const CoreStats& stats) const {
   const RequestModel* first = FirstLive(requests);
@@ -117,6 +129,10 @@ std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
   if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || first == nullptr ||
       plan.slices.empty() || first->had_non_finite || stats.num_leaving_blocks > 0) {
     return "";
+  }
+  // It was preempted for one that was older still, and waits for newer ones to end.
+  if (is_cheapest_chosen_ && has_started_.count(first->request.id.value()) == 0) {
+    return started.empty() ? "" : "nobody starts before the first request";
   }
   const bool computes = std::any_of(
       plan.slices.begin(), plan.slices.end(), [this, first](const SequenceSlice& slice) {

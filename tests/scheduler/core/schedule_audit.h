@@ -1,8 +1,9 @@
 // ScheduleAudit follows the plans of one epoch and checks what neither the tokens nor the worker
 // can show: tokens are right whatever the order in which they are computed, and a block that is
 // shared across salts holds the right tokens too.
-//   - order: who is preempted is behind everybody who runs on; first come first served, the oldest
-//     request computes in every step (I14);
+//   - order: who is preempted is behind everybody who runs on, or where the cheapest is chosen behind
+//     somebody and ranked like the others; first come first served, the oldest request computes in
+//     every step, or waits and nobody starts (I14);
 //   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
 //   - watermark: where others run, who starts leaves the watermark's blocks free;
@@ -63,7 +64,9 @@ class ScheduleAudit {
   std::set<uint64_t> TakeReleases(const std::vector<SequenceHandle>& releases,
                                   const RequestModels& requests);
   std::string CheckOrder(const std::set<uint64_t>& preempted, const RequestModels& requests) const;
+  bool IsInOrder(uint64_t preempted_id, const RequestModels& requests) const;
   std::string CheckFirstComputes(const StepPlan& plan,
+                                 const std::set<uint64_t>& started,
                                  const RequestModels& requests,
                                  const CoreStats& stats) const;
   Rank RankOf(const Request& request) const;
@@ -72,6 +75,7 @@ class ScheduleAudit {
   std::set<uint64_t> Running() const;
 
   const CoreConfig config_;
+  const bool is_cheapest_chosen_;
   const StepLimits limits_;
   const int32_t swap_delay_steps_;
   std::vector<std::optional<Owner>> owners_;   // by handle

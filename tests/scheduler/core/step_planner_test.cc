@@ -216,6 +216,67 @@ TEST_F(StepPlannerDeathTest, RefusesASecondPlan) {
   EXPECT_DEATH(Plan(), "is_active");
 }
 
+// A group of 12 tokens, computed and preempted, where the cheapest way is chosen.
+class SlicedRecomputeTest : public CoreFixture {
+ protected:
+  SlicedRecomputeTest() {
+    state_.config.preemption_mode = PreemptionMode::kAuto;
+    Add({.id = 1, .prompt = 12});
+    Step();
+    state_.ReturnToWaiting(*state_.Find(RequestId(1)));
+  }
+
+  void Learn(int64_t num_tokens, double micros) {
+    state_.epoch->preemption_cost.ObserveStep({.num_tokens = num_tokens, .micros = micros});
+  }
+};
+
+TEST_F(SlicedRecomputeTest, TakesASixteenthWhereNothingIsSpare) {
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(1));
+  EXPECT_EQ(plan->slices[0].num_tokens, 1);
+  EXPECT_FALSE(state_.step.slices[0].samples);
+}
+
+TEST_F(SlicedRecomputeTest, TakesWhatAStepHasToSpare) {
+  for (int i = 0; i < 100; ++i) {
+    Learn(1, 1000);
+    Learn(8, 1000);
+  }
+
+  EXPECT_EQ(Plan()->slices[0].num_tokens, 8);
+  Apply(Answer(5));
+  EXPECT_EQ(Plan()->slices[0].num_tokens, 13 - 8) << "the last slice ends with the new token";
+}
+
+TEST_F(SlicedRecomputeTest, BlocksThatItWillTakeAreNotGivenAway) {
+  Add({.id = 2, .prompt = 17});
+  ASSERT_THAT(Plan()->slices, SizeIs(1)) << "4 of 8 blocks are for group 1, group 2 needs 5";
+  Apply(Answer(5));
+
+  Add({.id = 3, .prompt = 1});
+
+  EXPECT_THAT(Plan()->slices, SizeIs(1)) << "nobody overtakes";
+}
+
+TEST_F(SlicedRecomputeTest, GroupsOfSeveralSequencesAreComputedAtOnce) {
+  state_.FinishGroup(*state_.Find(RequestId(1)), FinishReason::kAborted);
+  Add({.id = 2, .prompt = 9, .max_tokens = 3, .num_sequences = 2});
+  Step();
+  Step();
+  state_.ReturnToWaiting(*state_.Find(RequestId(2)));
+  BlockTable other;  // takes all blocks, so that the group does not find its own again
+  ASSERT_TRUE(state_.epoch->kv_cache.Append(other, 32).has_value());
+  state_.epoch->kv_cache.Free(other);
+
+  std::optional<StepPlan> plan = Plan();
+
+  ASSERT_THAT(plan->slices, SizeIs(2));
+  EXPECT_EQ(plan->slices[0].num_tokens, 11);
+  EXPECT_EQ(plan->introductions[1].num_computed_tokens, 8);
+}
+
 // Blocks of 4 tokens. Requests begin with the prompt of request 1, as far as they are long.
 class PrefixPlannerTest : public CoreFixture {
  protected:

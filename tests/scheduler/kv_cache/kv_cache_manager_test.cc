@@ -159,6 +159,24 @@ TEST_F(KvCacheManagerTest, StoredTokensAreThoseOfAllTables) {
   EXPECT_EQ(manager_.num_stored_tokens(), 3);
 }
 
+TEST_F(KvCacheManagerTest, BlocksOfAGroupAreCountedOnceAndThoseOfOthersAreNotItsOwn) {
+  BlockTable other;
+  ASSERT_TRUE(manager_.Append(a_, 12).has_value());
+  manager_.Fork(a_, 8, b_);
+  ASSERT_TRUE(manager_.Append(b_, 1).has_value());
+  manager_.Fork(a_, 4, other);
+
+  const BlockTable* group[] = {&a_, &b_};
+  const GroupBlocks both = manager_.CountBlocks(group);
+  const GroupBlocks alone = manager_.CountBlocks(std::span(group).first(1));
+
+  EXPECT_EQ(both.num_blocks, 4);
+  EXPECT_EQ(both.num_exclusive, 3) << "the first block is another group's, too";
+  EXPECT_EQ(alone.num_blocks, 3);
+  EXPECT_EQ(alone.num_exclusive, 1);
+  EXPECT_EQ(manager_.CountBlocks({}).num_blocks, 0);
+}
+
 using KvCacheManagerDeathTest = KvCacheManagerTest;
 
 TEST_F(KvCacheManagerDeathTest, RefusesToWriteIntoASharedBlock) {

@@ -120,6 +120,17 @@ TEST(AgreeLimitsTest, TheOverrideUsesFewerBlocksAndNeverMore) {
   EXPECT_EQ(AgreeLimits(GoodResponse(), settings)->num_blocks, 101);
 }
 
+TEST(AgreeLimitsTest, HostBlocksAreTakenWhenWantedAndNoMoreThanThePoolHas) {
+  GroupSettings settings = Settings();
+  v1::HandshakeResponse response = GoodResponse();
+  response.set_num_host_blocks_max(40);
+  EXPECT_EQ(AgreeLimits(response, settings)->num_host_blocks, 0);
+  settings.wants_host_blocks = true;
+  EXPECT_EQ(AgreeLimits(response, settings)->num_host_blocks, 40);
+  response.set_num_host_blocks_max(4000);
+  EXPECT_EQ(AgreeLimits(response, settings)->num_host_blocks, 101);
+}
+
 TEST(AgreeLimitsTest, AWorkerWithoutMemoryIsRefused) {
   v1::HandshakeResponse response = GoodResponse();
   response.set_num_blocks_max(1);

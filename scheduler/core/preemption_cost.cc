@@ -1,0 +1,116 @@
+#include "scheduler/core/preemption_cost.h"
+
+#include <algorithm>
+
+#include "common/base/math.h"
+
+namespace quire {
+namespace {
+
+constexpr double kKept = 15.0 / 16;        // of a moving ratio's sums when something is added
+constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way
+constexpr int64_t kLongPrompt = 512;       // tokens
+
+// An hour: a longer step is a clock that is wrong.
+constexpr double kMaxMicros = 3.6e9;
+
+}  // namespace
+
+void PreemptionCost::MovingRatio::Add(double amount, double micros) {
+  amount_ = kKept * amount_ + amount;
+  micros_ = kKept * micros_ + micros;
+}
+
+void PreemptionCost::ObserveStep(const Step& step) {
+  const double micros = std::clamp(step.micros, 0.0, kMaxMicros);
+  elapsed_ += micros;
+  if (step.num_swap_outs > 0) {
+    under_way_.push_back(
+        {.step_id = step.step_id, .num_blocks = step.num_swap_outs, .ordered_at = elapsed_});
+  }
+  for (; !under_way_.empty() && under_way_.front().step_id <= step.swaps_done_step_id;
+       under_way_.pop_front()) {
+    leave_.Add(static_cast<double>(under_way_.front().num_blocks),
+               elapsed_ - under_way_.front().ordered_at);
+  }
+  if (step.num_tokens == 0 || micros == 0) {
+    return;  // there is nothing to learn from a step of nothing, nor from a worker without a clock
+  }
+  const int64_t num_swapped = step.num_swap_outs + step.num_swap_ins;
+  if (num_swapped > 0) {
+    swap_.Add(static_cast<double>(num_swapped), micros - steps_.StepMicros(step.num_tokens));
+    return;
+  }
+  if (step.num_recomputed > 0) {
+    recompute_.Add(static_cast<double>(step.num_recomputed),
+                   micros - steps_.StepMicros(step.num_tokens - step.num_recomputed));
+  }
+  steps_.ObserveStep(step.num_tokens, micros);
+}
+
+void PreemptionCost::CountPreemption(bool is_swap) {
+  ++num_since_swap_;
+  ++num_since_recompute_;
+  (is_swap ? num_since_swap_ : num_since_recompute_) = 0;
+}
+
+PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load) const {
+  const double recompute = OfRecompute(work, load.num_sequences);
+  if (!swap_.is_known() || num_since_swap_ >= kTriesOtherAfter) {
+    return {.is_swap = true, .micros = recompute};
+  }
+  const double swap = OfSwap(work.num_blocks, load.num_sequences);
+  if (num_since_recompute_ >= kTriesOtherAfter) {
+    return {.is_swap = false, .micros = swap};
+  }
+  return {.is_swap = swap < recompute, .micros = std::min(swap, recompute)};
+}
+
+double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const {
+  // The groups that run take num_sequences / block size blocks a step, so half of the blocks are
+  // idle for num_blocks * block size / num_sequences steps. A sequence has num_used_blocks /
+  // num_sequences blocks.
+  const auto blocks = static_cast<double>(num_blocks);
+  const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
+  return num_idle_steps * OfIdleStep(load.num_sequences);
+}
+
+double PreemptionCost::OfIdleStep(int32_t num_sequences) const {
+  const double step = steps_.StepMicros(num_sequences);
+  const double twice = steps_.StepMicros(int64_t{2} * num_sequences);
+  // Where steps are as long as their tokens are many, the step is shorter without it.
+  return std::clamp(2 * step - twice, 0.0, step) / num_sequences;
+}
+
+double PreemptionCost::OfRecompute(const Work& work, int32_t num_sequences) const {
+  const int64_t least = DivCeil(work.num_tokens, work.is_in_slices ? kMaxRecomputeSteps : 1);
+  const int64_t slice =
+      std::min(work.num_tokens, std::max(steps_.SpareTokens(num_sequences), least));
+  const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
+  const double step = steps_.StepMicros(num_sequences);
+  const double by_curve = num_steps * (steps_.StepMicros(num_sequences + slice) - step);
+  // What was measured has in it what the curve does not know, such as prompts in the same steps,
+  // and clocks that are not exact. No token costs more than one of a long prompt.
+  double measured = 0;
+  if (recompute_.is_known()) {
+    const double longest = steps_.StepMicros(num_sequences + kLongPrompt) - step;
+    measured =
+        static_cast<double>(work.num_tokens) * std::min(recompute_.value(), longest / kLongPrompt);
+  }
+  return std::max({0.0, measured, by_curve}) + num_steps * OfIdleStep(num_sequences);
+}
+
+double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
+  const auto blocks = static_cast<double>(num_blocks);
+  const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
+  // Until the blocks have left, who needs one sits out: the one that preempts, and of the others
+  // one in so many steps as a block has tokens, as many as there are blocks to wait for.
+  const double step = std::max(1.0, steps_.StepMicros(num_sequences));
+  const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
+  const double num_others = std::min(
+      {blocks, static_cast<double>(num_sequences), num_sequences * num_steps / block_size_tokens_});
+  const double num_idle_steps = num_steps + num_others * num_steps / 2;
+  return there_and_back + num_idle_steps * OfIdleStep(num_sequences);
+}
+
+}  // namespace quire
