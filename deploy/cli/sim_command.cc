@@ -33,7 +33,8 @@ constexpr char kUsage[] =
        quire sim run [flags]     one simulation
 
 quire sim:
-    --figures A,B,...      default all: table1,fig2,fig12,fig13,fig15,fig16,fig17,fig18b,fig19
+    --figures A,B,...      default all: table1,fig2,fig12,fig13,fig15,fig16,fig17,fig18b,fig19,
+                           preemption (our own)
     --output-dir DIR       write CSV and SVG files there
     --seed N               of lengths and arrivals; default 1
     --trace-minutes X      the longest trace; default 60, as in the paper
@@ -51,6 +52,9 @@ quire sim run:
     --max-num-batched-tokens N   default 2560
     --max-model-len N      default 2048
     --enable-prefix-caching      paged only
+    --preemption-mode MODE       paged only: recompute (default) | swap | auto
+    --link-speed X               times the platform's link to the host; default 1
+    --layer-major                blocks in pieces by layer, as in the paper: what swapping costs
     --shared-prefix N      tokens put before every prompt; default 0
     --requests-csv FILE    write one line a request
 )";
@@ -151,6 +155,8 @@ struct RunOptions {
   std::string requests_csv;
   TraceOptions trace;
   double trace_minutes = 60;
+  std::string preemption_mode = "recompute";
+  double link_speed = 1;
   int32_t shared_prefix_tokens = 0;
 };
 
@@ -166,6 +172,15 @@ absl::Status CheckRun(RunOptions& o) {
       o.dataset != "translation") {
     return absl::InvalidArgumentError("--dataset: sharegpt, alpaca, chat or translation");
   }
+  const std::optional<PreemptionMode> mode = ParsePreemptionMode(o.preemption_mode);
+  if (!mode.has_value()) {
+    return absl::InvalidArgumentError("--preemption-mode: recompute, swap or auto");
+  }
+  o.config.preemption_mode = *mode;
+  if (!(o.link_speed >= 0.001 && o.link_speed <= 1000)) {
+    return absl::InvalidArgumentError("--link-speed: from 0.001 to 1000");
+  }
+  o.config.platform.gpu.host_rate *= o.link_speed;
   o.trace.duration_s = 60 * o.trace_minutes;
   if (!(o.trace.requests_per_second > 0 &&
         o.trace.requests_per_second * o.trace.duration_s <= kMaxRequests)) {
@@ -196,6 +211,9 @@ absl::StatusOr<RunOptions> ParseRun(const std::vector<std::string>& args) {
   flags.Int32("max-num-batched-tokens", [&](int32_t n) { o.config.max_tokens_per_step = n; });
   flags.Int32("max-model-len", [&](int32_t n) { o.config.max_model_len = n; });
   flags.Switch("enable-prefix-caching", [&] { o.config.prefix_caching = true; });
+  flags.Text("preemption-mode", [&](const std::string& v) { o.preemption_mode = v; });
+  flags.Double("link-speed", [&](double x) { o.link_speed = x; });
+  flags.Switch("layer-major", [&] { o.config.layout = BlockLayout::kLayerMajor; });
   flags.Int32("shared-prefix", [&](int32_t n) { o.shared_prefix_tokens = n; });
   QUIRE_RETURN_IF_ERROR(flags.Parse(args));
   QUIRE_RETURN_IF_ERROR(CheckRun(o));
@@ -248,6 +266,10 @@ void PrintResult(const RunOptions& options, const Trace& trace, const SimResult&
   std::printf("free or lost, %%              %.2f\n", 100 * result.mean_memory.external);
   std::printf("preemptions                  %lld\n",
               static_cast<long long>(result.num_preemptions));
+  std::printf("of them by swapping          %lld\n",
+              static_cast<long long>(result.num_swap_preemptions));
+  std::printf("tokens recomputed            %lld\n",
+              static_cast<long long>(result.num_recomputed_tokens));
 }
 
 absl::Status RunOne(const RunOptions& options) {

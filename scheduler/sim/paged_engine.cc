@@ -17,6 +17,7 @@ CoreConfig CoreConfigOf(const SimConfig& config) {
   core.max_queued_requests = std::numeric_limits<int32_t>::max();
   core.max_queued_tokens = std::numeric_limits<int64_t>::max();
   core.prefix_caching = config.prefix_caching;
+  core.preemption_mode = config.preemption_mode;
   return core;
 }
 
@@ -29,7 +30,8 @@ PagedEngine::PagedEngine(const SimConfig& config,
       shared_prefix_tokens_(shared_prefix_tokens),
       checks_invariants_(config.checks_invariants),
       core_(CoreConfigOf(config)),
-      known_(static_cast<size_t>(limits.max_sequences)) {
+      known_(static_cast<size_t>(limits.max_sequences)),
+      link_(config.platform, config.layout, limits) {
   core_.BeginEpoch(1, 1, limits);
 }
 
@@ -47,23 +49,23 @@ void PagedEngine::Arrive(const SimRequest& request, size_t index, Instant now) {
 
 bool PagedEngine::BeginStep(Instant now, EngineStep* step) {
   while (std::optional<StepPlan> plan = core_.PlanStep(now)) {
+    begin_ = now;
     step->work = Execute(*plan);
-    if (!plan->slices.empty()) {
+    step->begin = link_.Begin(*plan, now);
+    if (!plan->slices.empty() || step->begin > now) {
       step->memory = Memory();
       return true;
     }
     // Releases alone: a message, no step of the model.
-    QUIRE_CHECK(core_.ApplyStepResult(result_).ok());
+    Answer(now);
   }
   return false;
 }
 
 StepWork PagedEngine::Execute(const StepPlan& plan) {
-  QUIRE_CHECK(plan.swap_outs.empty() && plan.swap_ins.empty() && plan.copies.empty());
   result_ = {};
   result_.header = plan.header;
   result_.plan_digest = DigestOf(plan);
-  result_.swaps_done_step_id = plan.header.step_id;
   for (const SequenceIntroduction& introduction : plan.introductions) {
     known_[introduction.handle] = {
         .num_known_tokens = static_cast<int32_t>(introduction.token_ids.size()),
@@ -95,8 +97,21 @@ MemoryUse PagedEngine::Memory() const {
           .external = static_cast<double>(num_slots()) - held};
 }
 
-void PagedEngine::EndStep(std::vector<size_t>* finished) {
+void PagedEngine::Answer(Instant now) {
+  result_.swaps_done_step_id = link_.SwapsDone(result_.header.step_id, now);
+  result_.timings.forward_us = (now - begin_) / kNanosPerMicro;
   QUIRE_CHECK(core_.ApplyStepResult(result_).ok());
+}
+
+void PagedEngine::Report(SimResult* result) const {
+  const CoreStats stats = core_.stats();
+  result->num_preemptions = stats.num_preemptions;
+  result->num_swap_preemptions = stats.num_swap_preemptions;
+  result->num_recomputed_tokens = stats.num_recomputed_tokens;
+}
+
+void PagedEngine::EndStep(Instant now, std::vector<size_t>* finished) {
+  Answer(now);
   for (const OutputEvent& event : core_.TakeEvents()) {
     if (const auto* end = std::get_if<SequenceFinished>(&event)) {
       QUIRE_CHECK(end->reason == FinishReason::kLength);

@@ -15,6 +15,7 @@
 #include "common/step/step_result.h"
 #include "scheduler/core/scheduler_core.h"
 #include "scheduler/sim/simulation.h"
+#include "scheduler/sim/swap_link.h"
 
 namespace quire {
 
@@ -28,8 +29,8 @@ class PagedEngine : public Engine {
 
   void Arrive(const SimRequest& request, size_t index, Instant now) override;
   bool BeginStep(Instant now, EngineStep* step) override;
-  void EndStep(std::vector<size_t>* finished) override;
-  int64_t num_preemptions() const override { return core_.stats().num_preemptions; }
+  void EndStep(Instant now, std::vector<size_t>* finished) override;
+  void Report(SimResult* result) const override;
   int64_t num_free_slots() const override;
   int64_t num_slots() const override;
 
@@ -42,6 +43,8 @@ class PagedEngine : public Engine {
 
   // Executes the plan: fills result_, adds up the work.
   StepWork Execute(const StepPlan& plan);
+  // The step has ended.
+  void Answer(Instant now);
   MemoryUse Memory() const;
 
   StepLimits limits_;
@@ -49,7 +52,9 @@ class PagedEngine : public Engine {
   bool checks_invariants_;
   SchedulerCore core_;
   std::vector<Known> known_;  // by handle
-  StepResult result_;         // of the step that runs
+  SwapLink link_;
+  StepResult result_;  // of the step that runs
+  Instant begin_ = 0;  // when it was planned
 };
 
 }  // namespace quire

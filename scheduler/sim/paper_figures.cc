@@ -20,7 +20,8 @@ constexpr Entry kEntries[] = {{"table1", MakeTable1},
                               {"fig16", MakeFig16},
                               {"fig17", MakeFig17},
                               {"fig18b", MakeFig18},
-                              {"fig19", MakeFig19}};
+                              {"fig19", MakeFig19},
+                              {"preemption", MakePreemption}};
 
 }  // namespace
 

@@ -57,9 +57,9 @@ void ReservingEngine::AdmitWaiting() {
   }
 }
 
-bool ReservingEngine::BeginStep(Instant /*now*/, EngineStep* step) {
+bool ReservingEngine::BeginStep(Instant now, EngineStep* step) {
   AdmitWaiting();
-  *step = {};
+  *step = {.begin = now};
   step->work.num_sequences = static_cast<int32_t>(running_.size());
   step->memory.external = allocator_.num_slots();
   for (const Running& running : running_) {
@@ -76,7 +76,7 @@ bool ReservingEngine::BeginStep(Instant /*now*/, EngineStep* step) {
   return !running_.empty();
 }
 
-void ReservingEngine::EndStep(std::vector<size_t>* finished) {
+void ReservingEngine::EndStep(Instant /*now*/, std::vector<size_t>* finished) {
   for (Running& running : running_) {
     if (++running.num_output_tokens == running.request.output_tokens) {
       finished->push_back(running.index);

@@ -30,7 +30,7 @@ class ReservingEngine : public Engine {
 
   void Arrive(const SimRequest& request, size_t index, Instant now) override;
   bool BeginStep(Instant now, EngineStep* step) override;
-  void EndStep(std::vector<size_t>* finished) override;
+  void EndStep(Instant now, std::vector<size_t>* finished) override;
   int64_t num_free_slots() const override { return allocator_.num_free_slots(); }
   int64_t num_slots() const override { return allocator_.num_slots(); }
 

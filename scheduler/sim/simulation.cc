@@ -59,7 +59,9 @@ absl::Status Refuse(const std::string& message) { return absl::InvalidArgumentEr
 
 StepLimits LimitsOf(const SimConfig& config) {
   const int32_t num_blocks = config.platform.num_kv_slots() / config.block_size_tokens;
+  const bool swaps = config.preemption_mode != PreemptionMode::kRecompute;
   return {.num_blocks = num_blocks + 1,  // block 0 is the null block
+          .num_host_blocks = swaps ? num_blocks : 0,
           .block_size_tokens = config.block_size_tokens,
           .max_sequences = config.max_sequences,
           .max_tokens_per_step = config.max_tokens_per_step,
@@ -183,13 +185,13 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
       now = requests[num_arrived].arrival;
       continue;
     }
-    const double seconds = cost.StepSeconds(step.work);
+    const double seconds = step.work.num_sequences == 0 ? 0 : cost.StepSeconds(step.work);
     const Instant begin = now;
-    now += std::max<Instant>(1, std::llround(seconds * static_cast<double>(kNanosPerSecond)));
+    now = std::max<Instant>(now + 1, step.begin + std::llround(seconds * kNanosPerSecond));
     meter.Add(begin, now, step);
     ++result.num_steps;
     finished.clear();
-    engine->EndStep(&finished);
+    engine->EndStep(now, &finished);
     for (size_t index : finished) {
       QUIRE_CHECK(result.finished[index] == -1);  // a request ends once
       result.finished[index] = now;
@@ -208,7 +210,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
   result.mean_normalized_latency_s =
       requests.empty() ? 0 : latency_sum_s / static_cast<double>(requests.size());
   result.end = now;
-  result.num_preemptions = engine->num_preemptions();
+  engine->Report(&result);
   return result;
 }
 

@@ -17,7 +17,9 @@
 #include "absl/status/statusor.h"
 
 #include "common/base/clock.h"
+#include "scheduler/core/core_config.h"
 #include "scheduler/sim/cost_model.h"
+#include "scheduler/sim/swap_cost.h"
 #include "scheduler/sim/trace.h"
 
 namespace quire {
@@ -47,8 +49,11 @@ struct SimConfig {
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
-  bool prefix_caching = false;     // paged only
-  bool checks_invariants = false;  // after every step: slow
+  // These are of the paged policy. Host memory holds as many blocks as the pool.
+  bool prefix_caching = false;
+  PreemptionMode preemption_mode = PreemptionMode::kRecompute;
+  BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
+  bool checks_invariants = false;                 // after every step: slow
   // Stop as soon as the mean normalised latency is sure to be above this.
   double latency_limit_s = std::numeric_limits<double>::infinity();
 };
@@ -61,8 +66,22 @@ struct MemoryUse {
   double external = 0;  // everything else: free, or lost between chunks
 };
 
+struct SimResult {
+  std::vector<Instant> finished;         // by request; -1: stopped before
+  bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
+  double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
+  double mean_batch = 0;                 // requests in a step, over time, until the last arrival
+  MemoryUse mean_memory;                 // shares of the pool, the same way
+  Instant end = 0;                       // of the last step
+  int64_t num_steps = 0;
+  int64_t num_preemptions = 0;
+  int64_t num_swap_preemptions = 0;  // of them
+  int64_t num_recomputed_tokens = 0;
+};
+
 // What an engine plans for one step.
 struct EngineStep {
+  Instant begin = 0;  // of the work; until then swaps are handed over or waited for
   StepWork work;
   MemoryUse memory;  // while the step runs
 };
@@ -76,8 +95,8 @@ class Engine {
   // False: there is nothing to do.
   virtual bool BeginStep(Instant now, EngineStep* step) = 0;
   // Appends the indices of the requests that ended.
-  virtual void EndStep(std::vector<size_t>* finished) = 0;
-  virtual int64_t num_preemptions() const { return 0; }
+  virtual void EndStep(Instant now, std::vector<size_t>* finished) = 0;
+  virtual void Report(SimResult* /*result*/) const {}
   // Slots that nobody holds; the whole pool once all requests have ended.
   virtual int64_t num_free_slots() const = 0;
   virtual int64_t num_slots() const = 0;
@@ -85,17 +104,6 @@ class Engine {
 
 // REQUIRES: Validate(config, trace) is OK.
 std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace);
-
-struct SimResult {
-  std::vector<Instant> finished;         // by request; -1: stopped before
-  bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
-  double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
-  double mean_batch = 0;                 // requests in a step, over time, until the last arrival
-  MemoryUse mean_memory;                 // shares of the pool, the same way
-  Instant end = 0;                       // of the last step
-  int64_t num_steps = 0;
-  int64_t num_preemptions = 0;
-};
 
 // Every request fits the context and the pool; limits are positive and within what the core and the
 // wire agree on. Errors: kInvalidArgument.

@@ -14,11 +14,10 @@ constexpr double kSubmitSeconds = 3.8e-6;
 
 }  // namespace
 
-double SwapSeconds(const Platform& platform,
-                   BlockLayout layout,
-                   int32_t block_size_tokens,
-                   int32_t num_tokens) {
-  const int64_t num_blocks = DivCeil(num_tokens, block_size_tokens);
+CopyCost CostOfCopy(const Platform& platform,
+                    BlockLayout layout,
+                    int32_t block_size_tokens,
+                    int64_t num_blocks) {
   const int64_t pieces =
       layout == BlockLayout::kLayerMajor ? int64_t{2} * platform.model.num_layers : 1;
   const double submitted = static_cast<double>(num_blocks * pieces) * kSubmitSeconds;
@@ -26,7 +25,16 @@ double SwapSeconds(const Platform& platform,
   const double bytes =
       static_cast<double>(num_blocks * block_size_tokens * platform.model.kv_bytes_per_token()) /
       platform.num_gpus;
-  return 2 * std::max(submitted, bytes / platform.gpu.host_rate);
+  // The copy engine works while the host hands over: the slower of the two decides.
+  return {.submit_s = submitted, .total_s = std::max(submitted, bytes / platform.gpu.host_rate)};
+}
+
+double SwapSeconds(const Platform& platform,
+                   BlockLayout layout,
+                   int32_t block_size_tokens,
+                   int32_t num_tokens) {
+  const int64_t num_blocks = DivCeil(num_tokens, block_size_tokens);
+  return 2 * CostOfCopy(platform, layout, block_size_tokens, num_blocks).total_s;
 }
 
 double RecomputeSeconds(const Platform& platform, int32_t block_size_tokens, int32_t num_tokens) {

@@ -18,8 +18,18 @@ enum class BlockLayout : uint8_t {
   kBlockMajor,  // Quire: all layers of a block in one piece
 };
 
-// Out and in again, in seconds. Copies are issued by the host and run on the copy engine, which
-// overlap: the slower of the two decides.
+// Blocks on their way in one direction. Units: seconds.
+struct CopyCost {
+  double submit_s = 0;  // the host hands the copies over, one by one
+  double total_s = 0;   // until the last one is done; copying goes on beside handing over
+};
+
+CopyCost CostOfCopy(const Platform& platform,
+                    BlockLayout layout,
+                    int32_t block_size_tokens,
+                    int64_t num_blocks);
+
+// Out and in again, in seconds.
 double SwapSeconds(const Platform& platform,
                    BlockLayout layout,
                    int32_t block_size_tokens,

@@ -185,6 +185,50 @@ TEST(PagedSimulationTest, ASmallPoolPreemptsAndStillFinishesEverything) {
   EXPECT_GT(result->num_preemptions, 0);
 }
 
+TEST(PagedSimulationTest, WhoIsSwappedIsNotComputedAgain) {
+  SimConfig config = ConfigWithSlots(MemoryPolicy::kPaged, 100);
+  config.preemption_mode = PreemptionMode::kSwap;
+  absl::StatusOr<SimResult> swapped = RunSimulation(config, SmallTrace(1, 200));
+  config.preemption_mode = PreemptionMode::kRecompute;
+  absl::StatusOr<SimResult> recomputed = RunSimulation(config, SmallTrace(1, 200));
+
+  ASSERT_TRUE(swapped.ok() && recomputed.ok());
+  EXPECT_GT(swapped->num_preemptions, 0);
+  EXPECT_EQ(swapped->num_swap_preemptions, swapped->num_preemptions);
+  EXPECT_EQ(swapped->num_recomputed_tokens, 0);
+  EXPECT_EQ(recomputed->num_swap_preemptions, 0);
+  EXPECT_GT(recomputed->num_recomputed_tokens, 0);
+}
+
+TEST(PagedSimulationTest, ASlowLinkMakesSwappingSlow) {
+  SimConfig config = ConfigWithSlots(MemoryPolicy::kPaged, 100);
+  config.preemption_mode = PreemptionMode::kSwap;
+  absl::StatusOr<SimResult> fast = RunSimulation(config, SmallTrace(1, 200));
+  config.platform.gpu.host_rate /= 1000;
+  absl::StatusOr<SimResult> slow = RunSimulation(config, SmallTrace(1, 200));
+
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  EXPECT_GT(slow->mean_normalized_latency_s, 1.5 * fast->mean_normalized_latency_s);
+}
+
+// Where copies cost little it swaps, where they take seconds it recomputes, but for trying.
+TEST(PagedSimulationTest, AutoFollowsTheLink) {
+  SimConfig config = {.platform = *FindPlatform("a100-opt-13b")};
+  config.preemption_mode = PreemptionMode::kAuto;
+  const Trace trace = PoissonTrace(
+      {.lengths = ShareGptLike(), .requests_per_second = 3, .duration_s = 600, .seed = 1});
+  config.platform.gpu.host_rate *= 10;
+  absl::StatusOr<SimResult> fast = RunSimulation(config, trace);
+  config.platform.gpu.host_rate /= 10'000;
+  absl::StatusOr<SimResult> slow = RunSimulation(config, trace);
+
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  EXPECT_GT(fast->num_swap_preemptions, fast->num_preemptions * 9 / 10);
+  EXPECT_GT(slow->num_preemptions, 500);
+  EXPECT_GE(slow->num_swap_preemptions, 1);
+  EXPECT_LE(slow->num_swap_preemptions, 1 + slow->num_preemptions / 200);
+}
+
 TEST(PagedSimulationTest, ASharedPrefixIsComputedOnceAndStoredOnce) {
   SimConfig config = ConfigWithSlots(MemoryPolicy::kPaged, 200);
   Trace trace = SmallTrace(2, 100);
