@@ -165,7 +165,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
     // Blocks that it was to find may have gone to a sequence before it, or that one found more than
     // was counted on and left more of the budget to this one. It has its turn in the next step.
     TokenBudget budget = budget_;
-    if (NumBlocksForSlice(sequence, budget.Take(sequence.gap())) >
+    if (epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) >
         epoch_.kv_cache.num_free_blocks()) {
       return;
     }
@@ -296,11 +296,6 @@ int32_t StepPlanner::NumBlocksToGive() const {
     }
   }
   return num_blocks;
-}
-
-int32_t StepPlanner::NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const {
-  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens) +
-         (NeedsOwnTail(sequence, num_tokens) ? 1 : 0);
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {

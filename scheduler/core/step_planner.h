@@ -60,7 +60,6 @@ class StepPlanner {
                      const Sequence& sequence,
                      TokenBudget& budget,
                      TokenBudget& spare) const;
-  int32_t NumBlocksForSlice(const Sequence& sequence, int32_t num_tokens) const;
   int32_t NumWatermarkBlocks() const;
   // Free blocks but for those that groups that are recomputed in slices have not taken yet.
   int32_t NumBlocksToGive() const;

@@ -97,7 +97,7 @@ BUGS = [
         "std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);", "count;"),
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
-        "    if (NumBlocksForSlice(sequence, budget.Take(sequence.gap())) >\n"
+        "    if (epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) >\n"
         "        epoch_.kv_cache.num_free_blocks()) {", "    if (false) {"),
     Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
         "SequenceGroup& last = *state.running.back();",
