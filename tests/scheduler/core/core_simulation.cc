@@ -59,7 +59,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       add_rate_(random_.Between(3, random_.OneIn(4) ? 60 : 12)),
       num_words_(random_.OneIn(3) ? random_.Between(1, 3) : kVocabSize),
       max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1),
-      sliding_window_(DrawSlidingWindow(seed)) {}
+      sliding_window_(DrawSlidingWindow(seed)),
+      is_tight_(seed % 8 == 5) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -338,14 +339,20 @@ void CoreSimulation::BeginEpoch() {
 
 StepLimits CoreSimulation::DrawLimits() {
   const int32_t max_blocks = random_.OneIn(8) ? 400 : 64;
-  return {.num_blocks = random_.Between(2, random_.OneIn(2) ? 12 : max_blocks),
-          .num_host_blocks = random_.OneIn(3) ? random_.Below(5) : random_.Between(5, 80),
-          .block_size_tokens = 1 << random_.Below(4),
-          .max_sequences = random_.Between(1, random_.OneIn(3) ? 24 : 8),
-          .max_tokens_per_step = random_.Between(1, random_.OneIn(3) ? 8 : 40),
-          .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
-          .vocab_size = kVocabSize,
-          .sliding_window = sliding_window_};
+  StepLimits limits = {
+      .num_blocks = random_.Between(2, random_.OneIn(2) ? 12 : max_blocks),
+      .num_host_blocks = random_.OneIn(3) ? random_.Below(5) : random_.Between(5, 80),
+      .block_size_tokens = 1 << random_.Below(4),
+      .max_sequences = random_.Between(1, random_.OneIn(3) ? 24 : 8),
+      .max_tokens_per_step = random_.Between(1, random_.OneIn(3) ? 8 : 40),
+      .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
+      .vocab_size = kVocabSize,
+      .sliding_window = sliding_window_};
+  if (is_tight_) {
+    limits.num_blocks = 2 + limits.num_blocks % 6;
+    limits.num_host_blocks += 8;
+  }
+  return limits;
 }
 
 RequestModel* CoreSimulation::AnyRequest() {

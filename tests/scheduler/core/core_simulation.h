@@ -144,6 +144,7 @@ class CoreSimulation {
   int32_t num_words_;       // distinct tokens of prompts
   int32_t max_sequences_;   // of a request
   int32_t sliding_window_;  // the model's: every epoch has it
+  bool is_tight_;           // one request may need every block that there is
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

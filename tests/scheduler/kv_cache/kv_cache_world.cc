@@ -269,7 +269,7 @@ bool KvCacheWorld::ShareCached(size_t index, const Contents& wanted) {
   Expect(match.num_blocks == expected.num_blocks, "finds what is listed");
   Expect(match.num_held_blocks == expected.num_held_blocks, "counts what is held");
   if (match.num_blocks == 0 || !fault_.empty()) {
-    return false;
+    return !fault_.empty();  // a fault is no operation that is not allowed
   }
   const auto num_found = static_cast<size_t>(match.num_blocks);
   manager_.ShareCached(std::span(hashes).first(num_found), sequences_[index].table);

@@ -94,9 +94,9 @@ class Build:
         return program
 
 
-def soak(program, hours):
+def soak(program, *arguments):
     """None when nothing was found, else (finder, what, hours, seed)."""
-    run = subprocess.run([str(program), "--hours", str(hours)], capture_output=True, text=True,
+    run = subprocess.run([str(program), *arguments], capture_output=True, text=True,
                          errors="replace")
     if run.returncode == 0:
         return None
@@ -136,7 +136,7 @@ def main():
     program = build.folder / "bin/core_soak"
     if not program.is_file():
         fail(f"no {program}: build core_soak first")
-    clean = soak(program, args.clean_hours)
+    clean = soak(program, "--hours", str(args.clean_hours))
     if clean is not None:
         fail(f"without any bug core_soak fails: {clean}")
     print(f"{'without any bug':42} passes {args.clean_hours:g} hours", flush=True)
@@ -146,7 +146,9 @@ def main():
     for bug in to_plant:
         with tempfile.TemporaryDirectory() as folder:
             scratch = pathlib.Path(folder)
-            result = soak(build.link(build.compile(bug, scratch), scratch), args.hours)
+            mutant = build.link(build.compile(bug, scratch), scratch)
+            result = soak(mutant, "--seed", str(bug.seed)) if bug.seed else None
+            result = result or soak(mutant, "--hours", str(args.hours))
         if result is None:
             print(f"{bug.name:42} NOT FOUND in {args.hours:g} hours", flush=True)
             continue
