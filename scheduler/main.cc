@@ -50,9 +50,12 @@ int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
     server.Poll();
     if (!said_ready && server.is_ready()) {
       said_ready = true;
-      std::printf("quire_scheduler: ready grpc=%s http=%s\n",
+      const std::string admin = server.admin_address();
+      std::printf("quire_scheduler: ready grpc=%s http=%s%s%s\n",
                   server.grpc_address().c_str(),
-                  server.http_address().c_str());
+                  server.http_address().c_str(),
+                  admin.empty() ? "" : " admin=",
+                  admin.c_str());
       std::fflush(stdout);
     }
   }
@@ -75,7 +78,9 @@ int main(int argc, char** argv) {
   const auto server =
       ValueOrExit(quire::SchedulerServer::Start(config, &model), "quire_scheduler: ", EXIT_FAILURE);
   quire::LogInfo("scheduler listens",
-                 {{"grpc", server->grpc_address()}, {"http", server->http_address()}});
+                 {{"grpc", server->grpc_address()},
+                  {"http", server->http_address()},
+                  {"admin", server->admin_address()}});
   const int signal = RunUntilSignal(*server, signals);
   quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
   server->Shutdown(config.shutdown_timeout);

@@ -32,6 +32,12 @@ ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on, for gRPC and HT
 ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
 ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
 ABSL_FLAG(
+    std::string,
+    admin_address,
+    "",
+    "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
+    "takes any free one. Empty: nowhere.");
+ABSL_FLAG(
     bool,
     allow_insecure_bind,
     false,
@@ -73,6 +79,10 @@ ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
           "Requests begin with KV blocks that others of the same salt have computed.");
+ABSL_FLAG(double,
+          max_pinned_share,
+          0.5,
+          "Most of the KV cache that pinned prefixes may take, a fraction in [0, 0.9].");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
@@ -101,6 +111,7 @@ constexpr int32_t kMaxPort = 65535;
 constexpr int32_t kMaxSequences = 65536;
 constexpr int32_t kMaxTokensPerStep = 1 << 20;
 constexpr int32_t kMaxBlockSize = 1024;
+constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
 constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
@@ -193,6 +204,24 @@ absl::Status SetListening(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
+absl::Status SetAdmin(SchedulerConfig* config) {
+  const std::string text = absl::GetFlag(FLAGS_admin_address);
+  if (text.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Address> address = ParseAddress(text);
+  if (!address.ok()) {
+    return FlagError("admin-address", ToStd(address.status().message()));
+  }
+  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError("admin-address",
+                     "other machines can reach it, and who reaches it is trusted; "
+                     "give --allow-insecure-bind if the network is isolated");
+  }
+  config->admin = *address;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PreemptionMode> Preemption() {
   const auto mode = ParsePreemptionMode(absl::GetFlag(FLAGS_preemption_mode));
   if (!mode.has_value()) {
@@ -226,6 +255,11 @@ absl::Status SetLimits(SchedulerConfig* config) {
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
+  config->loop.core.max_pinned_share = absl::GetFlag(FLAGS_max_pinned_share);
+  if (!(config->loop.core.max_pinned_share >= 0.0 &&
+        config->loop.core.max_pinned_share <= kMaxPinnedShare)) {
+    return FlagError("max-pinned-share", "must be in [0, 0.9]");
+  }
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));
   QUIRE_RETURN_IF_ERROR(
@@ -251,6 +285,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_ASSIGN_OR_RETURN(config.worker, WorkerAddress());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
   QUIRE_RETURN_IF_ERROR(SetListening(&config));
+  QUIRE_RETURN_IF_ERROR(SetAdmin(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);

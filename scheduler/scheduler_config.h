@@ -24,8 +24,9 @@ struct SchedulerConfig {
   ServedModelSource model;
   Address worker;
   std::string host = "127.0.0.1";
-  int32_t port = 50051;      // gRPC; 0: a free one
-  int32_t http_port = 8000;  // 0: a free one
+  int32_t port = 50051;          // gRPC; 0: a free one
+  int32_t http_port = 8000;      // 0: a free one
+  std::optional<Address> admin;  // none: no admin calls; port 0: a free one
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2048;
   int32_t block_size_tokens = 16;

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
   }
   std::unique_ptr<SchedulerServer> server(new SchedulerServer(config, model, std::move(step_log)));
   QUIRE_RETURN_IF_ERROR(server->StartGrpc());
+  QUIRE_RETURN_IF_ERROR(server->StartAdmin());
   QUIRE_RETURN_IF_ERROR(server->StartHttp());
   server->UpdateHealth();
   return server;
@@ -103,6 +104,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                 .outbox_limits = {},
                 .has_priorities =
                     config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority}),
+      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_}),
       step_log_(std::move(step_log)),
       workers_(
           std::make_unique<GrpcWorkerClient>(config.worker, SettingsOf(config, *model), &inbox_)),
@@ -140,6 +142,24 @@ absl::Status SchedulerServer::StartGrpc() {
   return absl::OkStatus();
 }
 
+absl::Status SchedulerServer::StartAdmin() {
+  if (!config_.admin.has_value()) {
+    return absl::OkStatus();
+  }
+  grpc::ServerBuilder builder;
+  ConfigurePublicServer(builder);
+  builder.AddListeningPort(
+      config_.admin->ToString(), grpc::InsecureServerCredentials(), &admin_port_);
+  builder.RegisterService(&admin_service_);
+  admin_server_ = builder.BuildAndStart();
+  if (admin_server_ == nullptr || admin_port_ == 0) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "GRPC_BIND",
+                 absl::StrCat("admin: cannot listen on ", config_.admin->ToString()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SchedulerServer::StartHttp() {
   const std::string metrics_type = "text/plain; version=0.0.4; charset=utf-8";
   std::vector<HttpPage> pages;
@@ -159,6 +179,13 @@ absl::Status SchedulerServer::StartHttp() {
 std::string SchedulerServer::grpc_address() const { return HostPort(config_.host, grpc_port_); }
 
 std::string SchedulerServer::http_address() const { return HostPort(config_.host, http_->port()); }
+
+std::string SchedulerServer::admin_address() const {
+  if (admin_server_ == nullptr || config_.admin->is_unix()) {
+    return admin_server_ == nullptr ? "" : config_.admin->ToString();
+  }
+  return HostPort(config_.admin->host, admin_port_);
+}
 
 bool SchedulerServer::IsLive() const {
   const Instant last_turn = state_.Get().last_turn;
@@ -238,6 +265,9 @@ void SchedulerServer::Shutdown(absl::Duration timeout) {
       Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end")});
   if (grpc_server_ != nullptr) {
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
+  }
+  if (admin_server_ != nullptr) {
+    admin_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
   }
   http_.reset();
   inbox_.Post(Stop{});

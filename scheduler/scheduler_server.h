@@ -1,6 +1,7 @@
 // SchedulerServer is the whole scheduler process but for its command line: it builds the parts,
 // connects them, and takes them down in the order in which they need each other.
 //
+//   operator ── AdminService ── Inbox
 //   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerClient ── worker
 //   Prometheus, probes ── HttpEndpoint ── MetricsRegistry, ServingState
 //
@@ -22,6 +23,7 @@
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/loop/serving_state.h"
 #include "scheduler/metrics/scheduler_metrics.h"
+#include "scheduler/rpc/admin_service.h"
 #include "scheduler/rpc/generation_service.h"
 #include "scheduler/rpc/grpc_worker_client.h"
 #include "scheduler/rpc/live_requests.h"
@@ -43,6 +45,7 @@ class SchedulerServer {
   // "HOST:PORT".
   std::string grpc_address() const;
   std::string http_address() const;
+  std::string admin_address() const;  // empty without admin calls
   bool is_ready() const { return state_.Get().is_ready(); }
 
   // What is due now and then: the health of the gRPC service and the status line. A few times a
@@ -59,6 +62,7 @@ class SchedulerServer {
                   std::unique_ptr<StepLogFile> step_log);
 
   absl::Status StartGrpc();
+  absl::Status StartAdmin();
   absl::Status StartHttp();
   bool IsLive() const;
   void UpdateHealth();
@@ -72,13 +76,16 @@ class SchedulerServer {
   TaskPool tasks_;
   LiveRequests live_requests_;
   GenerationService service_;
+  AdminService admin_service_;
   std::unique_ptr<StepLogFile> step_log_;  // null: none
   std::unique_ptr<GrpcWorkerClient> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<grpc::Server> admin_server_;  // null: no admin calls
   std::unique_ptr<HttpEndpoint> http_;
   int grpc_port_ = 0;
+  int admin_port_ = 0;
   Instant last_status_at_ = 0;
   CoreStats last_status_;
 };

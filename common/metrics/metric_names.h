@@ -58,6 +58,10 @@ inline constexpr MetricInfo kKvSwapBytesTotal{
     "Bytes of KV blocks that each worker was told to copy to host memory (out) and back (in)."};
 inline constexpr MetricInfo kPrefixCacheBlocks{
     "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
+inline constexpr MetricInfo kPinnedPrefixes{"quire_pinned_prefixes",
+                                            "Prefixes whose KV blocks an operator keeps."};
+inline constexpr MetricInfo kPinnedBlocks{"quire_pinned_kv_blocks",
+                                          "KV blocks in use that are kept for pinned prefixes."};
 inline constexpr MetricInfo kPrefixCacheTokensTotal{
     "quire_prefix_cache_tokens_total",
     "Known tokens of sequences that started, by whether they were found in the cache."};

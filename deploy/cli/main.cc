@@ -7,6 +7,7 @@
 #include "common/flags/command_line.h"
 #include "deploy/cli/bench_command.h"
 #include "deploy/cli/generate_command.h"
+#include "deploy/cli/prefix_command.h"
 #include "deploy/cli/replay_command.h"
 #include "deploy/cli/serve_command.h"
 #include "deploy/cli/sim_command.h"
@@ -19,6 +20,7 @@ constexpr char kUsage[] =
     serve         start a scheduler and a worker on this machine
     generate      send one request and stream its tokens
     bench serve   load a running server and print the result table
+    prefix        keep beginnings of prompts in the KV cache of a running server
     sim           simulate serving, and make the PagedAttention paper's figures anew
     replay        make the plans of a recorded server again and compare them
     version       print the version
@@ -40,6 +42,9 @@ int main(int argc, char** argv) {
   }
   if (command == "bench" && !rest.empty() && rest[0] == "serve") {
     return quire::RunBenchServe({rest.begin() + 1, rest.end()});
+  }
+  if (command == "prefix") {
+    return quire::RunPrefix(rest);
   }
   if (command == "sim") {
     return quire::RunSim(rest);

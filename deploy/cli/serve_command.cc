@@ -77,6 +77,8 @@ lists all of them):
     --num-gpu-blocks-override N     KV blocks, whatever the memory
     --swap-space 4GiB               host memory for blocks of preempted requests
     --threads N                     threads of the CPU worker
+    --admin-address ADDR            take the operator's calls here: quire prefix
+    --max-pinned-share 0.5          most of the KV cache that pinned prefixes may take
     --step-log FILE                 record scheduling for quire replay; holds prompts and output
     --shutdown-timeout SECONDS      how long running requests may finish after SIGTERM
 )";

@@ -39,6 +39,8 @@ struct CoreConfig {
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences
   // of one request share blocks in any case.
   bool prefix_caching = false;
+  // Of the pool, the most that pinned prefixes may hold. A fraction in [0, 1).
+  double max_pinned_share = 0.5;
   Hash128 block_hash_key;  // secret, drawn once per process
 };
 

@@ -71,6 +71,13 @@ SequenceGroup* CoreState::Find(RequestId id) {
   return it == groups.end() ? nullptr : it->second.get();
 }
 
+StepLimits CoreState::LimitsFor(const Request& request) const {
+  StepLimits limits = *last_limits;
+  limits.num_blocks -=
+      request.pins_prefix ? NumReservedBlocks(*this, request.id) : num_reserved_blocks;
+  return limits;
+}
+
 void CoreState::Add(Request request) {
   RequestId id = request.id;
   auto it =
@@ -171,11 +178,13 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
   const SequenceState last_state = sequence.state();
   End(sequence);
   bool is_last = group.is_finished();
-  events.push_back(SequenceFinished{.request_id = group.id(),
-                                    .sequence_index = sequence.sequence_index(),
-                                    .reason = reason,
-                                    .num_output_tokens = sequence.num_output_tokens(),
-                                    .is_last_of_request = is_last});
+  if (!group.request().pins_prefix) {
+    events.push_back(SequenceFinished{.request_id = group.id(),
+                                      .sequence_index = sequence.sequence_index(),
+                                      .reason = reason,
+                                      .num_output_tokens = sequence.num_output_tokens(),
+                                      .is_last_of_request = is_last});
+  }
   if (is_last) {
     Depart(group, last_state);
   }
@@ -247,6 +256,7 @@ void CoreState::LoseWorkers() {
   }
   running.clear();
   swapped.clear();
+  AbandonPrefixes(*this);
   step.Clear();
   epoch.reset();
 }
@@ -296,7 +306,7 @@ void CoreState::Depart(SequenceGroup& group, SequenceState last_state) {
     waiting.Remove(group);
   }
   deadlines.Remove(group.request());
-  ++counters.num_requests_finished;
+  counters.num_requests_finished += group.request().pins_prefix ? 0 : 1;
   auto it = groups.find(group.id());
   if (step.is_active) {
     step.departed.push_back(std::move(it->second));

@@ -21,6 +21,7 @@
 #include "scheduler/core/deadlines.h"
 #include "scheduler/core/handle_pool.h"
 #include "scheduler/core/output_event.h"
+#include "scheduler/core/pinned_prefixes.h"
 #include "scheduler/core/preemption_cost.h"
 #include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
@@ -85,6 +86,8 @@ struct CoreState {
   std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
+  PinnedPrefixes prefixes;
+  int32_t num_reserved_blocks = 0;  // for them, under last_limits: gone for requests
   UnansweredStep step;
   std::vector<OutputEvent> events;
   CoreStats counters;  // the fields "since the start"
@@ -92,6 +95,10 @@ struct CoreState {
 
   // nullptr when unknown or finished.
   SequenceGroup* Find(RequestId id);
+
+  // What a request has to itself: the limits, with the blocks that others do not hold for good.
+  // REQUIRES: workers were ready before.
+  StepLimits LimitsFor(const Request& request) const;
 
   // A new group waits.
   void Add(Request request);

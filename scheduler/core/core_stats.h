@@ -27,9 +27,11 @@ struct CoreStats {
   int32_t num_leaving_blocks = 0;  // copies to host memory that are under way
   int32_t num_host_blocks = 0;
   int32_t num_used_host_blocks = 0;
-  int32_t num_cached_blocks = 0;  // found by their contents; used, pending and free ones
-  int64_t num_stored_tokens = 0;  // tokens whose K and V lie in held blocks, shared ones once
-  int64_t num_table_tokens = 0;   // the same, shared ones once for each sequence
+  int32_t num_cached_blocks = 0;    // found by their contents; used, pending and free ones
+  int64_t num_stored_tokens = 0;    // tokens whose K and V lie in held blocks, shared ones once
+  int64_t num_table_tokens = 0;     // the same, shared ones once for each sequence
+  int32_t num_pinned_prefixes = 0;  // whose blocks are held
+  int32_t num_pinned_blocks = 0;    // of the held ones: for them
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included

@@ -56,8 +56,9 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
                 FitsContext(sequence.num_tokens(), state.epoch->limits));
   }
 
-  // Who was admitted fits the pool, or nobody could promise that it ends. (I14)
-  QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.epoch->limits));
+  // Who was admitted fits the pool beside the pinned prefixes, or nobody could promise that it
+  // ends. (I14)
+  QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.LimitsFor(group.request())));
 }
 
 void CheckQueues(const CoreState& state) {
@@ -135,7 +136,8 @@ void CheckEpoch(const CoreState& state) {
   }
   const Epoch& epoch = *state.epoch;
 
-  // Blocks are held by running sequences and by nobody else. (I1, I2, I5, I12)
+  // Blocks are held by running sequences, for pinned prefixes, and by nobody else. (I1, I2, I5,
+  // I12)
   std::vector<const BlockTable*> tables;
   std::vector<bool> has_handle(static_cast<size_t>(epoch.handles.max_handles()), false);
   for (const SequenceGroup* group : state.running) {
@@ -160,8 +162,11 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  epoch.kv_cache.CheckInvariants(tables, host_tables);
   QUIRE_CHECK_EQ(static_cast<size_t>(epoch.handles.num_in_use()), tables.size());
+  for (const auto& [id, prefix] : state.prefixes) {
+    tables.push_back(&prefix.table);
+  }
+  epoch.kv_cache.CheckInvariants(tables, host_tables);
 
   // Freed blocks wait exactly while a step is unanswered. (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
@@ -219,6 +224,7 @@ void CheckInvariants(const CoreState& state) {
     CheckGroup(state, *group);
   }
   CheckQueues(state);
+  CheckPrefixes(state);
   CheckEpoch(state);
   CheckStep(state);
 }

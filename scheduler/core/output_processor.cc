@@ -213,6 +213,11 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     if (sampled == nullptr) {
       continue;
     }
+    if (sampled->finite && slice.group->request().pins_prefix) {
+      OnPrefixComputed(state, *slice.group, sequence);
+      state.FinishGroup(*slice.group, FinishReason::kStop);
+      continue;
+    }
     if (sampled->finite) {
       state.policy->OnServed(slice.group->request().tenant, 0, /*num_output_tokens=*/1);
     }
@@ -231,6 +236,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       to_recompute.push_back(slice.group);
     } else if (slice.group->is_beam_search()) {
       state.FinishGroup(*slice.group, FinishReason::kNonFinite);
+    } else if (slice.group->request().pins_prefix) {
+      UnpinPrefix(state, slice.group->id());
     } else {
       state.FinishSequence(*slice.group, sequence, FinishReason::kNonFinite);
     }

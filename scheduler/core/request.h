@@ -37,6 +37,7 @@ struct Request {
   std::string tenant;                   // who shares the service, where the policy asks
   std::string cache_salt;               // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;   // neither takes cached blocks nor leaves any
+  bool pins_prefix = false;             // the core's own (pinned_prefixes.h): it tells nobody
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 

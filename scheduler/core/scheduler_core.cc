@@ -1,5 +1,6 @@
 #include "scheduler/core/scheduler_core.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "scheduler/core/core_state.h"
 #include "scheduler/core/invariants.h"
 #include "scheduler/core/output_processor.h"
+#include "scheduler/core/pinned_prefixes.h"
 #include "scheduler/core/step_planner.h"
 
 namespace quire {
@@ -22,6 +24,9 @@ std::vector<const BlockTable*> TablesInUse(const CoreState& state) {
         tables.push_back(&sequence.table);
       }
     }
+  }
+  for (const auto& [id, prefix] : state.prefixes) {
+    tables.push_back(&prefix.table);
   }
   return tables;
 }
@@ -41,6 +46,7 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   QUIRE_CHECK(limits.max_tokens_per_step > 0 && limits.max_model_len > 0 && limits.vocab_size > 0);
   state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
   state_->last_limits = limits;
+  EndPrefixRequests(*state_);
   for (auto it = state_->groups.begin(); it != state_->groups.end();) {
     SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
     for (Sequence& sequence : group.sequences()) {
@@ -50,16 +56,17 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
       state_->FinishGroup(group, FinishReason::kNoCapacity);
     }
   }
+  RestorePrefixes(*state_);
 }
 
 void SchedulerCore::OnWorkersLost() { state_->LoseWorkers(); }
 
 AddOutcome SchedulerCore::AddRequest(Request request) {
   QUIRE_CHECK(!state_->last_request_id.has_value() || *state_->last_request_id < request.id);
-  QUIRE_CHECK(!request.prompt_token_ids.empty());
+  QUIRE_CHECK(!request.prompt_token_ids.empty() && !request.pins_prefix);
   QUIRE_CHECK(request.max_tokens >= 1 && request.num_sequences >= 1);
   if (state_->last_limits.has_value()) {
-    const StepLimits& limits = *state_->last_limits;
+    const StepLimits limits = state_->LimitsFor(request);
     if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
       return AddOutcome::kTooLong;
     }
@@ -81,17 +88,37 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
 
 bool SchedulerCore::AbortRequest(RequestId id) {
   SequenceGroup* group = state_->Find(id);
-  if (group == nullptr) {
+  if (group == nullptr || group->request().pins_prefix) {
     return false;
   }
   state_->FinishGroup(*group, FinishReason::kAborted);
   return true;
 }
 
+PinResult SchedulerCore::PinPrefix(RequestId id,
+                                   std::vector<TokenId> token_ids,
+                                   std::string cache_salt) {
+  return quire::PinPrefix(*state_, id, std::move(token_ids), std::move(cache_salt));
+}
+
+bool SchedulerCore::UnpinPrefix(RequestId id) { return quire::UnpinPrefix(*state_, id); }
+
+std::optional<PrefixInfo> SchedulerCore::FindPrefix(RequestId id) const {
+  return quire::FindPrefix(*state_, id);
+}
+
+std::vector<PrefixInfo> SchedulerCore::prefixes() const {
+  std::vector<PrefixInfo> prefixes;
+  for (const auto& [id, prefix] : state_->prefixes) {
+    prefixes.push_back(*FindPrefix(id));
+  }
+  return prefixes;
+}
+
 bool SchedulerCore::FinishSequence(RequestId id, int32_t sequence_index) {
   SequenceGroup* group = state_->Find(id);
-  if (group == nullptr || group->is_beam_search() || sequence_index < 0 ||
-      sequence_index >= group->request().num_sequences) {
+  if (group == nullptr || group->request().pins_prefix || group->is_beam_search() ||
+      sequence_index < 0 || sequence_index >= group->request().num_sequences) {
     return false;
   }
   Sequence& sequence = group->sequences()[static_cast<size_t>(sequence_index)];
@@ -167,6 +194,11 @@ CoreStats SchedulerCore::stats() const {
     stats.num_cached_blocks = kv_cache.num_cached_blocks();
     stats.num_stored_tokens = occupancy.num_stored_tokens;
     stats.num_table_tokens = kv_cache.num_stored_tokens();
+    stats.num_pinned_blocks = kv_cache.num_pinned_blocks();
+    stats.num_pinned_prefixes = static_cast<int32_t>(
+        std::count_if(state_->prefixes.begin(), state_->prefixes.end(), [](const auto& entry) {
+          return entry.second.state == PrefixState::kPinned;
+        }));
   }
   return stats;
 }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +38,7 @@
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/core/output_event.h"
+#include "scheduler/core/prefix_info.h"
 #include "scheduler/core/request.h"
 
 namespace quire {
@@ -48,7 +50,7 @@ enum class AddOutcome : uint8_t {
   kQueueFull,        // max_queued_requests
   kQueueTokensFull,  // max_queued_tokens
   kTooLong,          // prompt leaves no room for a token within max_model_len
-  kNeverFits,        // prompt + max_tokens of all its sequences exceed the whole pool
+  kNeverFits,        // prompt + max_tokens of all its sequences exceed the pool beside prefixes
 };
 
 class SchedulerCore {
@@ -80,6 +82,18 @@ class SchedulerCore {
   // running step are dropped. False when it is unknown, finished or of beam search, whose sequences
   // are not known before its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
+
+  // Computes the full blocks of a prefix and holds them: see pinned_prefixes.h. It is pinned when
+  // FindPrefix says so; the same tokens and salt again give the prefix that is there. REQUIRES: id
+  // is greater than every id before; tokens of the model, at least one.
+  PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);
+
+  // False when there is no such prefix. What shares its blocks keeps them.
+  bool UnpinPrefix(RequestId id);
+
+  // Nothing when there is no such prefix: unpinned, or its logits were not finite, twice.
+  std::optional<PrefixInfo> FindPrefix(RequestId id) const;
+  std::vector<PrefixInfo> prefixes() const;  // oldest first
 
   // Ends what expired, then gives out the step's token budget: running sequences first, oldest
   // first, then waiting ones. Preempts the newest when blocks run out, and admits nothing in a step

@@ -83,7 +83,7 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
   Room room = RoomFor(group);
   room.num_free_handles = num_handles;
   room.num_free_blocks = num_blocks;
-  return Admit(group, epoch_.limits, room) != AllocStatus::kLater;
+  return Admit(group, state_.LimitsFor(group.request()), room) != AllocStatus::kLater;
 }
 
 void StepPlanner::PlanRunning() {
@@ -125,7 +125,7 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
 }
 
 bool StepPlanner::StartWaiting(SequenceGroup& first) {
-  const AllocStatus status = Admit(first, epoch_.limits, RoomFor(first));
+  const AllocStatus status = Admit(first, state_.LimitsFor(first.request()), RoomFor(first));
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(first, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {

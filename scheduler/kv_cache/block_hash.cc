@@ -20,4 +20,18 @@ BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const
   return SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens));
 }
 
+std::vector<BlockHash> HashFullBlocks(const Hash128& key,
+                                      std::string_view cache_salt,
+                                      std::span<const TokenId> tokens,
+                                      int32_t block_size_tokens) {
+  const auto block_size = static_cast<size_t>(block_size_tokens);
+  std::vector<BlockHash> hashes;
+  BlockHash parent = RootHash(key, cache_salt);
+  for (size_t end = block_size; end <= tokens.size(); end += block_size) {
+    parent = ChainHash(key, parent, tokens.subspan(end - block_size, block_size));
+    hashes.push_back(parent);
+  }
+  return hashes;
+}
+
 }  // namespace quire

@@ -13,8 +13,10 @@
 #define QUIRE_SCHEDULER_KV_CACHE_BLOCK_HASH_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/sip_hash.h"
@@ -32,6 +34,12 @@ BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
 // The same for a request that shares blocks with no other, only among its own sequences.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id);
+
+// Of every full block of these tokens, from the first on. REQUIRES: block_size_tokens >= 1.
+std::vector<BlockHash> HashFullBlocks(const Hash128& key,
+                                      std::string_view cache_salt,
+                                      std::span<const TokenId> tokens,
+                                      int32_t block_size_tokens);
 
 // REQUIRES: a full block of tokens.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens);

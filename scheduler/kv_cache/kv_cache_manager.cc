@@ -27,6 +27,7 @@ KvCacheManager::KvCacheManager(BlockPool pool,
     : pool_(std::move(pool)),
       host_pool_(num_host_blocks + 1),
       cache_(pool_.num_blocks()),
+      num_pins_(static_cast<size_t>(pool_.num_blocks())),
       block_size_tokens_(block_size_tokens),
       sliding_window_(sliding_window) {
   QUIRE_CHECK(block_size_tokens >= 1 && sliding_window >= 0);
@@ -157,8 +158,10 @@ void KvCacheManager::Publish(const BlockTable& table,
 }
 
 void KvCacheManager::Unlist(BlockId block_id) {
-  cache_.Erase(block_id);
-  pool_.MarkCached(block_id, false);
+  if (num_pins_[static_cast<size_t>(block_id)] == 0) {
+    cache_.Erase(block_id);
+    pool_.MarkCached(block_id, false);
+  }
 }
 
 void KvCacheManager::Unpublish(const BlockTable& table, std::span<const BlockHash> hashes) {
@@ -171,6 +174,20 @@ void KvCacheManager::Unpublish(const BlockTable& table, std::span<const BlockHas
   for (BlockId block_id : HeldBlocks(table)) {
     Unlist(block_id);
   }
+}
+
+void KvCacheManager::Pin(std::span<const BlockHash> hashes, BlockTable& table) {
+  ShareCached(hashes, table);
+  for (BlockId block_id : HeldBlocks(table)) {
+    num_pinned_blocks_ += num_pins_[static_cast<size_t>(block_id)]++ == 0 ? 1 : 0;
+  }
+}
+
+void KvCacheManager::Unpin(BlockTable& table) {
+  for (BlockId block_id : HeldBlocks(table)) {
+    num_pinned_blocks_ -= --num_pins_[static_cast<size_t>(block_id)] == 0 ? 1 : 0;
+  }
+  Free(table);
 }
 
 void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
@@ -473,6 +490,15 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
     QUIRE_CHECK_EQ(host_pool_.ref_count(host_block),
                    num_host_entries[static_cast<size_t>(host_block)]);
   }
+
+  // A pinned block is in use.
+  int32_t num_pinned_blocks = 0;
+  for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
+    const int32_t num_pins = num_pins_[static_cast<size_t>(block_id)];
+    QUIRE_CHECK(num_pins >= 0 && num_pins <= pool_.ref_count(block_id));
+    num_pinned_blocks += num_pins > 0 ? 1 : 0;
+  }
+  QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
   // Only full blocks are shared, or blocks that nobody writes to any more: a partly filled block
   // with two holders may not grow. Append refuses it. (I3)

@@ -128,6 +128,12 @@ class KvCacheManager {
   // them. REQUIRES: the table is empty; Match finds as many.
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
 
+  // ShareCached for good: until Unpin, the blocks are found by their contents, whatever is taken
+  // back. REQUIRES: as there; the caller owns the table like any other.
+  void Pin(std::span<const BlockHash> hashes, BlockTable& table);
+  // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled it.
+  void Unpin(BlockTable& table);
+
   // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
   // computed, or are by the step that is being planned: the steps of a worker run in order, and
   // within a step K and V of all slices are there before any of them is read. Of several blocks
@@ -136,7 +142,7 @@ class KvCacheManager {
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // No block of the table is found any more, nor those before its window, by the sequence's hashes:
-  // what was computed is no good.
+  // what was computed is no good. Pinned blocks are: their own logits were finite.
   void Unpublish(const BlockTable& table, std::span<const BlockHash> hashes);
 
   // The tables move to host memory in step step_id; appends what the worker has to copy, each
@@ -180,6 +186,7 @@ class KvCacheManager {
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
   const BlockPool& host_pool() const { return host_pool_; }
+  int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each once
   // Blocks that are found by their contents, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
   // What the block is found by, if by anything.
@@ -207,7 +214,7 @@ class KvCacheManager {
 
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
-  // The block is about to hold something else, or what it holds is no good.
+  // The block is about to hold something else, or what it holds is no good. Pinned blocks stay.
   void Unlist(BlockId block_id);
 
   // Host blocks are numbered from 0, blocks of a pool from 1.
@@ -222,6 +229,8 @@ class KvCacheManager {
   BlockPool pool_;
   BlockPool host_pool_;
   PrefixCache cache_;
+  std::vector<int32_t> num_pins_;  // by block
+  int32_t num_pinned_blocks_ = 0;
   std::deque<UnderWay> leaving_;   // to host memory, in order of steps
   std::deque<UnderWay> arriving_;  // likewise, on the way back
   int32_t block_size_tokens_;

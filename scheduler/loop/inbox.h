@@ -25,6 +25,7 @@
 #include "common/step/step_result.h"
 #include "scheduler/core/request.h"
 #include "scheduler/loop/output_router.h"
+#include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/response_stream.h"
 
 namespace quire {
@@ -71,8 +72,16 @@ struct GroupLost {
 // Run returns.
 struct Stop {};
 
-using LoopEvent =
-    std::variant<AddRequest, AbortRequest, AbortAll, GroupReady, StepReply, GroupLost, Stop>;
+using LoopEvent = std::variant<AddRequest,
+                               AbortRequest,
+                               AbortAll,
+                               PinCall,
+                               UnpinCall,
+                               ListPrefixesCall,
+                               GroupReady,
+                               StepReply,
+                               GroupLost,
+                               Stop>;
 
 class Inbox {
  public:
@@ -89,6 +98,17 @@ class Inbox {
     }
     ++next_id_;
     return id;
+  }
+
+  // The same for a prefix: it is computed like a request.
+  [[nodiscard]] bool Add(PinCall call) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    call.id = RequestId(next_id_);
+    if (!queue_.Push(std::move(call))) {
+      return false;
+    }
+    ++next_id_;
+    return true;
   }
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }

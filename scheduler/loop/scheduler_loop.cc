@@ -72,6 +72,7 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
   CheckTimers();
   Dispatch();
   Publish();
+  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());
   PublishStats();
   return !stopping_;
 }
@@ -109,7 +110,20 @@ void SchedulerLoop::Handle(AbortAll& abort) {
   for (RequestId id : router_.OpenRequests()) {
     Abort(id, abort.status);
   }
+  prefix_calls_.FailAll(abort.status);
 }
+
+void SchedulerLoop::Handle(PinCall& call) {
+  if (refuse_with_.has_value()) {
+    call.answer(*refuse_with_);
+    return;
+  }
+  prefix_calls_.Pin(core_, std::move(call));
+}
+
+void SchedulerLoop::Handle(UnpinCall& call) { prefix_calls_.Unpin(core_, call); }
+
+void SchedulerLoop::Handle(ListPrefixesCall& call) { call.answer(core_.prefixes()); }
 
 void SchedulerLoop::Handle(GroupReady& ready) {
   if (epoch_.has_value()) {  // its predecessor went unreported
@@ -226,12 +240,13 @@ void SchedulerLoop::CheckTimers() {
   }
   if (lost_at_.has_value() && now_ - *lost_at_ >= config_.recovery_timeout_ns) {
     parts_.state->SetGroup(ServingState::Group::kGivenUp);
+    const absl::Status status = Error(absl::StatusCode::kUnavailable,
+                                      "RECOVERY_TIMEOUT",
+                                      "server: lost its workers and they did not come back");
     for (RequestId id : router_.OpenRequests()) {
-      Abort(id,
-            Error(absl::StatusCode::kUnavailable,
-                  "RECOVERY_TIMEOUT",
-                  "server: lost its workers and they did not come back"));
+      Abort(id, status);
     }
+    prefix_calls_.FailAll(status);
   }
   if (now_ >= next_stall_check_) {
     next_stall_check_ = now_ + kStallCheckIntervalNs;

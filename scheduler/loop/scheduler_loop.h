@@ -27,6 +27,7 @@
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/loop_observer.h"
 #include "scheduler/loop/output_router.h"
+#include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/serving_state.h"
 #include "scheduler/loop/step_timer.h"
 #include "scheduler/loop/worker_client.h"
@@ -74,6 +75,9 @@ class SchedulerLoop {
   void Handle(AddRequest& add);
   void Handle(AbortRequest& abort);
   void Handle(AbortAll& abort);
+  void Handle(PinCall& call);
+  void Handle(UnpinCall& call);
+  void Handle(ListPrefixesCall& call);
   void Handle(GroupReady& ready);
   void Handle(StepReply& reply);
   void Handle(GroupLost& lost);
@@ -91,6 +95,7 @@ class SchedulerLoop {
   const Parts parts_;
   RecordedCore core_;
   OutputRouter router_;
+  PrefixCalls prefix_calls_;
   StepTimer step_timer_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;

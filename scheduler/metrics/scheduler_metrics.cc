@@ -87,6 +87,8 @@ void SchedulerMetrics::MakeBlockGauges() {
   };
   blocks_free_ = blocks("device", "free");
   blocks_cached_ = blocks("device", "cached");
+  blocks_pinned_ = &r.Gauge(metric::kPinnedBlocks);
+  prefixes_pinned_ = &r.Gauge(metric::kPinnedPrefixes);
   blocks_active_ = blocks("device", "active");
   blocks_leaving_ = blocks("device", "leaving");
   blocks_pending_ = blocks("device", "pending");
@@ -184,6 +186,8 @@ void SchedulerMetrics::OnRequestEnd(RequestOutcome outcome, int64_t duration_ns)
 void SchedulerMetrics::SetBlockGauges(const CoreStats& stats) {
   blocks_free_->Set(stats.num_free_blocks - stats.num_free_cached_blocks);
   blocks_cached_->Set(stats.num_free_cached_blocks);
+  blocks_pinned_->Set(stats.num_pinned_blocks);
+  prefixes_pinned_->Set(stats.num_pinned_prefixes);
   blocks_active_->Set(stats.num_held_blocks);
   blocks_leaving_->Set(stats.num_used_blocks - stats.num_held_blocks);
   blocks_pending_->Set(stats.num_pending_blocks);

@@ -72,6 +72,8 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* blocks_shared_ = nullptr;
   prometheus::Gauge* block_bytes_ = nullptr;
   prometheus::Gauge* block_tokens_ = nullptr;
+  prometheus::Gauge* blocks_pinned_ = nullptr;
+  prometheus::Gauge* prefixes_pinned_ = nullptr;
   prometheus::Gauge* host_blocks_free_ = nullptr;
   prometheus::Gauge* host_blocks_active_ = nullptr;
   prometheus::Gauge* prefix_cache_blocks_ = nullptr;

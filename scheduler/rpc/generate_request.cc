@@ -312,13 +312,7 @@ absl::Status SetOutput(const v1::ResponseParams& asked,
 }
 
 absl::Status SetCaching(const v1::GenerateRequest& message, GenerateSpec* spec) {
-  if (message.cache_salt().size() > kMaxCacheSaltBytes) {
-    return InvalidArgument("CACHE_SALT",
-                           OutOf("cache_salt",
-                                 "too many bytes",
-                                 static_cast<int64_t>(message.cache_salt().size()),
-                                 static_cast<int64_t>(kMaxCacheSaltBytes)));
-  }
+  QUIRE_RETURN_IF_ERROR(CheckCacheSalt(message.cache_salt()));
   spec->request.cache_salt = message.cache_salt();
   spec->request.bypasses_prefix_cache = message.bypass_prefix_cache();
   return absl::OkStatus();
@@ -359,6 +353,17 @@ absl::Status CheckModelName(std::string_view name, const ServedModel& model) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kNotFound, "MODEL", "model: is not served here");
+}
+
+absl::Status CheckCacheSalt(std::string_view salt) {
+  if (salt.size() <= kMaxCacheSaltBytes) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("CACHE_SALT",
+                         OutOf("cache_salt",
+                               "too many bytes",
+                               static_cast<int64_t>(salt.size()),
+                               static_cast<int64_t>(kMaxCacheSaltBytes)));
 }
 
 absl::Status CheckText(std::string_view text, const ServedModel& model) {

@@ -67,6 +67,9 @@ absl::Status CheckRequestId(std::string_view id);
 // OK when `name` is empty or one of the model's.
 absl::Status CheckModelName(std::string_view name, const ServedModel& model);
 
+// OK for a salt that blocks may be shared under.
+absl::Status CheckCacheSalt(std::string_view salt);
+
 // OK for text that may go to the tokenizer.
 absl::Status CheckText(std::string_view text, const ServedModel& model);
 

@@ -53,6 +53,7 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     priority_ageing,
                     preemption_mode,
                     prefix_caching,
+                    max_pinned_share,
                     block_hash_key)
 
 QUIRE_LOGGED_FIELDS(StepLimits,
@@ -92,6 +93,7 @@ QUIRE_LOGGED_FIELDS(Request,
                     tenant,
                     cache_salt,
                     bypasses_prefix_cache,
+                    pins_prefix,
                     arrival,
                     deadline)
 

@@ -45,6 +45,22 @@ bool RecordedCore::FinishSequence(RequestId id, int32_t sequence_index) {
   return was_live;
 }
 
+PinResult RecordedCore::PinPrefix(RequestId id,
+                                  std::vector<TokenId> token_ids,
+                                  std::string cache_salt) {
+  Record(PinWanted{id, token_ids, cache_salt});
+  const PinResult result = core_.PinPrefix(id, std::move(token_ids), std::move(cache_salt));
+  Record(CallAnswered{static_cast<int64_t>(result.outcome)});
+  return result;
+}
+
+bool RecordedCore::UnpinPrefix(RequestId id) {
+  Record(PrefixUnpinned{id});
+  const bool was_there = core_.UnpinPrefix(id);
+  Record(CallAnswered{was_there ? 1 : 0});
+  return was_there;
+}
+
 std::optional<StepPlan> RecordedCore::PlanStep(Instant now) {
   Record(PlanWanted{now});
   std::optional<StepPlan> plan = core_.PlanStep(now);

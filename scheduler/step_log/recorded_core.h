@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,11 +41,15 @@ class RecordedCore {
   AddOutcome AddRequest(Request request);
   bool AbortRequest(RequestId id);
   bool FinishSequence(RequestId id, int32_t sequence_index);
+  PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);
+  bool UnpinPrefix(RequestId id);
   std::optional<StepPlan> PlanStep(Instant now);
   void ExpireRequests(Instant now);
   absl::Status ApplyStepResult(const StepResult& result);
   std::vector<OutputEvent> TakeEvents();
 
+  std::optional<PrefixInfo> FindPrefix(RequestId id) const { return core_.FindPrefix(id); }
+  std::vector<PrefixInfo> prefixes() const { return core_.prefixes(); }
   bool has_unanswered_plan() const { return core_.has_unanswered_plan(); }
   bool has_work() const { return core_.has_work(); }
   Instant next_deadline() const { return core_.next_deadline(); }

@@ -55,7 +55,7 @@ absl::Status Impossible(std::string_view what) {
 // What SchedulerCore::AddRequest REQUIRES of a request by itself.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
-      request.num_sequences > kMaxSequencesPerRequest) {
+      request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix) {
     return false;
   }
   if (!request.beam_search.has_value()) {
@@ -136,6 +136,24 @@ class Replayer {
 
   absl::Status On(const SequenceStopped& stopped) {
     answer_ = CallAnswered{core_->FinishSequence(stopped.id, stopped.sequence_index) ? 1 : 0};
+    return absl::OkStatus();
+  }
+
+  absl::Status On(const PinWanted& wanted) {
+    const bool is_newer = !last_id_.has_value() || *last_id_ < wanted.id;
+    if (!is_newer || wanted.token_ids.empty()) {
+      return Impossible("a prefix without tokens, or with an id that is not new");
+    }
+    const PinResult result = core_->PinPrefix(wanted.id, wanted.token_ids, wanted.cache_salt);
+    if (result.outcome == PinOutcome::kAccepted) {
+      last_id_ = wanted.id;
+    }
+    answer_ = CallAnswered{static_cast<int64_t>(result.outcome)};
+    return absl::OkStatus();
+  }
+
+  absl::Status On(const PrefixUnpinned& unpinned) {
+    answer_ = CallAnswered{core_->UnpinPrefix(unpinned.id) ? 1 : 0};
     return absl::OkStatus();
   }
 

@@ -6,6 +6,7 @@
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -35,6 +36,14 @@ struct SequenceStopped {
   RequestId id;
   int32_t sequence_index = 0;
 };
+struct PinWanted {  // PinPrefix
+  RequestId id;
+  std::vector<TokenId> token_ids;
+  std::string cache_salt;
+};
+struct PrefixUnpinned {
+  RequestId id;
+};
 struct PlanWanted {
   Instant now = 0;
 };
@@ -44,7 +53,7 @@ struct TimePassed {  // ExpireRequests
 
 // What comes out.
 struct CallAnswered {
-  // An AddOutcome; 1 or 0 for true or false; an absl::StatusCode.
+  // An AddOutcome or PinOutcome; 1 or 0 for true or false; an absl::StatusCode.
   int64_t value = 0;
 
   friend bool operator==(const CallAnswered&, const CallAnswered&) = default;
@@ -77,6 +86,8 @@ using StepLogRecord = std::variant<CoreConfig,
                                    Request,
                                    RequestAborted,
                                    SequenceStopped,
+                                   PinWanted,
+                                   PrefixUnpinned,
                                    PlanWanted,
                                    TimePassed,
                                    StepResult,
@@ -87,6 +98,8 @@ using StepLogRecord = std::variant<CoreConfig,
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits)
 QUIRE_LOGGED_FIELDS(RequestAborted, id)
 QUIRE_LOGGED_FIELDS(SequenceStopped, id, sequence_index)
+QUIRE_LOGGED_FIELDS(PinWanted, id, token_ids, cache_salt)
+QUIRE_LOGGED_FIELDS(PrefixUnpinned, id)
 QUIRE_LOGGED_FIELDS(PlanWanted, now)
 QUIRE_LOGGED_FIELDS(TimePassed, now)
 QUIRE_LOGGED_FIELDS(CallAnswered, value)

@@ -18,6 +18,8 @@ sys.path.insert(0, os.environ["QUIRE_PYTHON_STUBS"])
 import grpc  # noqa: E402
 from google.protobuf import any_pb2  # noqa: E402,F401  (details are Any)
 from proto.google.rpc import error_details_pb2, status_pb2  # noqa: E402
+from proto.v1 import admin_pb2 as admin_api  # noqa: E402,F401
+from proto.v1 import admin_pb2_grpc  # noqa: E402
 from proto.v1 import generation_pb2 as api  # noqa: E402
 from proto.v1 import generation_pb2_grpc as api_grpc  # noqa: E402
 
@@ -102,7 +104,7 @@ class Server:
         self.worker.wait_for(r"^quire_worker: ready ")
 
     def wait_until_ready(self):
-        match = self.scheduler.wait_for(r"^quire_scheduler: ready grpc=(\S+) http=(\S+)$")
+        match = self.scheduler.wait_for(r"^quire_scheduler: ready grpc=(\S+) http=(\S+)")
         assert match.groups() == (self.address, self.http_address)
 
     def channel(self):
@@ -167,6 +169,10 @@ def generate(channel, request, timeout=60, on_message=lambda: None):
         error.answer = answer
         raise
     return answer
+
+
+def admin_stub(channel):
+    return admin_pb2_grpc.AdminServiceStub(channel)
 
 
 def server_info(channel):

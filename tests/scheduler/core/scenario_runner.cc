@@ -51,6 +51,42 @@ std::string Describe(FinishReason reason) {
   return "?";
 }
 
+std::string Describe(const PinResult& result) {
+  switch (result.outcome) {
+    case PinOutcome::kAccepted:
+      return "accepted";
+    case PinOutcome::kAlreadyPinned:
+      return absl::StrCat("there already as ", result.id.value());
+    case PinOutcome::kDisabled:
+      return "refused: no prefix cache";
+    case PinOutcome::kNoLimits:
+      return "refused: no worker so far";
+    case PinOutcome::kTooMany:
+      return "refused: too many";
+    case PinOutcome::kTooShort:
+      return "refused: too short";
+    case PinOutcome::kTooLong:
+      return "refused: too long";
+    case PinOutcome::kExceedsShare:
+      return "refused: more than its share";
+    case PinOutcome::kStarvesRequest:
+      return "refused: a live request needs the blocks";
+  }
+  return "?";
+}
+
+std::string Describe(PrefixState state) {
+  switch (state) {
+    case PrefixState::kWaiting:
+      return "waiting";
+    case PrefixState::kComputing:
+      return "computing";
+    case PrefixState::kPinned:
+      return "pinned";
+  }
+  return "?";
+}
+
 std::string Describe(const OutputEvent& event) {
   if (const auto* token = std::get_if<TokenCommitted>(&event)) {
     return absl::StrCat("token ",
@@ -79,6 +115,9 @@ ScenarioRunner::ScenarioRunner()
           {"add", [this](const ScenarioCommand& c) { return Add(c); }},
           {"abort", [this](const ScenarioCommand& c) { return Abort(c); }},
           {"finish", [this](const ScenarioCommand& c) { return Finish(c); }},
+          {"pin", [this](const ScenarioCommand& c) { return Pin(c); }},
+          {"unpin", [this](const ScenarioCommand& c) { return Unpin(c); }},
+          {"prefixes", [this](const ScenarioCommand& c) { return Prefixes(c); }},
           {"advance", [this](const ScenarioCommand& c) { return Advance(c); }},
           {"expire", [this](const ScenarioCommand& c) { return Expire(c); }},
           {"plan", [this](const ScenarioCommand& c) { return Plan(c); }},
@@ -110,6 +149,7 @@ std::string ScenarioRunner::Config(const ScenarioCommand& command) {
       static_cast<int32_t>(command.Int("max_queued_requests", config.max_queued_requests));
   config.max_queued_tokens = command.Int("max_queued_tokens", config.max_queued_tokens);
   config.watermark = command.Number("watermark", 0.0);
+  config.prefix_caching = command.Text("prefix_caching", "off") == "on";
   core_.emplace(config);
   worker_.reset();
   plan_.reset();
@@ -158,6 +198,38 @@ std::string ScenarioRunner::Finish(const ScenarioCommand& command) {
   RequestId id(static_cast<uint64_t>(command.Int("id", 1)));
   bool was_live = core_->FinishSequence(id, static_cast<int32_t>(command.Int("sequence", 0)));
   return was_live ? "" : "not live\n";
+}
+
+// The tokens are those of the prompt of a request with the id that is named.
+std::string ScenarioRunner::Pin(const ScenarioCommand& command) {
+  const RequestSpec like = {.id = static_cast<uint64_t>(command.Int("like", 1)),
+                            .prompt = static_cast<int32_t>(command.Int("tokens", 1))};
+  const PinResult result = core_->PinPrefix(RequestId(static_cast<uint64_t>(command.Int("id", 1))),
+                                            MakeRequest(like, limits_.vocab_size).prompt_token_ids,
+                                            "");
+  return Describe(result) + "\n";
+}
+
+std::string ScenarioRunner::Unpin(const ScenarioCommand& command) {
+  const RequestId id(static_cast<uint64_t>(command.Int("id", 1)));
+  return core_->UnpinPrefix(id) ? "" : "no such prefix\n";
+}
+
+std::string ScenarioRunner::Prefixes(const ScenarioCommand&) {
+  std::string output;
+  for (const PrefixInfo& info : core_->prefixes()) {
+    absl::StrAppend(&output,
+                    "prefix ",
+                    info.id.value(),
+                    ": ",
+                    Describe(info.state),
+                    ", ",
+                    info.num_tokens,
+                    " tokens in ",
+                    info.num_blocks,
+                    " blocks\n");
+  }
+  return absl::StrCat(output, core_->stats().num_pinned_blocks, " blocks are pinned\n");
 }
 
 std::string ScenarioRunner::Advance(const ScenarioCommand& command) {

@@ -30,6 +30,9 @@ class ScenarioRunner {
   std::string Add(const ScenarioCommand& command);
   std::string Abort(const ScenarioCommand& command);
   std::string Finish(const ScenarioCommand& command);
+  std::string Pin(const ScenarioCommand& command);
+  std::string Unpin(const ScenarioCommand& command);
+  std::string Prefixes(const ScenarioCommand& command);
   std::string Advance(const ScenarioCommand& command);
   std::string Expire(const ScenarioCommand& command);
   std::string Plan(const ScenarioCommand& command);

@@ -1,0 +1,145 @@
+#include "deploy/cli/prefix_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "grpcpp/grpcpp.h"
+
+#include "proto/v1/admin.grpc.pb.h"
+
+#include "common/base/status_macros.h"
+#include "common/flags/command_line.h"
+#include "common/wire/address.h"
+#include "common/wire/channel.h"
+#include "common/wire/grpc_status.h"
+#include "deploy/cli/describe_error.h"
+#include "deploy/cli/flag_table.h"
+
+namespace quire {
+namespace {
+
+constexpr char kUsage[] =
+    R"(usage: quire prefix pin --admin ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
+       quire prefix list --admin ADDR
+       quire prefix unpin --admin ADDR --id ID
+
+Keeps beginnings of prompts in the KV cache of a server that runs with --admin-address ADDR.
+
+    --admin HOST:PORT | unix:PATH
+    --prompt TEXT                    keep this text
+    --prompt-token-ids 1,2,3         keep these tokens
+    --cache-salt TEXT                for requests of this salt only
+    --no-special-tokens              the tokenizer adds none, such as BOS
+    --parse-special-tokens           text of special tokens stands for them
+    --id ID                          as pin and list print it
+)";
+
+const char* NameOf(v1::PrefixState state) {
+  switch (state) {
+    case v1::PREFIX_STATE_WAITING:
+      return "waiting";
+    case v1::PREFIX_STATE_COMPUTING:
+      return "computing";
+    case v1::PREFIX_STATE_PINNED:
+      return "pinned";
+    default:
+      return "unknown";
+  }
+}
+
+void Print(const v1::PinnedPrefix& prefix) {
+  std::printf("id=%llu state=%s tokens=%d blocks=%d\n",
+              static_cast<unsigned long long>(prefix.prefix_id()),
+              NameOf(prefix.state()),
+              prefix.num_tokens(),
+              prefix.num_blocks());
+}
+
+absl::Status Call(v1::AdminService::Stub& stub, const PrefixOptions& options) {
+  grpc::ClientContext context;
+  switch (options.action) {
+    case PrefixOptions::Action::kPin: {
+      v1::PinPrefixResponse response;
+      QUIRE_RETURN_IF_ERROR(FromGrpcStatus(stub.PinPrefix(&context, options.pin, &response)));
+      Print(response.prefix());
+      return absl::OkStatus();
+    }
+    case PrefixOptions::Action::kList: {
+      v1::ListPrefixesResponse response;
+      QUIRE_RETURN_IF_ERROR(
+          FromGrpcStatus(stub.ListPrefixes(&context, v1::ListPrefixesRequest(), &response)));
+      for (const v1::PinnedPrefix& prefix : response.prefixes()) {
+        Print(prefix);
+      }
+      return absl::OkStatus();
+    }
+    case PrefixOptions::Action::kUnpin: {
+      v1::UnpinPrefixRequest request;
+      request.set_prefix_id(*options.unpin_id);
+      v1::UnpinPrefixResponse response;
+      return FromGrpcStatus(stub.UnpinPrefix(&context, request, &response));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string>& args) {
+  PrefixOptions options;
+  const std::string action = args.empty() ? "" : args.front();
+  if (action == "pin") {
+    options.action = PrefixOptions::Action::kPin;
+  } else if (action == "unpin") {
+    options.action = PrefixOptions::Action::kUnpin;
+  } else if (action != "list") {
+    return absl::InvalidArgumentError("pin, list or unpin is needed");
+  }
+  v1::PinPrefixRequest& pin = options.pin;
+  FlagTable flags;
+  flags.Text("admin", [&](const std::string& v) { options.admin = v; });
+  if (options.action == PrefixOptions::Action::kPin) {
+    flags.Text("prompt", [&](const std::string& v) { pin.set_text(v); });
+    flags.Int32List("prompt-token-ids", [&](int32_t id) { pin.mutable_token_ids()->add_ids(id); });
+    flags.Text("cache-salt", [&](const std::string& v) { pin.set_cache_salt(v); });
+    flags.Switch("no-special-tokens", [&] { pin.set_add_special_tokens(false); });
+    flags.Switch("parse-special-tokens", [&] { pin.set_parse_special_tokens(true); });
+  }
+  if (options.action == PrefixOptions::Action::kUnpin) {
+    flags.Uint64("id", [&](uint64_t id) { options.unpin_id = id; });
+  }
+  QUIRE_RETURN_IF_ERROR(flags.Parse({args.begin() + 1, args.end()}));
+  if (options.admin.empty()) {
+    return absl::InvalidArgumentError("--admin is needed");
+  }
+  if (options.action == PrefixOptions::Action::kPin && !pin.has_text() && !pin.has_token_ids()) {
+    return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
+  }
+  if (options.action == PrefixOptions::Action::kUnpin && !options.unpin_id.has_value()) {
+    return absl::InvalidArgumentError("--id is needed");
+  }
+  return options;
+}
+
+int RunPrefix(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  absl::StatusOr<PrefixOptions> options = ParsePrefixArguments(args);
+  absl::StatusOr<Address> address = options.ok() ? ParseAddress(options->admin) : options.status();
+  if (!address.ok()) {
+    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(address.status()).c_str());
+    return kExitUsage;
+  }
+  auto stub = v1::AdminService::NewStub(DialPublic(*address));
+  const absl::Status status = Call(*stub, *options);
+  if (!status.ok()) {
+    std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace quire

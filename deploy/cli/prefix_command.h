@@ -1,0 +1,36 @@
+// `quire prefix pin|list|unpin --admin ADDR`: beginnings of prompts that a server keeps in its KV
+// cache.
+//
+// Thread safety: call from main.
+#ifndef QUIRE_DEPLOY_CLI_PREFIX_COMMAND_H_
+#define QUIRE_DEPLOY_CLI_PREFIX_COMMAND_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "proto/v1/admin.pb.h"
+
+namespace quire {
+
+struct PrefixOptions {
+  enum class Action : uint8_t { kPin, kList, kUnpin };
+
+  Action action = Action::kList;
+  std::string admin;
+  v1::PinPrefixRequest pin;
+  std::optional<uint64_t> unpin_id;
+};
+
+// Errors: kInvalidArgument for an unknown action or flag, and for what is missing.
+absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string>& args);
+
+// Returns the exit code of the program.
+int RunPrefix(const std::vector<std::string>& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_PREFIX_COMMAND_H_

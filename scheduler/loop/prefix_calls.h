@@ -1,0 +1,60 @@
+// PrefixCalls answers an operator's calls about pinned prefixes. A call to pin waits until the core
+// has computed the prefix; the others are answered at once.
+//
+// Thread safety: not thread-safe; owned by the scheduler loop, which also makes the answers: they
+//                must be quick.
+// Invariants:    every call is answered exactly once.
+// Errors:        kFailedPrecondition PREFIX_CACHE_OFF; kUnavailable LOADING; kInvalidArgument
+//                PREFIX_TOO_SHORT and PROMPT_TOO_LONG; kResourceExhausted PINNED_SHARE,
+//                PINNED_CAPACITY and TOO_MANY_PREFIXES; kInternal NON_FINITE_LOGITS; kAborted
+//                UNPINNED; kNotFound PREFIX.
+#ifndef QUIRE_SCHEDULER_LOOP_PREFIX_CALLS_H_
+#define QUIRE_SCHEDULER_LOOP_PREFIX_CALLS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "scheduler/core/prefix_info.h"
+#include "scheduler/step_log/recorded_core.h"
+
+namespace quire {
+
+struct PinCall {
+  RequestId id;  // the next one, in the order of the inbox
+  std::vector<TokenId> token_ids;
+  std::string cache_salt;
+  std::function<void(const absl::StatusOr<PrefixInfo>&)> answer;
+};
+
+struct UnpinCall {
+  RequestId id;
+  std::function<void(const absl::Status&)> answer;
+};
+
+struct ListPrefixesCall {
+  std::function<void(const std::vector<PrefixInfo>&)> answer;
+};
+
+class PrefixCalls {
+ public:
+  void Pin(RecordedCore& core, PinCall call);
+  void Unpin(RecordedCore& core, const UnpinCall& call);
+
+  // Answers calls to pin whose prefix is there, or will not be. has_workers: an epoch is active.
+  void AnswerWaiting(const RecordedCore& core, bool has_workers);
+
+  // Answers all calls that wait; their prefixes stay.
+  void FailAll(const absl::Status& status);
+
+ private:
+  std::vector<PinCall> waiting_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_PREFIX_CALLS_H_

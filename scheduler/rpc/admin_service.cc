@@ -1,0 +1,165 @@
+#include "scheduler/rpc/admin_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "scheduler/rpc/generate_request.h"
+#include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/wire_message.h"
+
+namespace quire {
+namespace {
+
+v1::PrefixState StateOf(PrefixState state) {
+  switch (state) {
+    case PrefixState::kWaiting:
+      return v1::PREFIX_STATE_WAITING;
+    case PrefixState::kComputing:
+      return v1::PREFIX_STATE_COMPUTING;
+    case PrefixState::kPinned:
+      return v1::PREFIX_STATE_PINNED;
+  }
+  return v1::PREFIX_STATE_UNSPECIFIED;
+}
+
+void Fill(const PrefixInfo& info, v1::PinnedPrefix* message) {
+  message->set_prefix_id(info.id.value());
+  message->set_state(StateOf(info.state));
+  message->set_num_tokens(info.num_tokens);
+  message->set_num_blocks(info.num_blocks);
+}
+
+absl::Status QueueFull() {
+  return Error(
+      absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "server: too many calls are waiting");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto message = std::make_shared<v1::PinPrefixRequest>();
+  absl::Status status = ParseMessage(*request, message.get());
+  if (status.ok()) {
+    status = CheckPin(*message);
+  }
+  if (!status.ok()) {
+    reactor->Finish(ToPublicStatus(status));
+    return reactor;
+  }
+  if (!message->has_text()) {
+    Pin(*message, reactor, response);
+    return reactor;
+  }
+  const bool is_queued = parts_.tasks->Submit(
+      [this, message, reactor, response] { Pin(*message, reactor, response); });
+  if (!is_queued) {
+    reactor->Finish(ToPublicStatus(QueueFull()));
+  }
+  return reactor;
+}
+
+absl::Status AdminService::CheckPin(const v1::PinPrefixRequest& request) const {
+  QUIRE_RETURN_IF_ERROR(parts_.state->CheckAdmission());
+  if (request.has_text() && request.has_token_ids()) {
+    return InvalidArgument("CONFLICTING_FIELDS", "prefix: text and token_ids are both set");
+  }
+  if (!request.has_text() && !request.has_token_ids()) {
+    return InvalidArgument("MISSING_FIELD", "prefix: neither text nor token_ids is set");
+  }
+  QUIRE_RETURN_IF_ERROR(CheckCacheSalt(request.cache_salt()));
+  if (request.has_text()) {
+    return CheckText(request.text(), *parts_.model);
+  }
+  if (request.token_ids().ids_size() >= parts_.state->Get().limits.max_model_len) {
+    return InvalidArgument("PROMPT_TOO_LONG", "token_ids: leave no room for output");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> AdminService::TokensOf(
+    const v1::PinPrefixRequest& request) const {
+  if (request.has_text()) {
+    const bool adds_special_tokens =
+        !request.has_add_special_tokens() || request.add_special_tokens();
+    return parts_.model->tokenizer->Encode(
+        request.text(), adds_special_tokens, request.parse_special_tokens());
+  }
+  std::vector<TokenId> ids(request.token_ids().ids().begin(), request.token_ids().ids().end());
+  QUIRE_RETURN_IF_ERROR(CheckTokenIds("token_ids", ids, *parts_.model));
+  return ids;
+}
+
+void AdminService::Pin(const v1::PinPrefixRequest& request,
+                       grpc::ServerUnaryReactor* reactor,
+                       grpc::ByteBuffer* response) const {
+  absl::StatusOr<std::vector<TokenId>> ids = TokensOf(request);
+  if (ids.ok() && ids->empty()) {
+    ids = InvalidArgument("EMPTY_PROMPT", "prefix: holds no token");
+  }
+  if (!ids.ok()) {
+    reactor->Finish(ToPublicStatus(ids.status()));
+    return;
+  }
+  PinCall call;
+  call.token_ids = *std::move(ids);
+  call.cache_salt = request.cache_salt();
+  // The library keeps reactor and response until Finish, whether or not the client still waits.
+  call.answer = [reactor, response](const absl::StatusOr<PrefixInfo>& info) {
+    if (info.ok()) {
+      v1::PinPrefixResponse message;
+      Fill(*info, message.mutable_prefix());
+      *response = SerializeMessage(message);
+    }
+    reactor->Finish(ToPublicStatus(info.status()));
+  };
+  if (!parts_.inbox->Add(std::move(call))) {
+    reactor->Finish(ToPublicStatus(QueueFull()));
+  }
+}
+
+grpc::ServerUnaryReactor* AdminService::UnpinPrefix(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::UnpinPrefixRequest message;
+  const absl::Status parsed = ParseMessage(*request, &message);
+  if (!parsed.ok()) {
+    reactor->Finish(ToPublicStatus(parsed));
+    return reactor;
+  }
+  parts_.inbox->Post(UnpinCall{.id = RequestId(message.prefix_id()),
+                               .answer = [reactor, response](const absl::Status& status) {
+                                 *response = SerializeMessage(v1::UnpinPrefixResponse());
+                                 reactor->Finish(ToPublicStatus(status));
+                               }});
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::ListPrefixes(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::ListPrefixesRequest message;
+  const absl::Status parsed = ParseMessage(*request, &message);
+  if (!parsed.ok()) {
+    reactor->Finish(ToPublicStatus(parsed));
+    return reactor;
+  }
+  parts_.inbox->Post(
+      ListPrefixesCall{.answer = [reactor, response](const std::vector<PrefixInfo>& prefixes) {
+        v1::ListPrefixesResponse answer;
+        for (const PrefixInfo& info : prefixes) {
+          Fill(info, answer.add_prefixes());
+        }
+        *response = SerializeMessage(answer);
+        reactor->Finish(grpc::Status::OK);
+      }});
+  return reactor;
+}
+
+}  // namespace quire

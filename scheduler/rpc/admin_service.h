@@ -1,0 +1,54 @@
+// AdminService is what an operator may do: pin, unpin and list prefixes. It is served on an address
+// of its own. Every method is registered raw and parsed by us, as those of GenerationService are.
+//
+// Thread safety: the library calls it from many threads at once.
+#ifndef QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
+#define QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "proto/v1/admin.grpc.pb.h"
+
+#include "scheduler/rpc/generate_call.h"
+
+namespace quire {
+
+using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
+    v1::AdminService::WithRawCallbackMethod_UnpinPrefix<
+        v1::AdminService::WithRawCallbackMethod_ListPrefixes<v1::AdminService::Service>>>;
+
+class AdminService final : public RawAdminService {
+ public:
+  explicit AdminService(const ServiceParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* PinPrefix(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UnpinPrefix(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListPrefixes(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+
+ private:
+  // Its tokens are known, or text has to be tokenized first.
+  absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
+  absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request) const;
+  // Answers now or later.
+  void Pin(const v1::PinPrefixRequest& request,
+           grpc::ServerUnaryReactor* reactor,
+           grpc::ByteBuffer* response) const;
+
+  const ServiceParts parts_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
