@@ -108,15 +108,15 @@ std::string ScheduleAudit::CheckOrder(const std::set<uint64_t>& preempted,
 
 bool ScheduleAudit::IsInOrder(uint64_t preempted_id, const RequestModels& requests) const {
   const Rank rank = RankOf(requests.at(preempted_id).request);
-  const std::set<uint64_t> running = Running();
-  size_t num_ahead = 0;
-  size_t num_alike = 0;  // behind, but the policy does not mind
-  for (uint64_t id : running) {
+  for (uint64_t id : Running()) {
     const Rank other = RankOf(requests.at(id).request);
-    num_ahead += other < rank ? 1 : 0;
-    num_alike += is_cheapest_chosen_ && rank < other && other.first == rank.first ? 1 : 0;
+    const bool is_alike = is_cheapest_chosen_ && other.first == rank.first;
+    if (rank < other && !is_alike) {
+      return false;
+    }
   }
-  return running.empty() || (num_ahead > 0 && num_ahead + num_alike == running.size());
+  // Somebody ahead needed its blocks, be it one whose sequences the worker does not know yet.
+  return RankOf(FirstLive(requests)->request) < rank;
 }
 
 std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,

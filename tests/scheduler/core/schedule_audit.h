@@ -1,9 +1,9 @@
 // ScheduleAudit follows the plans of one epoch and checks what neither the tokens nor the worker
 // can show: tokens are right whatever the order in which they are computed, and a block that is
 // shared across salts holds the right tokens too.
-//   - order: who is preempted is behind everybody who runs on, or where the cheapest is chosen behind
-//     somebody and ranked like the others; first come first served, the oldest request computes in
-//     every step, or waits and nobody starts (I14);
+//   - order: who is preempted is behind everybody who runs on, or where the cheapest is chosen
+//     behind somebody and ranked like the others; first come first served, the oldest request
+//     computes in every step, or waits and nobody starts (I14);
 //   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
 //   - watermark: where others run, who starts leaves the watermark's blocks free;
