@@ -17,7 +17,8 @@ class PolicyTest(unittest.TestCase):
                 server.channel() as channel:
             info = server_info(channel)
 
-            def ask(name, max_tokens=4, **more):
+            # Long enough that the order in which the threads here wake up is that of the server.
+            def ask(name, max_tokens=200, **more):
                 generate(channel, api.GenerateRequest(
                     token_ids=prompt_of(info, 8), stopping={"max_tokens": max_tokens,
                                                             "ignore_eos": True}, **more))
