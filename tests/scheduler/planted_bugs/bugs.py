@@ -5,8 +5,7 @@ moves the bug along, and the list cannot rot.
 """
 import collections
 
-# seed: a history that found this bug once and is tried before all others; most need none.
-Bug = collections.namedtuple("Bug", "name file text replacement seed", defaults=[None])
+Bug = collections.namedtuple("Bug", "name file text replacement")
 
 POOL = "scheduler/kv_cache/block_pool.cc"
 MANAGER = "scheduler/kv_cache/kv_cache_manager.cc"
@@ -92,8 +91,7 @@ BUGS = [
         "need.num_tail_copies += 0 * count;"),
     # Planning.
     Bug("forks_count_one_copy_too_many", PLANNER,
-        "std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);", "count;",
-        seed=3001654),
+        "std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);", "count;"),
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
         "    if (epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) >\n"
@@ -158,5 +156,5 @@ BUGS = [
         "      }\n    }\n    waiting.Return(*group);",
         "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n      }\n    }"),
     Bug("unanswered_step_survives_its_workers", STATE,
-        "  swapped.clear();\n  step.Clear();", "  swapped.clear();"),
+        "  step.Clear();\n  epoch.reset();", "  epoch.reset();"),
 ]

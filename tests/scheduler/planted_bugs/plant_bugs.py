@@ -147,8 +147,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             scratch = pathlib.Path(folder)
             mutant = build.link(build.compile(bug, scratch), scratch)
-            result = soak(mutant, "--seed", str(bug.seed)) if bug.seed else None
-            result = result or soak(mutant, "--hours", str(args.hours))
+            result = soak(mutant, "--hours", str(args.hours))
         if result is None:
             print(f"{bug.name:42} NOT FOUND in {args.hours:g} hours", flush=True)
             continue
