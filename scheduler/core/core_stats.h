@@ -30,6 +30,7 @@ struct CoreStats {
   int32_t num_cached_blocks = 0;    // found by their contents; used, pending and free ones
   int64_t num_stored_tokens = 0;    // tokens whose K and V lie in held blocks, shared ones once
   int64_t num_table_tokens = 0;     // the same, shared ones once for each sequence
+  int64_t num_table_blocks = 0;     // held blocks, shared ones once for each sequence
   int32_t num_pinned_prefixes = 0;  // whose blocks are held
   int32_t num_pinned_blocks = 0;    // of the held ones: for them
   // Since the start.

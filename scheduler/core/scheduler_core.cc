@@ -194,6 +194,7 @@ CoreStats SchedulerCore::stats() const {
     stats.num_cached_blocks = kv_cache.num_cached_blocks();
     stats.num_stored_tokens = occupancy.num_stored_tokens;
     stats.num_table_tokens = kv_cache.num_stored_tokens();
+    stats.num_table_blocks = occupancy.num_table_blocks;
     stats.num_pinned_blocks = kv_cache.num_pinned_blocks();
     stats.num_pinned_prefixes = static_cast<int32_t>(
         std::count_if(state_->prefixes.begin(), state_->prefixes.end(), [](const auto& entry) {

@@ -394,6 +394,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   int64_t num_empty = 0;
   std::map<BlockId, std::vector<int32_t>> shared_tails;  // tokens in it, for each table
   for (const BlockTable* table : tables) {
+    occupancy.num_table_blocks += table->num_blocks() - table->num_passed_blocks();
     const int32_t num_filled = table->num_tokens_ % block_size_tokens_;
     if (num_filled == 0) {
       continue;
@@ -420,13 +421,14 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
 // What is counted by other means, counted slot by slot.
 void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) const {
   std::vector<int32_t> num_filled(static_cast<size_t>(pool_.num_blocks()), 0);
+  Occupancy counted;
   for (const BlockTable* table : tables) {
     for (int32_t i = 0; i < table->num_blocks(); ++i) {
+      counted.num_table_blocks += (*table)[i] == kNullBlockId ? 0 : 1;
       int32_t& filled = num_filled[static_cast<size_t>((*table)[i])];
       filled = std::max(filled, table->NumFilled(i, block_size_tokens_));
     }
   }
-  Occupancy counted;
   int32_t num_free_cached = 0;
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     const int32_t filled = num_filled[static_cast<size_t>(block_id)];
@@ -438,6 +440,7 @@ void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) c
   const Occupancy occupancy = CountTokens(tables);
   QUIRE_CHECK_EQ(counted.num_held_blocks, occupancy.num_held_blocks);
   QUIRE_CHECK_EQ(counted.num_stored_tokens, occupancy.num_stored_tokens);
+  QUIRE_CHECK_EQ(counted.num_table_blocks, occupancy.num_table_blocks);
 }
 
 void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,

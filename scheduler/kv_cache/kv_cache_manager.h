@@ -196,6 +196,7 @@ class KvCacheManager {
   struct Occupancy {
     int32_t num_held_blocks = 0;    // in a table; other used ones are on their way to host memory
     int64_t num_stored_tokens = 0;  // in held blocks
+    int64_t num_table_blocks = 0;   // held ones, once for each table
   };
   // tables are all the tables in use, in any order. O(tables + blocks on their way).
   Occupancy CountTokens(std::span<const BlockTable* const> tables) const;

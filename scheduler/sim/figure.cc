@@ -68,14 +68,6 @@ FigureRow Shown(std::string quantity, double ours) {
   return {.quantity = std::move(quantity), .paper = "-", .ours = FormatNumber(ours), .rule = "-"};
 }
 
-FigureRow NotYet(std::string quantity, std::string paper, std::string why) {
-  return {.quantity = std::move(quantity),
-          .paper = std::move(paper),
-          .ours = "-",
-          .rule = std::move(why),
-          .verdict = Verdict::kNotYet};
-}
-
 std::string_view NameOf(Verdict verdict) {
   switch (verdict) {
     case Verdict::kMatch:
@@ -84,8 +76,6 @@ std::string_view NameOf(Verdict verdict) {
       return "MISS";
     case Verdict::kNoPaperNumber:
       return "-";
-    case Verdict::kNotYet:
-      return "not yet";
   }
   return "";
 }

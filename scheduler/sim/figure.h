@@ -17,7 +17,6 @@ enum class Verdict : uint8_t {
   kMatch,
   kMiss,
   kNoPaperNumber,  // shown for itself
-  kNotYet,         // the core cannot do it yet: no number of ours
 };
 
 struct FigureRow {
@@ -54,9 +53,8 @@ FigureRow WithinPercent(std::string quantity, double paper, double ours, double 
 FigureRow WithinRange(std::string quantity, double low, double high, double ours);
 FigureRow Claim(std::string quantity, std::string paper, std::string ours, bool holds);
 FigureRow Shown(std::string quantity, double ours);
-FigureRow NotYet(std::string quantity, std::string paper, std::string why);
 
-// "match", "MISS", "-", "not yet".
+// "match", "MISS", "-".
 std::string_view NameOf(Verdict verdict);
 
 // Four significant digits, fixed notation.

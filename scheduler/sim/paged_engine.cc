@@ -28,6 +28,8 @@ PagedEngine::PagedEngine(const SimConfig& config,
                          int32_t shared_prefix_tokens)
     : limits_(limits),
       shared_prefix_tokens_(shared_prefix_tokens),
+      num_sequences_(config.num_sequences),
+      num_beams_(config.num_beams),
       checks_invariants_(config.checks_invariants),
       core_(CoreConfigOf(config)),
       known_(static_cast<size_t>(limits.max_sequences)),
@@ -44,6 +46,11 @@ void PagedEngine::Arrive(const SimRequest& request, size_t index, Instant now) {
   std::fill_n(to_add.prompt_token_ids.begin(), shared_prefix_tokens_, TokenId{0});
   to_add.max_tokens = request.output_tokens;
   to_add.arrival = now;
+  to_add.num_sequences = num_sequences_;
+  if (num_beams_ > 1) {
+    to_add.beam_search = {.num_beams = num_beams_};
+    to_add.sampling.num_logprobs = num_beams_;
+  }
   QUIRE_CHECK(core_.AddRequest(std::move(to_add)) == AddOutcome::kQueued);
 }
 
@@ -54,6 +61,9 @@ bool PagedEngine::BeginStep(Instant now, EngineStep* step) {
     step->begin = link_.Begin(*plan, now);
     if (!plan->slices.empty() || step->begin > now) {
       step->memory = Memory();
+      const CoreStats stats = core_.stats();
+      step->held_blocks = stats.num_held_blocks;
+      step->table_blocks = static_cast<double>(stats.num_table_blocks);
       return true;
     }
     // Releases alone: a message, no step of the model.
@@ -69,7 +79,8 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
   for (const SequenceIntroduction& introduction : plan.introductions) {
     known_[introduction.handle] = {
         .num_known_tokens = static_cast<int32_t>(introduction.token_ids.size()),
-        .num_computed_tokens = introduction.num_computed_tokens};
+        .num_computed_tokens = introduction.num_computed_tokens,
+        .num_candidates = std::max(0, introduction.sampling.num_logprobs)};
   }
   StepWork work;
   work.num_sequences = static_cast<int32_t>(plan.slices.size());
@@ -80,7 +91,10 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
     work.num_tokens += slice.num_tokens;
     work.num_context_tokens += sequence.num_computed_tokens;
     if (sequence.num_computed_tokens == sequence.num_known_tokens) {
-      result_.sampled.push_back({.handle = slice.handle});
+      // Another token for each sequence, so that no two of a group become alike.
+      result_.sampled.push_back({.handle = slice.handle,
+                                 .token_id = static_cast<TokenId>(slice.handle),
+                                 .top_logprobs = candidates_.Draw(sequence.num_candidates)});
       ++sequence.num_known_tokens;
     }
   }
@@ -115,6 +129,9 @@ void PagedEngine::EndStep(Instant now, std::vector<size_t>* finished) {
   for (const OutputEvent& event : core_.TakeEvents()) {
     if (const auto* end = std::get_if<SequenceFinished>(&event)) {
       QUIRE_CHECK(end->reason == FinishReason::kLength);
+      if (!end->is_last_of_request) {
+        continue;
+      }
       finished->push_back(static_cast<size_t>(end->request_id.value()) - 1);
     }
   }

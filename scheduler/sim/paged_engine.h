@@ -14,6 +14,7 @@
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
 #include "scheduler/core/scheduler_core.h"
+#include "scheduler/sim/candidate_model.h"
 #include "scheduler/sim/simulation.h"
 #include "scheduler/sim/swap_link.h"
 
@@ -39,6 +40,7 @@ class PagedEngine : public Engine {
   struct Known {
     int32_t num_known_tokens = 0;
     int32_t num_computed_tokens = 0;
+    int32_t num_candidates = 0;  // of beam search
   };
 
   // Executes the plan: fills result_, adds up the work.
@@ -49,9 +51,12 @@ class PagedEngine : public Engine {
 
   StepLimits limits_;
   int32_t shared_prefix_tokens_;
+  int32_t num_sequences_;
+  int32_t num_beams_;
   bool checks_invariants_;
   SchedulerCore core_;
   std::vector<Known> known_;  // by handle
+  CandidateModel candidates_{1};
   SwapLink link_;
   StepResult result_;  // of the step that runs
   Instant begin_ = 0;  // when it was planned

@@ -48,12 +48,4 @@ absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& op
                                                  absl::StrJoin(FigureNames(), ", ")));
 }
 
-absl::StatusOr<Figure> MakeFig15(const FigureOptions& /*options*/) {
-  const std::string why = "the core does not share blocks inside a group yet";
-  Figure figure{.title = "Fig 15: memory saved by sharing, Alpaca"};
-  figure.rows.push_back(NotYet("parallel sampling, n = 2, 4, 6, %", "6.09, 8.53, 9.79", why));
-  figure.rows.push_back(NotYet("beam search, width 2, 4, 6, %", "37.56, 53.13, 55.16", why));
-  return figure;
-}
-
 }  // namespace quire

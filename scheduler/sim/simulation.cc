@@ -10,6 +10,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/step/step_plan_check.h"
+#include "scheduler/core/beam_search.h"
 #include "scheduler/sim/paged_engine.h"
 #include "scheduler/sim/reserving_engine.h"
 
@@ -32,6 +33,8 @@ class Meter {
     memory_.reserved += weight * step.memory.reserved;
     memory_.internal += weight * step.memory.internal;
     memory_.external += weight * step.memory.external;
+    held_blocks_ += weight * step.held_blocks;
+    table_blocks_ += weight * step.table_blocks;
     busy_ += weight;
   }
 
@@ -46,6 +49,7 @@ class Meter {
                            .reserved = memory_.reserved / slots,
                            .internal = memory_.internal / slots,
                            .external = memory_.external / slots};
+    result->mean_saved_share = table_blocks_ > 0 ? 1 - held_blocks_ / table_blocks_ : 0;
   }
 
  private:
@@ -53,6 +57,8 @@ class Meter {
   double busy_ = 0;
   double batch_ = 0;
   MemoryUse memory_;
+  double held_blocks_ = 0;
+  double table_blocks_ = 0;
 };
 
 absl::Status Refuse(const std::string& message) { return absl::InvalidArgumentError(message); }
@@ -72,7 +78,8 @@ StepLimits LimitsOf(const SimConfig& config) {
 // Slots that the request must find at once, at the most.
 int64_t SlotsNeeded(const SimConfig& config, const SimRequest& request) {
   if (config.policy == MemoryPolicy::kPaged) {
-    return RoundUp(int64_t{request.prompt_tokens} + request.output_tokens,
+    return std::max(config.num_sequences, config.num_beams) *
+           RoundUp(int64_t{request.prompt_tokens} + request.output_tokens,
                    int64_t{config.block_size_tokens});
   }
   return ReservedSlots(config.policy, request, config.max_model_len);
@@ -138,6 +145,12 @@ absl::Status Validate(const SimConfig& config, const Trace& trace) {
     return Refuse("the pool and the block size must be positive");
   }
   QUIRE_RETURN_IF_ERROR(Validate(LimitsOf(config)));
+  const int32_t group_size = std::max(config.num_sequences, config.num_beams);
+  if (std::min(config.num_sequences, config.num_beams) != 1 || group_size < 1 ||
+      config.num_beams > BeamSearchParams::kMaxBeams || group_size > config.max_sequences ||
+      (group_size > 1 && config.policy != MemoryPolicy::kPaged)) {
+    return Refuse("several sequences or beams: one of the two, within a step, and paged");
+  }
   if (trace.shared_prefix_tokens < 0) {
     return Refuse("the shared prefix must not be negative");
   }

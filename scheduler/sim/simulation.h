@@ -53,7 +53,11 @@ struct SimConfig {
   bool prefix_caching = false;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
-  bool checks_invariants = false;                 // after every step: slow
+  // Of each request: sequences that are sampled side by side, or beams of a search that answers
+  // with one. At most one of the two is above 1.
+  int32_t num_sequences = 1;
+  int32_t num_beams = 1;
+  bool checks_invariants = false;  // after every step: slow
   // Stop as soon as the mean normalised latency is sure to be above this.
   double latency_limit_s = std::numeric_limits<double>::infinity();
 };
@@ -72,7 +76,10 @@ struct SimResult {
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
   double mean_batch = 0;                 // requests in a step, over time, until the last arrival
   MemoryUse mean_memory;                 // shares of the pool, the same way
-  Instant end = 0;                       // of the last step
+  // Of the blocks that sequences would hold if they shared none, those that sharing saves: over
+  // time.
+  double mean_saved_share = 0;
+  Instant end = 0;  // of the last step
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
   int64_t num_swap_preemptions = 0;  // of them
@@ -84,6 +91,9 @@ struct EngineStep {
   Instant begin = 0;  // of the work; until then swaps are handed over or waited for
   StepWork work;
   MemoryUse memory;  // while the step runs
+  // Likewise: blocks in use, and the same with shared ones counted for each sequence.
+  double held_blocks = 0;
+  double table_blocks = 0;
 };
 
 // An engine decides who runs. It is told of arrivals in order, and of each step's end.

@@ -24,13 +24,13 @@ TEST(FigureRowTest, ANumberOutsideItsRuleIsAMiss) {
 TEST(FormatTableTest, PrintsTheMissInCapitalsBesideBothNumbers) {
   Figure figure{.title = "Fig 0"};
   figure.rows.push_back(WithinPercent("batch", 30.42, 20, 5));
-  figure.rows.push_back(NotYet("beams", "37.56", "cannot"));
+  figure.rows.push_back(Shown("requests", 7));
 
   EXPECT_EQ(FormatTable(figure),
             "Fig 0\n"
             "  quantity  paper  ours  verdict  rule\n"
             "  batch     30.42    20  MISS     within 5 %\n"
-            "  beams     37.56     -  not yet  cannot\n");
+            "  requests      -     7  -        -\n");
 }
 
 TEST(FormatRowsCsvTest, QuotesCommasAndQuotes) {
@@ -91,13 +91,18 @@ TEST(PaperFiguresTest, Table1MatchesToTheDigit) {
   }
 }
 
-TEST(PaperFiguresTest, SharingInsideAGroupHasNoNumberYet) {
-  absl::StatusOr<Figure> figure = MakeFigure("fig15", {});
+TEST(PaperFiguresTest, MoreSequencesShareMoreAndBeamsShareMost) {
+  absl::StatusOr<Figure> figure = MakeFigure("fig15", {.seed = 1, .trace_minutes = 1});
 
   ASSERT_TRUE(figure.ok());
-  for (const FigureRow& row : figure->rows) {
-    EXPECT_EQ(row.verdict, Verdict::kNotYet);
-    EXPECT_EQ(row.ours, "-");
+  ASSERT_EQ(figure->plots.size(), 1u);
+  const std::vector<Series>& series = figure->plots[0].series;
+  for (size_t width = 0; width < 3; ++width) {
+    EXPECT_LT(series[0].points[width].second, series[2].points[width].second);
+    for (size_t kind : {size_t{0}, size_t{2}}) {
+      EXPECT_TRUE(width == 0 ||
+                  series[kind].points[width - 1].second < series[kind].points[width].second);
+    }
   }
 }
 

@@ -1,0 +1,39 @@
+// CandidateModel draws what a language model finds likely next, for beam search: of a random
+// distribution over tokens, the likeliest ones. Beams compete by these; which beams descend from
+// which, and so what they share, follows from the search.
+//
+// The distribution is that of stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha)
+// part of what is there, the next such a part of the rest, and so on. Its expected entropy is
+// digamma(alpha + 1) + 0.5772 nats; alpha is chosen so that this is ln 10.13 = 2.32, where 10.13 is
+// the perplexity of OPT-13B on WikiText-2.
+//
+// Thread safety: not thread-safe.
+// Source:        Zhang et al. 2022 (OPT), as measured by Frantar et al. 2022 (GPTQ), table 3.
+#ifndef QUIRE_SCHEDULER_SIM_CANDIDATE_MODEL_H_
+#define QUIRE_SCHEDULER_SIM_CANDIDATE_MODEL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/step/step_result.h"
+#include "scheduler/sim/sim_random.h"
+
+namespace quire {
+
+class CandidateModel {
+ public:
+  static constexpr double kAlpha = 5.18;
+
+  explicit CandidateModel(uint64_t seed) : random_(seed) {}
+
+  // Best first, of distinct tokens. REQUIRES: 0 <= count <= 64.
+  std::vector<TokenLogprob> Draw(int32_t count);
+
+ private:
+  SimRandom random_;
+  std::vector<double> parts_;  // reused
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_CANDIDATE_MODEL_H_
