@@ -9,6 +9,9 @@ namespace quire {
 std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
   // What is left after so many sticks is no longer among the likeliest: (alpha / (alpha + 1)) ^ 64.
   constexpr int32_t kNumSticks = 64;
+  if (count == 0) {
+    return {};  // most requests search for no beams
+  }
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
