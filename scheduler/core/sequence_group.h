@@ -30,6 +30,7 @@ struct ScheduleRank {
   int64_t value = 0;
   RequestId id;  // of equals the older one is first
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): the check trips over a defaulted comparison
   friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
 };
 
