@@ -28,7 +28,7 @@ ScheduleAudit::ScheduleAudit(const CoreConfig& config,
 std::string ScheduleAudit::OnPlan(const StepPlan& plan,
                                   const RequestModels& requests,
                                   const CoreStats& stats) {
-  const std::set<uint64_t> preempted = TakeReleases(plan.releases, requests);
+  std::set<uint64_t> preempted = TakeReleases(plan.releases, requests);
   std::set<uint64_t> started;
   for (const SequenceIntroduction& introduction : plan.introductions) {
     const uint64_t id = introduction.sampling.seed;
@@ -38,6 +38,7 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
       start_numbers_.emplace(id, static_cast<int64_t>(start_numbers_.size()));
     }
   }
+  preempted.merge(TakeUnknown(requests, stats));
   std::string fault = CheckOrder(preempted, requests);
   if (fault.empty()) {
     fault = CheckFirstComputes(plan, started, requests, stats);
@@ -67,6 +68,30 @@ std::set<uint64_t> ScheduleAudit::TakeReleases(const std::vector<SequenceHandle>
     }
   }
   return preempted;
+}
+
+// Forks that the worker never knew give back no handle: when their leader has ended, only the
+// core's count of who runs shows that they are preempted.
+std::set<uint64_t> ScheduleAudit::TakeUnknown(const RequestModels& requests,
+                                              const CoreStats& stats) {
+  const std::set<uint64_t> running = Running();
+  std::set<uint64_t> unknown;
+  int64_t num_started = 0;
+  for (const auto& [id, model] : requests) {
+    if (!model.is_finished() && has_started_.count(id) > 0) {
+      ++num_started;
+      if (running.count(id) == 0) {
+        unknown.insert(id);
+      }
+    }
+  }
+  if (num_started - static_cast<int64_t>(unknown.size()) != stats.num_running_requests) {
+    return {};  // some of them run, and sit this step out
+  }
+  for (uint64_t id : unknown) {
+    has_started_.erase(id);
+  }
+  return unknown;
 }
 
 // Of two requests the one with the smaller rank is served first. Fair share knows it from their

@@ -63,6 +63,7 @@ class ScheduleAudit {
 
   std::set<uint64_t> TakeReleases(const std::vector<SequenceHandle>& releases,
                                   const RequestModels& requests);
+  std::set<uint64_t> TakeUnknown(const RequestModels& requests, const CoreStats& stats);
   std::string CheckOrder(const std::set<uint64_t>& preempted, const RequestModels& requests) const;
   bool IsInOrder(uint64_t preempted_id, const RequestModels& requests) const;
   std::string CheckFirstComputes(const StepPlan& plan,
