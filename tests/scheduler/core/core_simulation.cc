@@ -351,6 +351,8 @@ StepLimits CoreSimulation::DrawLimits() {
   if (is_tight_) {
     limits.num_blocks = 2 + limits.num_blocks % 6;
     limits.num_host_blocks += 8;
+    limits.max_tokens_per_step =
+        random_.OneIn(2) ? random_.Between(1, 6) : limits.max_tokens_per_step;
   }
   return limits;
 }

@@ -74,6 +74,7 @@ class CoreSimulation {
   void BeginLikeAnother(Request* request);
   void AskForBeams(Request* request);
   void ShrinkToFit(Request* request) const;
+  void GrowToFit(Request* request) const;
   static RequestModel ModelOf(const Request& request);
   AddOutcome ExpectedOutcome(const RequestModel& model) const;
   void Abort();
@@ -144,7 +145,7 @@ class CoreSimulation {
   int32_t num_words_;       // distinct tokens of prompts
   int32_t max_sequences_;   // of a request
   int32_t sliding_window_;  // the model's: every epoch has it
-  bool is_tight_;           // one request may need every block that there is
+  bool is_tight_;           // pools and steps are small, and one request may need all of them
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

@@ -29,7 +29,7 @@ void CoreSimulation::AddRequest() {
   if (random_.OneIn(3)) {
     request.stop_token_ids = {random_.Below(kVocabSize), random_.Below(kVocabSize)};
   }
-  if (random_.OneIn(5)) {
+  if (random_.OneIn(is_tight_ ? 2 : 5)) {
     AskForBeams(&request);
   }
   if (random_.OneIn(deadline_rate_)) {
@@ -37,6 +37,9 @@ void CoreSimulation::AddRequest() {
   }
   if (!random_.OneIn(8)) {  // more would be refused than served
     ShrinkToFit(&request);
+  }
+  if (is_tight_ && random_.OneIn(2)) {
+    GrowToFit(&request);
   }
   const RequestModel model = ModelOf(request);
   const AddOutcome expected = ExpectedOutcome(model);
@@ -67,6 +70,16 @@ void CoreSimulation::ShrinkToFit(Request* request) const {
     if (request->beam_search.has_value()) {
       request->beam_search->num_beams = request->num_sequences;
     }
+  }
+}
+
+// As long as the pool allows: it may need every block that there is.
+void CoreSimulation::GrowToFit(Request* request) const {
+  RequestModel model = ModelOf(*request);
+  const auto num_prompt = static_cast<int32_t>(request->prompt_token_ids.size());
+  const int32_t most = limits_known_ ? limits_.max_model_len - num_prompt : 0;
+  while (model.request.max_tokens < most && FitsPool(model)) {
+    request->max_tokens = model.request.max_tokens++;
   }
 }
 
