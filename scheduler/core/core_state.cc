@@ -277,6 +277,10 @@ void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
 
 void CoreState::End(Sequence& sequence) {
   if (sequence.is_running()) {
+    if (sequence.num_scheduled_tokens() > 0) {  // nobody will look at whether its row was finite
+      const int32_t num_full = sequence.num_computed_tokens() / epoch->kv_cache.block_size_tokens();
+      epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);
+    }
     GiveBack(sequence);
   } else if (sequence.is_swapped()) {
     epoch->kv_cache.Free(sequence.host_table);

@@ -230,8 +230,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       continue;
     }
     ++state.counters.num_non_finite;
-    state.epoch->kv_cache.Unpublish(sequence.table,
-                                    sequence.block_hashes);  // nobody may build on it
+    // Nobody may build on it.
+    state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
     if (sequence.CountNonFinite() < kMaxNonFinite) {
       to_recompute.push_back(slice.group);
     } else if (slice.group->is_beam_search()) {

@@ -164,15 +164,18 @@ void KvCacheManager::Unlist(BlockId block_id) {
   }
 }
 
-void KvCacheManager::Unpublish(const BlockTable& table, std::span<const BlockHash> hashes) {
-  const auto num_passed = static_cast<size_t>(table.num_passed_blocks_);
-  for (const BlockHash& hash : hashes.first(std::min(num_passed, hashes.size()))) {
-    if (const std::optional<BlockId> block_id = cache_.Find(hash)) {
+void KvCacheManager::Unpublish(const BlockTable& table,
+                               int32_t first_block,
+                               std::span<const BlockHash> hashes) {
+  for (int32_t i = first_block; i < table.num_blocks(); ++i) {
+    std::optional<BlockId> block_id = table[i];
+    if (i < table.num_passed_blocks()) {
+      const auto index = static_cast<size_t>(i);
+      block_id = index < hashes.size() ? cache_.Find(hashes[index]) : std::nullopt;
+    }
+    if (block_id.has_value()) {
       Unlist(*block_id);
     }
-  }
-  for (BlockId block_id : HeldBlocks(table)) {
-    Unlist(block_id);
   }
 }
 

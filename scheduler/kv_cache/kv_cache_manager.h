@@ -141,9 +141,10 @@ class KvCacheManager {
   // REQUIRES: the table has at least hashes.size() full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // No block of the table is found any more, nor those before its window, by the sequence's hashes:
-  // what was computed is no good. Pinned blocks are: their own logits were finite.
-  void Unpublish(const BlockTable& table, std::span<const BlockHash> hashes);
+  // No block of the table from first_block on is found any more, nor those of them before its
+  // window, by the sequence's hashes: what was computed is no good, or nobody knows whether it is.
+  // Pinned blocks are: their own logits were finite.
+  void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // The tables move to host memory in step step_id; appends what the worker has to copy, each
   // shared block once, also when another group takes it along in this step. The blocks are free

@@ -104,6 +104,9 @@ void CoreSimulation::Step() {
   TakeEvents();
   CheckNobodyIsOverdue();
   CheckCounts();
+  if (config_.scheduling_policy == SchedulingPolicyKind::kFairShare) {
+    ExpectNone(fairness_.Check(requests_));
+  }
 }
 
 void CoreSimulation::DrawEvent() {
@@ -233,7 +236,10 @@ StepResult CoreSimulation::AnswerWithFaults() {
     // Beams are told at the end: what they have in a row is not known here.
     SequenceModel& sequence =
         request.sequences[static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index)];
-    if (sequence.is_finished) {
+    if (sequence.is_finished) {  // nobody hears of it, and nobody may build on it
+      if (random_.OneIn(2)) {
+        worker_->SpoilLastSlice(sampled.handle);
+      }
       continue;
     }
     if (has_faults_ && random_.OneIn(non_finite_rate_)) {
@@ -243,7 +249,10 @@ StepResult CoreSimulation::AnswerWithFaults() {
       request.had_non_finite = true;
       audit_->OnNonFinite();
       worker_->SpoilLastSlice(sampled.handle);
-    } else if (request.is_beam_search()) {
+      continue;
+    }
+    fairness_.OnSampled(request.request);
+    if (request.is_beam_search()) {
       if (!request.beams.has_value()) {
         request.beams.emplace(request.request, limits_);
       }

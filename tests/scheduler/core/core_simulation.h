@@ -10,6 +10,7 @@
 //   - an introduction repeats exactly the committed history;
 //   - who computes, starts and is preempted, and whose blocks are shared: see ScheduleAudit (I8,
 //   I14);
+//   - under fair share, what tenants get that wait for each other: see FairnessAudit (I18);
 //   - a request is refused exactly when a bound says so (I13);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11).
@@ -29,6 +30,7 @@
 
 #include "scheduler/core/scheduler_core.h"
 #include "scheduler/step_log/recorded_core.h"
+#include "tests/scheduler/core/fairness_audit.h"
 #include "tests/scheduler/core/request_model.h"
 #include "tests/scheduler/core/schedule_audit.h"
 #include "tests/support/fake_worker.h"
@@ -117,6 +119,7 @@ class CoreSimulation {
   RecordedCore core_;
   std::optional<FakeWorker> worker_;    // while an epoch is active
   std::optional<ScheduleAudit> audit_;  // likewise
+  FairnessAudit fairness_;
   StepLimits limits_;
   uint64_t group_epoch_ = 0;
   bool limits_known_ = false;

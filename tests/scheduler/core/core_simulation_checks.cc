@@ -54,7 +54,10 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
              static_cast<int32_t>(request.request.prompt_token_ids.size()),
          "the prompt is as long as it was");
   Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
-  request.was_introduced = true;
+  if (!request.was_introduced) {
+    request.was_introduced = true;
+    fairness_.OnStarted(request.request);
+  }
   num_passed_blocks_ +=
       std::count(introduction.block_ids.begin(), introduction.block_ids.end(), kNullBlockId);
   owner_of_handle_[introduction.handle] = {request.request.id, introduction.sequence_index};

@@ -146,6 +146,21 @@ TEST_F(OutputProcessorTest, TokensOfASequenceThatEndedMeanwhileAreDropped) {
   EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 8);
 }
 
+TEST_F(OutputProcessorTest, WhatASequenceComputedThatEndedMeanwhileIsNotFound) {
+  state_.config.prefix_caching = true;
+  SequenceGroup& group = Add({.id = 1, .prompt = 10, .max_tokens = 4});
+  Step();
+  Step();
+  ASSERT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 2);
+  ASSERT_TRUE(Plan().has_value());  // fills the third block
+  ASSERT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 3);
+
+  state_.FinishGroup(group, FinishReason::kAborted);
+  Apply(Answer(5));
+
+  EXPECT_EQ(state_.epoch->kv_cache.num_cached_blocks(), 2);
+}
+
 TEST_F(OutputProcessorTest, ABadRowIsRecomputedOnce) {
   SequenceGroup& group = Add({.id = 1, .prompt = 5});
   ASSERT_TRUE(Plan().has_value());

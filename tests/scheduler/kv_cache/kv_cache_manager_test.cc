@@ -342,7 +342,9 @@ TEST_F(PrefixCacheTest, HeldBlocksAreCountedUpToTheFirstFreeOne) {
 TEST_F(PrefixCacheTest, NothingIsFoundThatWasTakenBack) {
   ASSERT_TRUE(manager_.Append(a_, 12).has_value());
   manager_.Publish(a_, 0, hashes_);
-  manager_.Unpublish(a_, hashes_);
+  manager_.Unpublish(a_, 1, hashes_);
+  EXPECT_EQ(manager_.Match(hashes_).num_blocks, 1);
+  manager_.Unpublish(a_, 0, hashes_);
   EXPECT_EQ(manager_.Match(hashes_).num_blocks, 0);
   EXPECT_EQ(manager_.num_cached_blocks(), 0);
   Check({&a_});

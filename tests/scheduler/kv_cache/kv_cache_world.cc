@@ -234,7 +234,7 @@ bool KvCacheWorld::Unpublish(size_t index) {
   }
   const size_t num_full =
       sequence.contents.token_ids.size() / static_cast<size_t>(sizes_.block_size_tokens);
-  manager_.Unpublish(sequence.table, HashesOf(sequence.contents, num_full));
+  manager_.Unpublish(sequence.table, /*first_block=*/0, HashesOf(sequence.contents, num_full));
   const std::span<const BlockId> block_ids = sequence.table.block_ids();
   for (size_t i = 0; i < block_ids.size(); ++i) {
     if (block_ids[i] == kNullBlockId) {

@@ -158,7 +158,7 @@ TEST_F(SlidingWindowTest, WhatIsTakenBackIsNotFoundBeforeTheWindowEither) {
   manager_.SlideWindow(a_, 16);
   EXPECT_EQ(manager_.num_cached_blocks(), 4);
 
-  manager_.Unpublish(a_, hashes_);
+  manager_.Unpublish(a_, 0, hashes_);
 
   EXPECT_EQ(manager_.num_cached_blocks(), 0);
   Check({&a_});

@@ -17,6 +17,7 @@ OUTPUT = "scheduler/core/output_processor.cc"
 CORE = "scheduler/core/scheduler_core.cc"
 SEQUENCE = "scheduler/core/sequence.cc"
 QUEUE = "scheduler/core/waiting_queue.cc"
+POLICY = "scheduler/core/scheduling_policy.cc"
 HANDLES = "scheduler/core/handle_pool.cc"
 BEAMS = "scheduler/core/beam_group.cc"
 
@@ -65,8 +66,11 @@ BUGS = [
         "    Unlist(block_id);\n  }\n  return new_blocks;", "  }\n  return new_blocks;"),
     Bug("found_after_it_was_swapped_into", MANAGER, "    Unlist(copy.block);\n", ""),
     Bug("bad_rows_stay_in_the_cache", OUTPUT,
-        "    state.epoch->kv_cache.Unpublish(sequence.table,\n"
-        "                                    sequence.block_hashes);", "    "),
+        "    state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, "
+        "sequence.block_hashes);\n", ""),
+    Bug("rows_nobody_looks_at_stay_in_the_cache", STATE,
+        "      epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);\n",
+        "      static_cast<void>(num_full);\n"),
     Bug("free_copy_found_before_the_held_block", MANAGER,
         "if (listed.has_value() && pool_.ref_count(*listed) == 0) {", "if (false) {"),
     Bug("names_outlive_the_block_size", CORE, "      sequence.block_hashes.clear();", "      "),
@@ -113,6 +117,15 @@ BUGS = [
     Bug("dropped_beam_keeps_its_blocks", BEAMS,
         "      state.epoch->kv_cache.Free(sequences[place].table);",
         "      sequences[place].table.Abandon();"),
+    Bug("prompts_are_served_free", QUEUE,
+        "    policy_.OnServed(group.request().tenant, NumPromptTokens(group.request()), 0);\n", ""),
+    Bug("output_is_served_free", OUTPUT,
+        "      state.policy->OnServed(slice.group->request().tenant, 0, /*num_output_tokens=*/1);\n",
+        ""),
+    Bug("tenant_that_got_most_is_next", POLICY,
+        "counters_.at(a) < counters_.at(b);", "counters_.at(a) > counters_.at(b);"),
+    Bug("tenant_saves_what_it_did_not_use", POLICY,
+        "  counter = std::max(counter, floor_);\n", "  static_cast<void>(counter);\n"),
     # Answers.
     Bug("stale_epoch_accepted", OUTPUT, "if (result.header != step.header) {",
         "if (result.header.step_id != step.header.step_id) {"),

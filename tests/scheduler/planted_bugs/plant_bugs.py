@@ -29,7 +29,7 @@ FINDERS = [
     ("oracle", r"the token follows from the true history|hypothes"),
     ("worker", r"the worker takes the plan"),
     ("liveness", r"liveness|first request|whoever lives computes|Alarm clock"),
-    ("audit", r"preempted request|watermark|may begin with"),
+    ("audit", r"preempted request|watermark|may begin with|tenant .* got"),
     ("model", r"not so:"),
     ("invariant", r"check failed|Assertion|pure virtual|terminate called"),
 ]
