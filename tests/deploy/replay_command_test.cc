@@ -13,27 +13,12 @@
 
 #include "scheduler/core/scheduler_core.h"
 #include "scheduler/step_log/step_log_format.h"
+#include "tests/deploy/ran_command.h"
 
 namespace quire {
 namespace {
 
 using testing::HasSubstr;
-
-struct Ran {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-};
-
-Ran RunCommand(const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Ran ran;
-  ran.exit_code = RunReplay(args);
-  ran.out = testing::internal::GetCapturedStdout();
-  ran.err = testing::internal::GetCapturedStderr();
-  return ran;
-}
 
 class ReplayCommandTest : public testing::Test {
  public:
@@ -54,16 +39,16 @@ class ReplayCommandTest : public testing::Test {
     bytes += encoder.Record(CallAnswered{1});
     return bytes;
   }
-  Ran Replay(const std::string& bytes) {
+  RanCommand Replay(const std::string& bytes) {
     std::ofstream(path_, std::ios::binary) << bytes;
-    return RunCommand({path_});
+    return Capture(RunReplay, {path_});
   }
 
   const std::string path_;
 };
 
 TEST_F(ReplayCommandTest, SaysWhatIsInTheLogAndThatItIsIdentical) {
-  const Ran ran = Replay(Log(AddOutcome::kQueued));
+  const RanCommand ran = Replay(Log(AddOutcome::kQueued));
 
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("written by   quire 7.8.9\n"));
@@ -73,7 +58,7 @@ TEST_F(ReplayCommandTest, SaysWhatIsInTheLogAndThatItIsIdentical) {
 }
 
 TEST_F(ReplayCommandTest, ADifferenceIsShownAndIsAFailure) {
-  const Ran ran = Replay(Log(AddOutcome::kQueueFull));
+  const RanCommand ran = Replay(Log(AddOutcome::kQueueFull));
 
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.out,
@@ -85,7 +70,7 @@ TEST_F(ReplayCommandTest, ADifferenceIsShownAndIsAFailure) {
 TEST_F(ReplayCommandTest, ATornLogIsToldAndIsNoFailure) {
   const std::string log = Log(AddOutcome::kQueued);
 
-  const Ran ran = Replay(log.substr(0, log.size() - 1));
+  const RanCommand ran = Replay(log.substr(0, log.size() - 1));
 
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("records      4\n"));
@@ -96,7 +81,7 @@ TEST_F(ReplayCommandTest, DamageIsAnErrorAfterWhatCameBefore) {
   std::string log = Log(AddOutcome::kQueued);
   log[log.size() - 1] ^= 1;
 
-  const Ran ran = Replay(log);
+  const RanCommand ran = Replay(log);
 
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.out, HasSubstr("records      4\n"));
@@ -105,19 +90,19 @@ TEST_F(ReplayCommandTest, DamageIsAnErrorAfterWhatCameBefore) {
 }
 
 TEST_F(ReplayCommandTest, WhatIsNoLogIsAnError) {
-  const Ran ran = Replay("hello");
+  const RanCommand ran = Replay("hello");
 
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_THAT(ran.err, HasSubstr("STEP_LOG: step log: does not begin like one"));
-  EXPECT_EQ(RunCommand({path_ + ".none"}).exit_code, 1);
+  EXPECT_EQ(Capture(RunReplay, {path_ + ".none"}).exit_code, 1);
 }
 
 TEST_F(ReplayCommandTest, WrongArgumentsShowTheUsage) {
-  EXPECT_EQ(RunCommand({}).exit_code, 2);
-  EXPECT_EQ(RunCommand({"a", "b"}).exit_code, 2);
-  EXPECT_EQ(RunCommand({"--frobnicate"}).exit_code, 2);
-  EXPECT_THAT(RunCommand({}).err, HasSubstr("usage: quire replay FILE"));
-  EXPECT_EQ(RunCommand({"--help"}).exit_code, 0);
+  EXPECT_EQ(Capture(RunReplay, {}).exit_code, 2);
+  EXPECT_EQ(Capture(RunReplay, {"a", "b"}).exit_code, 2);
+  EXPECT_EQ(Capture(RunReplay, {"--frobnicate"}).exit_code, 2);
+  EXPECT_THAT(Capture(RunReplay, {}).err, HasSubstr("usage: quire replay FILE"));
+  EXPECT_EQ(Capture(RunReplay, {"--help"}).exit_code, 0);
 }
 
 }  // namespace

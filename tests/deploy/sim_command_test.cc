@@ -9,24 +9,10 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/deploy/ran_command.h"
+
 namespace quire {
 namespace {
-
-struct Ran {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-};
-
-Ran RunCommand(const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Ran ran;
-  ran.exit_code = RunSim(args);
-  ran.out = testing::internal::GetCapturedStdout();
-  ran.err = testing::internal::GetCapturedStderr();
-  return ran;
-}
 
 class SimCommandTest : public testing::Test {
  protected:
@@ -48,7 +34,8 @@ class SimCommandTest : public testing::Test {
 };
 
 TEST_F(SimCommandTest, PrintsVerdictsAndWritesCsvAndSvg) {
-  const Ran ran = RunCommand({"--figures", "table1,fig19", "--output-dir", PathOf("out")});
+  const RanCommand ran =
+      Capture(RunSim, {"--figures", "table1,fig19", "--output-dir", PathOf("out")});
 
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_NE(ran.out.find("a100x8-opt-175b  60.1K  60.1K  match"), std::string::npos) << ran.out;
@@ -62,12 +49,13 @@ TEST_F(SimCommandTest, PrintsVerdictsAndWritesCsvAndSvg) {
 TEST_F(SimCommandTest, AFileIsTheTraceOfOneSimulation) {
   std::ofstream(PathOf("trace.csv")) << "0,10,3\n0.001,5,1\n";
 
-  const Ran ran = RunCommand({"run",
-                              "--trace-file",
-                              PathOf("trace.csv"),
-                              "--policy=orca-oracle",
-                              "--requests-csv",
-                              PathOf("requests.csv")});
+  const RanCommand ran = Capture(RunSim,
+                                 {"run",
+                                  "--trace-file",
+                                  PathOf("trace.csv"),
+                                  "--policy=orca-oracle",
+                                  "--requests-csv",
+                                  PathOf("requests.csv")});
 
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_NE(ran.out.find("requests                     2\n"), std::string::npos) << ran.out;
@@ -82,7 +70,7 @@ TEST_F(SimCommandTest, TheSameSeedPrintsTheSameAndAnotherDoesNot) {
   const auto with_seed = [&](const std::string& seed) {
     std::vector<std::string> all = args;
     all.push_back(seed);
-    return RunCommand(all).out;
+    return Capture(RunSim, all).out;
   };
 
   EXPECT_EQ(with_seed("5"), with_seed("5"));
@@ -104,7 +92,7 @@ TEST_F(SimCommandTest, BadArgumentsEndWithTwoAndSayWhat) {
                                                      {"run", "--request-rate", "inf"},
                                                      {"run", "--shared-prefix", "-1"}};
   for (const std::vector<std::string>& args : all) {
-    const Ran ran = RunCommand(args);
+    const RanCommand ran = Capture(RunSim, args);
     EXPECT_EQ(ran.exit_code, 2) << args.back();
     EXPECT_NE(ran.err.find("quire sim: "), std::string::npos) << args.back();
   }
@@ -126,14 +114,14 @@ TEST_F(SimCommandTest, WhatCannotRunEndsWithOneAndSaysWhy) {
       {"run", "--shared-prefix", "2040"},
       {"--figures", "table1", "--output-dir", "/proc/none"}};
   for (const std::vector<std::string>& args : all) {
-    const Ran ran = RunCommand(args);
+    const RanCommand ran = Capture(RunSim, args);
     EXPECT_EQ(ran.exit_code, 1) << args.back();
     EXPECT_NE(ran.err.find("quire sim: "), std::string::npos) << args.back();
   }
 }
 
 TEST_F(SimCommandTest, HelpNamesThePolicies) {
-  const Ran ran = RunCommand({"run", "--help"});
+  const RanCommand ran = Capture(RunSim, {"run", "--help"});
 
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_NE(ran.out.find("orca-oracle"), std::string::npos);
