@@ -2,13 +2,14 @@
 // distributions of <random> do not promise.
 //
 // Thread safety: not thread-safe.
-// Source:        splitmix64, Steele, Lea and Flood 2014.
+// Source:        SplitMix64.
 #ifndef QUIRE_TESTS_SUPPORT_RANDOM_H_
 #define QUIRE_TESTS_SUPPORT_RANDOM_H_
 
 #include <cstdint>
 
 #include "common/base/check.h"
+#include "common/base/splitmix64.h"
 
 namespace quire {
 
@@ -16,13 +17,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
-  uint64_t Next() {
-    state_ += 0x9E3779B97F4A7C15ULL;
-    uint64_t word = state_;
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
-    return word ^ (word >> 31);
-  }
+  uint64_t Next() { return SplitMix64(state_); }
 
   // 0 .. bound - 1. REQUIRES: bound > 0.
   int32_t Below(int32_t bound) {

@@ -5,20 +5,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/splitmix64.h"
 #include "common/model/digest.h"
 
 namespace quire {
 namespace {
 
 constexpr size_t kTableSize = 4096;
-
-uint64_t NextRandom(uint64_t* state) {
-  *state += 0x9E3779B97F4A7C15ULL;
-  uint64_t word = *state;
-  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
-  return word ^ (word >> 31);
-}
 
 // The nearest representable number, rounding toward zero: exact roundness does not matter for
 // numbers that mean nothing. REQUIRES: normal in both types, as small uniform numbers of a table
@@ -77,13 +70,13 @@ absl::Status DummyTensors::Read(const TensorShape& tensor,
   // Drawing from a table of such numbers is some times as fast as drawing each: billions are drawn.
   std::array<uint16_t, kTableSize> table = {};
   for (uint16_t& entry : table) {
-    const double uniform = static_cast<double>(NextRandom(&state) >> 11) * 0x1p-52 - 1.0;
+    const double uniform = static_cast<double>(SplitMix64(state) >> 11) * 0x1p-52 - 1.0;
     entry = Narrow(static_cast<float>(half_width * uniform), dtype_);
   }
   constexpr int kDrawsPerWord = 5;
   constexpr int kBitsPerDraw = 12;
   for (size_t at = 0; at < out.size();) {
-    uint64_t word = NextRandom(&state);
+    uint64_t word = SplitMix64(state);
     for (int draw = 0; draw < kDrawsPerWord && at < out.size(); ++draw, at += sizeof(uint16_t)) {
       std::memcpy(out.data() + at, &table[word % kTableSize], sizeof(uint16_t));
       word >>= kBitsPerDraw;

@@ -1,0 +1,24 @@
+// SplitMix64 is a small seeded source of random bits: the same on every machine and compiler. It
+// passes statistical tests; it keeps no secret.
+//
+// Thread safety: a free function.
+// Source:        Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
+#ifndef QUIRE_COMMON_BASE_SPLITMIX64_H_
+#define QUIRE_COMMON_BASE_SPLITMIX64_H_
+
+#include <cstdint>
+
+namespace quire {
+
+// The next word; state may begin with any seed.
+inline uint64_t SplitMix64(uint64_t& state) {
+  state += 0x9E3779B97F4A7C15ULL;
+  uint64_t word = state;
+  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  word = (word ^ (word >> 27)) * 0x94D049BB133111EBULL;
+  return word ^ (word >> 31);
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_SPLITMIX64_H_
