@@ -263,8 +263,7 @@ void CoreState::LoseWorkers() {
 
 void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
   const int32_t num_shared = sequence.num_prompt_tokens() - 1;
-  if (group.sequences().size() == 1 || num_shared == 0 || sequence.gap() > 0 ||
-      !group.IsLeader(sequence)) {
+  if (num_shared == 0 || sequence.gap() > 0 || !group.IsLeader(sequence)) {
     return;
   }
   for (Sequence& other : group.sequences()) {

@@ -113,16 +113,6 @@ void CommitToken(CoreState& state,
   }
 }
 
-void CountComputed(CoreStats& counters, const Sequence& sequence) {
-  int32_t begin = sequence.num_computed_tokens();
-  int32_t end = begin + sequence.num_scheduled_tokens();
-  auto num_below = [begin, end](int32_t limit) {
-    return std::max(0, std::min(end, limit) - begin);
-  };
-  counters.num_prompt_tokens_computed += num_below(sequence.num_prompt_tokens());
-  counters.num_recomputed_tokens += num_below(sequence.num_tokens_computed_ever());
-}
-
 // In floating point: what a worker reports may be anything.
 double MicrosOf(const StepTimings& timings) {
   return static_cast<double>(timings.build_us) + static_cast<double>(timings.forward_us) +
@@ -143,6 +133,56 @@ void LearnCosts(CoreState& state, const StepResult& result) {
     step.num_recomputed += slice.num_recomputed;
   }
   state.epoch->preemption_cost.ObserveStep(step);
+}
+
+// The tokens of the slice are computed; has_token: its row was sampled and finite.
+void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_token) {
+  Sequence& sequence = *slice.sequence;
+  const int32_t num_left_of_prompt =
+      std::max(0, sequence.num_prompt_tokens() - sequence.num_computed_tokens());
+  state.counters.num_prompt_tokens_computed += std::min(num_left_of_prompt, slice.num_tokens);
+  state.counters.num_recomputed_tokens += slice.num_recomputed;
+  sequence.EndSlice();
+  const Request& request = slice.group->request();
+  if (has_token && request.num_sequences > 1 && !request.beam_search) {
+    state.ForkFrom(*slice.group, sequence);
+  }
+  state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
+}
+
+void TakeToken(CoreState& state,
+               SequenceGroup& group,
+               Sequence& sequence,
+               const SampledToken& sampled) {
+  if (group.request().pins_prefix) {
+    OnPrefixComputed(state, group, sequence);
+    state.FinishGroup(group, FinishReason::kStop);
+    return;
+  }
+  state.policy->OnServed(group.request().tenant, 0, /*num_output_tokens=*/1);
+  if (group.is_beam_search()) {
+    TakeCandidates(state, group, sequence, sampled.top_logprobs);
+  } else {
+    CommitToken(state, group, sequence, sampled);
+  }
+}
+
+// Whether the group is to be computed again; else the sequence has ended.
+bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
+  ++state.counters.num_non_finite;
+  // Nobody may build on it.
+  state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
+  if (sequence.CountNonFinite() < kMaxNonFinite) {
+    return true;
+  }
+  if (group.is_beam_search()) {
+    state.FinishGroup(group, FinishReason::kNonFinite);
+  } else if (group.request().pins_prefix) {
+    UnpinPrefix(state, group.id());
+  } else {
+    state.FinishSequence(group, sequence, FinishReason::kNonFinite);
+  }
+  return false;
 }
 
 }  // namespace
@@ -176,10 +216,10 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
                                result.header.step_id,
                                ")"));
   }
-  size_t next = 0;
+  auto next = result.sampled.begin();
   for (const UnansweredStep::Slice& slice : step.slices) {
     if (slice.samples) {
-      const SampledToken& sampled = result.sampled[next++];
+      const SampledToken& sampled = *next++;
       absl::Status status = CheckSampled(sampled, slice.handle, state.epoch->limits);
       if (status.ok() && slice.group->is_beam_search()) {
         status = CheckCandidates(sampled, slice.group->request(), state.epoch->limits);
@@ -197,49 +237,20 @@ void ProcessResult(CoreState& state, const StepResult& result) {
   state.epoch->kv_cache.OnSwapsDone(result.swaps_done_step_id);
   LearnCosts(state, result);
   std::vector<SequenceGroup*> to_recompute;
-  size_t next = 0;
+  auto next = result.sampled.begin();
   for (const UnansweredStep::Slice& slice : state.step.slices) {
-    const SampledToken* sampled = slice.samples ? &result.sampled[next++] : nullptr;
-    Sequence& sequence = *slice.sequence;
-    if (sequence.is_finished()) {
+    const SampledToken* sampled = slice.samples ? &*next++ : nullptr;
+    if (slice.sequence->is_finished()) {
       continue;  // it ended while the step ran: its token was never born
     }
-    CountComputed(state.counters, sequence);
-    sequence.EndSlice();
-    if (sampled != nullptr && sampled->finite && !slice.group->is_beam_search()) {
-      state.ForkFrom(*slice.group, sequence);
-    }
-    state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
+    EndSlice(state, slice, sampled != nullptr && sampled->finite);
     if (sampled == nullptr) {
       continue;
     }
-    if (sampled->finite && slice.group->request().pins_prefix) {
-      OnPrefixComputed(state, *slice.group, sequence);
-      state.FinishGroup(*slice.group, FinishReason::kStop);
-      continue;
-    }
     if (sampled->finite) {
-      state.policy->OnServed(slice.group->request().tenant, 0, /*num_output_tokens=*/1);
-    }
-    if (sampled->finite && slice.group->is_beam_search()) {
-      TakeCandidates(state, *slice.group, sequence, sampled->top_logprobs);
-      continue;
-    }
-    if (sampled->finite) {
-      CommitToken(state, *slice.group, sequence, *sampled);
-      continue;
-    }
-    ++state.counters.num_non_finite;
-    // Nobody may build on it.
-    state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
-    if (sequence.CountNonFinite() < kMaxNonFinite) {
+      TakeToken(state, *slice.group, *slice.sequence, *sampled);
+    } else if (TakeNonFinite(state, *slice.group, *slice.sequence)) {
       to_recompute.push_back(slice.group);
-    } else if (slice.group->is_beam_search()) {
-      state.FinishGroup(*slice.group, FinishReason::kNonFinite);
-    } else if (slice.group->request().pins_prefix) {
-      UnpinPrefix(state, slice.group->id());
-    } else {
-      state.FinishSequence(*slice.group, sequence, FinishReason::kNonFinite);
     }
   }
   // Only now: until here every slice of a group is needed. A group may be named more than once.

@@ -1,9 +1,7 @@
 #include "scheduler/core/step_planner.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,29 +12,6 @@
 #include "scheduler/core/prefix_sharing.h"
 
 namespace quire {
-namespace {
-
-// The order in which the sequences of a group get their slices.
-enum class Turn : uint8_t {
-  kForked,     // takes its own copy of a last block that it shares, so that others may write to it
-  kGoingOn,    // known to the worker
-  kBeginning,  // has nothing yet: shares what those before it compute
-  kNone,
-};
-
-constexpr std::array<Turn, 3> kTurns = {Turn::kForked, Turn::kGoingOn, Turn::kBeginning};
-
-Turn TurnOf(const SequenceGroup& group, const Sequence& sequence) {
-  if (sequence.is_running() && sequence.is_introduced()) {
-    return Turn::kGoingOn;  // first: most are
-  }
-  if (!sequence.is_running() || group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
-    return Turn::kNone;
-  }
-  return sequence.table.empty() ? Turn::kBeginning : Turn::kForked;
-}
-
-}  // namespace
 
 StepPlanner::StepPlanner(CoreState& state)
     : state_(state),
@@ -91,6 +66,7 @@ void StepPlanner::PlanRunning() {
   int32_t num_reserved = 0;  // for older groups, which wait until enough blocks have left
   for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
+    LineUp(group);
     const int32_t num_needed = NumBlocksNeeded(group);
     const RoomOutcome outcome = num_needed == 0
                                     ? RoomOutcome::kHadRoom
@@ -99,7 +75,7 @@ void StepPlanner::PlanRunning() {
     if (outcome == RoomOutcome::kNoRoom) {
       num_reserved += num_needed;
     } else {
-      PlanSlices(group);
+      PlanLine(group);
     }
   }
 }
@@ -120,7 +96,8 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
     return false;
   }
   QUIRE_CHECK(state_.SwapIn(group));
-  PlanSlices(group);
+  LineUp(group);
+  PlanLine(group);
   return true;
 }
 
@@ -129,12 +106,28 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(first, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
-    PlanSlices(state_.StartFirstWaiting());
+    SequenceGroup& started = state_.StartFirstWaiting();
+    LineUp(started);
+    PlanLine(started);
   }
   return status != AllocStatus::kLater;
 }
 
+bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
+  BeginWithSharedBlocks(state_, group, sequence);
+  // Blocks that it was to find may have gone to a sequence before it, or that one found more than
+  // was counted on and left more of the budget to this one. It has its turn in the next step.
+  TokenBudget budget = budget_;
+  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) <=
+         epoch_.kv_cache.num_free_blocks();
+}
+
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
+  // Before the worker knows its table, which never changes then.
+  if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
+    state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
+    ++state_.counters.num_blocks_copied;
+  }
   sequence.BecomeIntroduced();
   const std::span<const BlockId> block_ids = sequence.table.block_ids();
   plan_.introductions.push_back({.handle = sequence.handle(),
@@ -146,38 +139,33 @@ void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
                                  .sampling = group.request().sampling});
 }
 
-void StepPlanner::PlanSlices(SequenceGroup& group) {
-  for (const Turn turn : kTurns) {
-    for (Sequence& sequence : group.sequences()) {
-      if (TurnOf(group, sequence) == turn && sequence.num_scheduled_tokens() == 0) {
-        PlanSlice(group, sequence);
-      }
+void StepPlanner::LineUp(SequenceGroup& group) {
+  line_.clear();
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_running() && sequence.is_introduced()) {
+      line_.emplace_back(Turn::kGoingOn, &sequence);  // first: most are
+    } else if (sequence.is_running() && !group.IsIdle(sequence) &&
+               !group.WaitsForLeader(sequence)) {
+      line_.emplace_back(sequence.table.empty() ? Turn::kBeginning : Turn::kForked, &sequence);
     }
+  }
+  std::sort(line_.begin(), line_.end());  // by index within a turn
+}
+
+void StepPlanner::PlanLine(SequenceGroup& group) {
+  for (const auto& [turn, sequence] : line_) {
+    PlanSlice(group, *sequence);
   }
 }
 
 void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
-  if (budget_.is_spent() || sequence.gap() == 0) {
+  if (budget_.is_spent() || sequence.gap() == 0 ||
+      (sequence.table.empty() && !BeginTable(group, sequence))) {
     return;
-  }
-  if (sequence.table.empty()) {
-    BeginWithSharedBlocks(state_, group, sequence);
-    // Blocks that it was to find may have gone to a sequence before it, or that one found more than
-    // was counted on and left more of the budget to this one. It has its turn in the next step.
-    TokenBudget budget = budget_;
-    if (epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) >
-        epoch_.kv_cache.num_free_blocks()) {
-      return;
-    }
   }
   const int32_t gap = sequence.gap();
   const int32_t num_tokens = TakeTokens(group, sequence, budget_, spare_);
   if (!sequence.is_introduced()) {
-    // Before the worker knows its table, which never changes then.
-    if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
-      state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
-      ++state_.counters.num_blocks_copied;
-    }
     Introduce(group, sequence);
   }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
@@ -231,25 +219,27 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   TokenBudget budget = budget_;
   TokenBudget spare = spare_;
   int32_t num_blocks = 0;
-  std::map<BlockId, int32_t> num_forks;  // by the last block that they share
-  for (const Turn turn : kTurns) {
-    for (const Sequence& sequence : group.sequences()) {
-      if (TurnOf(group, sequence) != turn || budget.is_spent()) {
-        continue;
-      }
-      const int32_t num_tokens = TakeTokens(group, sequence, budget, spare);
-      // Who begins may take any of its blocks from the free list, if they are still cached there.
-      num_blocks += turn == Turn::kBeginning
-                        ? NumBlocksInStep(sequence.num_tokens(), num_tokens, epoch_.limits)
-                        : epoch_.kv_cache.NumBlocksToAppend(sequence.table, num_tokens);
-      if (NeedsOwnTail(sequence, num_tokens)) {
-        ++num_forks[sequence.table.block_ids().back()];
-      }
+  std::vector<BlockId> tails;  // shared ones that are about to be written to, once for each fork
+  for (const auto& [turn, sequence] : line_) {
+    if (budget.is_spent()) {
+      break;
+    }
+    const int32_t num_tokens = TakeTokens(group, *sequence, budget, spare);
+    // Who begins may take any of its blocks from the free list, if they are still cached there.
+    num_blocks += turn == Turn::kBeginning
+                      ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
+                      : epoch_.kv_cache.NumBlocksToAppend(sequence->table, num_tokens);
+    if (turn == Turn::kForked && num_tokens > 0 && epoch_.kv_cache.IsTailShared(sequence->table)) {
+      tails.push_back(sequence->table.block_ids().back());
     }
   }
-  for (const auto& [block_id, count] : num_forks) {
+  std::sort(tails.begin(), tails.end());
+  for (auto it = tails.begin(); it != tails.end();) {
+    const auto next = std::upper_bound(it, tails.end(), *it);
     // Each takes a copy, but for the last one, if nobody else holds the block.
-    num_blocks += std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);
+    const auto count = static_cast<int32_t>(next - it);
+    num_blocks += std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);
+    it = next;
   }
   return num_blocks;
 }
@@ -264,16 +254,22 @@ int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
                                 const Sequence& sequence,
                                 TokenBudget& budget,
                                 TokenBudget& spare) const {
-  int32_t num_tokens = sequence.gap();
-  if (IsRecomputedInSlices(group)) {
-    const int32_t least = DivCeil(sequence.num_tokens_computed_ever(), kMaxRecomputeSteps);
-    num_tokens = std::min(num_tokens, std::max(least, spare.num_tokens_left()));
+  if (sequence.gap() <= 1) {
+    return budget.Take(sequence.gap());  // first: most decode
   }
-  num_tokens = budget.Take(num_tokens);
-  if (sequence.gap() > 1) {
-    spare.Take(num_tokens);
-  }
+  const int32_t num_tokens = budget.Take(NumTokensWanted(group, sequence, spare));
+  spare.Take(num_tokens);
   return num_tokens;
+}
+
+int32_t StepPlanner::NumTokensWanted(const SequenceGroup& group,
+                                     const Sequence& sequence,
+                                     const TokenBudget& spare) const {
+  if (!IsRecomputedInSlices(group)) {
+    return sequence.gap();
+  }
+  const int32_t least = DivCeil(sequence.num_tokens_computed_ever(), kMaxRecomputeSteps);
+  return std::min(sequence.gap(), std::max(least, spare.num_tokens_left()));
 }
 
 int32_t StepPlanner::NumWatermarkBlocks() const {
@@ -281,13 +277,11 @@ int32_t StepPlanner::NumWatermarkBlocks() const {
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
 }
 
-bool StepPlanner::NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) const {
-  return num_tokens > 0 && !sequence.is_introduced() &&
-         epoch_.kv_cache.IsTailShared(sequence.table);
-}
-
 int32_t StepPlanner::NumBlocksToGive() const {
   int32_t num_blocks = epoch_.kv_cache.num_free_blocks();
+  if (state_.config.preemption_mode != PreemptionMode::kAuto) {
+    return num_blocks;  // at once: this is asked for each group that waits
+  }
   for (const SequenceGroup* group : state_.running) {
     if (IsRecomputedInSlices(*group)) {
       const Sequence& sequence = group->sequences().front();

@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "common/step/step_plan.h"
 #include "scheduler/core/admission.h"
@@ -32,6 +34,13 @@ class StepPlanner {
   std::optional<StepPlan> Plan();
 
  private:
+  // The order in which the sequences of a group get their slices.
+  enum class Turn : uint8_t {
+    kForked,   // takes its own copy of a last block that it shares, so that others may write to it
+    kGoingOn,  // known to the worker
+    kBeginning,  // has nothing yet: shares what those before it compute
+  };
+
   // Groups behind the next one that does not run yet make room for it.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
@@ -42,16 +51,19 @@ class StepPlanner {
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
   bool StartWaiting(SequenceGroup& first);
+  // Takes the blocks that others have. False: there are too few for the rest.
+  bool BeginTable(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
-  void PlanSlices(SequenceGroup& group);
+  // Fills line_ with those sequences of the group that may get a slice.
+  void LineUp(SequenceGroup& group);
+  // Slices for line_. REQUIRES: it is the group's.
+  void PlanLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
   std::optional<StepPlan> Finish();
 
-  // Blocks that PlanSlices would take now.
+  // Blocks that PlanLine would take now. REQUIRES: as there.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomFor(SequenceGroup& group) const;
-  // It shares its last block and is about to write there.
-  bool NeedsOwnTail(const Sequence& sequence, int32_t num_tokens) const;
   // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
   // each begins with blocks that those before it compute, and would miss what they have not yet.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
@@ -60,6 +72,10 @@ class StepPlanner {
                      const Sequence& sequence,
                      TokenBudget& budget,
                      TokenBudget& spare) const;
+  // How many it would take if the budget were endless.
+  int32_t NumTokensWanted(const SequenceGroup& group,
+                          const Sequence& sequence,
+                          const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
   // Free blocks but for those that groups that are recomputed in slices have not taken yet.
   int32_t NumBlocksToGive() const;
@@ -69,6 +85,7 @@ class StepPlanner {
   TokenBudget budget_;
   TokenBudget spare_;  // of the budget: makes the step hardly longer
   StepPlan plan_;
+  std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
   bool may_admit_ = true;
   bool has_made_room_ = false;  // for the next group, which alone may start then
 };

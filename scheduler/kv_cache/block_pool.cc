@@ -98,11 +98,6 @@ void BlockPool::LowerFence() {
   }
 }
 
-int32_t BlockPool::ref_count(BlockId block_id) const {
-  QUIRE_CHECK(IsUsable(block_id));
-  return At(block_id).ref_count;
-}
-
 void BlockPool::PushBack(List& list, Place place, BlockId block_id) {
   BlockId last = At(list.head).previous;
   Record& record = At(block_id);

@@ -24,6 +24,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/check.h"
 #include "common/base/ids.h"
 
 namespace quire {
@@ -68,7 +69,11 @@ class BlockPool {
   int32_t num_pending_blocks() const { return pending_.size; }
   int32_t num_used_blocks() const { return num_usable_blocks() - free_.size - pending_.size; }
   bool is_fenced() const { return is_fenced_; }
-  int32_t ref_count(BlockId block_id) const;
+  int32_t ref_count(BlockId block_id) const {
+    QUIRE_CHECK(IsUsable(block_id));
+    return At(block_id).ref_count;
+  }
+  bool is_cached(BlockId block_id) const { return At(block_id).is_cached; }
   bool is_free(BlockId block_id) const { return At(block_id).place == Place::kFree; }
 
   // Front first. O(free blocks): for tests.

@@ -45,17 +45,14 @@ int32_t KvCacheManager::NumBlocksFor(int64_t num_tokens) const {
   return static_cast<int32_t>(DivCeil(num_tokens, block_size_tokens_));
 }
 
-int32_t KvCacheManager::NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const {
-  return NumBlocksFor(int64_t{table.num_tokens()} + num_tokens) - table.num_blocks();
-}
-
 std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table,
                                                                int32_t num_tokens) {
   QUIRE_CHECK(num_tokens > 0);
   bool is_last_full = table.num_tokens_ == table.num_blocks() * block_size_tokens_;
   QUIRE_CHECK(is_last_full || pool_.ref_count(table.block_ids_.back()) == 1);
   size_t num_blocks_before = table.block_ids_.size();
-  if (!pool_.Allocate(NumBlocksToAppend(table, num_tokens), table.block_ids_)) {
+  const int32_t num_new = NumBlocksToAppend(table, num_tokens);
+  if (num_new > 0 && !pool_.Allocate(num_new, table.block_ids_)) {
     return std::nullopt;
   }
   if (!is_last_full) {  // a fork of fewer tokens may hold a block that was full, and has its name
@@ -158,7 +155,7 @@ void KvCacheManager::Publish(const BlockTable& table,
 }
 
 void KvCacheManager::Unlist(BlockId block_id) {
-  if (num_pins_[static_cast<size_t>(block_id)] == 0) {
+  if (pool_.is_cached(block_id) && num_pins_[static_cast<size_t>(block_id)] == 0) {
     cache_.Erase(block_id);
     pool_.MarkCached(block_id, false);
   }
@@ -194,6 +191,9 @@ void KvCacheManager::Unpin(BlockTable& table) {
 }
 
 void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
+  if (sliding_window_ == 0) {
+    return;  // at once: every sequence asks in every step
+  }
   QUIRE_CHECK(num_computed_tokens <= table.num_tokens_);
   const int32_t num_passed = NumPassedBlocks(num_computed_tokens);
   QUIRE_CHECK(num_passed >= table.num_passed_blocks_);

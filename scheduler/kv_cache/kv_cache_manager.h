@@ -85,7 +85,10 @@ class KvCacheManager {
   int32_t NumBlocksFor(int64_t num_tokens) const;
 
   // Blocks that Append would take. REQUIRES: num_tokens >= 0.
-  int32_t NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const;
+  int32_t NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const {
+    const int64_t room = int64_t{table.num_blocks()} * block_size_tokens_ - table.num_tokens();
+    return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
+  }
 
   // Makes room for num_tokens more tokens at the end of the table: first the rest of the last
   // block, then new ones. Returns the new blocks (none when the last one had room), valid until the

@@ -66,7 +66,7 @@ BUGS = [
         "    Unlist(block_id);\n  }\n  return new_blocks;", "  }\n  return new_blocks;"),
     Bug("found_after_it_was_swapped_into", MANAGER, "    Unlist(copy.block);\n", ""),
     Bug("bad_rows_stay_in_the_cache", OUTPUT,
-        "    state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, "
+        "  state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, "
         "sequence.block_hashes);\n", ""),
     Bug("rows_nobody_looks_at_stay_in_the_cache", STATE,
         "      epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);\n",
@@ -95,11 +95,12 @@ BUGS = [
         "need.num_tail_copies += 0 * count;"),
     # Planning.
     Bug("forks_count_one_copy_too_many", PLANNER,
-        "std::min(count, epoch_.kv_cache.pool().ref_count(block_id) - 1);", "count;"),
+        "std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);", "count;"),
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
-        "    if (epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) >\n"
-        "        epoch_.kv_cache.num_free_blocks()) {", "    if (false) {"),
+        "  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, "
+        "budget.Take(sequence.gap())) <=\n         epoch_.kv_cache.num_free_blocks();",
+        "  return true;"),
     Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
         "SequenceGroup& last = *state.running.back();",
         "SequenceGroup& last = **std::max(state.running.data(), &state.running.back() - 1);"),
@@ -120,8 +121,7 @@ BUGS = [
     Bug("prompts_are_served_free", QUEUE,
         "    policy_.OnServed(group.request().tenant, NumPromptTokens(group.request()), 0);\n", ""),
     Bug("output_is_served_free", OUTPUT,
-        "      state.policy->OnServed(slice.group->request().tenant, 0, /*num_output_tokens=*/1);\n",
-        ""),
+        "  state.policy->OnServed(group.request().tenant, 0, /*num_output_tokens=*/1);\n", ""),
     Bug("tenant_that_got_most_is_next", POLICY,
         "counters_.at(a) < counters_.at(b);", "counters_.at(a) > counters_.at(b);"),
     Bug("tenant_saves_what_it_did_not_use", POLICY,
@@ -137,8 +137,8 @@ BUGS = [
         "return token_id >= 0 && token_id < limits.vocab_size;", "return token_id >= 0;"),
     Bug("token_committed_twice", OUTPUT, "  sequence.Commit(sampled.token_id);",
         "  sequence.Commit(sampled.token_id);\n  state.events.push_back(state.events.back());"),
-    Bug("bad_row_committed", OUTPUT, "    if (sampled->finite) {\n      CommitToken",
-        "    if (true) {\n      CommitToken"),
+    Bug("bad_row_committed", OUTPUT, "    if (sampled->finite) {\n      TakeToken",
+        "    if (true) {\n      TakeToken"),
     # Sliding window.
     Bug("window_passes_a_block_too_early", MANAGER,
         "const int32_t num_passed = NumPassedBlocks(num_computed_tokens);",
