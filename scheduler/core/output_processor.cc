@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "scheduler/core/admission.h"
 #include "scheduler/core/beam_group.h"
+#include "scheduler/core/step_cost.h"
 
 namespace quire {
 namespace {
@@ -131,6 +132,9 @@ void LearnCosts(CoreState& state, const StepResult& result) {
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     step.num_tokens += slice.num_tokens;
     step.num_recomputed += slice.num_recomputed;
+    step.num_context += NumContextTokens(slice.sequence->num_computed_tokens(),
+                                         slice.num_tokens,
+                                         state.epoch->limits.sliding_window);
   }
   state.epoch->preemption_cost.ObserveStep(step);
 }

@@ -36,16 +36,19 @@ void PreemptionCost::ObserveStep(const Step& step) {
   if (step.num_tokens == 0 || micros == 0) {
     return;  // there is nothing to learn from a step of nothing, nor from a worker without a clock
   }
+  const auto expected = [&](int64_t num_tokens) {
+    return steps_.MicrosWithoutContext(num_tokens) + steps_.ContextMicros(step.num_context);
+  };
   const int64_t num_swapped = step.num_swap_outs + step.num_swap_ins;
   if (num_swapped > 0) {
-    swap_.Add(static_cast<double>(num_swapped), micros - steps_.StepMicros(step.num_tokens));
+    swap_.Add(static_cast<double>(num_swapped), micros - expected(step.num_tokens));
     return;
   }
   if (step.num_recomputed > 0) {
     recompute_.Add(static_cast<double>(step.num_recomputed),
-                   micros - steps_.StepMicros(step.num_tokens - step.num_recomputed));
+                   micros - expected(step.num_tokens - step.num_recomputed));
   }
-  steps_.ObserveStep(step.num_tokens, micros);
+  steps_.ObserveStep(step.num_tokens, step.num_context, micros);
 }
 
 void PreemptionCost::CountPreemption(bool is_swap) {
@@ -76,9 +79,10 @@ double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const 
 }
 
 double PreemptionCost::OfIdleStep(int32_t num_sequences) const {
-  const double step = steps_.StepMicros(num_sequences);
-  const double twice = steps_.StepMicros(int64_t{2} * num_sequences);
-  // Where steps are as long as their tokens are many, the step is shorter without it.
+  const double step = steps_.MicrosWithoutContext(num_sequences);
+  const double twice = steps_.MicrosWithoutContext(int64_t{2} * num_sequences);
+  // Where steps are as long as their tokens are many, the step is shorter without it; and what it
+  // would have read is read by a later one.
   return std::clamp(2 * step - twice, 0.0, step) / num_sequences;
 }
 
@@ -87,13 +91,13 @@ double PreemptionCost::OfRecompute(const Work& work, int32_t num_sequences) cons
   const int64_t slice =
       std::min(work.num_tokens, std::max(steps_.SpareTokens(num_sequences), least));
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
-  const double step = steps_.StepMicros(num_sequences);
-  const double by_curve = num_steps * (steps_.StepMicros(num_sequences + slice) - step);
+  const double step = steps_.MicrosWithoutContext(num_sequences);
+  const double by_curve = num_steps * (steps_.MicrosWithoutContext(num_sequences + slice) - step);
   // What was measured has in it what the curve does not know, such as prompts in the same steps,
   // and clocks that are not exact. No token costs more than one of a long prompt.
   double measured = 0;
   if (recompute_.is_known()) {
-    const double longest = steps_.StepMicros(num_sequences + kLongPrompt) - step;
+    const double longest = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step;
     measured =
         static_cast<double>(work.num_tokens) * std::min(recompute_.value(), longest / kLongPrompt);
   }

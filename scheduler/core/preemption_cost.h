@@ -5,10 +5,14 @@
 // What an event takes by itself says little: a step that waits for a copy delays everybody in it
 // and everybody who waits for it, while tokens that are recomputed in the spare compute of a step
 // that decodes delay nobody. So a cost is by how much the service of all is delayed, in step time:
-//   - by how much steps were longer than steps of as many tokens are without swaps and recomputed
-//     tokens;
+//   - by how much steps were longer than steps of as many tokens, which read as much, are without
+//     swaps and recomputed tokens;
 //   - for a sequence that sits a step out, and for blocks that hold nothing, their part of a step,
-//     as far as the step is not shorter without them.
+//     as far as the step is not shorter without them: neither products nor the reading of their K
+//     and V are lost, only what a step takes however many are in it.
+//
+// Reading is apart because swaps change how many sequences are in a step, and with that how much is
+// read, more than how long it takes: what a copy takes by itself is a few hundredths of a step.
 //
 // For that a group of one sequence is recomputed in slices that leave steps about as long as they
 // are, and is back after kMaxRecomputeSteps steps at the latest.
@@ -44,6 +48,7 @@ class PreemptionCost {
     uint64_t swaps_done_step_id = 0;
     int64_t num_tokens = 0;
     int64_t num_recomputed = 0;  // of them
+    int64_t num_context = 0;     // tokens that its sequences attended to
     int64_t num_swap_outs = 0;   // blocks
     int64_t num_swap_ins = 0;
     double micros = 0;  // whatever a worker reports

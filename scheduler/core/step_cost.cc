@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "common/base/check.h"
 
@@ -10,8 +11,20 @@ namespace {
 
 constexpr double kWeight = 1.0 / 8;  // of a new observation
 constexpr double kSpareShare = 0.02;
+constexpr double kLongest = 2;  // times what was expected: more is a step that hung
+
+// While the pool is full, steps read about as much as the ones before: it takes many to tell what
+// reading costs from what clocks add.
+constexpr double kContextKept = 1 - 1.0 / 1024;
 
 }  // namespace
+
+int64_t NumContextTokens(int32_t num_computed, int32_t num_tokens, int32_t sliding_window) {
+  // The first of the tokens reaches furthest back.
+  const int32_t num_before =
+      sliding_window > 0 ? std::min(num_computed, sliding_window - 1) : num_computed;
+  return int64_t{num_before} + num_tokens;
+}
 
 size_t StepCost::BucketOf(int64_t num_tokens) {
   const auto tokens = static_cast<uint64_t>(num_tokens);
@@ -20,47 +33,84 @@ size_t StepCost::BucketOf(int64_t num_tokens) {
   return std::min(kNumBuckets - 1, octave * kBucketsPerOctave + quarter);
 }
 
-void StepCost::ObserveStep(int64_t num_tokens, double micros) {
-  QUIRE_CHECK(num_tokens >= 1);
+void StepCost::ObserveStep(int64_t num_tokens, int64_t num_context, double micros) {
+  QUIRE_CHECK(num_tokens >= 1 && num_context >= 0 && micros > 0);
   Bucket& bucket = buckets_[BucketOf(num_tokens)];
-  const double weight = bucket.num_tokens == 0 ? 1 : kWeight;
-  bucket.num_tokens += weight * (static_cast<double>(num_tokens) - bucket.num_tokens);
+  const auto tokens = static_cast<double>(num_tokens);
+  const auto context = static_cast<double>(num_context);
+  const bool is_first = bucket.num_tokens == 0;
+  if (!is_first) {
+    const Bucket expected = At(tokens);
+    micros = std::min(micros, kLongest * expected.micros);
+    LearnContext(context - expected.num_context, micros - expected.micros);
+  }
+  const double weight = is_first ? 1 : kWeight;
+  bucket.num_tokens += weight * (tokens - bucket.num_tokens);
+  bucket.num_context += weight * (context - bucket.num_context);
   bucket.micros += weight * (micros - bucket.micros);
 }
 
-double StepCost::StepMicros(int64_t num_tokens) const {
-  const auto wanted = static_cast<double>(num_tokens);
+void StepCost::LearnContext(double more_context, double more_micros) {
+  context_variance_ = kContextKept * context_variance_ + more_context * more_context;
+  context_covariance_ = kContextKept * context_covariance_ + more_context * more_micros;
+  micros_by_context_ =
+      context_variance_ > 0 ? std::max(0.0, context_covariance_ / context_variance_) : 0;
+}
+
+StepCost::Bucket StepCost::At(double num_tokens) const {
   Bucket below;
   for (const Bucket& bucket : buckets_) {
     if (bucket.num_tokens == 0) {
       continue;
     }
-    if (bucket.num_tokens >= wanted) {
+    if (bucket.num_tokens >= num_tokens) {
       if (below.num_tokens == 0) {
-        return bucket.micros;
+        return bucket;
       }
-      const double share = (wanted - below.num_tokens) / (bucket.num_tokens - below.num_tokens);
-      return below.micros + share * (bucket.micros - below.micros);
+      const double share = (num_tokens - below.num_tokens) / (bucket.num_tokens - below.num_tokens);
+      return {.num_tokens = num_tokens,
+              .num_context = std::lerp(below.num_context, bucket.num_context, share),
+              .micros = std::lerp(below.micros, bucket.micros, share)};
     }
     below = bucket;
   }
-  return below.num_tokens == 0 ? 0 : below.micros * wanted / below.num_tokens;
+  if (below.num_tokens > 0) {
+    const double times = num_tokens / below.num_tokens;
+    below = {.num_tokens = num_tokens,
+             .num_context = below.num_context * times,
+             .micros = below.micros * times};
+  }
+  return below;
+}
+
+double StepCost::StepMicros(int64_t num_tokens) const {
+  return At(static_cast<double>(num_tokens)).micros;
+}
+
+double StepCost::MicrosWithoutContext(int64_t num_tokens) const {
+  return MicrosWithoutContext(At(static_cast<double>(num_tokens)));
+}
+
+double StepCost::MicrosWithoutContext(const Bucket& bucket) const {
+  return std::max(0.0, bucket.micros - micros_by_context_ * bucket.num_context);
 }
 
 int64_t StepCost::SpareTokens(int64_t num_tokens) const {
-  const double limit = (1 + kSpareShare) * StepMicros(num_tokens);
   auto last = static_cast<double>(num_tokens);
-  double last_micros = StepMicros(num_tokens);
+  const Bucket now = At(last);
+  double last_micros = MicrosWithoutContext(now);
+  const double limit = last_micros + kSpareShare * now.micros;
   for (const Bucket& bucket : buckets_) {
     if (bucket.num_tokens <= last) {
       continue;
     }
-    if (bucket.micros > limit) {
-      last += (bucket.num_tokens - last) * (limit - last_micros) / (bucket.micros - last_micros);
+    const double micros = MicrosWithoutContext(bucket);
+    if (micros > limit) {
+      last += (bucket.num_tokens - last) * (limit - last_micros) / (micros - last_micros);
       break;
     }
     last = bucket.num_tokens;
-    last_micros = bucket.micros;
+    last_micros = micros;
   }
   return static_cast<int64_t>(last) - num_tokens;
 }

@@ -129,6 +129,59 @@ TEST_F(PreemptionCostTest, AnIdlePlaceCostsNothingWhereStepsAreAsLongAsTheirToke
   EXPECT_NEAR(way.micros, 160 * 100, 1e-6);
 }
 
+// Steps of 5 ms, 100 us a token and 2 us for each token read, as where nothing waits for weights.
+class LongContextCostTest : public ::testing::Test {
+ protected:
+  static constexpr PreemptionCost::Work kWork = {
+      .num_tokens = 160, .num_blocks = 10, .is_in_slices = true};
+
+  LongContextCostTest() {
+    // The batch fills, and sequences grow; prompts come with it when it is full.
+    for (int64_t length = 20; length <= 100; ++length) {
+      for (int64_t num_sequences : {8, 16, 24, 32}) {
+        Observe({.num_tokens = num_sequences, .num_context = num_sequences * length});
+      }
+      Observe({.num_tokens = 64, .num_context = 32 * length + 32});
+    }
+  }
+
+  void Observe(PreemptionCost::Step step, double more_micros = 0) {
+    step.step_id = ++step_id_;
+    step.swaps_done_step_id = step_id_;
+    step.micros = 5000 + 100.0 * static_cast<double>(step.num_tokens) +
+                  2.0 * static_cast<double>(step.num_context) + more_micros;
+    cost_.ObserveStep(step);
+  }
+
+  double SwapMicros() const {
+    const PreemptionCost::Way way = cost_.Cheapest(kWork, kLoad);
+    EXPECT_TRUE(way.is_swap);
+    return way.micros;
+  }
+
+  PreemptionCost cost_{kBlockSize};
+  uint64_t step_id_ = 0;
+};
+
+TEST_F(LongContextCostTest, WhoSitsOutLosesItsPartOfWhatAStepTakesAnyway) {
+  for (int i = 0; i < 100; ++i) {
+    Observe({.num_tokens = 32, .num_context = 3200, .num_swap_outs = 10});
+  }
+
+  // The one that preempts, and on the average one of the two others that need a block meanwhile.
+  EXPECT_NEAR(SwapMicros(), 2 * 5000.0 / 32, 20);
+}
+
+TEST_F(LongContextCostTest, ASwapIsNotChargedWithTheLengthOfTheOthers) {
+  // Who remains while others sit out is longer than when steps of so few were seen.
+  for (int i = 0; i < 100; ++i) {
+    Observe({.num_tokens = 20, .num_context = 3200, .num_swap_outs = 10}, /*more_micros=*/100);
+    Observe({.num_tokens = 32, .num_context = 5120, .num_swap_ins = 10}, /*more_micros=*/300);
+  }
+
+  EXPECT_NEAR(SwapMicros(), 100 + 300 + 2 * 5000.0 / 32, 50);
+}
+
 TEST_F(PreemptionCostTest, TriesASwapAgainWhenLongNothingWasSwapped) {
   ObserveSwaps(100'000);
   for (int i = 0; i < 255; ++i) {

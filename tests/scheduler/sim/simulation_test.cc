@@ -229,6 +229,23 @@ TEST(PagedSimulationTest, AutoFollowsTheLink) {
   EXPECT_LE(slow->num_swap_preemptions, 1 + slow->num_preemptions / 200);
 }
 
+// Two hundred sequences a step: products take as long as their tokens are many, so that recomputing
+// costs its whole time, and who sits out for a swap loses little. While it does, steps are of fewer
+// tokens than any that were seen since the pool is full.
+TEST(PagedSimulationTest, AutoSwapsShortSequencesWhereEveryTokenCosts) {
+  SimConfig config = {.platform = *FindPlatform("a100-opt-13b"), .block_size_tokens = 1};
+  config.preemption_mode = PreemptionMode::kAuto;
+
+  absl::StatusOr<SimResult> result = RunSimulation(
+      config,
+      PoissonTrace(
+          {.lengths = AlpacaLike(), .requests_per_second = 50, .duration_s = 180, .seed = 1}));
+
+  ASSERT_TRUE(result.ok());
+  EXPECT_GT(result->num_preemptions, 200);
+  EXPECT_GT(result->num_swap_preemptions, result->num_preemptions * 9 / 10);
+}
+
 TEST(PagedSimulationTest, ASharedPrefixIsComputedOnceAndStoredOnce) {
   SimConfig config = ConfigWithSlots(MemoryPolicy::kPaged, 200);
   Trace trace = SmallTrace(2, 100);
