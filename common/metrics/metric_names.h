@@ -56,6 +56,11 @@ inline constexpr MetricInfo kPreemptionsTotal{
 inline constexpr MetricInfo kKvSwapBytesTotal{
     "quire_kv_swap_bytes_total",
     "Bytes of KV blocks that each worker was told to copy to host memory (out) and back (in)."};
+inline constexpr MetricInfo kKvSwapInFailuresTotal{
+    "quire_kv_swap_in_failures_total",
+    "KV blocks that a worker did not bring back, since its host memory held something else by "
+    "then; "
+    "their requests were recomputed."};
 inline constexpr MetricInfo kPrefixCacheBlocks{
     "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
 inline constexpr MetricInfo kPinnedPrefixes{"quire_pinned_prefixes",

@@ -34,11 +34,17 @@ void AddIntroduction(FoldHash& digest, const SequenceIntroduction& introduction)
   AddSampling(digest, introduction.sampling);
 }
 
-void AddSwaps(FoldHash& digest, const std::vector<BlockSwap>& swaps) {
-  digest.Add(swaps.size());
-  for (const BlockSwap& swap : swaps) {
+void AddSwaps(FoldHash& digest, const StepPlan& plan) {
+  digest.Add(plan.swap_outs.size());
+  for (const BlockSwapOut& swap : plan.swap_outs) {
     digest.AddInt(swap.block);
     digest.AddInt(swap.host_block);
+  }
+  digest.Add(plan.swap_ins.size());
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    digest.AddInt(swap.block);
+    digest.AddInt(swap.host_block);
+    digest.Add(swap.generation);
   }
 }
 
@@ -49,8 +55,7 @@ uint64_t DigestOf(const StepPlan& plan) {
   digest.Add(plan.header.scheduler_incarnation);
   digest.Add(plan.header.group_epoch);
   digest.Add(plan.header.step_id);
-  AddSwaps(digest, plan.swap_outs);
-  AddSwaps(digest, plan.swap_ins);
+  AddSwaps(digest, plan);
   digest.Add(plan.copies.size());
   for (const BlockCopy& copy : plan.copies) {
     digest.AddInt(copy.src);

@@ -6,6 +6,10 @@
 // are done. Until then a block that is swapped out is not written, its host block not read or
 // written. A block that is swapped in may be used at once: what uses it waits.
 //
+// A host block is filled many times in an epoch. Its generation is the step_id of the swap-out that
+// filled it last, and a swap-in names the one that it wants: a reference that is out of date brings
+// back nothing instead of another sequence's K and V.
+//
 // A sequence is introduced once, with everything that decides its tokens. Later steps name it by
 // its handle and carry only what is new. What follows from the worker's own state is not sent: the
 // position of a slice is where the previous one ended, and the input of a decode slice is the
@@ -36,13 +40,23 @@ struct StepHeader {
   friend bool operator==(const StepHeader&, const StepHeader&) = default;
 };
 
-// A block of the pool and its place in host memory. Of a swap-out the block's contents after the
-// last step go to the host block; of a swap-in they come back, into any block.
-struct BlockSwap {
+// The block's contents after the last step go to the host block, whose generation is then the
+// step_id of the plan.
+struct BlockSwapOut {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
 
-  friend bool operator==(const BlockSwap&, const BlockSwap&) = default;
+  friend bool operator==(const BlockSwapOut&, const BlockSwapOut&) = default;
+};
+
+// They come back, into any block. A worker whose host block is of another generation leaves the
+// block as it is and says so in the result.
+struct BlockSwapIn {
+  BlockId block = kNullBlockId;
+  HostBlockId host_block = 0;
+  uint64_t generation = 0;  // the step that swapped out what is wanted
+
+  friend bool operator==(const BlockSwapIn&, const BlockSwapIn&) = default;
 };
 
 // Copy a whole block, all layers. Executed before any slice writes or reads dst.
@@ -85,8 +99,8 @@ struct SequenceSlice {
 
 struct StepPlan {
   StepHeader header;
-  std::vector<BlockSwap> swap_outs;
-  std::vector<BlockSwap> swap_ins;
+  std::vector<BlockSwapOut> swap_outs;
+  std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;

@@ -122,7 +122,6 @@ bool StepPlanChecker::SeenSet::Insert(int64_t index) {
 
 StepPlanChecker::StepPlanChecker(const StepLimits& limits)
     : limits_(limits),
-      filled_(static_cast<size_t>(limits.num_host_blocks), false),
       host_swapped_(limits.num_host_blocks),
       swapped_out_(limits.num_blocks),
       swapped_in_(limits.num_blocks),
@@ -163,9 +162,6 @@ absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
   }
   for (SequenceHandle handle : plan.releases) {
     QUIRE_RETURN_IF_ERROR(CheckRelease(handle, find));
-  }
-  for (const BlockSwap& swap : plan.swap_outs) {
-    filled_[static_cast<size_t>(swap.host_block)] = true;
   }
   return absl::OkStatus();
 }
@@ -212,8 +208,8 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwap>& swaps) {
-  for (const BlockSwap& swap : swaps) {
+absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwapOut>& swaps) {
+  for (const BlockSwapOut& swap : swaps) {
     QUIRE_RETURN_IF_ERROR(CheckBlock("swap_outs.block", swap.block));
     QUIRE_RETURN_IF_ERROR(CheckHostBlock("swap_outs.host_block", swap.host_block));
     if (!swapped_out_.Insert(swap.block)) {
@@ -226,8 +222,8 @@ absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwap>& swaps)
   return absl::OkStatus();
 }
 
-absl::Status StepPlanChecker::CheckSwapIns(const std::vector<BlockSwap>& swaps) {
-  for (const BlockSwap& swap : swaps) {
+absl::Status StepPlanChecker::CheckSwapIns(const std::vector<BlockSwapIn>& swaps) {
+  for (const BlockSwapIn& swap : swaps) {
     QUIRE_RETURN_IF_ERROR(CheckBlock("swap_ins.block", swap.block));
     QUIRE_RETURN_IF_ERROR(CheckHostBlock("swap_ins.host_block", swap.host_block));
     if (!swapped_in_.Insert(swap.block)) {
@@ -238,12 +234,6 @@ absl::Status StepPlanChecker::CheckSwapIns(const std::vector<BlockSwap>& swaps) 
     }
     if (!host_swapped_.Insert(swap.host_block)) {
       return Conflict("swap_ins.host_block", "swapped twice", swap.host_block);
-    }
-    if (!filled_[static_cast<size_t>(swap.host_block)]) {
-      return InvalidArgument(
-          "HOST_BLOCK",
-          absl::StrCat(
-              "swap_ins.host_block: nothing was swapped out to it (got ", swap.host_block, ")"));
     }
   }
   return absl::OkStatus();

@@ -8,7 +8,6 @@
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
-//   HOST_BLOCK      a block is swapped in from a host block that one was swapped out to before
 //   HANDLE          handles are below max_sequences; used and released when known; introduced,
 //                   used and released at most once
 //   LENGTH          slices and tables are not empty, not negative, hold their tokens and stay
@@ -17,6 +16,8 @@
 //   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
 //   STEP_LIMIT      (kResourceExhausted) sequences and tokens are not more than agreed
 //   and the reasons of Validate(SamplingParams).
+// What a host block holds is not: a swap-in that names another generation fails alone, in the
+// result.
 //
 // Thread safety: one caller at a time; scratch memory is reused.
 // Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
@@ -66,7 +67,6 @@ class StepPlanChecker {
   // REQUIRES: Validate(limits) is OK.
   explicit StepPlanChecker(const StepLimits& limits);
 
-  // A plan that is accepted is taken to be executed: its swap-outs fill host blocks.
   absl::Status Check(const StepPlan& plan, FindSequence find);
 
   const StepLimits& limits() const { return limits_; }
@@ -88,8 +88,8 @@ class StepPlanChecker {
   };
 
   absl::Status CheckCounts(const StepPlan& plan) const;
-  absl::Status CheckSwapOuts(const std::vector<BlockSwap>& swaps);
-  absl::Status CheckSwapIns(const std::vector<BlockSwap>& swaps);
+  absl::Status CheckSwapOuts(const std::vector<BlockSwapOut>& swaps);
+  absl::Status CheckSwapIns(const std::vector<BlockSwapIn>& swaps);
   absl::Status CheckCopies(const std::vector<BlockCopy>& copies);
   absl::Status CheckIntroduction(const SequenceIntroduction& introduction);
   absl::Status CheckTokens(const SequenceIntroduction& introduction) const;
@@ -107,7 +107,6 @@ class StepPlanChecker {
                                      FindSequence find) const;
 
   StepLimits limits_;
-  std::vector<bool> filled_;                // by host block, for the epoch
   SeenSet host_swapped_;                    // by host block
   SeenSet swapped_out_;                     // by block
   SeenSet swapped_in_;                      // by block

@@ -42,6 +42,9 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;
+  // Blocks of the plan's swap-ins, in their order, that did not come back: their host block was not
+  // of the generation that was asked for. Whatever was computed from them is no good.
+  std::vector<BlockId> failed_swap_ins;
   // The swaps of this step and of all before it are done. A step without slices waits for all.
   uint64_t swaps_done_step_id = 0;
   StepTimings timings;

@@ -133,6 +133,8 @@ absl::Status CheckColumns(const v1::StepRequest& request) {
       "swap_out_host_block", request.swap_out_host_block_size(), request.swap_out_block_size()));
   QUIRE_RETURN_IF_ERROR(CheckLength(
       "swap_in_host_block", request.swap_in_host_block_size(), request.swap_in_block_size()));
+  QUIRE_RETURN_IF_ERROR(CheckLength(
+      "swap_in_generation", request.swap_in_generation_size(), request.swap_in_block_size()));
   QUIRE_RETURN_IF_ERROR(CheckLength("copy_dst", request.copy_dst_size(), request.copy_src_size()));
   int slices = request.slice_handle_size();
   QUIRE_RETURN_IF_ERROR(CheckLength("slice_num_tokens", request.slice_num_tokens_size(), slices));
@@ -177,22 +179,32 @@ void SetHeader(const StepHeader& header, uint64_t digest, Message* message) {
   message->set_plan_digest(digest);
 }
 
-void EncodeSwaps(const std::vector<BlockSwap>& swaps, Column* blocks, Column* host_blocks) {
-  for (const BlockSwap& swap : swaps) {
-    blocks->Add(static_cast<uint32_t>(swap.block));
-    host_blocks->Add(static_cast<uint32_t>(swap.host_block));
+void EncodeSwaps(const StepPlan& plan, v1::StepRequest* request) {
+  for (const BlockSwapOut& swap : plan.swap_outs) {
+    request->add_swap_out_block(static_cast<uint32_t>(swap.block));
+    request->add_swap_out_host_block(static_cast<uint32_t>(swap.host_block));
+  }
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    request->add_swap_in_block(static_cast<uint32_t>(swap.block));
+    request->add_swap_in_host_block(static_cast<uint32_t>(swap.host_block));
+    request->add_swap_in_generation(swap.generation);
   }
 }
 
-// The columns have one length.
-std::vector<BlockSwap> DecodeSwaps(const Column& blocks, const Column& host_blocks) {
-  std::vector<BlockSwap> swaps;
-  swaps.reserve(static_cast<size_t>(blocks.size()));
-  for (int i = 0; i < blocks.size(); ++i) {
-    swaps.push_back({.block = static_cast<BlockId>(blocks[i]),
-                     .host_block = static_cast<HostBlockId>(host_blocks[i])});
+// The columns of each direction have one length.
+void DecodeSwaps(const v1::StepRequest& request, StepPlan* plan) {
+  plan->swap_outs.reserve(static_cast<size_t>(request.swap_out_block_size()));
+  for (int i = 0; i < request.swap_out_block_size(); ++i) {
+    plan->swap_outs.push_back(
+        {.block = static_cast<BlockId>(request.swap_out_block(i)),
+         .host_block = static_cast<HostBlockId>(request.swap_out_host_block(i))});
   }
-  return swaps;
+  plan->swap_ins.reserve(static_cast<size_t>(request.swap_in_block_size()));
+  for (int i = 0; i < request.swap_in_block_size(); ++i) {
+    plan->swap_ins.push_back({.block = static_cast<BlockId>(request.swap_in_block(i)),
+                              .host_block = static_cast<HostBlockId>(request.swap_in_host_block(i)),
+                              .generation = request.swap_in_generation(i)});
+  }
 }
 
 void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* request) {
@@ -217,10 +229,7 @@ void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* req
 void EncodePlan(const StepPlan& plan, uint64_t digest, v1::StepRequest* request) {
   request->Clear();
   SetHeader(plan.header, digest, request);
-  EncodeSwaps(
-      plan.swap_outs, request->mutable_swap_out_block(), request->mutable_swap_out_host_block());
-  EncodeSwaps(
-      plan.swap_ins, request->mutable_swap_in_block(), request->mutable_swap_in_host_block());
+  EncodeSwaps(plan, request);
   for (const BlockCopy& copy : plan.copies) {
     request->add_copy_src(static_cast<uint32_t>(copy.src));
     request->add_copy_dst(static_cast<uint32_t>(copy.dst));
@@ -236,8 +245,7 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(request));
   StepPlan plan;
   plan.header = HeaderOf(request);
-  plan.swap_outs = DecodeSwaps(request.swap_out_block(), request.swap_out_host_block());
-  plan.swap_ins = DecodeSwaps(request.swap_in_block(), request.swap_in_host_block());
+  DecodeSwaps(request, &plan);
   plan.copies.reserve(static_cast<size_t>(request.copy_src_size()));
   for (int i = 0; i < request.copy_src_size(); ++i) {
     plan.copies.push_back({.src = static_cast<BlockId>(request.copy_src(i)),
@@ -280,6 +288,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
       response->add_top_logprob(top.logprob);
     }
   }
+  Append(result.failed_swap_ins, response->mutable_failed_swap_in_block());
   response->set_swaps_done_step_id(result.swaps_done_step_id);
   response->set_build_us(result.timings.build_us);
   response->set_forward_us(result.timings.forward_us);
@@ -305,6 +314,7 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
            .logprob = response.top_logprob(next_top)});
     }
   }
+  result.failed_swap_ins = Extract<BlockId>(response.failed_swap_in_block());
   result.swaps_done_step_id = response.swaps_done_step_id();
   result.timings = {.build_us = response.build_us(),
                     .forward_us = response.forward_us(),

@@ -37,12 +37,6 @@ std::vector<SwapTables> TablesOf(SequenceGroup& group, SequenceState state) {
   return tables;
 }
 
-void AddOrders(const std::vector<SwappedBlock>& blocks, std::vector<BlockSwap>& orders) {
-  for (const SwappedBlock& block : blocks) {
-    orders.push_back({.block = block.block, .host_block = block.host_block});
-  }
-}
-
 }  // namespace
 
 Epoch::Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits)
@@ -118,7 +112,9 @@ bool CoreState::SwapOut(SequenceGroup& group) {
   if (!has_blocks || !epoch->kv_cache.SwapOut(tables, epoch->last_step_id + 1, blocks)) {
     return false;
   }
-  AddOrders(blocks, step.swap_outs);
+  for (const SwappedBlock& each : blocks) {
+    step.swap_outs.push_back({.block = each.block, .host_block = each.host_block});
+  }
   counters.num_blocks_swapped_out += static_cast<int64_t>(blocks.size());
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running()) {
@@ -162,7 +158,10 @@ bool CoreState::SwapIn(SequenceGroup& group) {
           TablesOf(group, SequenceState::kSwapped), epoch->last_step_id + 1, blocks)) {
     return false;
   }
-  AddOrders(blocks, step.swap_ins);
+  for (const SwappedBlock& each : blocks) {
+    step.swap_ins.push_back(
+        {.block = each.block, .host_block = each.host_block, .generation = each.generation});
+  }
   counters.num_blocks_swapped_in += static_cast<int64_t>(blocks.size());
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_swapped()) {

@@ -61,8 +61,8 @@ struct UnansweredStep {
   std::vector<Slice> slices;
   size_t num_sampled = 0;
   // Orders of the plan while it is made.
-  std::vector<BlockSwap> swap_outs;
-  std::vector<BlockSwap> swap_ins;
+  std::vector<BlockSwapOut> swap_outs;
+  std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
   // Groups that ended meanwhile; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;

@@ -43,7 +43,8 @@ struct CoreStats {
   int64_t num_swap_preemptions = 0;  // of them, by swapping
   int64_t num_blocks_copied = 0;     // by copy-on-write
   int64_t num_blocks_swapped_out = 0;
-  int64_t num_blocks_swapped_in = 0;
+  int64_t num_blocks_swapped_in = 0;  // as ordered; the failed ones included
+  int64_t num_failed_swap_ins = 0;    // blocks that did not come back
   int64_t num_recomputed_tokens = 0;
   int64_t num_requests_finished = 0;
   int64_t num_non_finite = 0;  // rows of logits with a NaN or an infinity

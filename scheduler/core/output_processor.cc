@@ -1,8 +1,10 @@
 #include "scheduler/core/output_processor.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -120,6 +122,51 @@ double MicrosOf(const StepTimings& timings) {
          static_cast<double>(timings.sample_us);
 }
 
+// Of the step's swap-ins, in their order.
+absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& result) {
+  auto ordered = step.swap_ins.begin();
+  for (BlockId block_id : result.failed_swap_ins) {
+    ordered = std::find_if(ordered, step.swap_ins.end(), [block_id](const BlockSwapIn& swap) {
+      return swap.block == block_id;
+    });
+    if (ordered == step.swap_ins.end()) {
+      return Refuse(absl::StrCat(
+          "failed_swap_ins: must be blocks of the plan's swap-ins, in their order (got ",
+          block_id,
+          ")"));
+    }
+    ++ordered;
+  }
+  return absl::OkStatus();
+}
+
+// Whoever came back in this step and lacks one of these blocks computed from something else. It is
+// recomputed, and so is its group; nothing that it wrote was published. Who shares the host block
+// and is still swapped finds out when it comes back.
+void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
+  std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
+  for (const BlockCopy& copy : state.step.copies) {
+    if (lost.contains(copy.src)) {  // whose holder may have ended since
+      lost.insert(copy.dst);
+    }
+  }
+  const auto lacks_block = [&lost](const Sequence& sequence) {
+    return std::ranges::any_of(sequence.table.block_ids(),
+                               [&lost](BlockId block_id) { return lost.contains(block_id); });
+  };
+  std::vector<SequenceGroup*> to_recompute;
+  if (!lost.empty()) {
+    std::ranges::copy_if(
+        state.running, std::back_inserter(to_recompute), [&](const SequenceGroup* group) {
+          return std::ranges::any_of(group->sequences(), lacks_block);
+        });
+  }
+  for (SequenceGroup* group : to_recompute) {
+    state.ReturnToWaiting(*group);
+  }
+  state.counters.num_failed_swap_ins += static_cast<int64_t>(failed_swap_ins.size());
+}
+
 void LearnCosts(CoreState& state, const StepResult& result) {
   if (state.config.preemption_mode != PreemptionMode::kAuto) {
     return;
@@ -127,7 +174,8 @@ void LearnCosts(CoreState& state, const StepResult& result) {
   PreemptionCost::Step step = {.step_id = result.header.step_id,
                                .swaps_done_step_id = result.swaps_done_step_id,
                                .num_swap_outs = static_cast<int64_t>(state.step.swap_outs.size()),
-                               .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size()),
+                               .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size() -
+                                                                    result.failed_swap_ins.size()),
                                .micros = MicrosOf(result.timings)};
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     step.num_tokens += slice.num_tokens;
@@ -220,6 +268,10 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
                                result.header.step_id,
                                ")"));
   }
+  const absl::Status swap_ins = CheckFailedSwapIns(step, result);
+  if (!swap_ins.ok()) {
+    return swap_ins;
+  }
   auto next = result.sampled.begin();
   for (const UnansweredStep::Slice& slice : step.slices) {
     if (slice.samples) {
@@ -240,12 +292,13 @@ void ProcessResult(CoreState& state, const StepResult& result) {
   state.epoch->kv_cache.OnStepAnswered();
   state.epoch->kv_cache.OnSwapsDone(result.swaps_done_step_id);
   LearnCosts(state, result);
+  RecomputeWithout(state, result.failed_swap_ins);
   std::vector<SequenceGroup*> to_recompute;
   auto next = result.sampled.begin();
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     const SampledToken* sampled = slice.samples ? &*next++ : nullptr;
-    if (slice.sequence->is_finished()) {
-      continue;  // it ended while the step ran: its token was never born
+    if (!slice.sequence->is_running()) {
+      continue;  // it ended while the step ran, or is recomputed: its token was never born
     }
     EndSlice(state, slice, sampled != nullptr && sampled->finite);
     if (sampled == nullptr) {

@@ -7,6 +7,9 @@
 // nothing: its group is recomputed once, and when the same token fails again its sequence ends
 // (with beam search the whole group).
 //
+// A group that came back from host memory without all of its blocks is recomputed: what it sampled
+// is not looked at. The answers of the others stand.
+//
 // Thread safety: free functions; the state is not thread-safe.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_
 #define QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_

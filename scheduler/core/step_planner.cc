@@ -96,6 +96,7 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
     return false;
   }
   QUIRE_CHECK(state_.SwapIn(group));
+  arriving_ = &group;
   LineUp(group);
   PlanLine(group);
   return true;
@@ -183,7 +184,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
                                 .num_tokens = num_tokens,
                                 .num_recomputed = std::clamp(num_lost, 0, num_tokens),
                                 .samples = num_tokens == gap});
-  PublishBlocks(state_, group, sequence);
+  if (&group != arriving_) {
+    PublishBlocks(state_, group, sequence);
+  }
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {

@@ -86,6 +86,9 @@ class StepPlanner {
   TokenBudget spare_;  // of the budget: makes the step hardly longer
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
+  // The last group that was ordered back. What it computes in this step is not published: it is no
+  // good if one of the swap-ins fails, and would be by then what others build on.
+  const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
   bool has_made_room_ = false;  // for the next group, which alone may start then
 };

@@ -1,6 +1,9 @@
 // HostTable is the block table of a swapped sequence: where in host memory its blocks lie.
 // Sequences that shared a block share its host block.
 //
+// A host block is filled anew after it was given back. The step that filled it is its generation;
+// the table remembers it, so that a worker can tell a host block that holds something else by now.
+//
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Invariants:    as many host blocks as num_tokens() needs, but for the first num_passed_blocks(),
 //                which the sliding window has passed; changed through KvCacheManager only.
@@ -20,6 +23,7 @@ namespace quire {
 struct SwappedBlock {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
+  uint64_t generation = 0;  // of the host block: the step that swapped out to it
 };
 
 class HostTable {
@@ -37,10 +41,13 @@ class HostTable {
     return num_passed_blocks_ + static_cast<int32_t>(host_block_ids_.size());
   }
   std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
+  // Of all its host blocks: a table is swapped out as a whole, in one step.
+  uint64_t generation() const { return generation_; }
 
   // Forgets everything without giving back any reference: the pool is gone as a whole.
   void Abandon() {
     host_block_ids_.clear();
+    generation_ = 0;
     num_tokens_ = 0;
     num_passed_blocks_ = 0;
   }
@@ -49,6 +56,7 @@ class HostTable {
   friend class KvCacheManager;
 
   std::vector<HostBlockId> host_block_ids_;
+  uint64_t generation_ = 0;
   int32_t num_tokens_ = 0;
   int32_t num_passed_blocks_ = 0;
 };

@@ -263,7 +263,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
   }
   auto next = taken.begin();
   for (BlockId block_id : to_copy) {
-    const SwappedBlock copy = {.block = block_id, .host_block = *next++ - 1};
+    const SwappedBlock copy = {.block = block_id, .host_block = *next++ - 1, .generation = step_id};
     host_of.emplace(block_id, copy.host_block);
     orders.push_back(copy);
     pool_.Touch(block_id);  // the copy reads it
@@ -275,6 +275,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
       host_pool_.Touch(InPool(host_block));
       tables.host_table->host_block_ids_.push_back(host_block);
     }
+    tables.host_table->generation_ = step_id;
     tables.host_table->num_tokens_ = tables.table->num_tokens_;
     tables.host_table->num_passed_blocks_ = tables.table->num_passed_blocks_;
     Free(*tables.table);
@@ -325,12 +326,12 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
   std::map<HostBlockId, BlockId> block_of = ArrivingIn(step_id);
-  std::set<HostBlockId> to_copy;
+  std::map<HostBlockId, uint64_t> to_copy;  // with generations
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.table->empty());
     for (HostBlockId host_block : tables.host_table->host_block_ids_) {
       if (block_of.count(host_block) == 0) {
-        to_copy.insert(host_block);
+        to_copy.emplace(host_block, tables.host_table->generation_);
       }
     }
   }
@@ -339,8 +340,9 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
     return false;
   }
   auto next = taken.begin();
-  for (HostBlockId host_block : to_copy) {
-    const SwappedBlock copy = {.block = *next++, .host_block = host_block};
+  for (const auto& [host_block, generation] : to_copy) {
+    const SwappedBlock copy = {
+        .block = *next++, .host_block = host_block, .generation = generation};
     block_of.emplace(host_block, copy.block);
     Unlist(copy.block);
     orders.push_back(copy);
@@ -483,10 +485,15 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
 
   // The same for host blocks.
   std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);
+  std::map<HostBlockId, uint64_t> generations;
   for (const HostTable* table : host_tables) {
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
     for (HostBlockId host_block : table->host_block_ids()) {
       ++num_host_entries[static_cast<size_t>(InPool(host_block))];
+
+      // Who shares a host block has it from one step.
+      const auto known = generations.emplace(host_block, table->generation()).first;
+      QUIRE_CHECK_EQ(known->second, table->generation());
     }
   }
   for (const UnderWay& arriving : arriving_) {

@@ -154,6 +154,11 @@ void SchedulerLoop::Handle(StepReply& reply) {
     FenceGroup(applied);
     return;
   }
+  if (!reply.result.failed_swap_ins.empty()) {
+    LogWarning("blocks did not come back from host memory; their requests are recomputed",
+               {{"step_id", absl::StrCat(reply.result.header.step_id)},
+                {"blocks", absl::StrCat(reply.result.failed_swap_ins.size())}});
+  }
   StepObservation& step = sent_->observation;
   step.round_trip_ns = answered_at - sent_->sent_at;
   step.apply_ns = parts_.clock() - answered_at;

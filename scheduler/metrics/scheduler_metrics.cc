@@ -116,6 +116,7 @@ void SchedulerMetrics::MakeCounters() {
   preemptions_ = {&r.Counter(metric::kVllmPreemptions, Foreign())};
   swap_bytes_out_ = {&r.Counter(metric::kKvSwapBytesTotal, {{"direction", "out"}})};
   swap_bytes_in_ = {&r.Counter(metric::kKvSwapBytesTotal, {{"direction", "in"}})};
+  swap_in_failures_ = {&r.Counter(metric::kKvSwapInFailuresTotal)};
   prefix_hits_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "hit"}}),
                   &r.Counter(metric::kVllmPrefixCacheHits, Foreign())};
   prefix_misses_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "miss"}})};
@@ -219,6 +220,7 @@ void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_byt
   preemptions_.Set(stats.num_preemptions);
   swap_bytes_out_.Set(swap_bytes.out);
   swap_bytes_in_.Set(swap_bytes.in);
+  swap_in_failures_.Set(stats.num_failed_swap_ins);
   prefix_hits_.Set(stats.num_prefix_hit_tokens);
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);

@@ -97,6 +97,7 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair preemptions_;  // of both modes
   CounterPair swap_bytes_out_;
   CounterPair swap_bytes_in_;
+  CounterPair swap_in_failures_;
   CounterPair prefix_hits_;
   CounterPair prefix_misses_;
   CounterPair prefix_queries_;

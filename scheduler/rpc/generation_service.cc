@@ -192,6 +192,7 @@ absl::StatusOr<v1::GetLoadResponse> GenerationService::DoGetLoad(
   load.set_num_swap_preemptions(stats.num_swap_preemptions);
   load.set_swapped_out_bytes(state.swap_bytes.out);
   load.set_swapped_in_bytes(state.swap_bytes.in);
+  load.set_num_failed_swap_ins(stats.num_failed_swap_ins);
   load.set_num_prefix_queried_tokens(stats.num_prefix_queried_tokens);
   load.set_num_prefix_hit_tokens(stats.num_prefix_hit_tokens);
   FillBlocks(state, load.mutable_kv_blocks());

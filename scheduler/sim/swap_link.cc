@@ -23,7 +23,7 @@ Instant SwapLink::Begin(const StepPlan& plan, Instant now) {
   Instant begin = now;
   if (!plan.swap_outs.empty()) {
     begin = Start(static_cast<int64_t>(plan.swap_outs.size()), step_id, begin, &out_free_at_);
-    for (const BlockSwap& swap : plan.swap_outs) {
+    for (const BlockSwapOut& swap : plan.swap_outs) {
       written_at_[static_cast<size_t>(swap.host_block)] = out_free_at_;
     }
   }
@@ -48,9 +48,9 @@ Instant SwapLink::Start(int64_t num_blocks,
   return now + Nanos(cost.submit_s);
 }
 
-Instant SwapLink::WrittenAt(const std::vector<BlockSwap>& swaps) const {
+Instant SwapLink::WrittenAt(const std::vector<BlockSwapIn>& swaps) const {
   Instant written_at = 0;
-  for (const BlockSwap& swap : swaps) {
+  for (const BlockSwapIn& swap : swaps) {
     written_at = std::max(written_at, written_at_[static_cast<size_t>(swap.host_block)]);
   }
   return written_at;

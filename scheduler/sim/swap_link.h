@@ -39,7 +39,7 @@ class SwapLink {
   // Appends a transfer to an engine's queue; returns when it has been handed over.
   Instant Start(int64_t num_blocks, uint64_t step_id, Instant now, Instant* engine_free_at);
   // When what lies in the host blocks of the swaps has arrived there.
-  Instant WrittenAt(const std::vector<BlockSwap>& swaps) const;
+  Instant WrittenAt(const std::vector<BlockSwapIn>& swaps) const;
 
   Platform platform_;
   BlockLayout layout_;

@@ -94,9 +94,11 @@ void Run(KernelBackend& backend, int num_threads, int32_t block_size_tokens) {
   Random random(1);
   const std::vector<int32_t> blocks = Shuffled(1, num_blocks - 1, random);
   const std::vector<int32_t> host_blocks = Shuffled(0, num_swapped, random);
-  std::vector<BlockSwap> swaps;
+  std::vector<BlockSwapOut> swap_outs;
+  std::vector<BlockSwapIn> swap_ins;
   for (size_t i = 0; i < host_blocks.size(); ++i) {
-    swaps.push_back({.block = blocks[i], .host_block = host_blocks[i]});
+    swap_outs.push_back({.block = blocks[i], .host_block = host_blocks[i]});
+    swap_ins.push_back({.block = blocks[i], .host_block = host_blocks[i]});
   }
   double copy_s = 1e30;
   double out_s = 1e30;
@@ -105,11 +107,14 @@ void Run(KernelBackend& backend, int num_threads, int32_t block_size_tokens) {
   for (int pass = 0; pass < kPasses; ++pass) {
     KeepBest(&copy_s, [&] { CopyInShares(to->data(), from->data(), bytes, num_threads); });
     KeepBest(&out_s, [&] {
-      (*mover)->SwapOut(swaps, ++step_id);
+      (*mover)->SwapOut(swap_outs, ++step_id);
       (*mover)->FinishSwaps();
     });
+    for (BlockSwapIn& swap : swap_ins) {
+      swap.generation = step_id;
+    }
     KeepBest(&in_s, [&] {
-      (*mover)->SwapIn(swaps, ++step_id);
+      QUIRE_CHECK((*mover)->SwapIn(swap_ins, ++step_id).empty());
       (*mover)->FinishSwaps();
     });
   }

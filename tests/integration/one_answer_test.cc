@@ -167,6 +167,22 @@ TEST_F(OneAnswerTest, PreemptionBySwapDoesNotMatter) {
   EXPECT_GE(num_swaps, 48);
 }
 
+TEST_F(OneAnswerTest, SwapInsThatFailDoNotMatter) {
+  EngineOptions options = Options(64);
+  options.num_blocks = 220;
+  options.block_size_tokens = 4;
+  options.num_host_blocks = 600;
+  options.stale_swap_in_every = 50;
+  options.core.preemption_mode = PreemptionMode::kSwap;
+  options.core.prefix_caching = true;
+
+  Answers answers = RunTogether(*engine_, options);
+
+  ExpectSameBits(answers, *oracle_);
+  EXPECT_GT(engine_->stats().num_failed_swap_ins, 5);
+  EXPECT_GT(engine_->stats().num_recomputed_tokens, 0);
+}
+
 // Every request twice, in a pool that keeps some of the first ones' blocks, with preemption of both
 // kinds.
 TEST_F(OneAnswerTest, CachedPrefixesDoNotMatter) {

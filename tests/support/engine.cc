@@ -56,6 +56,8 @@ absl::Status Engine::Reset(const EngineOptions& options) {
        .kv_cache_dtype = options.kv_cache_dtype.value_or(model_->config().dtype)}));
   core_ = std::make_unique<SchedulerCore>(options.core);
   core_->BeginEpoch(1, epoch_, limits);
+  stale_swap_in_every_ = options.stale_swap_in_every;
+  num_swap_ins_ = 0;
   answers_.clear();
   return absl::OkStatus();
 }
@@ -75,11 +77,22 @@ bool Engine::Step() {
   for (const SequenceSlice& slice : plan->slices) {
     last_num_tokens_ += slice.num_tokens;
   }
-  absl::StatusOr<const StepResult*> result = executor_->Execute(*plan, DigestOf(*plan));
+  const uint64_t digest = DigestOf(*plan);
+  SpoilSwapIns(&*plan);
+  absl::StatusOr<const StepResult*> result = executor_->Execute(*plan, digest);
   QUIRE_CHECK(result.ok());
   QUIRE_CHECK(core_->ApplyStepResult(**result).ok());
   Record();
   return true;
+}
+
+// As if the scheduler remembered a place in host memory that was given to others since.
+void Engine::SpoilSwapIns(StepPlan* plan) {
+  for (BlockSwapIn& swap : plan->swap_ins) {
+    if (stale_swap_in_every_ > 0 && ++num_swap_ins_ % stale_swap_in_every_ == 0) {
+      --swap.generation;
+    }
+  }
 }
 
 void Engine::Record() {

@@ -31,6 +31,8 @@ struct EngineOptions {
   int32_t max_tokens_per_step = 512;
   int32_t max_model_len = 0;  // 0: the model's
   int32_t num_host_blocks = 0;
+  // Every so many swap-ins one asks for what its host block does not hold; 0: none does.
+  int64_t stale_swap_in_every = 0;
   CoreConfig core = {};
   bool frees_behind_window = true;      // where the model has a sliding window
   std::optional<DType> kv_cache_dtype;  // none: the type of the model's weights
@@ -77,6 +79,7 @@ class Engine {
  private:
   Engine() = default;
   void Record();
+  void SpoilSwapIns(StepPlan* plan);
 
   std::unique_ptr<KernelBackend> backend_;
   std::unique_ptr<Model> model_;
@@ -84,6 +87,8 @@ class Engine {
   std::unique_ptr<SchedulerCore> core_;
   uint64_t epoch_ = 0;
   Instant now_ = 0;
+  int64_t stale_swap_in_every_ = 0;
+  int64_t num_swap_ins_ = 0;
   int32_t last_num_slices_ = 0;
   int32_t last_num_tokens_ = 0;
   Answers answers_;

@@ -95,7 +95,8 @@ FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
       host_cells_(static_cast<size_t>(limits.num_host_blocks) *
                   static_cast<size_t>(limits.block_size_tokens)),
       writers_(static_cast<size_t>(limits.num_blocks)),
-      host_writers_(static_cast<size_t>(limits.num_host_blocks)) {}
+      host_writers_(static_cast<size_t>(limits.num_host_blocks)),
+      generations_(static_cast<size_t>(limits.num_host_blocks)) {}
 
 absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   const bool is_repeated = plan.header == last_result_.header && last_step_id_ > 0;
@@ -123,12 +124,8 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
       }));
   QUIRE_RETURN_IF_ERROR(CheckSwaps(plan));
   last_step_id_ = plan.header.step_id;
-  for (const BlockSwap& swap : plan.swap_outs) {
-    swaps_.push_back({.swap = swap, .is_out = true, .step_id = last_step_id_});
-  }
-  for (const BlockSwap& swap : plan.swap_ins) {
-    swaps_.push_back({.swap = swap, .is_out = false, .step_id = last_step_id_});
-  }
+  StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
+  result.failed_swap_ins = TakeSwaps(plan);
   for (const BlockCopy& copy : plan.copies) {
     CopyBlock(copy);
   }
@@ -141,7 +138,6 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .seed = introduction.sampling.seed,
                    .num_logprobs = introduction.sampling.num_logprobs};
   }
-  StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
   for (const SequenceSlice& slice : plan.slices) {
     if (auto sampled = ExecuteSlice(slice)) {
       result.sampled.push_back(std::move(*sampled));
@@ -165,12 +161,12 @@ absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
                  "SWAP_UNDER_WAY",
                  absl::StrCat("block: a swap under way still reads it (got ", id, ")"));
   };
-  for (const BlockSwap& swap : plan.swap_outs) {
+  for (const BlockSwapOut& swap : plan.swap_outs) {
     if (IsArrivingFrom(swap.host_block)) {
       return busy(swap.host_block);
     }
   }
-  for (const BlockSwap& swap : plan.swap_ins) {
+  for (const BlockSwapIn& swap : plan.swap_ins) {
     if (IsLeaving(swap.block)) {
       return busy(swap.block);
     }
@@ -190,15 +186,40 @@ absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
   return absl::OkStatus();
 }
 
+std::vector<BlockId> FakeWorker::TakeSwaps(const StepPlan& plan) {
+  std::vector<BlockId> failed;
+  for (const BlockSwapOut& swap : plan.swap_outs) {
+    generations_[static_cast<size_t>(swap.host_block)] = last_step_id_;
+    swaps_.push_back({.block = swap.block,
+                      .host_block = swap.host_block,
+                      .is_out = true,
+                      .step_id = last_step_id_});
+  }
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    const uint64_t generation = generations_[static_cast<size_t>(swap.host_block)];
+    const bool has_failed =
+        generation == 0 || generation != swap.generation || failing_.count(swap.host_block) > 0;
+    if (has_failed) {
+      failed.push_back(swap.block);
+    }
+    swaps_.push_back({.block = swap.block,
+                      .host_block = swap.host_block,
+                      .has_failed = has_failed,
+                      .step_id = last_step_id_});
+  }
+  failing_.clear();
+  return failed;
+}
+
 bool FakeWorker::IsLeaving(BlockId block_id) const {
   return std::any_of(swaps_.begin(), swaps_.end(), [block_id](const SwapUnderWay& under_way) {
-    return under_way.is_out && under_way.swap.block == block_id;
+    return under_way.is_out && under_way.block == block_id;
   });
 }
 
 bool FakeWorker::IsArrivingFrom(HostBlockId host_block) const {
   return std::any_of(swaps_.begin(), swaps_.end(), [host_block](const SwapUnderWay& under_way) {
-    return !under_way.is_out && under_way.swap.host_block == host_block;
+    return !under_way.is_out && under_way.host_block == host_block;
   });
 }
 
@@ -236,22 +257,25 @@ void FakeWorker::Do(size_t index) {
     return;
   }
   for (size_t earlier = 0; earlier < index; ++earlier) {
-    const BlockSwap& other = swaps_[earlier].swap;
-    if (other.block == under_way.swap.block || other.host_block == under_way.swap.host_block) {
+    const SwapUnderWay& other = swaps_[earlier];
+    if (other.block == under_way.block || other.host_block == under_way.host_block) {
       Do(earlier);
     }
   }
   swaps_[index].is_done = true;
   int64_t size = limits_.block_size_tokens;
-  auto block = cells_.begin() + under_way.swap.block * size;
-  auto host_block = host_cells_.begin() + under_way.swap.host_block * size;
+  auto block = cells_.begin() + under_way.block * size;
+  auto host_block = host_cells_.begin() + under_way.host_block * size;
   if (under_way.is_out) {
     std::copy_n(block, size, host_block);
-    host_writers_[static_cast<size_t>(under_way.swap.host_block)] = WriterOf(under_way.swap.block);
-  } else {
-    std::copy_n(host_block, size, block);
-    writers_[static_cast<size_t>(under_way.swap.block)] =
-        host_writers_[static_cast<size_t>(under_way.swap.host_block)];
+    host_writers_[static_cast<size_t>(under_way.host_block)] = WriterOf(under_way.block);
+    return;
+  }
+  std::copy_n(host_block, size, block);
+  writers_[static_cast<size_t>(under_way.block)] =
+      host_writers_[static_cast<size_t>(under_way.host_block)];
+  if (under_way.has_failed) {  // the block may have held the right words before: it does not now
+    std::transform(block, block + size, block, [](uint64_t cell) { return ~cell; });
   }
 }
 
@@ -268,7 +292,7 @@ void FakeWorker::DoSwapsOf(const std::vector<BlockId>& block_ids) {
   for (size_t index = 0; index < swaps_.size(); ++index) {
     const bool is_wanted =
         !swaps_[index].is_out &&
-        std::find(block_ids.begin(), block_ids.end(), swaps_[index].swap.block) != block_ids.end();
+        std::find(block_ids.begin(), block_ids.end(), swaps_[index].block) != block_ids.end();
     if (is_wanted) {
       Do(index);
     }

@@ -9,7 +9,8 @@
 //
 // It refuses what a worker must refuse: plans that StepPlanChecker refuses, and steps out of order.
 // It also refuses what a worker cannot see in one plan: to write where a swap under way still reads
-// or writes. The last step, asked for again, gets the same answer and is not executed again.
+// or writes. A swap-in from a host block of another generation fails, and what it was to bring is
+// wrong. The last step, asked for again, gets the same answer and is not executed again.
 //
 // Thread safety: not thread-safe.
 // Cost:          O(context length) per slice; with a sliding window, O(window) per token.
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -65,6 +67,9 @@ class FakeWorker {
   // The seed of the sequence that computed what the block holds; 0: nobody has.
   uint64_t WriterOf(BlockId block_id) const { return writers_[static_cast<size_t>(block_id)]; }
 
+  // The swap-in from this host block fails in the next plan.
+  void FailSwapIn(HostBlockId host_block) { failing_.insert(host_block); }
+
   // The row of this sequence was not finite: nor is what its last slice wrote, where no other
   // sequence reads it (its row would not have been finite either). REQUIRES: it is known.
   void SpoilLastSlice(SequenceHandle handle);
@@ -81,8 +86,10 @@ class FakeWorker {
   };
 
   struct SwapUnderWay {
-    BlockSwap swap;
+    BlockId block = kNullBlockId;
+    HostBlockId host_block = 0;
     bool is_out = false;
+    bool has_failed = false;
     uint64_t step_id = 0;
     bool is_done = false;
   };
@@ -90,6 +97,8 @@ class FakeWorker {
   absl::Status CheckSwaps(const StepPlan& plan) const;
   bool IsLeaving(BlockId block_id) const;
   bool IsArrivingFrom(HostBlockId host_block) const;
+  // Returns the blocks that will not come back.
+  std::vector<BlockId> TakeSwaps(const StepPlan& plan);
   void Do(size_t index);  // of swaps_
   // All that were ordered up to a step, or that bring one of these blocks.
   void DoSwapsUpTo(uint64_t step_id);
@@ -111,6 +120,8 @@ class FakeWorker {
   std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]
   std::vector<uint64_t> writers_;                     // by block: seeds
   std::vector<uint64_t> host_writers_;                // by host block
+  std::vector<uint64_t> generations_;                 // by host block; 0: holds nothing
+  std::set<HostBlockId> failing_;                     // in the next plan
 };
 
 }  // namespace quire

@@ -36,30 +36,46 @@ BlockMover::BlockMover(KernelBackend& backend,
       pool_(pool),
       host_(std::move(host)),
       last_transfer_(static_cast<size_t>(pool.num_blocks), 0),
-      last_host_transfer_(static_cast<size_t>(num_host_blocks), 0) {}
+      last_host_transfer_(static_cast<size_t>(num_host_blocks), 0),
+      generations_(static_cast<size_t>(num_host_blocks), 0) {}
 
 BlockMover::~BlockMover() { FinishSwaps(); }
 
-void BlockMover::SwapOut(const std::vector<BlockSwap>& swaps, uint64_t step_id) {
-  Start(TransferDirection::kToHost, swaps, step_id);
-}
-
-void BlockMover::SwapIn(const std::vector<BlockSwap>& swaps, uint64_t step_id) {
-  Start(TransferDirection::kToDevice, swaps, step_id);
-}
-
-void BlockMover::Start(TransferDirection direction,
-                       const std::vector<BlockSwap>& swaps,
-                       uint64_t step_id) {
-  if (swaps.empty()) {
-    return;
-  }
+void BlockMover::SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id) {
   blocks_.clear();
   host_blocks_.clear();
-  for (const BlockSwap& swap : swaps) {
+  for (const BlockSwapOut& swap : swaps) {
     blocks_.push_back(swap.block);
     host_blocks_.push_back(swap.host_block);
-    Await(last_host_transfer_[static_cast<size_t>(swap.host_block)]);
+    generations_[static_cast<size_t>(swap.host_block)] = step_id;
+  }
+  Start(TransferDirection::kToHost, step_id);
+}
+
+std::vector<BlockId> BlockMover::SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id) {
+  std::vector<BlockId> failed;
+  blocks_.clear();
+  host_blocks_.clear();
+  for (const BlockSwapIn& swap : swaps) {
+    // 0 is no step: nobody may ask for what was never swapped out.
+    const uint64_t generation = generations_[static_cast<size_t>(swap.host_block)];
+    if (generation == 0 || generation != swap.generation) {
+      failed.push_back(swap.block);
+      continue;
+    }
+    blocks_.push_back(swap.block);
+    host_blocks_.push_back(swap.host_block);
+  }
+  Start(TransferDirection::kToDevice, step_id);
+  return failed;
+}
+
+void BlockMover::Start(TransferDirection direction, uint64_t step_id) {
+  if (blocks_.empty()) {
+    return;
+  }
+  for (HostBlockId host_block : host_blocks_) {
+    Await(last_host_transfer_[static_cast<size_t>(host_block)]);
   }
   AwaitBlocks(blocks_);
   const TransferId transfer =
@@ -69,9 +85,11 @@ void BlockMover::Start(TransferDirection direction,
                               .blocks = blocks_,
                               .host_blocks = host_blocks_});
   on_their_way_.push_back({.transfer = transfer, .step_id = step_id});
-  for (const BlockSwap& swap : swaps) {
-    last_transfer_[static_cast<size_t>(swap.block)] = transfer;
-    last_host_transfer_[static_cast<size_t>(swap.host_block)] = transfer;
+  for (BlockId block : blocks_) {
+    last_transfer_[static_cast<size_t>(block)] = transfer;
+  }
+  for (HostBlockId host_block : host_blocks_) {
+    last_host_transfer_[static_cast<size_t>(host_block)] = transfer;
   }
 }
 
@@ -123,6 +141,11 @@ void BlockMover::FinishSwaps() {
     on_their_way_.clear();
     awaited_.clear();
   }
+}
+
+void BlockMover::BeginEpoch() {
+  FinishSwaps();
+  std::fill(generations_.begin(), generations_.end(), 0);
 }
 
 }  // namespace quire

@@ -1,6 +1,7 @@
 // BlockMover moves whole blocks for the step executor: copies inside the pool, and swaps between
 // the pool and the host pool that it owns. Swaps go on while steps compute. The mover knows which
-// blocks are on their way, and makes what uses one wait for it.
+// blocks are on their way, and makes what uses one wait for it. It knows of each host block which
+// step filled it, its generation, and brings back no other than was asked for.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.4 (copy-on-write) and 4.5 (swapping).
@@ -34,8 +35,9 @@ class BlockMover {
 
   // Each takes place after everything that was ordered before. REQUIRES: checked by
   // StepPlanChecker.
-  void SwapOut(const std::vector<BlockSwap>& swaps, uint64_t step_id);
-  void SwapIn(const std::vector<BlockSwap>& swaps, uint64_t step_id);
+  void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
+  // Returns the blocks that stay as they are: their host block is of another generation.
+  std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
   // What the backend is asked to do from now on may use these blocks. Cost: O(1) while nothing is
@@ -46,6 +48,8 @@ class BlockMover {
   uint64_t SwapsDone(uint64_t step_id);
   // Waits until all of them are.
   void FinishSwaps();
+  // The same, and forgets what is in the host blocks. Steps are numbered anew from here on.
+  void BeginEpoch();
 
   const KvCacheView& pool() const { return pool_; }
   int32_t num_host_blocks() const { return static_cast<int32_t>(last_host_transfer_.size()); }
@@ -61,7 +65,8 @@ class BlockMover {
              int32_t num_host_blocks,
              std::unique_ptr<DeviceMemory> host);
 
-  void Start(TransferDirection direction, const std::vector<BlockSwap>& swaps, uint64_t step_id);
+  // Of blocks_ and host_blocks_.
+  void Start(TransferDirection direction, uint64_t step_id);
   void Await(TransferId transfer);
 
   KernelBackend& backend_;
@@ -72,6 +77,7 @@ class BlockMover {
   std::vector<TransferId> last_transfer_;       // by block
   std::vector<TransferId> last_host_transfer_;  // by host block
   std::vector<TransferId> awaited_;             // of those on their way
+  std::vector<uint64_t> generations_;           // by host block; 0: nothing was swapped out to it
 
   // Scratch.
   std::vector<BlockId> blocks_;

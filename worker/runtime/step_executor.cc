@@ -114,7 +114,7 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
 
 absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& limits) {
   if (mover_ != nullptr) {
-    mover_->FinishSwaps();
+    mover_->BeginEpoch();
   }
   QUIRE_RETURN_IF_ERROR(TakePool(spec, limits.num_blocks));
   if (mover_ == nullptr || mover_->num_host_blocks() != limits.num_host_blocks) {
@@ -177,14 +177,15 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
 
   // From here on nothing can fail.
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
-  mover_->SwapIn(plan.swap_ins, plan.header.step_id);
+  std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
   mover_->Copy(plan.copies);
   for (const SequenceIntroduction& introduction : plan.introductions) {
     sequences_->Introduce(introduction);
   }
   Schedule(plan.slices);
   BuildBatch(slices_, spec_.block_size_tokens, &batch_);
-  StepResult result{.header = plan.header, .plan_digest = digest, .sampled = {}, .timings = {}};
+  StepResult result{
+      .header = plan.header, .plan_digest = digest, .failed_swap_ins = std::move(failed_swap_ins)};
   Instant built = SteadyNow();
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   Instant computed = SteadyNow();

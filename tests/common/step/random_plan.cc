@@ -52,7 +52,8 @@ StepPlan RandomPlan(Random& random) {
     plan.swap_outs.push_back({.block = AnyInt(random), .host_block = AnyInt(random)});
   }
   for (int32_t i = random.Below(4); i > 0; --i) {
-    plan.swap_ins.push_back({.block = AnyInt(random), .host_block = AnyInt(random)});
+    plan.swap_ins.push_back(
+        {.block = AnyInt(random), .host_block = AnyInt(random), .generation = random.Next()});
   }
   for (int32_t i = random.Below(4); i > 0; --i) {
     plan.copies.push_back({.src = AnyInt(random), .dst = AnyInt(random)});
@@ -93,6 +94,7 @@ StepResult RandomResult(Random& random) {
     }
     result.sampled.push_back(sampled);
   }
+  result.failed_swap_ins = AnyInts<BlockId>(random, 3);
   result.swaps_done_step_id = random.Next();
   result.timings = {.build_us = AnyInt(random), .forward_us = 7, .sample_us = AnyInt(random)};
   return result;

@@ -177,7 +177,6 @@ TEST_F(StepPlanCheckTest, RefusesEveryWrongPlanWithItsReason) {
       {"written while it leaves",
        "BLOCK_CONFLICT",
        [](auto& p) { p.slices[2].new_block_ids = {16}; }},
-      {"nothing to swap in", "HOST_BLOCK", [](auto& p) { p.swap_ins[0].host_block = 2; }},
       // Handles
       {"introduced handle out of range", "HANDLE", [](auto& p) { p.introductions[0].handle = 4; }},
       {"introduced twice",
@@ -352,16 +351,6 @@ TEST_F(StepPlanCheckTest, AForcedTokenIsOfTheVocabulary) {
     plan.slices[0].forced_token_id = token_id;
     EXPECT_EQ(ReasonOf(Check(plan)), "TOKEN_ID_RANGE");
   }
-}
-
-TEST_F(StepPlanCheckTest, ARefusedSwapOutFillsNothing) {
-  StepPlan refused = GoodPlan();
-  refused.swap_outs[0].host_block = 2;
-  refused.releases = {4};
-  EXPECT_EQ(ReasonOf(Check(refused)), "HANDLE");
-  StepPlan plan;
-  plan.swap_ins = {{.block = 15, .host_block = 2}};
-  EXPECT_EQ(ReasonOf(Check(plan)), "HOST_BLOCK");
 }
 
 TEST_F(StepPlanCheckTest, ACopiedBlockMayBeWrittenInTheSameStep) {

@@ -52,6 +52,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_recomputed = 0;
   int64_t num_swaps = 0;
   int64_t num_swapped_in = 0;
+  int64_t num_failed_swap_ins = 0;
   int64_t num_prefix_hits = 0;
   int64_t num_copies = 0;
   int64_t num_longer_than_pool = 0;
@@ -70,6 +71,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_recomputed += simulation.totals().num_recomputed_tokens;
     num_swaps += simulation.totals().num_swap_preemptions;
     num_swapped_in += simulation.totals().num_blocks_swapped_in;
+    num_failed_swap_ins += simulation.totals().num_failed_swap_ins;
     num_prefix_hits += simulation.totals().num_prefix_hit_tokens;
     num_copies += simulation.totals().num_blocks_copied;
     num_longer_than_pool += simulation.num_longer_than_pool();
@@ -94,6 +96,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_preemptions > 1000);
   EXPECT_TRUE(num_seeds < kNumSeeds || num_swaps > 1000) << num_swaps;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_swapped_in > 1000) << num_swapped_in;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_failed_swap_ins > 1000) << num_failed_swap_ins;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_copies > 1000) << num_copies;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_prefix_hits > 20'000) << num_prefix_hits;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_longer_than_pool > 1000) << num_longer_than_pool;

@@ -60,7 +60,9 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       num_words_(random_.OneIn(3) ? random_.Between(1, 3) : kVocabSize),
       max_sequences_(random_.OneIn(2) ? random_.Between(2, 8) : 1),
       sliding_window_(DrawSlidingWindow(seed)),
-      is_tight_(seed % 8 == 5) {}
+      is_tight_(seed % 8 == 5),
+      swap_faults_(seed ^ 0x5357'4150'494E'0001ULL),
+      swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 30)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -178,6 +180,7 @@ void CoreSimulation::Plan() {
     return;
   }
   CheckPlan(*plan);
+  DrawFailedSwapIns(*plan);
   plan_ = std::move(plan);
   num_free_planned_ = core_.stats().num_free_blocks;
 }
@@ -194,8 +197,10 @@ void CoreSimulation::Apply() {
   if (has_faults_ && random_.OneIn(100)) {  // a clock that is wrong
     result.timings.forward_us = static_cast<int64_t>(random_.Next());
   }
+  const CoreStats before = core_.stats();
   absl::Status status = core_.ApplyStepResult(result);
   Expect(status.ok(), "the answer fits: " + status.ToString());
+  OnApplied(result, before);
   Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
   for (const SequenceSlice& slice : plan_->slices) {
     const HandleOwner owner = owner_of_handle_[slice.handle];
@@ -226,6 +231,8 @@ StepResult CoreSimulation::AnswerWithFaults() {
     return {};
   }
   ExpectNone(audit_->OnExecuted(*plan_, *worker_, domains_));
+  Expect(answer->failed_swap_ins == failed_swap_ins_,
+         "a swap-in brings back what was swapped out, unless it was made to fail");
   if (has_faults_ && random_.OneIn(50)) {  // the answer was lost, and is asked for again
     now_ += random_.Between(1, 3) * step_duration_;
     Expect(worker_->Execute(*plan_).value_or(StepResult{}) == *answer, "one step, one answer");
@@ -242,22 +249,13 @@ StepResult CoreSimulation::AnswerWithFaults() {
       }
       continue;
     }
-    if (has_faults_ && random_.OneIn(non_finite_rate_)) {
+    if (has_faults_ && random_.OneIn(non_finite_rate_) && failed_swap_ins_.empty()) {
       sampled.finite = false;
       sampled.token_id = -1;  // what it says is never looked at
       ++sequence.num_non_finite;
       request.had_non_finite = true;
-      audit_->OnNonFinite();
+      audit_->OnRecomputed();
       worker_->SpoilLastSlice(sampled.handle);
-      continue;
-    }
-    fairness_.OnSampled(request.request);
-    if (request.is_beam_search()) {
-      if (!request.beams.has_value()) {
-        request.beams.emplace(request.request, limits_);
-      }
-    } else {
-      sequence.num_non_finite = 0;
     }
   }
   return *std::move(answer);

@@ -90,6 +90,10 @@ class CoreSimulation {
 
   StepLimits DrawLimits();
   StepResult AnswerWithFaults();
+  void DrawFailedSwapIns(const StepPlan& plan);
+  bool LacksBlock() const;
+  // The core has taken the answer in, its events are not taken yet; before: it had not.
+  void OnApplied(const StepResult& result, const CoreStats& before);
   void CheckPlan(const StepPlan& plan);
   void CheckIntroduction(const SequenceIntroduction& introduction);
   bool MayIntroduce(const SequenceIntroduction& introduction) const;
@@ -149,6 +153,11 @@ class CoreSimulation {
   int32_t max_sequences_;   // of a request
   int32_t sliding_window_;  // the model's: every epoch has it
   bool is_tight_;           // pools and steps are small, and one request may need all of them
+  // With a generator of its own: other draws stay what they were.
+  Random swap_faults_;
+  int32_t swap_in_failure_rate_;          // of swap-ins, one in so many
+  std::vector<BlockId> failed_swap_ins_;  // of the unanswered plan
+  uint64_t returning_id_ = 0;             // whose they are
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

@@ -60,6 +60,7 @@ void Add(const CoreSimulation& simulation, Totals& totals) {
   totals.stats.num_preemptions += stats.num_preemptions;
   totals.stats.num_swap_preemptions += stats.num_swap_preemptions;
   totals.stats.num_blocks_swapped_in += stats.num_blocks_swapped_in;
+  totals.stats.num_failed_swap_ins += stats.num_failed_swap_ins;
   totals.stats.num_blocks_copied += stats.num_blocks_copied;
   totals.stats.num_prefix_hit_tokens += stats.num_prefix_hit_tokens;
   totals.stats.num_recomputed_tokens += stats.num_recomputed_tokens;
@@ -80,11 +81,13 @@ void Print(const Totals& totals, double seconds) {
                stats.num_steps,
                stats.num_requests_finished,
                stats.num_tokens_committed);
-  absl::PrintF("%d preemptions, %d of them by swap; %d blocks swapped in, %d copied\n",
-               stats.num_preemptions,
-               stats.num_swap_preemptions,
-               stats.num_blocks_swapped_in,
-               stats.num_blocks_copied);
+  absl::PrintF(
+      "%d preemptions, %d of them by swap; %d blocks swapped in, %d of them lost, %d copied\n",
+      stats.num_preemptions,
+      stats.num_swap_preemptions,
+      stats.num_blocks_swapped_in,
+      stats.num_failed_swap_ins,
+      stats.num_blocks_copied);
   absl::PrintF("%d tokens recomputed, %d found in the prefix cache; %d rows not finite\n",
                stats.num_recomputed_tokens,
                stats.num_prefix_hit_tokens,

@@ -28,11 +28,13 @@ struct RequestModel {
   std::vector<SequenceModel> sequences;
   bool was_aborted = false;
   bool had_non_finite = false;
+  bool had_failed_swap_in = false;
   bool was_introduced = false;
   bool has_computed = false;
   bool lacks_capacity = false;
   std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
 
+  bool was_recomputed() const { return had_non_finite || had_failed_swap_in; }  // not to make room
   bool is_beam_search() const { return request.beam_search.has_value(); }
   bool is_finished() const {
     return std::all_of(sequences.begin(), sequences.end(), [](const SequenceModel& sequence) {

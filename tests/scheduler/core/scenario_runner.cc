@@ -334,10 +334,10 @@ std::string ScenarioRunner::Stats(const ScenarioCommand&) {
 
 std::string ScenarioRunner::DescribePlan(const StepPlan& plan) {
   std::string text = absl::StrCat("plan ", plan.header.step_id, "\n");
-  for (const BlockSwap& swap : plan.swap_outs) {
+  for (const BlockSwapOut& swap : plan.swap_outs) {
     absl::StrAppend(&text, "  swap out ", swap.block, " to ", swap.host_block, "\n");
   }
-  for (const BlockSwap& swap : plan.swap_ins) {
+  for (const BlockSwapIn& swap : plan.swap_ins) {
     absl::StrAppend(&text, "  swap in ", swap.host_block, " to ", swap.block, "\n");
   }
   for (const BlockCopy& copy : plan.copies) {

@@ -124,7 +124,7 @@ const RequestModel* ScheduleAudit::FirstLive(const RequestModels& requests) cons
 std::string ScheduleAudit::CheckOrder(const std::set<uint64_t>& preempted,
                                       const RequestModels& requests) const {
   for (uint64_t id : preempted) {
-    if (!IsInOrder(id, requests) && !requests.at(id).had_non_finite) {
+    if (!IsInOrder(id, requests) && !requests.at(id).was_recomputed()) {
       return "preempted request " + std::to_string(id) + " is behind those that run on";
     }
   }
@@ -152,7 +152,7 @@ std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
   // Blocks on their way to the host are waited for, and a row that was not finite waits for others
   // to give back theirs, as does who arrives with a better rank: OnApplied bounds all that.
   if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || first == nullptr ||
-      plan.slices.empty() || first->had_non_finite || stats.num_leaving_blocks > 0) {
+      plan.slices.empty() || first->was_recomputed() || stats.num_leaving_blocks > 0) {
     return "";
   }
   // It was preempted for one that was older still, and waits for newer ones to end.

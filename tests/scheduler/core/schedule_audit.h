@@ -50,8 +50,8 @@ class ScheduleAudit {
   // The core has taken the answer in.
   std::string OnApplied(const RequestModels& requests);
 
-  // A row was not finite: its request is computed again and may wait for newer ones until they end.
-  void OnNonFinite() { first_id_.reset(); }
+  // A request is computed again after a fault, and may wait for newer ones until they end.
+  void OnRecomputed() { first_id_.reset(); }
 
  private:
   using Rank = std::pair<int64_t, uint64_t>;

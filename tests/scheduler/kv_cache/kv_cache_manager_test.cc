@@ -418,6 +418,34 @@ TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   Check();
 }
 
+// Host blocks are numbered alike all the time; what tells contents apart is who filled them.
+TEST_F(SwapManagerTest, ATableKnowsWhichStepFilledItsHostBlocks) {
+  const std::vector<SwapTables> first = {{&a_, &host_a_}};
+  const std::vector<SwapTables> second = {{&b_, &host_b_}};
+  const auto generations = [this] {
+    std::vector<uint64_t> all;
+    for (const SwappedBlock& order : std::exchange(orders_, {})) {
+      all.push_back(order.generation);
+    }
+    return all;
+  };
+  ASSERT_TRUE(manager_.Append(a_, 8).has_value());
+  ASSERT_TRUE(manager_.SwapOut(first, 5, orders_));
+  EXPECT_THAT(generations(), ElementsAre(5, 5));
+  manager_.Free(host_a_);
+  ASSERT_TRUE(manager_.Append(b_, 16).has_value());
+  ASSERT_TRUE(manager_.SwapOut(second, 7, orders_));
+  EXPECT_THAT(generations(), ElementsAre(7, 7, 7, 7)) << "two of them for the second time";
+  EXPECT_EQ(host_b_.generation(), 7U);
+  manager_.OnSwapsDone(7);
+
+  ASSERT_TRUE(manager_.SwapIn(second, 9, orders_));
+
+  EXPECT_THAT(generations(), ElementsAre(7, 7, 7, 7));
+  EXPECT_EQ(host_b_.generation(), 0U);
+  Check();
+}
+
 // Two groups share the block of their common beginning, and leave and return in one step each.
 TEST_F(SwapManagerTest, ABlockThatTwoGroupsShareIsCopiedOnceInAStep) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());

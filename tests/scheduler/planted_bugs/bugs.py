@@ -89,10 +89,25 @@ BUGS = [
     Bug("host_blocks_of_the_ended_leak", STATE,
         "    epoch->kv_cache.Free(sequence.host_table);\n  }\n  sequence.BecomeFinished();",
         "    sequence.host_table.Abandon();\n  }\n  sequence.BecomeFinished();"),
-    Bug("swap_in_not_ordered", STATE, "  AddOrders(blocks, step.swap_ins);\n", ""),
+    Bug("swap_in_not_ordered", STATE, "    step.swap_ins.push_back(\n"
+        "        {.block = each.block, .host_block = each.host_block, "
+        ".generation = each.generation});\n", ""),
     Bug("resume_forgets_the_tail_copies", MANAGER,
         "need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);",
         "need.num_tail_copies += 0 * count;"),
+    Bug("host_table_names_another_step", MANAGER,
+        "    tables.host_table->generation_ = step_id;\n",
+        "    tables.host_table->generation_ = step_id - 1;\n"),
+    Bug("without_its_block_and_not_recomputed", OUTPUT,
+        "  for (SequenceGroup* group : to_recompute) {\n    state.ReturnToWaiting(*group);\n  }\n"
+        "  state.counters",
+        "  state.counters"),
+    Bug("only_the_first_without_its_block_recomputed", OUTPUT,
+        "return std::ranges::any_of(group->sequences(), lacks_block);",
+        "return lacks_block(group->sequences().front());"),
+    Bug("copy_of_a_lost_block_is_trusted", OUTPUT, "      lost.insert(copy.dst);\n", ""),
+    Bug("found_before_it_is_known_to_be_back", PLANNER, "  if (&group != arriving_) {",
+        "  if (true) {"),
     # Planning.
     Bug("forks_count_one_copy_too_many", PLANNER,
         "std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);", "count;"),

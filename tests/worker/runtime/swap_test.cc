@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "common/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/runtime/fake_model.h"
@@ -15,6 +15,9 @@
 
 namespace quire {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 constexpr KvCacheBudget kBudget = {
     .bytes = 64 << 20, .swap_space_bytes = 64 << 20, .num_blocks_override = 0};
@@ -103,7 +106,8 @@ class LateSwapTest : public testing::Test {
                    .step_id = executor_.order().last_done() + 1};
     auto result = executor_.Execute(plan, DigestOf(plan));
     EXPECT_TRUE(result.ok()) << result.status();
-    return result.ok() ? **result : StepResult();
+    last_ = result.ok() ? **result : StepResult();
+    return last_;
   }
 
   // A sequence of four tokens in this block, computed; what was sampled.
@@ -118,7 +122,7 @@ class LateSwapTest : public testing::Test {
                            .sequence_index = 0,
                            .sampling = greedy}};
     plan.slices = {{.handle = handle, .num_tokens = 4, .new_block_ids = {block}}};
-    last_ = Execute(std::move(plan));
+    Execute(std::move(plan));
     return last_.sampled.empty() ? -1 : last_.sampled[0].token_id;
   }
 
@@ -142,7 +146,7 @@ class LateSwapTest : public testing::Test {
                            .sampling = greedy}};
     plan.slices = {{.handle = 3, .num_tokens = 1, .new_block_ids = {19}}};
     plan.releases = {3};
-    last_ = Execute(std::move(plan));
+    Execute(std::move(plan));
     ASSERT_EQ(last_.sampled.size(), 1U);
     EXPECT_EQ(last_.sampled[0].token_id, FakeModel::NextToken(tokens));
   }
@@ -169,29 +173,67 @@ TEST_F(LateSwapTest, ACopyOntoABlockThatLeavesComesAfterIt) {
   Prefill(2, 7, {.swap_outs = {{.block = 5, .host_block = 2}}});
   // Block 5 is used again before the worker said that it may be.
   ExpectGoesOn(1, 5, {.copies = {{.src = 6, .dst = 5}}});
-  ExpectGoesOn(0, 9, {.swap_ins = {{.block = 9, .host_block = 2}}});
+  ExpectGoesOn(0, 9, {.swap_ins = {{.block = 9, .host_block = 2, .generation = 3}}});
 }
 
 TEST_F(LateSwapTest, ACopyOfABlockThatArrivesComesAfterIt) {
   Prefill(0, 5);
   Execute({.swap_outs = {{.block = 5, .host_block = 2}}});
-  Prefill(1, 6, {.swap_ins = {{.block = 8, .host_block = 2}}});
+  Prefill(1, 6, {.swap_ins = {{.block = 8, .host_block = 2, .generation = 2}}});
   ExpectGoesOn(0, 10, {.copies = {{.src = 8, .dst = 10}}});
 }
 
 TEST_F(LateSwapTest, NothingOfAnEpochIsOnItsWayInTheNext) {
   Prefill(0, 5);
   Execute({.swap_outs = {{.block = 5, .host_block = 2}}});
-  Prefill(1, 6, {.swap_ins = {{.block = 8, .host_block = 2}}});
+  Prefill(1, 6, {.swap_ins = {{.block = 8, .host_block = 2, .generation = 2}}});
   EXPECT_TRUE(backend_.has_late_transfers());
   BeginEpoch(2);
   EXPECT_FALSE(backend_.has_late_transfers());
   Prefill(1, 6);
   EXPECT_EQ(last_.swaps_done_step_id, 1U);
   StepPlan plan;
-  plan.header = {.scheduler_incarnation = 1, .group_epoch = 2, .step_id = 2};
-  plan.swap_ins = {{.block = 8, .host_block = 2}};
-  EXPECT_EQ(ReasonOf(executor_.Execute(plan, DigestOf(plan)).status()), "HOST_BLOCK");
+  plan.swap_ins = {{.block = 8, .host_block = 2, .generation = 2}};
+  EXPECT_THAT(Execute(plan).failed_swap_ins, ElementsAre(8)) << "it was filled in another epoch";
+}
+
+// Host block 2 is filled twice, and asked for what it held first.
+TEST_F(LateSwapTest, AHostBlockThatHoldsSomethingElseByNowDoesNotComeBack) {
+  Prefill(0, 5);
+  Prefill(1, 6);
+  Execute({.swap_outs = {{.block = 5, .host_block = 2}, {.block = 6, .host_block = 1}}});
+  Execute({.swap_outs = {{.block = 6, .host_block = 2}}});
+
+  // In the same plan, another swap-in and a sequence that reads what it brings.
+  ExpectGoesOn(1,
+               10,
+               {.swap_ins = {{.block = 9, .host_block = 2, .generation = 3},
+                             {.block = 10, .host_block = 1, .generation = 3}}});
+
+  EXPECT_THAT(last_.failed_swap_ins, ElementsAre(9));
+  ExpectGoesOn(1, 11, {.swap_ins = {{.block = 11, .host_block = 2, .generation = 4}}});
+  EXPECT_THAT(last_.failed_swap_ins, IsEmpty()) << "what it holds now does come back";
+}
+
+TEST_F(LateSwapTest, ABlockIsLeftAsItIsWhenItsSwapInFails) {
+  Prefill(0, 5);
+  Prefill(1, 6);
+  Execute({.swap_outs = {{.block = 5, .host_block = 2}}});
+
+  Execute({.swap_ins = {{.block = 6, .host_block = 2, .generation = 2}}});
+
+  EXPECT_THAT(last_.failed_swap_ins, ElementsAre(6));
+  ExpectGoesOn(1, 6, {});
+}
+
+TEST_F(LateSwapTest, NothingComesBackFromAHostBlockThatWasNeverFilled) {
+  Prefill(0, 5);
+  Execute({.swap_outs = {{.block = 5, .host_block = 2}}});
+
+  const StepResult result = Execute({.swap_ins = {{.block = 8, .host_block = 0, .generation = 0},
+                                                  {.block = 9, .host_block = 1, .generation = 2}}});
+
+  EXPECT_THAT(result.failed_swap_ins, ElementsAre(8, 9));
 }
 
 TEST(SwapTest, OnTheCpuBackendTheBitsAreTheSame) {

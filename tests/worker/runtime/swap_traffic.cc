@@ -76,6 +76,7 @@ void SwapTraffic::SwapOut(SequenceHandle handle, StepPlan* plan) {
     fenced_blocks_.push_back({.id = block, .step_id = step_id_});
   }
   sequence.block_ids.clear();
+  sequence.generation = step_id_;
   sequence.stage = Stage::kSwapped;
   plan->releases.push_back(handle);
   ++num_swapped_out_;
@@ -89,7 +90,9 @@ bool SwapTraffic::SwapIn(SequenceHandle handle, StepPlan* plan) {
   }
   for (size_t i = 0; i < sequence.host_block_ids.size(); ++i) {
     const HostBlockId host_block = sequence.host_block_ids[i];
-    plan->swap_ins.push_back({.block = sequence.block_ids[i], .host_block = host_block});
+    plan->swap_ins.push_back({.block = sequence.block_ids[i],
+                              .host_block = host_block,
+                              .generation = sequence.generation});
     fenced_host_blocks_.push_back({.id = host_block, .step_id = step_id_});
   }
   sequence.host_block_ids.clear();
@@ -202,7 +205,7 @@ std::vector<std::vector<TokenId>> SwapTraffic::Run() {
       PlanSequence(handle, &plan);
     }
     auto result = executor_.Execute(plan, DigestOf(plan));
-    QUIRE_CHECK(result.ok());
+    QUIRE_CHECK(result.ok() && (*result)->failed_swap_ins.empty());
     Apply(**result);
   }
   std::vector<std::vector<TokenId>> answers;

@@ -52,6 +52,7 @@ class SwapTraffic {
     int32_t num_computed_tokens = 0;
     std::vector<BlockId> block_ids;
     std::vector<HostBlockId> host_block_ids;
+    uint64_t generation = 0;  // of what they hold
   };
 
   // Free again when the swaps of a step are done.

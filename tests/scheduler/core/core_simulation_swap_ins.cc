@@ -1,0 +1,75 @@
+// Swap-ins that fail in CoreSimulation, and what they do to the answer of the step.
+#include <algorithm>
+#include <set>
+
+#include "tests/scheduler/core/core_simulation.h"
+
+namespace quire {
+
+// Not where several requests come back at once: which of them lacks a block is then the core's
+// knowledge alone. Nor behind a window of one token, where a sequence may come back without blocks.
+void CoreSimulation::DrawFailedSwapIns(const StepPlan& plan) {
+  failed_swap_ins_.clear();
+  std::set<BlockId> arriving;
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    arriving.insert(swap.block);
+  }
+  std::set<uint64_t> returning_ids;
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    if (std::ranges::any_of(introduction.block_ids,
+                            [&](BlockId block_id) { return arriving.count(block_id) > 0; })) {
+      returning_ids.insert(introduction.sampling.seed);
+    }
+  }
+  if (!has_faults_ || returning_ids.size() != 1 || limits_.sliding_window == 1) {
+    return;
+  }
+  returning_id_ = *returning_ids.begin();
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    if (swap_faults_.OneIn(swap_in_failure_rate_)) {
+      worker_->FailSwapIn(swap.host_block);
+      failed_swap_ins_.push_back(swap.block);
+    }
+  }
+}
+
+// A sequence that the worker knows, and that goes on, reads a block that did not come back.
+bool CoreSimulation::LacksBlock() const {
+  return std::ranges::any_of(plan_->introductions, [this](const SequenceIntroduction& each) {
+    const RequestModel& request = requests_.at(each.sampling.seed);
+    const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : each.sequence_index);
+    return !request.sequences[index].is_finished &&
+           std::ranges::any_of(each.block_ids, [this](BlockId block_id) {
+             return std::ranges::count(failed_swap_ins_, block_id) > 0;
+           });
+  });
+}
+
+void CoreSimulation::OnApplied(const StepResult& result, const CoreStats& before) {
+  // Without rows that are not finite nothing else makes a running request wait again.
+  const bool is_recomputed =
+      !failed_swap_ins_.empty() && core_.stats().num_waiting_requests > before.num_waiting_requests;
+  Expect(is_recomputed || !LacksBlock(), "who lacks a block is computed again");
+  if (is_recomputed) {
+    requests_.at(returning_id_).had_failed_swap_in = true;
+    audit_->OnRecomputed();
+  }
+  for (const SampledToken& sampled : result.sampled) {
+    const HandleOwner owner = owner_of_handle_[sampled.handle];
+    RequestModel& request = requests_.at(owner.id.value());
+    const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
+    SequenceModel& sequence = request.sequences[index];
+    if (sequence.is_finished || !sampled.finite ||
+        (is_recomputed && owner.id.value() == returning_id_)) {
+      continue;
+    }
+    fairness_.OnSampled(request.request);
+    if (!request.is_beam_search()) {
+      sequence.num_non_finite = 0;
+    } else if (!request.beams.has_value()) {
+      request.beams.emplace(request.request, limits_);
+    }
+  }
+}
+
+}  // namespace quire
