@@ -176,6 +176,20 @@ TEST_F(OutputProcessorTest, ABadRowIsRecomputedOnce) {
   EXPECT_EQ(state_.counters.num_recomputed_tokens, 5);
 }
 
+TEST_F(OutputProcessorTest, TokensOfThePromptAndRecomputedOnesAreCounted) {
+  SequenceGroup& group = Add({.id = 1, .prompt = 5, .max_tokens = 4});
+  Step();
+  Step();
+  EXPECT_EQ(state_.counters.num_prompt_tokens_computed, 5);
+  EXPECT_EQ(state_.counters.num_recomputed_tokens, 0);
+  state_.ReturnToWaiting(group);
+
+  Step();  // the prompt, a token that was computed, and one that was not
+
+  EXPECT_EQ(state_.counters.num_prompt_tokens_computed, 5 + 5);
+  EXPECT_EQ(state_.counters.num_recomputed_tokens, 6);
+}
+
 TEST_F(OutputProcessorTest, TheSecondBadRowForOneTokenEndsTheSequence) {
   Add({.id = 1, .prompt = 5});
   ASSERT_TRUE(Plan().has_value());

@@ -383,6 +383,20 @@ TEST_F(StepPlannerTest, ForksOutliveTheSequenceTheyForkFrom) {
   EXPECT_THAT(plan->copies, SizeIs(1)) << "the last one keeps the block";
 }
 
+TEST_F(StepPlannerTest, TheLastForkNeedsNoRoomForACopy) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 1, .num_sequences = 3});
+  Step();  // the first has ended, two are to write to its last block
+  KvCacheManager& kv_cache = state_.epoch->kv_cache;
+  BlockTable others;  // all blocks but one
+  ASSERT_TRUE(kv_cache.Append(others, (kv_cache.num_free_blocks() - 1) * 4).has_value());
+
+  std::optional<StepPlan> plan = Plan();
+
+  kv_cache.Free(others);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_THAT(plan->slices, SizeIs(2));
+}
+
 TEST_F(PrefixPlannerTest, OtherSaltsShareNothing) {
   Add({.id = 1, .prompt = 10});
   Step();
