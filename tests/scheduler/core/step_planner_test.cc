@@ -282,7 +282,7 @@ class PrefixPlannerTest : public CoreFixture {
  protected:
   PrefixPlannerTest() { state_.config.prefix_caching = true; }
 
-  SequenceGroup& AddLikeFirst(const RequestSpec& spec, Request request = {}) {
+  SequenceGroup& AddLikeFirst(const RequestSpec& spec, const Request& request = {}) {
     const Request like = MakeRequest({.id = 1, .prompt = spec.prompt});
     Request made = MakeRequest(spec);
     made.prompt_token_ids = like.prompt_token_ids;
