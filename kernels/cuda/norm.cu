@@ -16,6 +16,7 @@
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/math.h"
 #include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/row_launch.h"
 #include "kernels/cuda/device/vector.h"
 #include "kernels/cuda/device/warp.h"
 #include "kernels/cuda/gpu_ops.h"
@@ -24,7 +25,6 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kElements = 8;  // of a chunk
-constexpr int32_t kMaxThreads = 512;
 
 // A chunk of the row as it is to be normalised: with delta added, and written back, the first time.
 template <typename T>
@@ -93,7 +93,7 @@ QUIRE_DEVICE float InverseRoot(const NormArgs& args, float sum_of_squares) {
 }
 
 template <typename T, int kChunks>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) NormKernel(NormArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormArgs args) {
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
   const int64_t row = int64_t{blockIdx.x} * args.width;
@@ -133,7 +133,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) NormKernel(NormArgs args) 
 
 // Each thread reads again only what it wrote itself, so that no barrier is needed in between.
 template <typename T>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) NormWideKernel(NormArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormArgs args) {
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
   const int64_t row = int64_t{blockIdx.x} * args.width;
@@ -166,29 +166,21 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) NormWideKernel(NormArgs ar
 
 template <typename T>
 int LaunchNorm(const NormArgs& args, Stream stream) {
-  constexpr size_t kSharedBytes = kWarpSize * sizeof(float);
-  const int32_t vectors = args.width / kElements;
-  const int32_t chunks = (vectors + kMaxThreads - 1) / kMaxThreads;
-  const auto launch = [&](auto kernel, int32_t chunks_per_thread) {
-    const int32_t needed = (vectors + chunks_per_thread - 1) / chunks_per_thread;
-    const int32_t threads = (needed + kWarpSize - 1) / kWarpSize * kWarpSize;
-    return QUIRE_LAUNCH(kernel,
-                        dim3(static_cast<uint32_t>(args.num_tokens)),
-                        dim3(static_cast<uint32_t>(threads)),
-                        kSharedBytes,
-                        stream,
-                        args);
+  const int32_t num_chunks = args.width / kElements;
+  const int32_t least = NumChunksPerThread(num_chunks);
+  const auto launch = [&](void (*kernel)(NormArgs), int32_t chunks_per_thread) {
+    return LaunchRows(kernel, args.num_tokens, num_chunks, chunks_per_thread, stream, args);
   };
-  if (chunks <= 1) {
+  if (least <= 1) {
     return launch(NormKernel<T, 1>, 1);
   }
-  if (chunks <= 2) {
+  if (least <= 2) {
     return launch(NormKernel<T, 2>, 2);
   }
-  if (chunks <= 4) {
+  if (least <= 4) {
     return launch(NormKernel<T, 4>, 4);
   }
-  return launch(NormWideKernel<T>, chunks);
+  return launch(NormWideKernel<T>, least);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/row_launch.h"
 #include "kernels/cuda/device/vector.h"
 #include "kernels/cuda/device/warp.h"
 #include "kernels/cuda/quantize_rows.h"
@@ -25,7 +26,6 @@ namespace {
 
 constexpr int kElements =
     kQuantizedVector;  // of a chunk: one access of 16 bytes when it is written
-constexpr int32_t kMaxThreads = 512;
 constexpr float kLargestFloat = 0x1.fffffeP127F;
 
 // The largest magnitude, infinity when one of them is NaN.
@@ -57,7 +57,7 @@ QUIRE_DEVICE void StoreQuantized(const QuantizeRowsArgs& args,
 }
 
 template <typename T, int kChunks>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) QuantizeRowsKernel(QuantizeRowsArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) QuantizeRowsKernel(QuantizeRowsArgs args) {
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
   const int64_t row = int64_t{blockIdx.x} * args.width;
@@ -88,7 +88,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2) QuantizeRowsKernel(Quantiz
 }
 
 template <typename T>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2)
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2)
     QuantizeWideRowsKernel(QuantizeRowsArgs args) {
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
@@ -116,26 +116,18 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 2)
 
 template <typename T>
 int LaunchQuantizeRows(const QuantizeRowsArgs& args, Stream stream) {
-  constexpr size_t kSharedBytes = kWarpSize * sizeof(float);
-  const int32_t vectors = args.width / kElements;
-  const int32_t chunks = (vectors + kMaxThreads - 1) / kMaxThreads;
-  const auto launch = [&](auto kernel, int32_t chunks_per_thread) {
-    const int32_t needed = (vectors + chunks_per_thread - 1) / chunks_per_thread;
-    const int32_t threads = (needed + kWarpSize - 1) / kWarpSize * kWarpSize;
-    return QUIRE_LAUNCH(kernel,
-                        dim3(static_cast<uint32_t>(args.num_rows)),
-                        dim3(static_cast<uint32_t>(threads)),
-                        kSharedBytes,
-                        stream,
-                        args);
+  const int32_t num_chunks = args.width / kElements;
+  const int32_t least = NumChunksPerThread(num_chunks);
+  const auto launch = [&](void (*kernel)(QuantizeRowsArgs), int32_t chunks_per_thread) {
+    return LaunchRows(kernel, args.num_rows, num_chunks, chunks_per_thread, stream, args);
   };
-  if (chunks <= 1) {
+  if (least <= 1) {
     return launch(QuantizeRowsKernel<T, 1>, 1);
   }
-  if (chunks <= 2) {
+  if (least <= 2) {
     return launch(QuantizeRowsKernel<T, 2>, 2);
   }
-  return launch(QuantizeWideRowsKernel<T>, chunks);
+  return launch(QuantizeWideRowsKernel<T>, least);
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+// The launch of a kernel in which a CTA takes a row: every thread takes the same number of chunks
+// of it, and the CTA has as few warps as that allows. So threads, and what each adds up, follow
+// from the width alone.
+//
+// Thread safety: as the stream's.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+inline constexpr int32_t kMaxRowThreads = 512;
+
+// How many chunks a thread takes at the least. REQUIRES: num_chunks >= 1, of a row.
+constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
+  return (num_chunks + kMaxRowThreads - 1) / kMaxRowThreads;
+}
+
+// Gives the kernel 32 floats of shared memory, for sums over the CTA. Returns an error of the
+// launch, 0 if none. REQUIRES: chunks_per_thread >= NumChunksPerThread(num_chunks), num_rows >= 1.
+template <typename Args>
+int LaunchRows(void (*kernel)(Args),
+               int64_t num_rows,
+               int32_t num_chunks,
+               int32_t chunks_per_thread,
+               void* stream,
+               const Args& args) {
+  const int32_t needed = (num_chunks + chunks_per_thread - 1) / chunks_per_thread;
+  const int32_t threads = (needed + kWarpSize - 1) / kWarpSize * kWarpSize;
+  return QUIRE_LAUNCH(kernel,
+                      dim3(static_cast<uint32_t>(num_rows)),
+                      dim3(static_cast<uint32_t>(threads)),
+                      kWarpSize * sizeof(float),
+                      stream,
+                      args);
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
