@@ -91,6 +91,7 @@ class CoreSimulation {
   StepLimits DrawLimits();
   StepResult AnswerWithFaults();
   void DrawFailedSwapIns(const StepPlan& plan);
+  void StopOneSequence(RequestModel& request);
   bool LacksBlock() const;
   // The core has taken the answer in, its events are not taken yet; before: it had not.
   void OnApplied(const StepResult& result, const CoreStats& before);

@@ -31,6 +31,21 @@ void CoreSimulation::DrawFailedSwapIns(const StepPlan& plan) {
       failed_swap_ins_.push_back(swap.block);
     }
   }
+  if (!failed_swap_ins_.empty() && swap_faults_.OneIn(2)) {
+    StopOneSequence(requests_.at(returning_id_));
+  }
+}
+
+// Before the answer: what it alone lacked is nobody's then.
+void CoreSimulation::StopOneSequence(RequestModel& request) {
+  for (SequenceModel& sequence : request.sequences) {
+    const auto index = static_cast<int32_t>(&sequence - request.sequences.data());
+    if (!request.is_beam_search() && !sequence.is_finished && swap_faults_.OneIn(2)) {
+      sequence.was_stopped = true;
+      Expect(core_.FinishSequence(request.request.id, index), "a live sequence is stopped");
+      return TakeEvents();
+    }
+  }
 }
 
 // A sequence that the worker knows, and that goes on, reads a block that did not come back.
