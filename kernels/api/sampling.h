@@ -6,9 +6,9 @@
 // top-p and one draw. Ties go to the lowest token id everywhere. top-p keeps the smallest set of
 // likeliest tokens whose probability reaches top_p, at least one.
 //
-// The draw: Philox4x32-10, key = seed, counter = (sequence_index, token_index, draw number, 0); the
-// token is the first, in ascending id order over the kept tokens, at which the running sum of
-// probabilities exceeds u * total, u uniform in [0, 1): the first of the four words times 2^-32.
+// The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0); the token is the
+// first, in ascending id order over the kept tokens, at which the running sum of probabilities
+// exceeds u * total, u uniform in [0, 1): the first of the four words times 2^-32.
 //
 // A row's result depends on that row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.
@@ -29,7 +29,6 @@ struct SamplingRow {
   const SamplingParams* params = nullptr;
   std::span<const TokenId> prompt_token_ids;
   std::span<const TokenId> output_token_ids;  // sampled before this one
-  int32_t sequence_index = 0;
   // The token's index in the output is output_token_ids.size().
 };
 

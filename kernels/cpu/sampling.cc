@@ -39,11 +39,8 @@ class Workspace {
 };
 
 double UniformOf(const SamplingRow& row) {
-  const PhiloxWords words = Philox4x32(row.params->seed,
-                                       {static_cast<uint32_t>(row.sequence_index),
-                                        static_cast<uint32_t>(row.output_token_ids.size()),
-                                        0,
-                                        0});
+  const PhiloxWords words =
+      Philox4x32(row.params->seed, {0, static_cast<uint32_t>(row.output_token_ids.size()), 0, 0});
   return static_cast<double>(words[0]) * 0x1p-32;
 }
 

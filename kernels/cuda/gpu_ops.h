@@ -208,7 +208,6 @@ struct SampleRow {
   float repetition_penalty = 1.0F;
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
-  int32_t sequence_index = 0;
   int32_t token_index = 0;
   int32_t num_logprobs = -1;
   int32_t first_adjustment = 0;  // into adjustments; distinct token ids

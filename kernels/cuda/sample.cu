@@ -582,11 +582,8 @@ QUIRE_DEVICE TokenId SampleToken(const Row& row,
       cutoff = FindCutoff(row, distribution, limit, workspace);
     }
   }
-  const PhiloxWords words = Philox4x32(params.seed,
-                                       {{static_cast<uint32_t>(params.sequence_index),
-                                         static_cast<uint32_t>(params.token_index),
-                                         0,
-                                         0}});
+  const PhiloxWords words =
+      Philox4x32(params.seed, {{0, static_cast<uint32_t>(params.token_index), 0, 0}});
   return Draw(row, distribution, cutoff, words.word[0], workspace);
 }
 

@@ -59,7 +59,6 @@ void SamplePacker::PackRow(const SamplingRow& row) {
                    .repetition_penalty = params.repetition_penalty,
                    .presence_penalty = params.presence_penalty,
                    .frequency_penalty = params.frequency_penalty,
-                   .sequence_index = row.sequence_index,
                    .token_index = static_cast<int32_t>(row.output_token_ids.size()),
                    .num_logprobs = params.num_logprobs,
                    .first_adjustment = static_cast<int32_t>(first),

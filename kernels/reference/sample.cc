@@ -111,11 +111,8 @@ std::vector<double> KeptProbabilities(const SamplingParams& params, std::vector<
 }
 
 double Uniform(const SamplingRow& row) {
-  auto words = Philox4x32(row.params->seed,
-                          {static_cast<uint32_t>(row.sequence_index),
-                           static_cast<uint32_t>(row.output_token_ids.size()),
-                           0,
-                           0});
+  auto words =
+      Philox4x32(row.params->seed, {0, static_cast<uint32_t>(row.output_token_ids.size()), 0, 0});
   return std::ldexp(static_cast<double>(words[0]), -32);
 }
 

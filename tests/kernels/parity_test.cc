@@ -232,7 +232,7 @@ TEST_P(ParityTest, SampleTakesTheSameTokens) {
         std::vector<float> logits = Numbers(vocab_size, seed, 6.0F);
         std::vector<TokenId> prompt = {0, 1, 1, vocab_size / 2};
         std::vector<TokenId> output = {1, vocab_size - 1, vocab_size - 1};
-        SamplingRow row{&params, prompt, output, static_cast<int32_t>(seed % 3)};
+        SamplingRow row{&params, prompt, output};
 
         SampledRow expected = SampleOn(*reference_, logits, row);
         SampledRow actual = SampleOn(*cpu_, logits, row);
@@ -251,7 +251,7 @@ TEST_P(ParityTest, SampleTakesTheSameTokens) {
 
 TEST_P(ParityTest, SampleReportsRowsThatAreNotFinite) {
   SamplingParams params;
-  SamplingRow row{&params, {}, {}, 0};
+  SamplingRow row{&params, {}, {}};
   for (float bad : {std::numeric_limits<float>::quiet_NaN(),
                     std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {

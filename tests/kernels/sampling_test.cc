@@ -10,7 +10,6 @@
 #include <random>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -40,7 +39,6 @@ struct Request {
   std::vector<TokenId> prompt;
   std::vector<TokenId> output;
   std::vector<float> logits;
-  int32_t sequence_index = 0;
 };
 
 std::vector<SampledRow> Sample(KernelBackend& backend, const std::vector<Request>& requests) {
@@ -53,7 +51,7 @@ std::vector<SampledRow> Sample(KernelBackend& backend, const std::vector<Request
   for (size_t i = 0; i < n; ++i) {
     const Request& r = requests[i];
     std::copy(r.logits.begin(), r.logits.end(), logits.begin() + static_cast<int64_t>(i) * stride);
-    rows.push_back({&r.params, r.prompt, r.output, r.sequence_index});
+    rows.push_back({&r.params, r.prompt, r.output});
   }
   std::vector<TokenId> tokens(n, -1);
   std::vector<float> logprobs(n, -1.0F);
@@ -260,20 +258,20 @@ TEST_P(SamplingTest, ARowDependsOnItselfAlone) {
   }
 }
 
-TEST_P(SamplingTest, TheDrawIsNamedBySeedSequenceAndTokenIndex) {
+TEST_P(SamplingTest, TheDrawIsNamedBySeedAndTokenIndex) {
   auto backend = MakeBackend(1);
-  const auto draw = [&](uint64_t seed, int32_t sequence, size_t output_size) {
+  const auto draw = [&](uint64_t seed, size_t output_size) {
     // A flat row of 2^16 tokens shows the first word of Philox.
-    Request request = {.logits = std::vector<float>(65536, 0.0F), .sequence_index = sequence};
+    Request request = {.logits = std::vector<float>(65536, 0.0F)};
     request.params.seed = seed;
     request.output.assign(output_size, 0);
     return SampleOne(*backend, request).token_id;
   };
-  for (const auto& [seed, sequence, index] : std::vector<std::tuple<uint64_t, int32_t, uint32_t>>{
-           {0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {uint64_t{1} << 40, 2, 3}}) {
-    const PhiloxWords words = Philox4x32(seed, {static_cast<uint32_t>(sequence), index, 0, 0});
+  for (const auto& [seed, index] :
+       std::vector<std::pair<uint64_t, uint32_t>>{{0, 0}, {1, 0}, {0, 1}, {uint64_t{1} << 40, 3}}) {
+    const PhiloxWords words = Philox4x32(seed, {0, index, 0, 0});
 
-    EXPECT_EQ(draw(seed, sequence, index), static_cast<TokenId>(words[0] >> 16));
+    EXPECT_EQ(draw(seed, index), static_cast<TokenId>(words[0] >> 16));
   }
 }
 

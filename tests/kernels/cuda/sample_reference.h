@@ -114,9 +114,8 @@ inline std::vector<double> KeptWeights(const SampleRow& row,
 
 // u of the draw.
 inline double UniformOf(const SampleRow& row) {
-  const PhiloxWords words = Philox4x32(
-      row.seed,
-      {{static_cast<uint32_t>(row.sequence_index), static_cast<uint32_t>(row.token_index), 0, 0}});
+  const PhiloxWords words =
+      Philox4x32(row.seed, {{0, static_cast<uint32_t>(row.token_index), 0, 0}});
   return std::ldexp(static_cast<double>(words.word[0]), -32);
 }
 

@@ -56,7 +56,7 @@ ApiRow RandomRow(size_t vocab, std::mt19937& generator) {
   return row;
 }
 
-SampleRequest ToRequest(const ApiRow& row, int32_t sequence_index) {
+SampleRequest ToRequest(const ApiRow& row) {
   const SamplingParams& params = row.params;
   SampleRequest request;
   request.logits = row.logits;
@@ -67,7 +67,6 @@ SampleRequest ToRequest(const ApiRow& row, int32_t sequence_index) {
                  .repetition_penalty = params.repetition_penalty,
                  .presence_penalty = params.presence_penalty,
                  .frequency_penalty = params.frequency_penalty,
-                 .sequence_index = sequence_index,
                  .token_index = static_cast<int32_t>(row.output.size()),
                  .seed = params.seed};
   std::map<TokenId, LogitAdjustment> adjustments;
@@ -102,12 +101,11 @@ struct ApiResult {
   bool finite = false;
 };
 
-ApiResult SampleByBackend(const ApiRow& row, int32_t sequence_index) {
+ApiResult SampleByBackend(const ApiRow& row) {
   SamplingRow sampling_row;
   sampling_row.params = &row.params;
   sampling_row.prompt_token_ids = row.prompt;
   sampling_row.output_token_ids = row.output;
-  sampling_row.sequence_index = sequence_index;
   std::vector<float> logits = row.logits;
   ApiResult result;
   reference::Sample({.num_rows = 1,
@@ -128,8 +126,8 @@ TEST(SampleReferenceTest, MeansWhatTheReferenceBackendMeans) {
     const size_t vocab = 2 + generator() % 200;
     const ApiRow row = RandomRow(vocab, generator);
 
-    const ReferenceToken token = ReferenceSample(ToRequest(row, i % 4));
-    const ApiResult expected = SampleByBackend(row, i % 4);
+    const ReferenceToken token = ReferenceSample(ToRequest(row));
+    const ApiResult expected = SampleByBackend(row);
 
     ASSERT_EQ(token.is_valid, expected.finite);
     ASSERT_EQ(token.token_id, expected.token_id) << "request " << i;

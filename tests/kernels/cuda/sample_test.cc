@@ -185,18 +185,16 @@ TEST(PhiloxTest, MatchesThePublishedVectors) {
   }
 }
 
-TEST(SampleTest, TheDrawIsNamedBySeedSequenceAndTokenIndex) {
+TEST(SampleTest, TheDrawIsNamedBySeedAndTokenIndex) {
   struct Name {
     uint64_t seed;
-    int32_t sequence_index;
     int32_t token_index;
   };
-  constexpr Name kNames[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {uint64_t{1} << 40, 2, 3}};
+  constexpr Name kNames[] = {{0, 0}, {1, 0}, {0, 1}, {uint64_t{1} << 40, 3}};
   std::vector<SampleRequest> requests;
   for (const Name& name : kNames) {
     // A flat row of 2^16 tokens shows the upper half of the first word.
     SampleRequest request = Drawing(std::vector<float>(65536, 0.0F), name.seed);
-    request.row.sequence_index = name.sequence_index;
     request.row.token_index = name.token_index;
     requests.push_back(request);
   }
@@ -205,11 +203,8 @@ TEST(SampleTest, TheDrawIsNamedBySeedSequenceAndTokenIndex) {
 
   EXPECT_EQ(rows[0].token_id, 0x6627);  // of the published vector
   for (size_t i = 0; i < rows.size(); ++i) {
-    const PhiloxWords words = Philox4x32(kNames[i].seed,
-                                         {{static_cast<uint32_t>(kNames[i].sequence_index),
-                                           static_cast<uint32_t>(kNames[i].token_index),
-                                           0,
-                                           0}});
+    const PhiloxWords words =
+        Philox4x32(kNames[i].seed, {{0, static_cast<uint32_t>(kNames[i].token_index), 0, 0}});
     EXPECT_EQ(rows[i].token_id, static_cast<TokenId>(words.word[0] >> 16));
   }
 }
@@ -721,7 +716,6 @@ SampleRequest RandomRequest(int64_t vocab, std::mt19937& generator) {
       .repetition_penalty = one_of({1.0F, 1.0F, 1.5F, 0.8F}),
       .presence_penalty = one_of({0.0F, 0.0F, 1.0F}),
       .frequency_penalty = one_of({0.0F, 0.0F, 0.5F, -0.5F}),
-      .sequence_index = static_cast<int32_t>(generator() % 3),
       .token_index = static_cast<int32_t>(generator() % 1000),
       .num_logprobs = static_cast<int32_t>(one_of({-1, -1, 0, 3, 20})),
       .seed = generator(),

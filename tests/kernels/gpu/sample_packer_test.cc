@@ -34,10 +34,8 @@ TEST(SamplePackerTest, ARowWithoutPenaltiesLooksAtNoToken) {
   const std::vector<TokenId> prompt = {1, 2, 3};
   const std::vector<TokenId> output = {4, 5};
   const SamplingParams params = {.temperature = 0.5F, .top_k = 7, .num_logprobs = 3, .seed = 99};
-  const SamplingRow row = {.params = &params,
-                           .prompt_token_ids = prompt,
-                           .output_token_ids = output,
-                           .sequence_index = 2};
+  const SamplingRow row = {
+      .params = &params, .prompt_token_ids = prompt, .output_token_ids = output};
   SamplePacker packer;
 
   packer.Pack({.num_rows = 1, .rows = &row});
@@ -48,7 +46,6 @@ TEST(SamplePackerTest, ARowWithoutPenaltiesLooksAtNoToken) {
   EXPECT_EQ(packed.top_k, 7);
   EXPECT_EQ(packed.num_logprobs, 3);
   EXPECT_EQ(packed.seed, 99U);
-  EXPECT_EQ(packed.sequence_index, 2);
   EXPECT_EQ(packed.token_index, 2);
   EXPECT_EQ(packed.num_adjustments, 0);
 }
