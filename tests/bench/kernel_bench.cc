@@ -223,7 +223,7 @@ void SampleSpeed(benchmark::State& state, const SamplingParams& params) {
   const std::vector<float> logits = RandomFloats(vocab * state.range(1), 2.5F);
   std::vector<float> work = logits;
   const std::vector<TokenId> context(256, 17);
-  std::vector<SamplingRow> rows(num_rows, {&params, context, context, 0});
+  std::vector<SamplingRow> rows(num_rows, {&params, context, context});
   std::vector<TokenId> tokens(num_rows);
   std::vector<float> logprobs(num_rows);
   std::vector<SampledLogprob> top(num_rows * kMaxLogprobs);
