@@ -11,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 #include "scheduler/core/admission.h"
 #include "scheduler/core/beam_group.h"
 #include "scheduler/core/step_cost.h"
@@ -268,10 +269,7 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
                                result.header.step_id,
                                ")"));
   }
-  const absl::Status swap_ins = CheckFailedSwapIns(step, result);
-  if (!swap_ins.ok()) {
-    return swap_ins;
-  }
+  QUIRE_RETURN_IF_ERROR(CheckFailedSwapIns(step, result));
   auto next = result.sampled.begin();
   for (const UnansweredStep::Slice& slice : step.slices) {
     if (slice.samples) {

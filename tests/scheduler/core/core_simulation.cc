@@ -62,7 +62,7 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       sliding_window_(DrawSlidingWindow(seed)),
       is_tight_(seed % 8 == 5),
       swap_faults_(seed ^ 0x5357'4150'494E'0001ULL),
-      swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 30)) {}
+      swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 15)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {

@@ -22,8 +22,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const RequestSpec kOneSequence = {.id = 2, .prompt = 7, .max_tokens = 3};
-const RequestSpec kTwoSequences = {.id = 2, .prompt = 6, .max_tokens = 2, .num_sequences = 2};
+RequestSpec OneSequence() { return {.id = 2, .prompt = 7, .max_tokens = 3}; }
+RequestSpec TwoSequences() { return {.id = 2, .prompt = 6, .max_tokens = 2, .num_sequences = 2}; }
 
 // Request 1 runs. Request 2 was swapped out with two blocks, the second of which is not full, and
 // comes back in the unanswered plan.
@@ -79,14 +79,14 @@ class FailedSwapInTest : public CoreFixture {
 };
 
 TEST_F(FailedSwapInTest, TheOrderNamesTheStepThatSwappedOut) {
-  BringBack(kOneSequence);
+  BringBack(OneSequence());
 
   EXPECT_EQ(swap_ins_[0].generation, swapped_out_in_);
   EXPECT_EQ(swap_ins_[1].generation, swapped_out_in_);
 }
 
 TEST_F(FailedSwapInTest, WhoLacksABlockIsRecomputedAndTheOthersGoOn) {
-  BringBack(kOneSequence);
+  BringBack(OneSequence());
 
   Apply(AnswerWithout({swap_ins_[1].block}));
 
@@ -102,7 +102,7 @@ TEST_F(FailedSwapInTest, WhoLacksABlockIsRecomputedAndTheOthersGoOn) {
 }
 
 TEST_F(FailedSwapInTest, ABlockThatFillsUpInThatStepIsNotFound) {
-  BringBack(kOneSequence);
+  BringBack(OneSequence());
   const Sequence& sequence = Group(2).sequences()[0];
   ASSERT_EQ(sequence.num_computed_tokens() + sequence.num_scheduled_tokens(), 8);
 
@@ -112,7 +112,7 @@ TEST_F(FailedSwapInTest, ABlockThatFillsUpInThatStepIsNotFound) {
 // Two sequences share the last block, and one takes a copy of it when they come back. The other has
 // ended by the time the answer says that the block was never there.
 TEST_F(FailedSwapInTest, ACopyOfALostBlockIsLostToo) {
-  BringBack(kTwoSequences);
+  BringBack(TwoSequences());
   ASSERT_THAT(copies_, SizeIs(1));
   ASSERT_EQ(copies_[0].src, swap_ins_[1].block);
   Sequence& holder = *std::ranges::find_if(Group(2).sequences(), [this](const Sequence& each) {
@@ -127,7 +127,7 @@ TEST_F(FailedSwapInTest, ACopyOfALostBlockIsLostToo) {
 }
 
 TEST_F(FailedSwapInTest, RefusesFailuresOfWhatWasNotOrdered) {
-  BringBack(kOneSequence);
+  BringBack(OneSequence());
   const BlockId first = swap_ins_[0].block;
   const BlockId second = swap_ins_[1].block;
   const BlockId other = Group(1).sequences()[0].table[0];
