@@ -33,8 +33,8 @@ constexpr char kUsage[] =
        quire sim run [flags]     one simulation
 
 quire sim:
-    --figures A,B,...      default all: table1,fig2,fig12,fig13,fig15,fig16,fig17,fig18b,fig19,
-                           preemption (our own)
+    --figures A,B,...      default all: table1,fig2,fig12,fig13,fig14,fig15,fig16,fig17,fig18b,
+                           fig19,preemption (our own)
     --output-dir DIR       write CSV and SVG files there
     --seed N               of lengths and arrivals; default 1
     --trace-minutes X      the longest trace; default 60, as in the paper
@@ -259,7 +259,7 @@ void PrintResult(const RunOptions& options, const Trace& trace, const SimResult&
   std::printf("virtual time, s              %.3f\n",
               static_cast<double>(result.end) / static_cast<double>(kNanosPerSecond));
   std::printf("normalised latency, s/token  %.4f\n", result.mean_normalized_latency_s);
-  std::printf("requests in a batch          %.2f\n", result.mean_batch);
+  std::printf("sequences in a batch         %.2f\n", result.mean_batch);
   std::printf("tokens stored, %%             %.2f\n", 100 * result.mean_memory.stored);
   std::printf("reserved, %%                  %.2f\n", 100 * result.mean_memory.reserved);
   std::printf("internal waste, %%            %.2f\n", 100 * result.mean_memory.internal);

@@ -62,13 +62,4 @@ void BuddyAllocator::Free(const Chunk& chunk) {
   QUIRE_CHECK(free_[static_cast<size_t>(order)].insert(begin).second);
 }
 
-int32_t BuddyAllocator::largest_free_chunk() const {
-  for (int order = kNumOrders - 1; order >= 0; --order) {
-    if (!free_[static_cast<size_t>(order)].empty()) {
-      return 1 << order;
-    }
-  }
-  return 0;
-}
-
 }  // namespace quire

@@ -37,8 +37,6 @@ class BuddyAllocator {
 
   int32_t num_slots() const { return num_slots_; }
   int32_t num_free_slots() const { return num_free_slots_; }
-  // The longest run that Allocate could give now; 0 when nothing is free.
-  int32_t largest_free_chunk() const;
 
  private:
   static constexpr int kNumOrders = 31;

@@ -15,12 +15,17 @@ std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
+    const double uniform = random_.Uniform();  // however soon the rest is known to be smaller
+    if (parts_.size() == static_cast<size_t>(count) && left <= parts_.back()) {
+      continue;
+    }
     // 1 - U^(1 / alpha) is Beta(1, alpha).
-    const double kept = std::pow(1 - random_.Uniform(), 1 / kAlpha);
-    parts_.push_back(left * (1 - kept));
+    const double kept = std::pow(1 - uniform, 1 / kAlpha);
+    const double part = left * (1 - kept);
+    parts_.insert(std::upper_bound(parts_.begin(), parts_.end(), part, std::greater<>()), part);
+    parts_.resize(std::min(parts_.size(), static_cast<size_t>(count)));
     left *= kept;
   }
-  std::sort(parts_.begin(), parts_.end(), std::greater<>());
   std::vector<TokenLogprob> candidates;
   for (int32_t i = 0; i < count; ++i) {
     const double part = std::max(parts_[static_cast<size_t>(i)], 1e-30);

@@ -31,7 +31,7 @@ class CandidateModel {
 
  private:
   SimRandom random_;
-  std::vector<double> parts_;  // reused
+  std::vector<double> parts_;  // the largest so far, in order; reused
 };
 
 }  // namespace quire

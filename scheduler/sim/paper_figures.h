@@ -34,6 +34,7 @@ absl::StatusOr<Figure> MakeTable1(const FigureOptions& options);  // KV slots
 absl::StatusOr<Figure> MakeFig2(const FigureOptions& options);    // where memory goes
 absl::StatusOr<Figure> MakeFig12(const FigureOptions& options);   // basic sampling
 absl::StatusOr<Figure> MakeFig13(const FigureOptions& options);   // batched requests
+absl::StatusOr<Figure> MakeFig14(const FigureOptions& options);   // the same, several outputs
 absl::StatusOr<Figure> MakeFig15(const FigureOptions& options);   // sharing in a group
 absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);   // shared prefix
 absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);   // chats

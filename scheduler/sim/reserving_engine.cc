@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -25,6 +26,14 @@ int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t ma
   return 0;
 }
 
+bool FitsReserved(const SimConfig& config, const SimRequest& request) {
+  const int32_t reserved = ReservedSlots(config.policy, request, config.max_model_len);
+  // Chunks are of powers of two and lie at multiples of their length.
+  const auto chunk = std::bit_ceil(static_cast<uint32_t>(reserved));
+  return static_cast<uint32_t>(config.platform.num_kv_slots()) / chunk >=
+         static_cast<uint32_t>(config.group_size());
+}
+
 ReservingEngine::ReservingEngine(const SimConfig& config)
     : config_(config), allocator_(config.platform.num_kv_slots()) {}
 
@@ -37,41 +46,64 @@ int32_t ReservingEngine::NumTokensToCompute(const Running& running) {
 }
 
 void ReservingEngine::AdmitWaiting() {
-  auto budget = config_.max_tokens_per_step - static_cast<int32_t>(running_.size());
-  while (!waiting_.empty() && running_.size() < static_cast<size_t>(config_.max_sequences)) {
+  const int32_t group_size = config_.group_size();
+  auto num_sequences = static_cast<int32_t>(running_.size()) * group_size;
+  auto budget = config_.max_tokens_per_step - num_sequences;
+  while (!waiting_.empty() && num_sequences + group_size <= config_.max_sequences) {
     const Waiting& first = waiting_.front();
-    if (first.request.prompt_tokens > budget) {
+    if (group_size * first.request.prompt_tokens > budget) {
       return;
     }
     const int32_t reserved = ReservedSlots(config_.policy, first.request, config_.max_model_len);
-    const std::optional<BuddyAllocator::Chunk> chunk = allocator_.Allocate(reserved);
-    if (!chunk.has_value()) {
+    std::vector<BuddyAllocator::Chunk> chunks = Reserve(reserved);
+    if (chunks.empty()) {
       return;  // first come, first served: nobody overtakes
     }
-    budget -= first.request.prompt_tokens;
+    budget -= group_size * first.request.prompt_tokens;
+    num_sequences += group_size;
     running_.push_back({.request = first.request,
                         .index = first.index,
-                        .chunk = *chunk,
+                        .chunks = std::move(chunks),
                         .num_reserved = reserved});
     waiting_.pop_front();
+  }
+}
+
+std::vector<BuddyAllocator::Chunk> ReservingEngine::Reserve(int32_t num_slots) {
+  std::vector<BuddyAllocator::Chunk> chunks;
+  for (int32_t i = 0; i < config_.group_size(); ++i) {
+    const std::optional<BuddyAllocator::Chunk> chunk = allocator_.Allocate(num_slots);
+    if (!chunk.has_value()) {
+      Free(chunks);
+      return {};
+    }
+    chunks.push_back(*chunk);
+  }
+  return chunks;
+}
+
+void ReservingEngine::Free(const std::vector<BuddyAllocator::Chunk>& chunks) {
+  for (const BuddyAllocator::Chunk& chunk : chunks) {
+    allocator_.Free(chunk);
   }
 }
 
 bool ReservingEngine::BeginStep(Instant now, EngineStep* step) {
   AdmitWaiting();
   *step = {.begin = now};
-  step->work.num_sequences = static_cast<int32_t>(running_.size());
+  const int32_t group_size = config_.group_size();
+  step->work.num_sequences = group_size * static_cast<int32_t>(running_.size());
   step->memory.external = allocator_.num_slots();
   for (const Running& running : running_) {
     // K and V of the last output token are never stored.
     const int32_t stored = running.request.prompt_tokens + running.num_output_tokens;
     const int32_t total = running.request.prompt_tokens + running.request.output_tokens;
-    step->work.num_tokens += NumTokensToCompute(running);
-    step->work.num_context_tokens += stored;
-    step->memory.stored += stored;
-    step->memory.reserved += total - stored;
-    step->memory.internal += running.num_reserved - total;
-    step->memory.external -= running.num_reserved;
+    step->work.num_tokens += int64_t{group_size} * NumTokensToCompute(running);
+    step->work.num_context_tokens += int64_t{group_size} * stored;
+    step->memory.stored += group_size * stored;
+    step->memory.reserved += group_size * (total - stored);
+    step->memory.internal += group_size * (running.num_reserved - total);
+    step->memory.external -= group_size * running.num_reserved;
   }
   return !running_.empty();
 }
@@ -80,7 +112,7 @@ void ReservingEngine::EndStep(Instant /*now*/, std::vector<size_t>* finished) {
   for (Running& running : running_) {
     if (++running.num_output_tokens == running.request.output_tokens) {
       finished->push_back(running.index);
-      allocator_.Free(running.chunk);
+      Free(running.chunks);
     }
   }
   std::erase_if(running_, [](const Running& running) {

@@ -1,6 +1,7 @@
 // ReservingEngine serves as the paper's three versions of Orca: iteration-level scheduling, first
-// come first served, and for each request one run of slots that is reserved when it begins and is
-// given back when it ends.
+// come first served, and for each sequence one run of slots that is reserved when it begins and is
+// given back when it ends. The sequences of a request begin together and share nothing: each has
+// its own copy of the prompt. Copies of K and V from beam to beam take no time.
 //
 // Thread safety: not thread-safe.
 // Source:        Kwon et al. 2023, section 6.1, "Baseline 2: Orca".
@@ -16,12 +17,12 @@
 
 namespace quire {
 
-// The slots that a policy reserves, before the allocator rounds them. REQUIRES: policy is not
-// kPaged.
+// The slots that a policy reserves for a sequence, before the allocator rounds them. REQUIRES:
+// policy is not kPaged.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
-// The most slots that one request can hold in an empty pool.
-int64_t LargestRun(const SimConfig& config);
+// An empty pool has a run for each sequence of the request. REQUIRES: as above.
+bool FitsReserved(const SimConfig& config, const SimRequest& request);
 
 class ReservingEngine : public Engine {
  public:
@@ -38,9 +39,9 @@ class ReservingEngine : public Engine {
   struct Running {
     SimRequest request;
     size_t index = 0;
-    BuddyAllocator::Chunk chunk;
-    int32_t num_reserved = 0;       // of the chunk, asked for
-    int32_t num_output_tokens = 0;  // so far
+    std::vector<BuddyAllocator::Chunk> chunks;  // one for each sequence
+    int32_t num_reserved = 0;                   // of each chunk, asked for
+    int32_t num_output_tokens = 0;              // of each sequence, so far
   };
   struct Waiting {
     SimRequest request;
@@ -48,6 +49,9 @@ class ReservingEngine : public Engine {
   };
 
   void AdmitWaiting();
+  // A run for each sequence of a request; none without all.
+  std::vector<BuddyAllocator::Chunk> Reserve(int32_t num_slots);
+  void Free(const std::vector<BuddyAllocator::Chunk>& chunks);
   static int32_t NumTokensToCompute(const Running& running);
 
   SimConfig config_;

@@ -75,14 +75,15 @@ StepLimits LimitsOf(const SimConfig& config) {
           .vocab_size = kSimVocabSize};
 }
 
-// Slots that the request must find at once, at the most.
-int64_t SlotsNeeded(const SimConfig& config, const SimRequest& request) {
-  if (config.policy == MemoryPolicy::kPaged) {
-    return std::max(config.num_sequences, config.num_beams) *
-           RoundUp(int64_t{request.prompt_tokens} + request.output_tokens,
-                   int64_t{config.block_size_tokens});
+// The request's sequences find room in an empty pool, all at once.
+bool FitsPool(const SimConfig& config, const SimRequest& request) {
+  if (config.policy != MemoryPolicy::kPaged) {
+    return FitsReserved(config, request);
   }
-  return ReservedSlots(config.policy, request, config.max_model_len);
+  const int64_t num_blocks =
+      DivCeil(request.prompt_tokens + request.output_tokens, config.block_size_tokens);
+  return config.group_size() * num_blocks <=
+         config.platform.num_kv_slots() / config.block_size_tokens;
 }
 
 absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, size_t index) {
@@ -95,24 +96,17 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
                                " tokens"));
   }
   // The core splits a prompt over steps; Orca computes it in one.
-  if (config.policy != MemoryPolicy::kPaged && request.prompt_tokens > config.max_tokens_per_step) {
+  if (config.policy != MemoryPolicy::kPaged &&
+      int64_t{config.group_size()} * request.prompt_tokens > config.max_tokens_per_step) {
     return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
   }
-  if (SlotsNeeded(config, request) > LargestRun(config)) {
+  if (!FitsPool(config, request)) {
     return Refuse(absl::StrCat("request ", index, ": can never fit the pool"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-int64_t LargestRun(const SimConfig& config) {
-  const int64_t num_slots = config.platform.num_kv_slots();
-  if (config.policy == MemoryPolicy::kPaged) {
-    return num_slots / config.block_size_tokens * config.block_size_tokens;
-  }
-  return BuddyAllocator(static_cast<int32_t>(num_slots)).largest_free_chunk();
-}
 
 std::string_view NameOf(MemoryPolicy policy) {
   switch (policy) {
@@ -145,11 +139,10 @@ absl::Status Validate(const SimConfig& config, const Trace& trace) {
     return Refuse("the pool and the block size must be positive");
   }
   QUIRE_RETURN_IF_ERROR(Validate(LimitsOf(config)));
-  const int32_t group_size = std::max(config.num_sequences, config.num_beams);
-  if (std::min(config.num_sequences, config.num_beams) != 1 || group_size < 1 ||
-      config.num_beams > BeamSearchParams::kMaxBeams || group_size > config.max_sequences ||
-      (group_size > 1 && config.policy != MemoryPolicy::kPaged)) {
-    return Refuse("several sequences or beams: one of the two, within a step, and paged");
+  if (std::min(config.num_sequences, config.num_beams) != 1 ||
+      config.num_beams > BeamSearchParams::kMaxBeams ||
+      config.group_size() > config.max_sequences) {
+    return Refuse("several sequences or beams: one of the two, and within a step");
   }
   if (trace.shared_prefix_tokens < 0) {
     return Refuse("the shared prefix must not be negative");

@@ -7,6 +7,7 @@
 #ifndef QUIRE_SCHEDULER_SIM_SIMULATION_H_
 #define QUIRE_SCHEDULER_SIM_SIMULATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -49,17 +50,20 @@ struct SimConfig {
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
-  // These are of the paged policy. Host memory holds as many blocks as the pool.
-  bool prefix_caching = false;
-  PreemptionMode preemption_mode = PreemptionMode::kRecompute;
-  BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
   // Of each request: sequences that are sampled side by side, or beams of a search that answers
   // with one. At most one of the two is above 1.
   int32_t num_sequences = 1;
   int32_t num_beams = 1;
-  bool checks_invariants = false;  // after every step: slow
+  // These are of the paged policy. Host memory holds as many blocks as the pool.
+  bool prefix_caching = false;
+  PreemptionMode preemption_mode = PreemptionMode::kRecompute;
+  BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
+  bool checks_invariants = false;                 // after every step: slow
   // Stop as soon as the mean normalised latency is sure to be above this.
   double latency_limit_s = std::numeric_limits<double>::infinity();
+
+  // Sequences of a request, whichever they are.
+  int32_t group_size() const { return std::max(num_sequences, num_beams); }
 };
 
 // Where the slots of the pool are. Units: tokens. They add up to the pool.
@@ -74,7 +78,7 @@ struct SimResult {
   std::vector<Instant> finished;         // by request; -1: stopped before
   bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
-  double mean_batch = 0;                 // requests in a step, over time, until the last arrival
+  double mean_batch = 0;                 // sequences in a step, over time, until the last arrival
   MemoryUse mean_memory;                 // shares of the pool, the same way
   // Of the blocks that sequences would hold if they shared none, those that sharing saves: over
   // time.

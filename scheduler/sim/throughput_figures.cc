@@ -1,56 +1,16 @@
 // Fig 12, 16 and 17: the request rates that the systems serve at an equal latency.
-#include <functional>
-#include <map>
-#include <utility>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
 #include "common/base/status_macros.h"
 #include "scheduler/sim/figure_runs.h"
 #include "scheduler/sim/paper_figures.h"
-#include "scheduler/sim/throughput.h"
+#include "scheduler/sim/throughput_panel.h"
 
 namespace quire {
 namespace {
-
-using Rates = std::map<MemoryPolicy, double>;  // requests per second
-
-struct Panel {
-  std::string file_name;
-  std::string title;
-  std::string platform;
-  std::function<Trace(double)> trace_at_rate;
-  double guess = 1;  // requests per second, roughly
-  bool prefix_caching = false;
-};
-
-// Every policy's sustained rate, and the panel's plot.
-absl::StatusOr<Rates> RunPanel(const Panel& panel, Figure* figure) {
-  Rates rates;
-  Plot plot{.file_name = panel.file_name,
-            .title = panel.title,
-            .x_label = "requests/s",
-            .y_label = "s/token, mean"};
-  for (MemoryPolicy policy : kAllPolicies) {
-    SimConfig config = ConfigFor(panel.platform, policy);
-    config.prefix_caching = panel.prefix_caching;
-    absl::StatusOr<SustainedRate> found =
-        FindSustainedRate(config, panel.trace_at_rate, panel.guess);
-    QUIRE_RETURN_IF_ERROR(found.status());
-    rates[policy] = found->requests_per_second;
-    Series series{.name = LabelOf(policy)};
-    for (const RatePoint& point : found->points) {
-      series.points.emplace_back(point.requests_per_second, point.latency_s);
-    }
-    plot.series.push_back(std::move(series));
-  }
-  figure->plots.push_back(std::move(plot));
-  return rates;
-}
-
-double Ratio(const Rates& rates, MemoryPolicy over) {
-  return rates.at(MemoryPolicy::kPaged) / rates.at(over);
-}
 
 // Of Fig 12: one panel for each model and dataset.
 struct BasicSampling {
@@ -70,10 +30,10 @@ constexpr BasicSampling kBasicSampling[] = {
 
 void AddBasicSamplingRows(const BasicSampling& paper,
                           const std::string& name,
-                          const Rates& rates,
+                          const PolicyRates& rates,
                           Figure* figure) {
-  const double over_oracle = Ratio(rates, MemoryPolicy::kOrcaOracle);
-  const double over_max = Ratio(rates, MemoryPolicy::kOrcaMax);
+  const double over_oracle = PagedOver(rates, MemoryPolicy::kOrcaOracle);
+  const double over_max = PagedOver(rates, MemoryPolicy::kOrcaMax);
   figure->rows.push_back(WithinPercent(absl::StrCat(name, ", requests/s (read off)"),
                                        paper.knee,
                                        rates.at(MemoryPolicy::kPaged),
@@ -105,14 +65,14 @@ absl::StatusOr<Figure> MakeFig12(const FigureOptions& options) {
     const std::string name = absl::StrCat(paper.platform, ", ", dataset.name);
     const std::string file =
         absl::StrCat("fig12-", paper.platform, paper.is_share_gpt ? "-sharegpt" : "-alpaca");
-    Panel panel{.file_name = file,
-                .title = absl::StrCat("Fig 12: ", name),
-                .platform = paper.platform,
-                .guess = paper.knee};
+    ThroughputPanel panel{.file_name = file,
+                          .title = absl::StrCat("Fig 12: ", name),
+                          .platform = paper.platform,
+                          .guess = paper.knee};
     panel.trace_at_rate = [&](double rate) {
       return PoissonTrace(TraceFor(dataset.lengths, rate, paper.platform, options));
     };
-    absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+    absl::StatusOr<PolicyRates> rates = MakePanel(panel, &figure);
     QUIRE_RETURN_IF_ERROR(rates.status());
     AddBasicSamplingRows(paper, name, *rates, &figure);
   }
@@ -130,20 +90,20 @@ absl::StatusOr<Figure> MakeFig16(const FigureOptions& options) {
   constexpr char kPlatform[] = "a100-llama-13b";
   Figure figure{.title = "Fig 16: shared prefix, translation (LLaMA-13B)"};
   for (const Prefix& prefix : kPrefixes) {
-    Panel panel{.file_name = absl::StrCat("fig16-", prefix.num_tokens),
-                .title = absl::StrCat("Fig 16: ", prefix.name),
-                .platform = kPlatform,
-                .guess = 20,
-                .prefix_caching = true};
+    ThroughputPanel panel{.file_name = absl::StrCat("fig16-", prefix.num_tokens),
+                          .title = absl::StrCat("Fig 16: ", prefix.name),
+                          .platform = kPlatform,
+                          .guess = 20,
+                          .prefix_caching = true};
     panel.trace_at_rate = [&](double rate) {
       return SharedPrefixTrace(TraceFor(TranslationLike(), rate, kPlatform, options),
                                prefix.num_tokens);
     };
-    absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+    absl::StatusOr<PolicyRates> rates = MakePanel(panel, &figure);
     QUIRE_RETURN_IF_ERROR(rates.status());
     figure.rows.push_back(WithinPercent(absl::StrCat(prefix.name, ", times Orca (Oracle)"),
                                         prefix.ratio,
-                                        Ratio(*rates, MemoryPolicy::kOrcaOracle),
+                                        PagedOver(*rates, MemoryPolicy::kOrcaOracle),
                                         10));
   }
   return figure;
@@ -152,16 +112,17 @@ absl::StatusOr<Figure> MakeFig16(const FigureOptions& options) {
 absl::StatusOr<Figure> MakeFig17(const FigureOptions& options) {
   constexpr char kPlatform[] = "a100-opt-13b";
   Figure figure{.title = "Fig 17: chats (OPT-13B)"};
-  Panel panel{.file_name = "fig17", .title = figure.title, .platform = kPlatform, .guess = 1};
+  ThroughputPanel panel{
+      .file_name = "fig17", .title = figure.title, .platform = kPlatform, .guess = 1};
   panel.trace_at_rate = [&](double rate) {
     return ChatTrace(TraceFor(ShareGptLike(), rate, kPlatform, options));
   };
-  absl::StatusOr<Rates> rates = RunPanel(panel, &figure);
+  absl::StatusOr<PolicyRates> rates = MakePanel(panel, &figure);
   QUIRE_RETURN_IF_ERROR(rates.status());
   for (MemoryPolicy policy : kAllPolicies) {
     if (policy != MemoryPolicy::kPaged) {
       figure.rows.push_back(
-          WithinPercent(absl::StrCat("times ", LabelOf(policy)), 2, Ratio(*rates, policy), 10));
+          WithinPercent(absl::StrCat("times ", LabelOf(policy)), 2, PagedOver(*rates, policy), 10));
     }
   }
   return figure;

@@ -37,6 +37,16 @@ TEST(CandidateModelTest, HasTheEntropyOfItsModelsPerplexity) {
   EXPECT_NEAR(entropy, std::log(10.13), 0.02);
 }
 
+TEST(CandidateModelTest, FewAreTheLikeliestOfAll) {
+  CandidateModel few(5);
+  CandidateModel all(5);
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<TokenLogprob> likeliest = all.Draw(64);
+    likeliest.resize(6);
+    EXPECT_EQ(few.Draw(6), likeliest) << "draw " << i;
+  }
+}
+
 TEST(CandidateModelTest, IsAFunctionOfItsSeed) {
   CandidateModel a(3);
   CandidateModel b(3);

@@ -106,6 +106,22 @@ TEST(PaperFiguresTest, MoreSequencesShareMoreAndBeamsShareMost) {
   }
 }
 
+TEST(PaperFiguresTest, BeamsGainMoreFromPagingThanSamples) {
+  absl::StatusOr<Figure> figure = MakeFigure("fig14", {.seed = 1, .trace_minutes = 0.05});
+
+  ASSERT_TRUE(figure.ok()) << figure.status();
+  EXPECT_EQ(figure->plots.size(), 7u);  // one output; two, four and six, sampled and beams
+  int num_beams = 0;
+  for (const FigureRow& row : figure->rows) {
+    if (row.paper == "more than parallel") {
+      ++num_beams;
+      EXPECT_EQ(row.verdict, Verdict::kMatch) << row.quantity << ": " << row.ours;
+      EXPECT_GT(std::stod(row.ours), 1);
+    }
+  }
+  EXPECT_EQ(num_beams, 3);
+}
+
 TEST(PaperFiguresTest, OrcaMaxBatchesSevenRequestsAndPagingKeepsThePoolFull) {
   absl::StatusOr<Figure> batches = MakeFigure("fig13", {.seed = 1, .trace_minutes = 4});
   absl::StatusOr<Figure> memory = MakeFigure("fig2", {.seed = 1, .trace_minutes = 10});

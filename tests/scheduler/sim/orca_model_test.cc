@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-struct PlainRequest {
-  SimRequest request;
+struct PlainSequence {
+  SimRequest request;  // that it belongs to
   int32_t begin = -1;  // of its run; -1: waits or has ended
   int32_t length = 0;
   int32_t num_made = 0;
@@ -28,25 +28,25 @@ class PlainOrca {
   PlainOrca(const SimConfig& config, const Trace& trace)
       : config_(config), cost_(config.platform, kContiguous) {
     for (const SimRequest& request : trace.requests) {
-      requests_.push_back({.request = request});
+      sequences_.insert(sequences_.end(), GroupSize(), {.request = request});
     }
   }
 
   std::vector<Instant> Run() {
     Instant now = 0;
-    while (num_finished_ < requests_.size()) {
+    while (num_finished_ < sequences_.size()) {
       Admit(now);
       const StepWork work = Work();
       if (work.num_sequences == 0) {
-        now = requests_[next_].request.arrival;
+        now = sequences_[next_].request.arrival;
         continue;
       }
       now += std::llround(cost_.StepSeconds(work) * 1e9);
       Advance(now);
     }
     std::vector<Instant> finished;
-    for (const PlainRequest& r : requests_) {
-      finished.push_back(r.finished);
+    for (size_t i = 0; i < sequences_.size(); i += GroupSize()) {
+      finished.push_back(sequences_[i].finished);  // all of a request end together
     }
     return finished;
   }
@@ -54,7 +54,7 @@ class PlainOrca {
  private:
   bool IsFree(int32_t begin, int32_t length) const {
     return begin + length <= config_.platform.num_kv_slots() &&
-           std::none_of(requests_.begin(), requests_.end(), [&](const PlainRequest& r) {
+           std::none_of(sequences_.begin(), sequences_.end(), [&](const PlainSequence& r) {
              return r.begin >= 0 && r.begin < begin + length && begin < r.begin + r.length;
            });
   }
@@ -88,30 +88,45 @@ class PlainOrca {
     return power;
   }
 
+  size_t GroupSize() const {
+    return static_cast<size_t>(std::max(config_.num_sequences, config_.num_beams));
+  }
+
+  // All sequences of the next request, or none.
+  bool PlaceNext() {
+    for (size_t i = next_; i < next_ + GroupSize(); ++i) {
+      sequences_[i].length = Wanted(sequences_[i].request);
+      sequences_[i].begin = Place(sequences_[i].length);
+      if (sequences_[i].begin < 0) {
+        for (; i > next_; --i) {
+          sequences_[i - 1].begin = -1;
+        }
+        return false;
+      }
+    }
+    return true;
+  }
+
   void Admit(Instant now) {
-    int32_t num_running = 0;
-    for (const PlainRequest& r : requests_) {
+    size_t num_running = 0;
+    for (const PlainSequence& r : sequences_) {
       num_running += r.begin >= 0 ? 1 : 0;
     }
-    int32_t num_tokens = num_running;
-    while (next_ < requests_.size() && requests_[next_].request.arrival <= now) {
-      PlainRequest& first = requests_[next_];
-      const int32_t place = Place(Wanted(first.request));
-      if (place < 0 || num_running == config_.max_sequences ||
-          num_tokens + first.request.prompt_tokens > config_.max_tokens_per_step) {
+    size_t num_tokens = num_running;
+    while (next_ < sequences_.size() && sequences_[next_].request.arrival <= now) {
+      num_running += GroupSize();
+      num_tokens += GroupSize() * static_cast<size_t>(sequences_[next_].request.prompt_tokens);
+      if (num_running > static_cast<size_t>(config_.max_sequences) ||
+          num_tokens > static_cast<size_t>(config_.max_tokens_per_step) || !PlaceNext()) {
         return;
       }
-      first.begin = place;
-      first.length = Wanted(first.request);
-      num_tokens += first.request.prompt_tokens;
-      ++num_running;
-      ++next_;
+      next_ += GroupSize();
     }
   }
 
   StepWork Work() const {
     StepWork work;
-    for (const PlainRequest& r : requests_) {
+    for (const PlainSequence& r : sequences_) {
       if (r.begin >= 0) {
         ++work.num_sequences;
         work.num_tokens += r.num_made == 0 ? r.request.prompt_tokens : 1;
@@ -122,7 +137,7 @@ class PlainOrca {
   }
 
   void Advance(Instant now) {
-    for (PlainRequest& r : requests_) {
+    for (PlainSequence& r : sequences_) {
       if (r.begin >= 0 && ++r.num_made == r.request.output_tokens) {
         r.begin = -1;
         r.finished = now;
@@ -133,24 +148,22 @@ class PlainOrca {
 
   SimConfig config_;
   CostModel cost_;
-  std::vector<PlainRequest> requests_;
-  size_t next_ = 0;  // the first that has not begun
+  std::vector<PlainSequence> sequences_;  // those of a request lie together
+  size_t next_ = 0;                       // the first that has not begun
   size_t num_finished_ = 0;
 };
 
-class OrcaModelTest : public testing::TestWithParam<MemoryPolicy> {};
-
-TEST_P(OrcaModelTest, EveryRequestFinishesAtTheVeryNanosecond) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    Random random(seed);
-    SimConfig config = {.platform = *FindPlatform("a100-opt-13b"), .policy = GetParam()};
-    const int32_t num_slots = random.Between(64, 200);
+// A small pool and a trace that overloads it.
+struct Workload {
+  Workload(Random& random, MemoryPolicy policy, int32_t group_size) {
+    config = {.platform = *FindPlatform("a100-opt-13b"), .policy = policy};
+    const int32_t num_slots = group_size * random.Between(64, 200);
     config.platform.kv_pool_bytes =
         static_cast<double>(num_slots * config.platform.model.kv_bytes_per_token());
     config.max_model_len = 32;
-    config.max_sequences = random.Between(1, 9);
-    config.max_tokens_per_step = random.Between(20, 60);
-    Trace trace;
+    config.max_sequences = group_size * random.Between(1, 9) + random.Below(group_size);
+    config.max_tokens_per_step = group_size * random.Between(20, 60);
+    (random.OneIn(2) ? config.num_sequences : config.num_beams) = group_size;
     Instant arrival = 0;
     for (int i = 0; i < 40; ++i) {
       arrival += random.OneIn(8) ? kNanosPerSecond : random.Below(40) * kNanosPerMilli;
@@ -158,11 +171,26 @@ TEST_P(OrcaModelTest, EveryRequestFinishesAtTheVeryNanosecond) {
                                 .prompt_tokens = random.Between(1, 16),
                                 .output_tokens = random.Between(1, 16)});
     }
+  }
 
-    absl::StatusOr<SimResult> result = RunSimulation(config, trace);
+  SimConfig config;
+  Trace trace;
+};
 
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->finished, PlainOrca(config, trace).Run()) << "seed " << seed;
+class OrcaModelTest : public testing::TestWithParam<MemoryPolicy> {};
+
+TEST_P(OrcaModelTest, EveryRequestFinishesAtTheVeryNanosecond) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    for (int32_t group_size : {1, 2, 5}) {
+      const Workload workload(random, GetParam(), group_size);
+
+      absl::StatusOr<SimResult> result = RunSimulation(workload.config, workload.trace);
+
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->finished, PlainOrca(workload.config, workload.trace).Run())
+          << "seed " << seed << ", sequences " << group_size;
+    }
   }
 }
 

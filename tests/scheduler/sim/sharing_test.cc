@@ -55,9 +55,24 @@ TEST(SharingTest, WhatTheCoreCannotDoIsRefused) {
   EXPECT_FALSE(RunSimulation(Config(1, 11), trace).ok());
   EXPECT_FALSE(RunSimulation(Config(0, 1), trace).ok());
   EXPECT_FALSE(RunSimulation(Config(300, 1), trace).ok());
-  SimConfig orca = Config(2, 1);
+}
+
+// Seven contexts of 2,048 fit 15,728 slots; eight would be 16,384.
+TEST(SharingTest, OrcaNeedsARunForEachSequenceAtOnce) {
+  SimConfig orca = Config(7, 1);
   orca.policy = MemoryPolicy::kOrcaMax;
-  EXPECT_FALSE(RunSimulation(orca, trace).ok());
+  absl::StatusOr<SimResult> fits = RunSimulation(orca, TraceOf(9, 3));
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  EXPECT_EQ(fits->num_steps, 6);  // each request: the prompts, and two tokens more of all
+
+  orca.num_sequences = 8;
+  EXPECT_EQ(RunSimulation(orca, TraceOf(9, 3)).status().code(), absl::StatusCode::kInvalidArgument);
+  orca.policy = MemoryPolicy::kOrcaOracle;
+  EXPECT_TRUE(RunSimulation(orca, TraceOf(9, 3)).ok());
+
+  // Eight copies of 320 tokens are a whole step.
+  EXPECT_TRUE(RunSimulation(orca, TraceOf(320, 3)).ok());
+  EXPECT_FALSE(RunSimulation(orca, TraceOf(321, 3)).ok());
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// A panel of the figures that compare the policies by the request rates that they serve at an equal
+// latency.
+//
+// Thread safety: calls share nothing.
+#ifndef QUIRE_SCHEDULER_SIM_THROUGHPUT_PANEL_H_
+#define QUIRE_SCHEDULER_SIM_THROUGHPUT_PANEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "scheduler/sim/figure.h"
+#include "scheduler/sim/simulation.h"
+#include "scheduler/sim/trace.h"
+
+namespace quire {
+
+struct ThroughputPanel {
+  std::string file_name;  // of the plot
+  std::string title;
+  std::string platform;
+  std::function<Trace(double)> trace_at_rate;
+  double guess = 1;  // requests per second, roughly
+  bool prefix_caching = false;
+  // As in SimConfig.
+  int32_t num_sequences = 1;
+  int32_t num_beams = 1;
+};
+
+using PolicyRates = std::map<MemoryPolicy, double>;  // requests per second
+
+// Every policy's sustained rate; adds the panel's plot. Errors: those of FindSustainedRate.
+absl::StatusOr<PolicyRates> MakePanel(const ThroughputPanel& panel, Figure* figure);
+
+// How many times the rate of the other policy paging serves.
+double PagedOver(const PolicyRates& rates, MemoryPolicy other);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_SIM_THROUGHPUT_PANEL_H_
