@@ -155,6 +155,8 @@ class PreemptionTest(unittest.TestCase):
                 self.assertEqual(metric(server, f'quire_kv_swap_bytes_total{{direction="{way}"}}'),
                                  num_bytes)
                 self.assertEqual(num_bytes % load.kv_blocks.block_bytes, 0)
+            self.assertEqual(load.num_failed_swap_ins, 0)
+            self.assertEqual(metric(server, "quire_kv_swap_in_failures_total"), 0)
             preemptions = {"recompute": load.num_recompute_preemptions,
                            "swap": load.num_swap_preemptions}
             self.assertGreater(preemptions.pop(mode), 0)
