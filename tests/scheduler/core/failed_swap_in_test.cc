@@ -91,6 +91,7 @@ TEST_F(FailedSwapInTest, WhoLacksABlockIsRecomputedAndTheOthersGoOn) {
   Apply(AnswerWithout({swap_ins_[1].block}));
 
   EXPECT_THAT(TakeCommitted(), ElementsAre(RequestId(1)));
+  ASSERT_EQ(state_.waiting.size(), 1);
   EXPECT_EQ(&state_.waiting.front(), &Group(2));
   EXPECT_EQ(state_.epoch->kv_cache.pool().num_used_blocks(), 2) << "those of request 1";
   EXPECT_EQ(state_.counters.num_failed_swap_ins, 1);
@@ -123,6 +124,7 @@ TEST_F(FailedSwapInTest, ACopyOfALostBlockIsLostToo) {
   Apply(AnswerWithout({copies_[0].src}));
 
   EXPECT_THAT(TakeCommitted(), ElementsAre(RequestId(1)));
+  ASSERT_EQ(state_.waiting.size(), 1);
   EXPECT_EQ(&state_.waiting.front(), &Group(2));
 }
 
