@@ -59,8 +59,7 @@ inline constexpr MetricInfo kKvSwapBytesTotal{
 inline constexpr MetricInfo kKvSwapInFailuresTotal{
     "quire_kv_swap_in_failures_total",
     "KV blocks that a worker did not bring back, since its host memory held something else by "
-    "then; "
-    "their requests were recomputed."};
+    "then; their requests were recomputed."};
 inline constexpr MetricInfo kPrefixCacheBlocks{
     "quire_prefix_cache_blocks", "KV blocks that requests find by their contents, used and free."};
 inline constexpr MetricInfo kPinnedPrefixes{"quire_pinned_prefixes",
