@@ -91,6 +91,7 @@ constexpr std::array<Family, 4> kFamilies = {{
      .qk_norm = true},
 }};
 constexpr std::string_view kOpt = "OPTForCausalLM";
+constexpr std::string_view kBloom = "BloomForCausalLM";
 
 std::string ParseArchitecture(ConfigReader& reader) {
   const Json* value = reader.Find("architectures");
@@ -265,16 +266,24 @@ void ParseSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+// Where the file says the sizes that every family has.
+struct SizeFields {
+  std::string_view hidden = "hidden_size";
+  std::string_view layers = "num_hidden_layers";
+  std::string_view heads = "num_attention_heads";
+};
+
 // A head is hidden_size / num_heads wide unless the family or the file says otherwise.
-int32_t HeadDim(ConfigReader& reader, const ModelConfig& config, std::optional<int32_t> fallback) {
-  if (fallback.has_value()) {
-    return *fallback;
-  }
+int32_t HeadDim(ConfigReader& reader, const SizeFields& fields, const ModelConfig& config) {
   if (config.hidden_size % config.num_heads != 0) {
-    reader.Fail("num_attention_heads",
-                absl::StrCat("must divide hidden_size (got ",
+    reader.Fail(fields.heads,
+                absl::StrCat("must divide ",
+                             ToAbsl(fields.hidden),
+                             " (got ",
                              config.num_heads,
-                             ", hidden_size ",
+                             ", ",
+                             ToAbsl(fields.hidden),
+                             " ",
                              config.hidden_size,
                              ")"));
   }
@@ -295,20 +304,50 @@ void ParseTokenIds(ConfigReader& reader,
   }
 }
 
-// Sizes that every family names alike.
-void ParseCommon(ConfigReader& reader, ModelConfig& config) {
-  config.vocab_size = reader.RequiredInt("vocab_size", kVocabRange);
-  config.hidden_size = reader.RequiredInt("hidden_size", kHiddenRange);
-  config.num_layers = reader.RequiredInt("num_hidden_layers", kLayersRange);
-  config.num_heads = reader.RequiredInt("num_attention_heads", kHeadsRange);
-  config.dtype = ParseDType(reader);
-  if (reader.Find("quantization_config") != nullptr) {
-    reader.Fail("quantization_config", "quantized weights are not supported");
+// Weights must be plain. A checkpoint whose weights are plain may say that scales of an fp8 KV
+// cache lie beside them (compressed-tensors): one for a tensor each, found beforehand.
+void ParseQuantization(ConfigReader& reader) {
+  constexpr std::string_view kField = "quantization_config";
+  const Json* object = reader.Find(kField);
+  if (object == nullptr) {
+    return;
+  }
+  auto get = [](const Json& from, const char* field) {
+    return from.is_object() && from.contains(field) ? from[field] : Json();
+  };
+  auto is_there = [&](const char* field) {
+    const Json value = get(*object, field);
+    return !value.is_null() && !(value.is_object() && value.empty());
+  };
+  if (get(*object, "quant_method") != "compressed-tensors" || is_there("config_groups") ||
+      is_there("sparsity_config") || is_there("transform_config")) {
+    reader.Fail(kField, "quantized weights are not supported");
+    return;
+  }
+  const Json scheme = get(*object, "kv_cache_scheme");
+  auto is_other_than = [&](const char* field, const Json& value) {
+    const Json given = get(scheme, field);
+    return !given.is_null() && given != value;
+  };
+  if (!scheme.is_null() && (get(scheme, "num_bits") != 8 || get(scheme, "type") != "float" ||
+                            get(scheme, "strategy") != "tensor" ||
+                            is_other_than("dynamic", false) || is_other_than("symmetric", true))) {
+    reader.Fail("quantization_config.kv_cache_scheme",
+                "must be a static, symmetric scale for each tensor of 8-bit floats");
   }
 }
 
+void ParseCommon(ConfigReader& reader, const SizeFields& fields, ModelConfig& config) {
+  config.vocab_size = reader.RequiredInt("vocab_size", kVocabRange);
+  config.hidden_size = reader.RequiredInt(fields.hidden, kHiddenRange);
+  config.num_layers = reader.RequiredInt(fields.layers, kLayersRange);
+  config.num_heads = reader.RequiredInt(fields.heads, kHeadsRange);
+  config.dtype = ParseDType(reader);
+  ParseQuantization(reader);
+}
+
 absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelConfig& config) {
-  ParseCommon(reader, config);
+  ParseCommon(reader, {}, config);
   config.intermediate_size = reader.RequiredInt("intermediate_size", kIntermediateRange);
   config.max_position_embeddings =
       reader.Int("max_position_embeddings", kPositionsRange, family.max_position_embeddings);
@@ -339,7 +378,10 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
                              ")"));
   }
   std::optional<int32_t> head_dim = reader.OptionalInt("head_dim", kHeadDimRange);
-  config.head_dim = head_dim.has_value() ? *head_dim : HeadDim(reader, config, family.head_dim);
+  if (!head_dim.has_value()) {
+    head_dim = family.head_dim;
+  }
+  config.head_dim = head_dim.has_value() ? *head_dim : HeadDim(reader, {}, config);
   if (config.head_dim % 2 != 0 || config.head_dim > kHeadDimRange.max) {
     reader.Fail(
         "head_dim",
@@ -352,8 +394,22 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   return reader.status();
 }
 
+// A KV head for every query head.
+void ParseMultiHead(ConfigReader& reader, const SizeFields& fields, ModelConfig& config) {
+  config.num_kv_heads = config.num_heads;
+  config.head_dim = HeadDim(reader, fields, config);
+  if (config.head_dim > kHeadDimRange.max) {
+    reader.Fail(fields.heads,
+                absl::StrCat("gives heads wider than the limit (got ",
+                             config.head_dim,
+                             ", limit ",
+                             kHeadDimRange.max,
+                             ")"));
+  }
+}
+
 absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
-  ParseCommon(reader, config);
+  ParseCommon(reader, {}, config);
   config.intermediate_size = reader.RequiredInt("ffn_dim", kIntermediateRange);
   config.max_position_embeddings = reader.Int("max_position_embeddings", kPositionsRange, 2048);
   config.norm = NormKind::kLayerNorm;
@@ -368,16 +424,7 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   config.learned_position_offset = 2;
   QUIRE_RETURN_IF_ERROR(reader.status());
 
-  config.num_kv_heads = config.num_heads;
-  config.head_dim = HeadDim(reader, config, std::nullopt);
-  if (config.head_dim > kHeadDimRange.max) {
-    reader.Fail("num_attention_heads",
-                absl::StrCat("gives heads wider than the limit (got ",
-                             config.head_dim,
-                             ", limit ",
-                             kHeadDimRange.max,
-                             ")"));
-  }
+  ParseMultiHead(reader, {}, config);
   config.embedding_dim = reader.Int("word_embed_proj_dim", kHiddenRange, config.hidden_size);
   config.norm_before = reader.Bool("do_layer_norm_before", true);
   config.final_norm = config.norm_before && !reader.Bool("_remove_final_layer_norm", false);
@@ -386,12 +433,66 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   return reader.status();
 }
 
+// A size under the name that transformers writes, or the other that published files have.
+std::string_view FieldOf(ConfigReader& reader, std::string_view name, std::string_view other) {
+  const Json* const value = reader.Find(name);
+  const Json* const other_value = reader.Find(other);
+  if (value != nullptr && other_value != nullptr && *value != *other_value) {
+    reader.Fail(other, absl::StrCat("must be equal to ", ToAbsl(name), " where both are given"));
+  }
+  return value == nullptr && other_value != nullptr ? other : name;
+}
+
+absl::Status ParseBloom(ConfigReader& reader, ModelConfig& config) {
+  const SizeFields fields = {.hidden = FieldOf(reader, "hidden_size", "n_embed"),
+                             .layers = FieldOf(reader, "n_layer", "num_hidden_layers"),
+                             .heads = FieldOf(reader, "n_head", "num_attention_heads")};
+  ParseCommon(reader, fields, config);
+  config.intermediate_size = 4 * config.hidden_size;
+  // ALiBi ends nowhere; this is how long the texts were that the model was trained on.
+  config.max_position_embeddings = reader.Int("seq_length", kPositionsRange, 2048);
+  config.norm = NormKind::kLayerNorm;
+  config.norm_eps = reader.Number("layer_norm_epsilon", 0.0, 1.0, 1e-5);
+  config.activation = ActivationKind::kGeluTanh;
+  config.gated_mlp = false;
+  config.qkv_bias = true;
+  config.attention_out_bias = true;
+  config.mlp_bias = true;
+  config.tie_word_embeddings = reader.Bool("tie_word_embeddings", true);
+  config.alibi = true;
+  config.embedding_dim = config.hidden_size;
+  config.embedding_norm = true;
+  config.residual_after_norm = reader.Bool("apply_residual_connection_post_layernorm", false);
+  QUIRE_RETURN_IF_ERROR(reader.status());
+
+  ParseMultiHead(reader, fields, config);
+  ParseTokenIds(reader, 1, 2, config);
+  return reader.status();
+}
+
 std::string SupportedArchitectures() {
   std::string names;
   for (const Family& family : kFamilies) {
     absl::StrAppend(&names, ToAbsl(family.architecture), ", ");
   }
-  return absl::StrCat(names, ToAbsl(kOpt));
+  return absl::StrCat(names, ToAbsl(kOpt), ", ", ToAbsl(kBloom));
+}
+
+absl::Status ParseFamily(ConfigReader& reader, ModelConfig& config) {
+  if (config.architecture == kOpt) {
+    return ParseOpt(reader, config);
+  }
+  if (config.architecture == kBloom) {
+    return ParseBloom(reader, config);
+  }
+  for (const Family& family : kFamilies) {
+    if (config.architecture == family.architecture) {
+      return ParseRopeFamily(reader, family, config);
+    }
+  }
+  reader.Fail("architectures",
+              absl::StrCat("is not supported (must be one of ", SupportedArchitectures(), ")"));
+  return reader.status();
 }
 
 absl::StatusOr<std::string> ReadModelFile(const std::string& model_dir, std::string_view name) {
@@ -422,19 +523,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
   ModelConfig config;
   config.architecture = ParseArchitecture(reader);
   QUIRE_RETURN_IF_ERROR(reader.status());
-  if (config.architecture == kOpt) {
-    QUIRE_RETURN_IF_ERROR(ParseOpt(reader, config));
-    return config;
-  }
-  for (const Family& family : kFamilies) {
-    if (config.architecture == family.architecture) {
-      QUIRE_RETURN_IF_ERROR(ParseRopeFamily(reader, family, config));
-      return config;
-    }
-  }
-  reader.Fail("architectures",
-              absl::StrCat("is not supported (must be one of ", SupportedArchitectures(), ")"));
-  return reader.status();
+  QUIRE_RETURN_IF_ERROR(ParseFamily(reader, config));
+  return config;
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
@@ -497,7 +587,10 @@ uint64_t HashOf(const ModelConfig& config) {
                     config.mlp_bias,
                     config.qk_norm,
                     config.tie_word_embeddings,
+                    config.alibi,
+                    config.embedding_norm,
                     config.norm_before,
+                    config.residual_after_norm,
                     config.final_norm,
                     config.norm_affine,
                     config.rope.has_value()}) {

@@ -1,8 +1,8 @@
 // ModelConfig is config.json of a Hugging Face model directory, reduced to the numbers that decide
 // what is computed: parsed once, range-checked once, trusted afterwards.
 //
-// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT. They are not told apart after parsing: the
-// flags below are.
+// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. They are not told apart after
+// parsing: the flags below are.
 //
 // Thread safety: a value type.
 // Units:         sizes in elements, positions in tokens.
@@ -18,11 +18,10 @@
 
 #include "common/base/ids.h"
 #include "common/model/dtype.h"
+#include "common/model/layer_kinds.h"
 
 namespace quire {
 
-enum class NormKind : uint8_t { kRmsNorm, kLayerNorm };
-enum class ActivationKind : uint8_t { kSilu, kRelu, kGelu, kGeluTanh };
 enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
 
 struct RopeConfig {
@@ -55,12 +54,17 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
-  std::optional<RopeConfig> rope;  // none: learned positions (OPT)
+  std::optional<RopeConfig> rope;  // none: learned positions (OPT) or ALiBi
+  bool alibi = false;              // scores fall with the distance, by a slope per head (BLOOM)
   // Learned positions start at this row of the table (OPT: 2).
   int32_t learned_position_offset = 0;
   // OPT: embedding width, projected to hidden_size and back when it differs (word_embed_proj_dim).
   int32_t embedding_dim = 0;
+  bool embedding_norm = false;  // a norm between the embedding and the first layer (BLOOM)
   bool norm_before = true;  // OPT-350m normalises after the block (do_layer_norm_before = false)
+  // What a sub-layer adds to is what it read, not what its norm read (BLOOM's
+  // apply_residual_connection_post_layernorm). With norm_before.
+  bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
   // A query of a windowed layer attends to itself and to the sliding_window - 1 positions before.
@@ -86,8 +90,9 @@ struct GenerationDefaults {
 };
 
 // The sizes that decide the shape of the weights (vocab_size, hidden_size, intermediate_size or
-// ffn_dim, num_hidden_layers, num_attention_heads) must be there; any other missing field takes the
-// default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling with
+// ffn_dim, num_hidden_layers, num_attention_heads; BLOOM: vocab_size, hidden_size or n_embed,
+// n_layer, n_head or the names above) must be there; any other missing field takes the default of
+// Hugging Face transformers. Both spellings of rope parameters (rope_scaling with
 // rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map is
 // ignored: no code of a model directory is ever run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".

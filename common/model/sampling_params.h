@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-
 #include "common/base/ids.h"
 
 namespace quire {
@@ -35,6 +33,9 @@ struct SamplingParams {
   uint64_t seed = 0;  // key of the counter-based generator
 
   bool is_greedy() const { return temperature < 1e-5F; }
+  bool has_penalties() const {
+    return repetition_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
+  }
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
@@ -42,11 +43,6 @@ struct SamplingParams {
 inline constexpr int32_t kMaxLogprobs = 20;
 inline constexpr int32_t kMaxLogitBias = 300;
 inline constexpr float kMaxTemperature = 100.0F;
-
-// Errors: kInvalidArgument with the reason of the catalogue (TEMPERATURE_RANGE, TOP_P_RANGE,
-// TOP_K_RANGE, MIN_P_RANGE, PENALTY_RANGE, LOGPROBS_RANGE, LOGIT_BIAS, NO_TOKEN_ALLOWED,
-// TOKEN_ID_RANGE). Used at the public service and again by the worker.
-absl::Status Validate(const SamplingParams& params, int32_t vocab_size);
 
 }  // namespace quire
 

@@ -14,9 +14,14 @@
 //
 // q, k, v and out are activations (KernelBackend::activation_dtype).
 //
+// Padding is what a backend's own BeginStep adds: a token of slot -1, whose key and value are not
+// written and whose q may become anything; a sequence of length 0, whose rows of out are not
+// written.
+//
 // Thread safety: value types; they own nothing.
 // Source: PagedAttention, Kwon et al. 2023, section 4.1, eq. 4; online softmax, Milakov and
-//         Gimelshein 2018; chunked merge as in FlashAttention-2, Dao 2023, section 3.1.
+//         Gimelshein 2018; chunked merge as in FlashAttention-2, Dao 2023, section 3.1; ALiBi,
+//         Press et al. 2022.
 #ifndef QUIRE_KERNELS_API_ATTENTION_H_
 #define QUIRE_KERNELS_API_ATTENTION_H_
 
@@ -44,8 +49,12 @@ struct PrepareAttentionParams {
   const float* rope_cos = nullptr;        // [max_positions, head_dim / 2], or null: no rotation
   const float* rope_sin = nullptr;        // [max_positions, head_dim / 2]
   const int32_t* positions = nullptr;     // [num_tokens]
-  const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
+  const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset; -1
   KvCacheView cache;  // num_kv_heads, head_dim and block size come from its layout
+  // Of an fp8 cache without scales in its layout (a GPU's): what is stored times the scale is the
+  // value.
+  float k_scale = 1.0F;
+  float v_scale = 1.0F;
 };
 
 struct PagedAttentionParams {
@@ -57,11 +66,15 @@ struct PagedAttentionParams {
   void* out = nullptr;         // [num_tokens, num_heads * head_dim], contiguous
   float scale = 1.0F;          // of the scores, before softmax
   int32_t sliding_window = 0;  // > 0: a query attends to itself and sliding_window - 1 before it
+  // ALiBi: a score gets slope * (key position - query position). [num_heads], or null: none.
+  const float* alibi_slopes = nullptr;
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;
   KvCacheView cache;
+  float k_scale = 1.0F;  // as PrepareAttentionParams
+  float v_scale = 1.0F;
 };
 
 }  // namespace quire

@@ -15,7 +15,7 @@
 
 #include "common/base/ids.h"
 #include "common/model/dtype.h"
-#include "common/model/model_config.h"
+#include "common/model/layer_kinds.h"
 
 namespace quire {
 
@@ -37,6 +37,8 @@ enum class Reduction : uint8_t {
   // cols % 8 == 0.
   kTree8,
 };
+
+inline constexpr int64_t kTreeSegments = 8;
 
 // y = x W^T + bias. Several matrices with the same number of columns stand one above the other
 // (q, k, v or gate, up): their outputs are concatenated.

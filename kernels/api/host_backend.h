@@ -22,6 +22,7 @@ namespace quire {
 
 class HostBackend : public KernelBackend {
  public:
+  void BindThread() override {}
   absl::Status PrepareFor(const ModelConfig& /*config*/) override { return absl::OkStatus(); }
   DType activation_dtype() const override { return DType::kF32; }
   bool CanStoreKvAs(DType /*dtype*/) const override { return true; }

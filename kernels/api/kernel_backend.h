@@ -18,14 +18,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/model/model_config.h"
 #include "kernels/api/attention.h"
 #include "kernels/api/block_transfer.h"
+#include "kernels/api/copy_blocks.h"
 #include "kernels/api/dense.h"
 #include "kernels/api/device_memory.h"
 #include "kernels/api/kv_cache_layout.h"
@@ -34,13 +35,6 @@
 
 namespace quire {
 
-// (src, dst) pairs of whole blocks, in host memory; no dst is also a src or another dst.
-struct CopyBlocksParams {
-  KvCacheView cache;
-  std::span<const BlockId> src;
-  std::span<const BlockId> dst;
-};
-
 class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
@@ -48,6 +42,10 @@ class KernelBackend {
   // "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the determinism
   // fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
+
+  // Called on each thread before it calls anything else here, except on the one that made the
+  // backend: a GPU is bound to threads.
+  virtual void BindThread() = 0;
 
   // Says which model will run, before anything else is called. Errors: kFailedPrecondition, reason
   // DEVICE, naming what of the model there is no kernel for.
@@ -89,6 +87,7 @@ class KernelBackend {
   virtual void Activate(const ActivationParams& params) = 0;
   virtual void PrepareAttention(const PrepareAttentionParams& params) = 0;
   virtual void PagedAttention(const PagedAttentionParams& params) = 0;
+  // The ids are in host memory.
   virtual void CopyBlocks(const CopyBlocksParams& params) = 0;
 
   // Starts a transfer that takes place after all operations that were called before. Operations

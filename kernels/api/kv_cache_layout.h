@@ -7,9 +7,9 @@
 //   keys   are dim-major,      K[dim][slot]: a query times 16 slots is one vector operation a dim.
 // Kernels see base pointer and strides only.
 //
-// Where keys and values are stored in 8 bits with scales (backends of the host; a GPU stores fp8
-// without), each head of a layer in a block ends with them, one fp32 a slot for its key and one for
-// its value:
+// Where keys and values are stored in 8 bits with scales, each head of a layer in a block ends with
+// them, one fp32 a slot for its key and one for its value (backends of the host; a GPU has one for
+// the keys and one for the values of a layer, PrepareAttentionParams::k_scale):
 //
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //

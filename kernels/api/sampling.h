@@ -30,6 +30,10 @@ struct SamplingRow {
   std::span<const TokenId> prompt_token_ids;
   std::span<const TokenId> output_token_ids;  // sampled before this one
   // The token's index in the output is output_token_ids.size().
+
+  bool is_below_min_tokens() const {
+    return static_cast<int64_t>(output_token_ids.size()) < params->min_tokens;
+  }
 };
 
 struct SampledLogprob {
@@ -42,7 +46,7 @@ struct SampleParams {
   int32_t vocab_size = 0;
   int64_t row_stride = 0;             // elements between rows of logits
   float* logits = nullptr;            // [num_rows, vocab_size]; overwritten
-  const SamplingRow* rows = nullptr;  // [num_rows]
+  const SamplingRow* rows = nullptr;  // [num_rows], on the host
   TokenId* token_ids = nullptr;       // [num_rows] out
   // [num_rows] out, of the sampled token; unspecified where the row wants none (num_logprobs < 0).
   float* logprobs = nullptr;

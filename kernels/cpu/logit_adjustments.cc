@@ -10,13 +10,7 @@ namespace {
 constexpr uint32_t kRepeated = uint32_t{1} << 31;
 
 bool IsBanning(const SamplingRow& row) {
-  return !row.params->banned_before_min_tokens.empty() &&
-         static_cast<int64_t>(row.output_token_ids.size()) < row.params->min_tokens;
-}
-
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0F || params.frequency_penalty != 0.0F ||
-         params.presence_penalty != 0.0F;
+  return !row.params->banned_before_min_tokens.empty() && row.is_below_min_tokens();
 }
 
 void PenaliseRepetition(std::span<const TokenId> tokens,
@@ -52,7 +46,7 @@ void PenaliseOutput(const SamplingRow& row, std::span<float> logits, std::span<u
 }  // namespace
 
 bool NeedsAdjustment(const SamplingRow& row) {
-  return !row.params->logit_bias.empty() || IsBanning(row) || HasPenalties(*row.params);
+  return !row.params->logit_bias.empty() || IsBanning(row) || row.params->has_penalties();
 }
 
 void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
@@ -65,7 +59,7 @@ void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uin
       logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
     }
   }
-  if (!HasPenalties(params)) {
+  if (!params.has_penalties()) {
     return;
   }
   std::fill(counts.begin(), counts.end(), 0U);

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/linear_source.h"
 #include "kernels/cpu/simd_portable.h"
 
 #include <sys/mman.h>
@@ -20,45 +21,15 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kCacheLine = 64;
 
-struct Shape {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  DType dtype = DType::kF32;
-};
-
-absl::StatusOr<Shape> ShapeOf(const LinearSource& source) {
-  if (source.parts.empty()) {
-    return InvalidArgument("LINEAR_SHAPE", "parts: must not be empty");
-  }
-  Shape shape{.cols = source.parts[0].cols, .dtype = source.parts[0].dtype};
+// Of the panels: that of the parts where they agree.
+DType DTypeOf(const LinearSource& source) {
+  const DType first = source.parts.front().dtype;
   for (const MatrixView& part : source.parts) {
-    if (part.rows <= 0 || part.cols <= 0 || part.cols != shape.cols) {
-      return InvalidArgument("LINEAR_SHAPE",
-                             "parts: must be non-empty with equal columns (got " +
-                                 std::to_string(part.cols) + ", limit " +
-                                 std::to_string(shape.cols) + ")");
-    }
-    shape.rows += part.rows;
-    if (part.dtype != shape.dtype) {
-      shape.dtype = DType::kF32;
+    if (part.dtype != first) {
+      return DType::kF32;
     }
   }
-  return shape;
-}
-
-absl::Status CheckSource(const LinearSource& source, const Shape& shape) {
-  if (!source.bias.empty() && static_cast<int64_t>(source.bias.size()) != shape.rows) {
-    return InvalidArgument("LINEAR_SHAPE",
-                           "bias: must have one value per row (got " +
-                               std::to_string(source.bias.size()) + ", limit " +
-                               std::to_string(shape.rows) + ")");
-  }
-  if (source.reduction == Reduction::kTree8 && shape.cols % CpuPackedLinear::kTreeSegments != 0) {
-    return InvalidArgument(
-        "LINEAR_SHAPE",
-        "parts: columns must be a multiple of 8 (got " + std::to_string(shape.cols) + ", limit 8)");
-  }
-  return absl::OkStatus();
+  return first;
 }
 
 std::byte* AllocateHuge(size_t bytes) {
@@ -126,22 +97,21 @@ void CpuPackedLinear::FreeHuge::operator()(std::byte* memory) const { std::free(
 absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const LinearSource& source,
                                                                        PanelShape shape,
                                                                        ThreadTeam& team) {
-  QUIRE_ASSIGN_OR_RETURN(const Shape matrix, ShapeOf(source));
-  QUIRE_RETURN_IF_ERROR(CheckSource(source, matrix));
+  QUIRE_ASSIGN_OR_RETURN(const LinearShape matrix, CheckLinearSource(source));
   auto packed = std::unique_ptr<CpuPackedLinear>(new CpuPackedLinear);
   packed->in_features_ = matrix.cols;
   packed->out_features_ = matrix.rows;
-  packed->dtype_ = matrix.dtype;
+  packed->dtype_ = DTypeOf(source);
   packed->shape_ = shape;
   packed->num_panels_ = DivCeil(matrix.rows, shape.panel);
   packed->num_segments_ = source.reduction == Reduction::kTree8 ? kTreeSegments : 1;
-  const int64_t group = matrix.dtype == DType::kBF16 ? 2 : 1;
+  const int64_t group = packed->dtype_ == DType::kBF16 ? 2 : 1;
   packed->padded_segment_length_ = RoundUp(packed->segment_length(), group);
 
   const int64_t depth = packed->num_segments_ * packed->padded_segment_length_;
   const std::optional<int64_t> elements = CheckedMultiply(RoundUp(matrix.rows, shape.lanes), depth);
   const std::optional<int64_t> bytes =
-      elements ? CheckedMultiply(*elements, SizeOf(matrix.dtype)) : std::nullopt;
+      elements ? CheckedMultiply(*elements, SizeOf(packed->dtype_)) : std::nullopt;
   if (bytes) {
     packed->data_.reset(AllocateHuge(static_cast<size_t>(*bytes)));
   }

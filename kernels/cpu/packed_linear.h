@@ -35,8 +35,6 @@ struct PanelShape {
 
 class CpuPackedLinear final : public PackedLinear {
  public:
-  static constexpr int kTreeSegments = 8;
-
   // Errors: kInvalidArgument when the parts are empty, disagree on their columns, when the bias has
   // another length, or when kTree8 does not divide the columns; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,

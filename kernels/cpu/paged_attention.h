@@ -4,7 +4,7 @@
 // How a query's result comes about, in this order and no other, whatever runs beside it:
 //   score     of (query, position): one fp32 accumulator, dims ascending, then times the key's
 //   scale
-//             where keys have one, then times scale;
+//             where keys have one, then times scale; with ALiBi, that fused with slope * distance;
 //   chunk     of 256 absolute positions: maximum, exp by the polynomial of the Simd struct, sum
 //             over positions 256k + lane, + lanes, ... and then across the lanes; weights times the
 //             values' scales where there are any; weighted values one position after the other;

@@ -80,6 +80,7 @@ void ViewBlocks(const ContextBlocks<T>& context,
   const KvCacheLayout& layout = *context.layout;
   const int32_t block_size = layout.block_size_tokens;
   const int64_t slot_elements = layout.head_dim;
+  view->first_position = chunk_position;
   view->key_dim_stride = layout.key_dim_stride;
   view->value_slot_stride = layout.value_slot_stride;
   view->num_segments = 0;
@@ -114,6 +115,7 @@ void PackBlocks(const ContextBlocks<T>& context,
   const KvCacheLayout& layout = *context.layout;
   const int32_t head_dim = layout.head_dim;
   const int64_t group_floats = int64_t{head_dim} * S::kLanes;
+  view->first_position = chunk_position;
   view->key_dim_stride = S::kLanes;
   view->value_slot_stride = head_dim;
   view->num_segments = 1;

@@ -288,12 +288,20 @@ class AttentionTaskRunner {
     return slots;
   }
 
-  // Scores become what values are multiplied by as they are stored.
-  SoftmaxStats WeightsOfRow(float* scores, SlotRange range) {
+  // Scores become what values are multiplied by as they are stored. A chunk's slot 0 is at
+  // first_position.
+  SoftmaxStats WeightsOfRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.key_scales);
     }
-    const SoftmaxStats stats = SoftmaxOfRow<S>(scores, range, p_.scale);
+    float scale = p_.scale;
+    if (p_.alibi_slopes != nullptr) {
+      const float slope = p_.alibi_slopes[task_.kv_head * group_ + row % group_];
+      const int32_t position = first_position_ + row / group_;
+      BiasSlots<S>(scores, range, scale, slope, first_position - position);
+      scale = 1.0F;
+    }
+    const SoftmaxStats stats = SoftmaxOfRow<S>(scores, range, scale);
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.value_scales);
     }
@@ -314,7 +322,9 @@ class AttentionTaskRunner {
                                           memory_.scores);
     }
     for (int r = 0; r < kRows; ++r) {
-      result.stats[first_row + r] = WeightsOfRow(memory_.scores + r * kScoreStride, ranges[r]);
+      const int32_t row = first_row + r;
+      result.stats[row] =
+          WeightsOfRow(row, view.first_position, ranges[r], memory_.scores + r * kScoreStride);
     }
     if (!slots.any.empty()) {
       WeightValues<S, E, kRows, kPrefetch>(

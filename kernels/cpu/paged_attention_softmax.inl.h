@@ -36,6 +36,21 @@ void MultiplySlots(float* row, SlotRange range, const float* factors) {
   }
 }
 
+// ALiBi: scores become scale * score + slope * distance, where the distance of slot 0 is `first`
+// and every next one's is larger by 1. What shares a vector with the row's slots becomes garbage.
+template <typename S>
+void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t first) {
+  static constexpr float kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto scales = S::Broadcast(scale);
+  const auto slopes = S::Broadcast(slope);
+  const auto lanes = S::Load(kLaneNumbers);
+  for (int32_t slot = range.begin / S::kLanes * S::kLanes; slot < range.end; slot += S::kLanes) {
+    const auto distances = S::Add(S::Broadcast(static_cast<float>(first + slot)), lanes);
+    const auto scores = S::Mul(S::Load(row + slot), scales);
+    S::Store(row + slot, S::Fma(slopes, distances, scores));
+  }
+}
+
 // Turns scores into weights exp(scale * score - max) and returns max and sum. Weights of slots
 // outside range but in the same vectors as slots inside become 0; others are not touched.
 template <typename S>

@@ -61,6 +61,7 @@ template <typename S, typename E>
 struct ChunkView {
   static constexpr int kGroups = kAttentionChunkTokens / S::kLanes;
 
+  int32_t first_position;  // of the context, where the chunk begins
   // keys[g]: dim 0 of slots [g * kLanes, (g + 1) * kLanes), for groups that hold a wanted slot.
   const E* keys[kGroups];
   const void* prefetch[kGroups];  // what will be wanted next, as many bytes as the group's keys

@@ -19,14 +19,14 @@ constexpr int32_t kThreads = 128;
 // x / (1 + e^-y): exact at both ends, where e^-y is 0 or infinity.
 QUIRE_DEVICE float TimesSigmoid(float x, float y) { return x / (1.0F + Exp(-y)); }
 
-template <ActivationFunction kFunction>
+template <ActivationKind kKind>
 QUIRE_DEVICE float ActivationOf(float x) {
-  if constexpr (kFunction == ActivationFunction::kSilu) {
+  if constexpr (kKind == ActivationKind::kSilu) {
     return TimesSigmoid(x, x);
-  } else if constexpr (kFunction == ActivationFunction::kGelu) {
+  } else if constexpr (kKind == ActivationKind::kGelu) {
     constexpr float kRootOfHalf = 0.70710678118654752F;
     return 0.5F * x * (1.0F + Erf(x * kRootOfHalf));
-  } else if constexpr (kFunction == ActivationFunction::kGeluTanh) {
+  } else if constexpr (kKind == ActivationKind::kGeluTanh) {
     // 0.5 (1 + tanh z) is the sigmoid of 2 z, which keeps its digits where tanh nears -1.
     constexpr float kTwiceRootOfTwoOverPi = 1.59576912160573071F;
     return TimesSigmoid(x, kTwiceRootOfTwoOverPi * (x + 0.044715F * x * x * x));
@@ -36,61 +36,63 @@ QUIRE_DEVICE float ActivationOf(float x) {
 }
 
 // CTAs of one row are neighbours; out may be in.
-template <typename T, ActivationFunction kFunction>
+template <typename T, ActivationKind kKind>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
-    ActivateKernel(ActivateArgs args, int32_t ctas_per_row) {
+    ActivateKernel(ActivationParams params, int32_t ctas_per_row) {
+  const auto width = static_cast<int32_t>(params.width);
   const auto cta = static_cast<int32_t>(blockIdx.x);
   const int64_t row = cta / ctas_per_row;
   const int32_t i = (cta % ctas_per_row * kThreads + static_cast<int32_t>(threadIdx.x)) * kElements;
-  if (i >= args.width) {
+  if (i >= width) {
     return;
   }
-  const T* in = static_cast<const T*>(args.in) + row * (args.gated ? 2 : 1) * args.width;
+  const T* in = static_cast<const T*>(params.in) + row * (params.gated ? 2 : 1) * width;
   float x[kElements];
   LoadVector(in + i, x);
   QUIRE_UNROLL
   for (int e = 0; e < kElements; ++e) {
-    x[e] = ActivationOf<kFunction>(x[e]);
+    x[e] = ActivationOf<kKind>(x[e]);
   }
-  if (args.gated) {
+  if (params.gated) {
     float up[kElements];
-    LoadVector(in + args.width + i, up);
+    LoadVector(in + width + i, up);
     QUIRE_UNROLL
     for (int e = 0; e < kElements; ++e) {
       x[e] *= up[e];
     }
   }
-  StoreVector(static_cast<T*>(args.out) + row * args.width + i, x);
+  StoreVector(static_cast<T*>(params.out) + row * width + i, x);
 }
 
-template <typename T, ActivationFunction kFunction>
-int LaunchActivate(const ActivateArgs& args, Stream stream) {
-  const int32_t ctas_per_row = (args.width / kElements + kThreads - 1) / kThreads;
-  return QUIRE_LAUNCH((ActivateKernel<T, kFunction>),
-                      dim3(static_cast<uint32_t>(args.num_tokens * ctas_per_row)),
+template <typename T, ActivationKind kKind>
+int LaunchActivate(const ActivationParams& params, Stream stream) {
+  const auto width = static_cast<int32_t>(params.width);
+  const int32_t ctas_per_row = (width / kElements + kThreads - 1) / kThreads;
+  return QUIRE_LAUNCH((ActivateKernel<T, kKind>),
+                      dim3(static_cast<uint32_t>(params.num_tokens * ctas_per_row)),
                       dim3(kThreads),
                       0,
                       stream,
-                      args,
+                      params,
                       ctas_per_row);
 }
 
 }  // namespace
 
-int Activate(const ActivateArgs& args, Stream stream) {
-  return DispatchElement(args.dtype, [&]<typename T>() {
-    if (args.num_tokens == 0) {
+int Activate(const ActivationParams& params, DType activations, Stream stream) {
+  return DispatchElement(activations, [&]<typename T>() {
+    if (params.num_tokens == 0) {
       return 0;
     }
-    switch (args.function) {
-      case ActivationFunction::kSilu:
-        return LaunchActivate<T, ActivationFunction::kSilu>(args, stream);
-      case ActivationFunction::kGelu:
-        return LaunchActivate<T, ActivationFunction::kGelu>(args, stream);
-      case ActivationFunction::kGeluTanh:
-        return LaunchActivate<T, ActivationFunction::kGeluTanh>(args, stream);
-      case ActivationFunction::kRelu:
-        return LaunchActivate<T, ActivationFunction::kRelu>(args, stream);
+    switch (params.kind) {
+      case ActivationKind::kSilu:
+        return LaunchActivate<T, ActivationKind::kSilu>(params, stream);
+      case ActivationKind::kGelu:
+        return LaunchActivate<T, ActivationKind::kGelu>(params, stream);
+      case ActivationKind::kGeluTanh:
+        return LaunchActivate<T, ActivationKind::kGeluTanh>(params, stream);
+      case ActivationKind::kRelu:
+        return LaunchActivate<T, ActivationKind::kRelu>(params, stream);
     }
     return kUnsupported;
   });

@@ -126,13 +126,6 @@ struct TileBlocks {
   BlockId high = kNullBlockId;  // position + 8 .. 15
 };
 
-QUIRE_DEVICE TileBlocks FindTileBlocks(const PagedKv& kv, int position, int begin, int end) {
-  TileBlocks blocks;
-  blocks.low = FindBlock(kv, position, begin, end);
-  blocks.high = FindBlock(kv, position + 8, begin, end);
-  return blocks;
-}
-
 // One warp starts the copy of 16 rows of K (plane = kv.keys, slot_stride = kv.key_slot_stride) or
 // of V (likewise) to tile; rows outside [begin, end) become zeros and are not read. The caller
 // commits.
@@ -388,33 +381,19 @@ QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
 
 // How the products q . k of one row become scores in base 2.
 struct ScoreRow {
-  float scale = 1.0F;    // of the product; with a soft cap, of the argument of tanh
+  float scale = 1.0F;    // of the product
   float slope = 0.0F;    // ALiBi, in base 2
   int32_t position = 0;  // of the query
   int32_t begin = 0;     // keys of [begin, position] are attended to
 };
 
-// The part of it that all rows share.
-struct ScoreRule {
-  float cap = 0.0F;    // > 0: scores become cap * tanh(.), in base 2
-  bool alibi = false;  // slopes count
-};
-
-QUIRE_DEVICE ScoreRule MakeScoreRule(const AttentionArgs& args) {
-  ScoreRule rule;
-  rule.cap = args.soft_cap * kLog2E;
-  rule.alibi = args.alibi_slopes != nullptr;
-  return rule;
-}
-
 // factor: of StoreQueryRow.
-QUIRE_DEVICE ScoreRow MakeScoreRow(const AttentionArgs& args,
+QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
                                    int32_t head,
                                    int32_t position,
                                    float factor) {
   ScoreRow row;
-  row.scale = args.scale * args.k_scale * factor;
-  row.scale *= args.soft_cap > 0.0F ? 1.0F / args.soft_cap : kLog2E;
+  row.scale = args.scale * args.k_scale * factor * kLog2E;
   row.slope = args.alibi_slopes != nullptr ? args.alibi_slopes[head] * kLog2E : 0.0F;
   row.position = position;
   row.begin = FirstKey(position, args.sliding_window);
@@ -422,10 +401,10 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const AttentionArgs& args,
 }
 
 // scores: C tiles of 16 rows x (8 * kTiles) keys, the first key at first_position. rows: of the
-// lane's row group and row group + 8. Scale, then soft cap, then ALiBi.
+// lane's row group and row group + 8. Scale, then ALiBi where slopes count.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
-                              const ScoreRule& rule,
+                              bool has_alibi,
                               const ScoreRow (&rows)[2],
                               int32_t first_position) {
   int quad = static_cast<int>(threadIdx.x % 4);
@@ -436,16 +415,7 @@ QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
       scores[n][r] *= rows[r / 2].scale;
     }
   }
-  if (rule.cap > 0.0F) {
-    QUIRE_UNROLL
-    for (int n = 0; n < kTiles; ++n) {
-      QUIRE_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        scores[n][r] = rule.cap * Tanh(scores[n][r]);
-      }
-    }
-  }
-  if (rule.alibi) {
+  if (has_alibi) {
     QUIRE_UNROLL
     for (int n = 0; n < kTiles; ++n) {
       QUIRE_UNROLL

@@ -18,11 +18,11 @@ constexpr int kThreads = 256;
 constexpr int kLoads = 8;  // of 16 bytes, a thread
 constexpr int64_t kChunkVectors = int64_t{kThreads} * kLoads;
 
-// pool: [num_blocks, block_vectors]; pairs: [num_pairs, 2].
+// pool: [num_blocks, block_vectors]; src, dst: [gridDim.x].
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
-    CopyBlocksKernel(uint4* pool, int64_t block_vectors, const BlockId* pairs) {
-  const uint4* source = pool + pairs[2 * blockIdx.x] * block_vectors;
-  uint4* target = pool + pairs[2 * blockIdx.x + 1] * block_vectors;
+    CopyBlocksKernel(uint4* pool, int64_t block_vectors, const BlockId* src, const BlockId* dst) {
+  const uint4* source = pool + src[blockIdx.x] * block_vectors;
+  uint4* target = pool + dst[blockIdx.x] * block_vectors;
   const int64_t first = blockIdx.y * kChunkVectors + threadIdx.x;
   uint4 vectors[kLoads];
   QUIRE_UNROLL
@@ -41,20 +41,22 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
 
 }  // namespace
 
-int CopyBlocks(const CopyBlocksArgs& args, Stream stream) {
-  const int64_t block_vectors = args.block_bytes / static_cast<int64_t>(sizeof(uint4));
-  if (args.num_pairs == 0 || block_vectors == 0) {
+int CopyBlocks(const CopyBlocksParams& params, Stream stream) {
+  const int64_t block_vectors =
+      params.cache.layout.block_bytes() / static_cast<int64_t>(sizeof(uint4));
+  if (params.src.empty() || block_vectors == 0) {
     return 0;
   }
   const int64_t chunks = (block_vectors + kChunkVectors - 1) / kChunkVectors;
   return QUIRE_LAUNCH(CopyBlocksKernel,
-                      dim3(static_cast<uint32_t>(args.num_pairs), static_cast<uint32_t>(chunks)),
+                      dim3(static_cast<uint32_t>(params.src.size()), static_cast<uint32_t>(chunks)),
                       dim3(kThreads),
                       0,
                       stream,
-                      static_cast<uint4*>(args.pool),
+                      static_cast<uint4*>(params.cache.base),
                       block_vectors,
-                      args.pairs);
+                      params.src.data(),
+                      params.dst.data());
 }
 
 }  // namespace quire::gpu

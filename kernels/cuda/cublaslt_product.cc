@@ -1,5 +1,6 @@
 #include "kernels/cuda/cublaslt_product.h"
 
+#include <algorithm>
 #include <array>
 
 namespace quire::gpu {
@@ -18,6 +19,13 @@ cudaDataType_t TypeOf(DType dtype) {
     default:
       return CUDA_R_16BF;
   }
+}
+
+// Of rows of this many bytes that begin in 256-byte aligned memory: tiles of a product and parts of
+// a batch begin at any of them.
+uint32_t RowAlignment(int64_t row_bytes) {
+  constexpr int64_t kMemoryAlignment = 256;
+  return static_cast<uint32_t>(std::min(kMemoryAlignment, row_bytes & -row_bytes));
 }
 
 }  // namespace
@@ -88,6 +96,12 @@ int CublasLtProduct::Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>*
     }
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CublasLt::kWorkspaceBytes);
+  // Else the library takes all of them for 256-byte aligned, as weights are.
+  const uint32_t x_alignment = RowAlignment(args_.in_features * SizeOf(args_.dtype));
+  const uint32_t y_alignment = RowAlignment(args_.out_features * SizeOf(args_.y_dtype));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, y_alignment);
   if (!split_k) {
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   }
@@ -128,13 +142,15 @@ bool CublasLtProduct::Takes(const cublasLtMatmulAlgo_t& algorithm) {
   return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= CublasLt::kWorkspaceBytes;
 }
 
-int CublasLtProduct::Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream) {
+int CublasLtProduct::MultiplyBy(const void* weight,
+                                const cublasLtMatmulAlgo_t& algorithm,
+                                Stream stream) {
   constexpr float kOne = 1.0F;
   constexpr float kZero = 0.0F;
   return ErrorOf(f_.matmul(library_.handle(),
                            desc_,
                            &kOne,
-                           args_.weight,
+                           weight,
                            weight_,
                            args_.x,
                            x_,

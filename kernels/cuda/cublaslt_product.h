@@ -35,13 +35,17 @@ class CublasLtProduct {
   int Describe(const GemmArgs& args);
 
   // The algorithms that the library thinks best, best first; at least one. split_k: also such as
-  // cut the sum over k in parts.
+  // cut the sum over k in parts. They take x and y from any row of 256-byte aligned memory on.
   int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
 
   // Whether the library can run the algorithm on this product.
   bool Takes(const cublasLtMatmulAlgo_t& algorithm);
 
-  int Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream);
+  int Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream) {
+    return MultiplyBy(args_.weight, algorithm, stream);
+  }
+  // By another weight of this shape.
+  int MultiplyBy(const void* weight, const cublasLtMatmulAlgo_t& algorithm, Stream stream);
 
  private:
   void DescribeScales();

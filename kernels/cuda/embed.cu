@@ -40,25 +40,27 @@ QUIRE_DEVICE void StoreElements(void* data,
   }
 }
 
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 4) EmbedKernel(EmbedArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 4) EmbedKernel(EmbeddingParams params) {
+  const auto width = static_cast<int32_t>(params.table.cols);
   const int64_t token = blockIdx.x;
-  const int64_t in_row = int64_t{args.token_ids[token]} * args.width;
-  const bool has_position = args.position_table != nullptr;
+  const int64_t in_row = int64_t{params.token_ids[token]} * width;
+  const bool has_position = params.position_table.data != nullptr;
   const int64_t position_row =
-      has_position ? (int64_t{args.positions[token]} + args.position_offset) * args.width : 0;
+      has_position ? (int64_t{params.positions[token]} + params.position_offset) * width : 0;
   const auto stride = static_cast<int32_t>(blockDim.x) * kElements;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x) * kElements; i < args.width; i += stride) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) * kElements; i < width; i += stride) {
     float sum[kElements];
-    LoadElements(args.table, args.table_dtype, in_row + i, sum);
+    LoadElements(params.table.data, params.table.dtype, in_row + i, sum);
     if (has_position) {
       float position[kElements];
-      LoadElements(args.position_table, args.position_dtype, position_row + i, position);
+      LoadElements(
+          params.position_table.data, params.position_table.dtype, position_row + i, position);
       QUIRE_UNROLL
       for (int e = 0; e < kElements; ++e) {
         sum[e] += position[e];
       }
     }
-    StoreElements(args.out, args.out_dtype, token * args.width + i, sum);
+    StoreElements(params.out, params.out_dtype, token * width + i, sum);
   }
 }
 
@@ -68,22 +70,22 @@ bool IsFloat(DType dtype) {
 
 }  // namespace
 
-int Embed(const EmbedArgs& args, Stream stream) {
-  if (!IsFloat(args.table_dtype) || !IsFloat(args.out_dtype) ||
-      (args.position_table != nullptr && !IsFloat(args.position_dtype))) {
+int Embed(const EmbeddingParams& params, Stream stream) {
+  if (!IsFloat(params.table.dtype) || !IsFloat(params.out_dtype) ||
+      (params.position_table.data != nullptr && !IsFloat(params.position_table.dtype))) {
     return kUnsupported;
   }
-  if (args.num_tokens == 0) {
+  if (params.num_tokens == 0) {
     return 0;
   }
-  const int32_t vectors = args.width / kElements;
+  const auto vectors = static_cast<int32_t>(params.table.cols) / kElements;
   const int32_t threads = vectors < kMaxThreads ? (vectors + 31) / 32 * 32 : kMaxThreads;
   return QUIRE_LAUNCH(EmbedKernel,
-                      dim3(static_cast<uint32_t>(args.num_tokens)),
+                      dim3(static_cast<uint32_t>(params.num_tokens)),
                       dim3(static_cast<uint32_t>(threads)),
                       0,
                       stream,
-                      args);
+                      params);
 }
 
 }  // namespace quire::gpu

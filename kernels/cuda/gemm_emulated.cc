@@ -2,10 +2,11 @@
 // output is one sum over k in ascending order, in eight interleaved parts that a compiler can
 // vectorise.
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device/element.h"
-#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/operation.h"
 #include "kernels/cuda/gemm.h"
 
 namespace quire::gpu {
@@ -89,14 +90,9 @@ int CheckGemm(void* /*gemm*/, const GemmArgs& args) {
   return IsValidProduct(args) ? 0 : kUnsupported;
 }
 
-int RunGemm(void* gemm, const GemmArgs& args, Stream stream) {
-  if (!IsValidProduct(args)) {
-    return kUnsupported;
-  }
-  if (emulator::Record* record = emulator::CurrentRecord(); record != nullptr) {
-    record->push_back([=] { return RunGemm(gemm, args, stream); });
-    return 0;
-  }
+namespace {
+
+int Multiply(const GemmArgs& args) {
   switch (args.dtype) {
     case DType::kBF16:
       return RunOf<Bf16>(args);
@@ -105,6 +101,17 @@ int RunGemm(void* gemm, const GemmArgs& args, Stream stream) {
     default:
       return RunOf<F8E4M3>(args);
   }
+}
+
+}  // namespace
+
+int RunGemm(void* /*gemm*/, const GemmArgs& args, Stream stream) {
+  if (!IsValidProduct(args)) {
+    return kUnsupported;
+  }
+  emulator::Operation operation = {.name = "product", .run = [args] { return Multiply(args); }};
+  operation.references.AddPointersIn(&args, sizeof(args));
+  return emulator::Enqueue(stream, std::move(operation));
 }
 
 }  // namespace quire::gpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,34 @@ cublasLtMatmulAlgo_t FromCache(const GemmAlgorithm& algorithm) {
 }
 
 }  // namespace
+
+RotatedWeight::RotatedWeight(const GemmArgs& args, Stream stream) : weight_(args.weight) {
+  constexpr size_t kMostBytes = size_t{256} << 20;
+  constexpr size_t kMostCopies = 64;
+  constexpr size_t kAlignment = 256;
+  const auto bytes = static_cast<size_t>(args.out_features * args.in_features * SizeOf(args.dtype));
+  stride_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  num_copies_ = std::min(kMostBytes / stride_bytes_, kMostCopies);
+  if (num_copies_ < 2 || Allocate(&copies_, num_copies_ * stride_bytes_) != 0) {
+    num_copies_ = 0;
+    copies_ = nullptr;
+  }
+  for (size_t i = 0; i < num_copies_; ++i) {
+    void* to = static_cast<std::byte*>(copies_) + i * stride_bytes_;
+    if (CopyOnDevice(to, weight_, bytes, stream) != 0) {
+      num_copies_ = i;
+    }
+  }
+}
+
+RotatedWeight::~RotatedWeight() { Free(copies_); }
+
+const void* RotatedWeight::Next() {
+  if (num_copies_ == 0) {
+    return weight_;
+  }
+  return static_cast<std::byte*>(copies_) + next_++ % num_copies_ * stride_bytes_;
+}
 
 GemmTuner::GemmTuner(const GemmOptions& options)
     : path_(options.cache_path == nullptr || options.batch_invariant != 0 ? ""
@@ -85,10 +114,11 @@ int GemmTuner::Choose(const GemmArgs& args,
     *is_final = false;
     return 0;
   }
+  RotatedWeight weight(args, stream);
   std::optional<float> best;
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
     float milliseconds = 0.0F;
-    const int failed = Time(product, candidate, stream, &milliseconds);
+    const int failed = Time(product, weight, candidate, stream, &milliseconds);
     error = best.has_value() ? 0 : failed;
     if (failed == 0 && (!best.has_value() || milliseconds < *best)) {
       best = milliseconds;
@@ -119,18 +149,19 @@ void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) 
 }
 
 int GemmTuner::Time(CublasLtProduct& product,
+                    RotatedWeight& weight,
                     const cublasLtMatmulAlgo_t& algorithm,
                     Stream stream,
                     float* milliseconds) {
   // Once without the clock: the first run loads the kernel.
-  int error = product.Multiply(algorithm, stream);
+  int error = product.MultiplyBy(weight.Next(), algorithm, stream);
   Event begin = nullptr;
   Event end = nullptr;
   error = error != 0 ? error : CreateEvent(&begin);
   error = error != 0 ? error : CreateEvent(&end);
   error = error != 0 ? error : RecordEvent(begin, stream);
   for (int run = 0; run < kTimedRuns && error == 0; ++run) {
-    error = product.Multiply(algorithm, stream);
+    error = product.MultiplyBy(weight.Next(), algorithm, stream);
   }
   error = error != 0 ? error : RecordEvent(end, stream);
   error = error != 0 ? error : Synchronize(stream);

@@ -7,6 +7,7 @@
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
 #define QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -17,6 +18,27 @@
 #include "kernels/cuda/gemm_cache.h"
 
 namespace quire::gpu {
+
+// Copies of a weight to use in turns, so that none is in the L2 cache when its turn comes: in a
+// step of a model all other weights pass between two uses of one. Weights under 4 MB, whose time is
+// that of the launch, may be.
+class RotatedWeight {
+ public:
+  // 256 MB of memory at most, until it ends. Where there is none, the weight alone.
+  RotatedWeight(const GemmArgs& args, Stream stream);
+  ~RotatedWeight();
+  RotatedWeight(const RotatedWeight&) = delete;
+  RotatedWeight& operator=(const RotatedWeight&) = delete;
+
+  const void* Next();
+
+ private:
+  const void* const weight_;
+  size_t stride_bytes_ = 0;
+  size_t num_copies_ = 0;
+  size_t next_ = 0;
+  void* copies_ = nullptr;
+};
 
 class GemmTuner {
  public:
@@ -36,6 +58,7 @@ class GemmTuner {
  private:
   GemmKey KeyOf(const GemmArgs& args) const;
   int Time(CublasLtProduct& product,
+           RotatedWeight& weight,
            const cublasLtMatmulAlgo_t& algorithm,
            Stream stream,
            float* milliseconds);

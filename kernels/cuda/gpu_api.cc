@@ -10,6 +10,7 @@ constexpr GpuApi kApi = {
 #else
     .name = "cuda",
 #endif
+    .set_device = &SetDevice,
     .query_device = &QueryDevice,
     .allocate = &Allocate,
     .free = &Free,

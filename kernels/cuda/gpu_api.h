@@ -18,12 +18,13 @@
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 4;
+inline constexpr uint32_t kGpuApiVersion = 5;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
   const char* name = "";  // "cuda" or "emu"
 
+  decltype(&SetDevice) set_device = nullptr;
   decltype(&QueryDevice) query_device = nullptr;
   decltype(&Allocate) allocate = nullptr;
   decltype(&Free) free = nullptr;

@@ -28,45 +28,45 @@ constexpr int kElements = 8;  // of a chunk
 
 // A chunk of the row as it is to be normalised: with delta added, and written back, the first time.
 template <typename T>
-QUIRE_DEVICE void LoadSum(const NormArgs& args, int64_t index, float (&sum)[kElements]) {
-  LoadVector(args.residual + index, sum);
-  if (args.delta == nullptr) {
+QUIRE_DEVICE void LoadSum(const NormParams& params, int64_t index, float (&sum)[kElements]) {
+  LoadVector(params.residual + index, sum);
+  if (params.delta == nullptr) {
     return;
   }
   float delta[kElements];
-  LoadVector(static_cast<const T*>(args.delta) + index, delta);
+  LoadVector(static_cast<const T*>(params.delta) + index, delta);
   QUIRE_UNROLL
   for (int e = 0; e < kElements; ++e) {
     sum[e] += delta[e];
   }
-  StoreVector(args.residual + index, sum);
+  StoreVector(params.residual + index, sum);
 }
 
 template <typename T>
-QUIRE_DEVICE void StoreNormalised(const NormArgs& args,
+QUIRE_DEVICE void StoreNormalised(const NormParams& params,
                                   int64_t row,
                                   int32_t i,
                                   float mean,
                                   float inverse,
                                   const float (&x)[kElements]) {
   float weight[kElements];
-  LoadVector(args.weight + i, weight);
+  LoadVector(params.weight + i, weight);
   float out[kElements];
   QUIRE_UNROLL
   for (int e = 0; e < kElements; ++e) {
     out[e] = (x[e] - mean) * inverse * weight[e];
   }
-  if (args.bias != nullptr) {
+  if (params.bias != nullptr) {
     float bias[kElements];
-    LoadVector(args.bias + i, bias);
+    LoadVector(params.bias + i, bias);
     QUIRE_UNROLL
     for (int e = 0; e < kElements; ++e) {
       out[e] += bias[e];
     }
   }
-  StoreVector(static_cast<T*>(args.out) + row + i, out);
-  if (args.out_f32 != nullptr) {
-    StoreVector(args.out_f32 + row + i, out);
+  StoreVector(static_cast<T*>(params.out) + row + i, out);
+  if (params.out_f32 != nullptr) {
+    StoreVector(params.out_f32 + row + i, out);
   }
 }
 
@@ -88,15 +88,16 @@ QUIRE_DEVICE float SumOfSquares(const float (&x)[kElements], float mean) {
   return sum;
 }
 
-QUIRE_DEVICE float InverseRoot(const NormArgs& args, float sum_of_squares) {
-  return Rsqrt(sum_of_squares / static_cast<float>(args.width) + args.eps);
+QUIRE_DEVICE float InverseRoot(const NormParams& params, float sum_of_squares) {
+  return Rsqrt(sum_of_squares / static_cast<float>(params.width) + params.eps);
 }
 
 template <typename T, int kChunks>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams params) {
+  const auto width = static_cast<int32_t>(params.width);
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
-  const int64_t row = int64_t{blockIdx.x} * args.width;
+  const int64_t row = int64_t{blockIdx.x} * width;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kElements;
   const int32_t stride = static_cast<int32_t>(blockDim.x) * kElements;
 
@@ -104,72 +105,73 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormArgs arg
   float sum = 0.0F;
   QUIRE_UNROLL
   for (int c = 0; c < kChunks; ++c) {
-    if (first + c * stride < args.width) {
-      LoadSum<T>(args, row + first + c * stride, x[c]);
+    if (first + c * stride < width) {
+      LoadSum<T>(params, row + first + c * stride, x[c]);
       sum += Sum(x[c]);
     }
   }
   float mean = 0.0F;
-  if (args.function == NormFunction::kLayerNorm) {
-    mean = CtaSum(sum, scratch) / static_cast<float>(args.width);
+  if (params.kind == NormKind::kLayerNorm) {
+    mean = CtaSum(sum, scratch) / static_cast<float>(width);
   }
 
   float squares = 0.0F;
   QUIRE_UNROLL
   for (int c = 0; c < kChunks; ++c) {
-    if (first + c * stride < args.width) {
+    if (first + c * stride < width) {
       squares += SumOfSquares(x[c], mean);
     }
   }
-  const float inverse = InverseRoot(args, CtaSum(squares, scratch));
+  const float inverse = InverseRoot(params, CtaSum(squares, scratch));
 
   QUIRE_UNROLL
   for (int c = 0; c < kChunks; ++c) {
-    if (first + c * stride < args.width) {
-      StoreNormalised<T>(args, row, first + c * stride, mean, inverse, x[c]);
+    if (first + c * stride < width) {
+      StoreNormalised<T>(params, row, first + c * stride, mean, inverse, x[c]);
     }
   }
 }
 
 // Each thread reads again only what it wrote itself, so that no barrier is needed in between.
 template <typename T>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormParams params) {
+  const auto width = static_cast<int32_t>(params.width);
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
-  const int64_t row = int64_t{blockIdx.x} * args.width;
+  const int64_t row = int64_t{blockIdx.x} * width;
   const int32_t first = static_cast<int32_t>(threadIdx.x) * kElements;
   const int32_t stride = static_cast<int32_t>(blockDim.x) * kElements;
 
   float x[kElements];
   float sum = 0.0F;
-  for (int32_t i = first; i < args.width; i += stride) {
-    LoadSum<T>(args, row + i, x);
+  for (int32_t i = first; i < width; i += stride) {
+    LoadSum<T>(params, row + i, x);
     sum += Sum(x);
   }
   float mean = 0.0F;
-  if (args.function == NormFunction::kLayerNorm) {
-    mean = CtaSum(sum, scratch) / static_cast<float>(args.width);
+  if (params.kind == NormKind::kLayerNorm) {
+    mean = CtaSum(sum, scratch) / static_cast<float>(width);
   }
 
   float squares = 0.0F;
-  for (int32_t i = first; i < args.width; i += stride) {
-    LoadVector(args.residual + row + i, x);
+  for (int32_t i = first; i < width; i += stride) {
+    LoadVector(params.residual + row + i, x);
     squares += SumOfSquares(x, mean);
   }
-  const float inverse = InverseRoot(args, CtaSum(squares, scratch));
+  const float inverse = InverseRoot(params, CtaSum(squares, scratch));
 
-  for (int32_t i = first; i < args.width; i += stride) {
-    LoadVector(args.residual + row + i, x);
-    StoreNormalised<T>(args, row, i, mean, inverse, x);
+  for (int32_t i = first; i < width; i += stride) {
+    LoadVector(params.residual + row + i, x);
+    StoreNormalised<T>(params, row, i, mean, inverse, x);
   }
 }
 
 template <typename T>
-int LaunchNorm(const NormArgs& args, Stream stream) {
-  const int32_t num_chunks = args.width / kElements;
+int LaunchNorm(const NormParams& params, Stream stream) {
+  const auto num_chunks = static_cast<int32_t>(params.width) / kElements;
   const int32_t least = NumChunksPerThread(num_chunks);
-  const auto launch = [&](void (*kernel)(NormArgs), int32_t chunks_per_thread) {
-    return LaunchRows(kernel, args.num_tokens, num_chunks, chunks_per_thread, stream, args);
+  const auto launch = [&](void (*kernel)(NormParams), int32_t chunks_per_thread) {
+    return LaunchRows(kernel, params.num_tokens, num_chunks, chunks_per_thread, stream, params);
   };
   if (least <= 1) {
     return launch(NormKernel<T, 1>, 1);
@@ -185,9 +187,9 @@ int LaunchNorm(const NormArgs& args, Stream stream) {
 
 }  // namespace
 
-int Norm(const NormArgs& args, Stream stream) {
-  return DispatchElement(args.dtype, [&]<typename T>() {
-    return args.num_tokens == 0 ? 0 : LaunchNorm<T>(args, stream);
+int Norm(const NormParams& params, DType activations, Stream stream) {
+  return DispatchElement(activations, [&]<typename T>() {
+    return params.num_tokens == 0 ? 0 : LaunchNorm<T>(params, stream);
   });
 }
 

@@ -20,11 +20,13 @@ namespace {
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / kWarpSize;
 
-QUIRE_DEVICE int32_t CountSplits(const PlanDecodeArgs& args, int32_t i) {
-  int32_t sequence = args.seq_index != nullptr ? args.seq_index[i] : i;
-  int32_t seq_len = args.seq_lens[sequence];  // of padding 0, and so is the result
-  int32_t first_split = FirstKey(seq_len - 1, args.sliding_window) / args.split_tokens;
-  return (seq_len + args.split_tokens - 1) / args.split_tokens - first_split;
+QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
+                                 const DecodePlan& plan,
+                                 int32_t i) {
+  int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
+  int32_t seq_len = params.seq_lens[sequence];  // of padding 0, and so is the result
+  int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
+  return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
 }
 
 // The sum over this lane and those before it.
@@ -39,14 +41,15 @@ QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
 }
 
 // One CTA of kPlanThreads threads, kPlanWarps integers of shared memory.
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1) PlanSplits(PlanDecodeArgs args) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
+    PlanSplits(PagedAttentionParams params, DecodePlan plan, int32_t* split_start) {
   QUIRE_SHARED_MEMORY(shared);
   auto* warp_sums = reinterpret_cast<int32_t*>(shared);
   int warp = static_cast<int>(threadIdx.x / kWarpSize);
   int32_t splits_before = 0;
-  for (int32_t first = 0; first < args.num_decodes; first += kPlanThreads) {
+  for (int32_t first = 0; first < plan.num_decodes; first += kPlanThreads) {
     int32_t i = first + static_cast<int32_t>(threadIdx.x);
-    int32_t splits = i < args.num_decodes ? CountSplits(args, i) : 0;
+    int32_t splits = i < plan.num_decodes ? CountSplits(params, plan, i) : 0;
     int32_t prefix_sum = WarpPrefixSum(splits);
     if (threadIdx.x % kWarpSize == kWarpSize - 1) {
       warp_sums[warp] = prefix_sum;
@@ -59,14 +62,14 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1) PlanSplits(PlanDecodeArgs
       warps_before += w < warp ? warp_sums[w] : 0;
       all_warps += warp_sums[w];
     }
-    if (i < args.num_decodes) {
-      args.split_start[i] = splits_before + warps_before + prefix_sum - splits;
+    if (i < plan.num_decodes) {
+      split_start[i] = splits_before + warps_before + prefix_sum - splits;
     }
     splits_before += all_warps;
     __syncthreads();
   }
   if (threadIdx.x == 0) {
-    args.split_start[args.num_decodes] = splits_before;
+    split_start[plan.num_decodes] = splits_before;
   }
 }
 
@@ -77,9 +80,10 @@ constexpr int kMergeThreads = kMergeWarps * kWarpSize;
 // The order depends on the number of splits alone. Grid (num_heads, num_decodes), kMergeThreads
 // threads; shared memory: kMergeWarps x (head_dim + 2) floats.
 template <typename T>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeArgs decode) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeParams params) {
   QUIRE_SHARED_MEMORY(shared);
-  const AttentionArgs& args = decode.attention;
+  const PagedAttentionParams& args = params.attention;
+  const DecodePlan& decode = params.plan;
   int32_t head_dim = args.cache.layout.head_dim;
   int32_t first_split = decode.split_start[blockIdx.y];
   int32_t num_splits = decode.split_start[blockIdx.y + 1] - first_split;
@@ -125,12 +129,13 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeArgs d
   }
 }
 
-int RunMerge(const DecodeArgs& decode, Stream stream) {
-  const AttentionArgs& args = decode.attention;
-  return DispatchElement(args.dtype, [&]<typename T>() {
+int RunMerge(const DecodeParams& params, Stream stream) {
+  const PagedAttentionParams& args = params.attention;
+  return DispatchElement(params.activations, [&]<typename T>() {
     auto shared_bytes = static_cast<size_t>(kMergeWarps * (args.cache.layout.head_dim + 2)) * 4;
-    dim3 grid(static_cast<uint32_t>(args.num_heads), static_cast<uint32_t>(decode.num_decodes));
-    return QUIRE_LAUNCH(MergeSplits<T>, grid, dim3(kMergeThreads), shared_bytes, stream, decode);
+    dim3 grid(static_cast<uint32_t>(args.num_heads),
+              static_cast<uint32_t>(params.plan.num_decodes));
+    return QUIRE_LAUNCH(MergeSplits<T>, grid, dim3(kMergeThreads), shared_bytes, stream, params);
   });
 }
 
@@ -141,39 +146,49 @@ bool IsSupported(const KvCacheLayout& layout) {
 
 }  // namespace
 
-int PlanDecode(const PlanDecodeArgs& args, Stream stream) {
-  return QUIRE_LAUNCH(
-      PlanSplits, dim3(1), dim3(kPlanThreads), kPlanWarps * sizeof(int32_t), stream, args);
+int PlanDecode(const PagedAttentionParams& params,
+               const DecodePlan& plan,
+               int32_t* split_start,
+               Stream stream) {
+  return QUIRE_LAUNCH(PlanSplits,
+                      dim3(1),
+                      dim3(kPlanThreads),
+                      kPlanWarps * sizeof(int32_t),
+                      stream,
+                      params,
+                      plan,
+                      split_start);
 }
 
-int Decode(const DecodeArgs& args, Stream stream) {
-  const AttentionArgs& attention = args.attention;
-  const KvCacheLayout& layout = attention.cache.layout;
+int Decode(const PagedAttentionParams& params,
+           const DecodePlan& plan,
+           DType activations,
+           Stream stream) {
+  const KvCacheLayout& layout = params.cache.layout;
   if (!IsSupported(layout)) {
     return kUnsupported;
   }
-  if (args.num_decodes == 0) {
+  if (plan.num_decodes == 0) {
     return 0;
   }
-  DecodeParams params;
-  params.decode = args;
-  params.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
-  params.num_queries_per_kv_head = attention.num_heads / layout.num_kv_heads;
-  params.num_row_groups = (params.num_queries_per_kv_head + kTileRows - 1) / kTileRows;
+  DecodeParams decode = {.attention = params, .plan = plan, .activations = activations};
+  decode.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
+  decode.num_queries_per_kv_head = params.num_heads / layout.num_kv_heads;
+  decode.num_row_groups = (decode.num_queries_per_kv_head + kTileRows - 1) / kTileRows;
   int error = DispatchHeadDim(layout.head_dim,
-                              [&]<int kHeadDim>() { return RunDecode<kHeadDim>(params, stream); });
+                              [&]<int kHeadDim>() { return RunDecode<kHeadDim>(decode, stream); });
 
   // No sequence can have two splits when one split holds all that a block table can name.
-  int64_t max_seq_len = int64_t{attention.max_blocks_per_seq} * layout.block_size_tokens;
-  if (error != 0 || max_seq_len <= args.split_tokens) {
+  int64_t max_seq_len = int64_t{params.max_blocks_per_seq} * layout.block_size_tokens;
+  if (error != 0 || max_seq_len <= plan.split_tokens) {
     return error;
   }
-  return RunMerge(args, stream);
+  return RunMerge(decode, stream);
 }
 
-int DecodeGridSize(DType dtype, DType cache_dtype, int32_t head_dim, int32_t* num_ctas) {
+int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas) {
   return DispatchHeadDim(head_dim, [&]<int kHeadDim>() {
-    return CountDecodeCtas<kHeadDim>(dtype, cache_dtype, num_ctas);
+    return CountDecodeCtas<kHeadDim>(activations, cache_dtype, num_ctas);
   });
 }
 

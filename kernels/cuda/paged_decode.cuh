@@ -23,6 +23,8 @@
 //   KB in flight an SM         168  150  144  126  144  128
 //   tiles, e4m3 cache          8    8    8    8    7    6
 //   KB in flight an SM         84   105  126  147  144  160
+// Where a CTA has 99 KB at most (compute capability 8.6, 8.9, 12.x), head_dim 256 has a version
+// with 2 and 5 tiles.
 //
 // Bound. Memory: 2 head_dim sizeof(cache) bytes a position and KV head are read once. 16 rows cost
 // 64 head_dim FLOP for them, 16 FLOP a byte of bf16 and 32 of e4m3: 9 % and 18 % of the tensor
@@ -37,6 +39,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/device/capability.h"
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/occupancy.h"
 #include "kernels/cuda/device/portability.h"
@@ -50,8 +53,8 @@ inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
 inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions of one tile of all warps
 
-// How the CTA's shared memory is divided, and how much of it there is.
-template <typename Cache, int kHeadDim>
+// How the CTA's shared memory is divided, where it may have kMaxSharedBytes.
+template <typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct DecodeShape {
   using Tile = KvTile<Cache, kHeadDim>;
   static constexpr bool kQueryInRegisters = kHeadDim <= 128;
@@ -69,8 +72,9 @@ struct DecodeShape {
 
   // An SM has 228 KB of shared memory, of which each CTA takes 1 KB more than it asks for. More
   // than 8 tiles cover no more latency.
-  static constexpr int kTilesThatFit =
-      ((228 / kCtasPerSm - 1) * 1024 - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
+  static constexpr int kShareOfSm = (228 / kCtasPerSm - 1) * 1024;
+  static constexpr int kBytesToUse = kShareOfSm < kMaxSharedBytes ? kShareOfSm : kMaxSharedBytes;
+  static constexpr int kTilesThatFit = (kBytesToUse - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
   static constexpr int kRingTiles = kTilesThatFit < 8 ? kTilesThatFit : 8;
   static constexpr int kWarpRingBytes = kRingTiles * Tile::kBytes;
 
@@ -79,7 +83,8 @@ struct DecodeShape {
   static constexpr int kStateOffset = kQueryOffset + QueryTile<kHeadDim>::kBytes;
   static constexpr int kFactorOffset = kStateOffset + kStateBytes;
   static constexpr int kSharedBytes = kFactorOffset + kFactorBytes;
-  static_assert(kRingTiles >= 3);
+  static_assert(kRingTiles >= 2);
+  static_assert(kSharedBytes <= kMaxSharedBytes);
   static_assert(kMergeBytes <= kQueryOffset);
 };
 
@@ -119,8 +124,8 @@ QUIRE_DEVICE int32_t FindSplitOwner(const int32_t* split_start,
 }
 
 QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
-  const DecodeArgs& decode = params.decode;
-  const AttentionArgs& args = decode.attention;
+  const DecodePlan& decode = params.plan;
+  const PagedAttentionParams& args = params.attention;
   int32_t items_per_split = args.cache.layout.num_kv_heads * params.num_row_groups;
   int32_t in_split = index % items_per_split;
   int32_t row_group = in_split % params.num_row_groups;
@@ -154,11 +159,9 @@ QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
 
 // The K and V tiles of one warp, copied ahead of their use: tile i is the positions
 // first + 64 i .. first + 64 i + 15.
-template <typename Cache, int kHeadDim>
+template <typename Cache, int kHeadDim, int kTiles>
 class KvRing {
  public:
-  static constexpr int kTiles = DecodeShape<Cache, kHeadDim>::kRingTiles;
-
   QUIRE_DEVICE KvRing(const PagedKv& kv, uint8_t* memory, int begin, int end, int first)
       : kv_(kv), memory_(memory), begin_(begin), end_(end), position_(first) {
     FindLaneBlock();
@@ -260,11 +263,11 @@ struct WarpResult {
 };
 
 // Attends to the warp's part of [begin, end).
-template <typename T, typename Cache, int kHeadDim, typename Query>
+template <typename T, typename Cache, int kHeadDim, int kTiles, typename Query>
 QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
-                              KvRing<Cache, kHeadDim>& ring,
+                              KvRing<Cache, kHeadDim, kTiles>& ring,
                               const Query& query,
-                              const ScoreRule& rule,
+                              bool has_alibi,
                               const ScoreRow (&rows)[2],
                               int first,
                               int begin,
@@ -272,7 +275,7 @@ QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
   for (int position = first; position < end; position += kRoundKeys) {
     float scores[kTileKeys / 8][4] = {};
     AddScores<T, Cache, kHeadDim, kTileKeys>(scores, query, ring.NextKeys());
-    ScaleScores(scores, rule, rows, position);
+    ScaleScores(scores, has_alibi, rows, position);
     if (position < begin || position + kTileKeys > end) {
       MaskScores(scores, rows, position);
     }
@@ -321,13 +324,14 @@ QUIRE_DEVICE void StoreWarpResult(float* merge,
 
 // Adds up the four warps' results, and writes the item's rows to the output or to the partials.
 template <typename T, typename Cache, int kHeadDim>
-QUIRE_DEVICE void StoreItem(const DecodeArgs& decode,
+QUIRE_DEVICE void StoreItem(const DecodeParams& params,
                             const DecodeItem& item,
                             const float* merge,
                             const float* states) {
   constexpr int kVectors = kHeadDim / 4;
   constexpr int kStride = DecodeShape<Cache, kHeadDim>::kMergeStride;
-  const AttentionArgs& args = decode.attention;
+  const PagedAttentionParams& args = params.attention;
+  const DecodePlan& decode = params.plan;
   for (int i = static_cast<int>(threadIdx.x); i < item.num_rows * kVectors; i += kDecodeThreads) {
     int row = i / kVectors;
     int dim = i % kVectors * 4;
@@ -359,7 +363,7 @@ QUIRE_DEVICE void StoreItem(const DecodeArgs& decode,
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreQueries(uint8_t* tile,
                                float* factors,
-                               const AttentionArgs& args,
+                               const PagedAttentionParams& args,
                                const DecodeItem& item) {
   const T* q = static_cast<const T*>(args.q) + item.token * args.q_row_stride +
                int64_t{item.first_head} * kHeadDim;
@@ -373,11 +377,12 @@ QUIRE_DEVICE void StoreQueries(uint8_t* tile,
   }
 }
 
-// Any number of CTAs of kDecodeThreads threads, DecodeShape::kSharedBytes of shared memory.
-template <typename T, typename Cache, int kHeadDim>
+// Any number of CTAs of kDecodeThreads threads, DecodeShape::kSharedBytes of shared memory. The
+// bits are the same for any kMaxSharedBytes.
+template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadDim>::kCtasPerSm))
     DecodeItems(DecodeParams params) {
-  using Shape = DecodeShape<Cache, kHeadDim>;
+  using Shape = DecodeShape<Cache, kHeadDim, kMaxSharedBytes>;
   QUIRE_SHARED_MEMORY(shared);
   uint8_t* query_tile = shared + Shape::kQueryOffset;
   auto* factors = reinterpret_cast<float*>(shared + Shape::kFactorOffset);
@@ -386,8 +391,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
   int warp = static_cast<int>(threadIdx.x / kWarpSize);
   int group = static_cast<int>(threadIdx.x % kWarpSize / 4);
 
-  const DecodeArgs& decode = params.decode;
-  const AttentionArgs& args = decode.attention;
+  const DecodePlan& decode = params.plan;
+  const PagedAttentionParams& args = params.attention;
   int32_t num_items = decode.split_start[decode.num_decodes] * args.cache.layout.num_kv_heads *
                       params.num_row_groups;
   for (int32_t index = static_cast<int32_t>(blockIdx.x); index < num_items;
@@ -404,7 +409,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
     if (first + kTileKeys <= item.begin) {
       first += kRoundKeys;
     }
-    KvRing<Cache, kHeadDim> ring(
+    KvRing<Cache, kHeadDim, Shape::kRingTiles> ring(
         kv, shared + warp * Shape::kWarpRingBytes, item.begin, item.end, first);
     StoreQueries<T, Cache, kHeadDim>(query_tile, factors, args, item);
     __syncthreads();
@@ -421,36 +426,51 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
       rows[half] = MakeScoreRow(args, head, item.position, factor);
     }
     WarpResult<kHeadDim> result;
-    AttendTiles<T>(result, ring, query, MakeScoreRule(args), rows, first, item.begin, item.end);
+    AttendTiles<T>(
+        result, ring, query, args.alibi_slopes != nullptr, rows, first, item.begin, item.end);
 
     // ---- Merge the warps' O and write the item ------------------------------------------------
     __syncthreads();
     StoreWarpResult<Cache>(merge, states, result, item.num_rows);
     __syncthreads();
-    StoreItem<T, Cache, kHeadDim>(decode, item, merge, states);
+    StoreItem<T, Cache, kHeadDim>(params, item, merge, states);
     __syncthreads();
   }
 }
 
-template <int kHeadDim>
-int CountDecodeCtas(DType dtype, DType cache_dtype, int32_t* num_ctas) {
+// Calls body with the types and the kMaxSharedBytes for the device.
+template <int kHeadDim, typename Body>
+int DispatchDecode(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {
-    return CountResidentCtas(DecodeItems<T, Cache, kHeadDim>,
-                             kDecodeThreads,
-                             DecodeShape<Cache, kHeadDim>::kSharedBytes,
-                             num_ctas);
+    return DispatchSharedBytes<DecodeShape<Cache, kHeadDim>::kSharedBytes>(
+        [&]<int kMaxSharedBytes>() {
+          return body.template operator()<T, Cache, kMaxSharedBytes>();
+        });
   });
 }
 
 template <int kHeadDim>
+int CountDecodeCtas(DType activations, DType cache_dtype, int32_t* num_ctas) {
+  return DispatchDecode<kHeadDim>(
+      activations, cache_dtype, [&]<typename T, typename Cache, int kMaxSharedBytes>() {
+        return CountResidentCtas(DecodeItems<T, Cache, kHeadDim, kMaxSharedBytes>,
+                                 kDecodeThreads,
+                                 DecodeShape<Cache, kHeadDim, kMaxSharedBytes>::kSharedBytes,
+                                 num_ctas);
+      });
+}
+
+template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream) {
-  const AttentionArgs& args = params.decode.attention;
-  return DispatchCacheElement(
-      args.dtype, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
-        return QUIRE_LAUNCH((DecodeItems<T, Cache, kHeadDim>),
-                            dim3(static_cast<uint32_t>(params.decode.num_ctas)),
+  const PagedAttentionParams& args = params.attention;
+  return DispatchDecode<kHeadDim>(
+      params.activations,
+      args.cache.layout.dtype,
+      [&]<typename T, typename Cache, int kMaxSharedBytes>() {
+        return QUIRE_LAUNCH((DecodeItems<T, Cache, kHeadDim, kMaxSharedBytes>),
+                            dim3(static_cast<uint32_t>(params.plan.num_ctas)),
                             dim3(kDecodeThreads),
-                            (DecodeShape<Cache, kHeadDim>::kSharedBytes),
+                            (DecodeShape<Cache, kHeadDim, kMaxSharedBytes>::kSharedBytes),
                             stream,
                             params);
       });

@@ -8,20 +8,23 @@
 
 namespace quire::gpu {
 
-// DecodeArgs with what the host works out once.
+// The arguments of Decode with what the host works out once.
 struct DecodeParams {
-  DecodeArgs decode;
+  PagedAttentionParams attention;
+  DecodePlan plan;
+  DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // the group
   // A group of more than 16 query heads is computed 16 at a time, by as many items.
   int32_t num_row_groups = 0;
 };
 
-// Both: cache_dtype is dtype or kF8E4M3, else kUnsupported. One .cu file defines each head_dim.
+// Both: the cache is of the activations' type or kF8E4M3, else kUnsupported. One .cu file defines
+// each head_dim.
 template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream);
 template <int kHeadDim>
-int CountDecodeCtas(DType dtype, DType cache_dtype, int32_t* num_ctas);
+int CountDecodeCtas(DType activations, DType cache_dtype, int32_t* num_ctas);
 
 }  // namespace quire::gpu
 

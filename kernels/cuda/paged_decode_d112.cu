@@ -4,6 +4,6 @@
 namespace quire::gpu {
 
 template int RunDecode<112>(const DecodeParams& params, Stream stream);
-template int CountDecodeCtas<112>(DType dtype, DType cache_dtype, int32_t* num_ctas);
+template int CountDecodeCtas<112>(DType activations, DType cache_dtype, int32_t* num_ctas);
 
 }  // namespace quire::gpu

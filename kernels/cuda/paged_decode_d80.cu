@@ -4,6 +4,6 @@
 namespace quire::gpu {
 
 template int RunDecode<80>(const DecodeParams& params, Stream stream);
-template int CountDecodeCtas<80>(DType dtype, DType cache_dtype, int32_t* num_ctas);
+template int CountDecodeCtas<80>(DType activations, DType cache_dtype, int32_t* num_ctas);
 
 }  // namespace quire::gpu

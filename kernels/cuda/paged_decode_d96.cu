@@ -4,6 +4,6 @@
 namespace quire::gpu {
 
 template int RunDecode<96>(const DecodeParams& params, Stream stream);
-template int CountDecodeCtas<96>(DType dtype, DType cache_dtype, int32_t* num_ctas);
+template int CountDecodeCtas<96>(DType activations, DType cache_dtype, int32_t* num_ctas);
 
 }  // namespace quire::gpu

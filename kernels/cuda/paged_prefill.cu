@@ -34,48 +34,48 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
 }
 
 // 0 where there is a kernel on warpgroup products for these.
-int CheckWgmma(DType dtype, DType cache_dtype, int32_t head_dim) {
+int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
   // Code for compute capability 9.0a runs on no other device.
   constexpr int32_t kCapability = 90;
   int32_t capability = 0;
   if (int error = QueryComputeCapability(&capability); error != 0) {
     return error;
   }
-  if (capability != kCapability || cache_dtype != dtype) {
+  if (capability != kCapability || cache_dtype != activations) {
     return kUnsupported;
   }
-  return DispatchElement(dtype, [&]<typename T>() {
+  return DispatchElement(activations, [&]<typename T>() {
     return DispatchWgmmaHeadDim(head_dim, []<int kHeadDim>() { return 0; });
   });
 }
 
 }  // namespace
 
-int Prefill(const PrefillArgs& args, Stream stream) {
-  const AttentionArgs& attention = args.attention;
-  const KvCacheLayout& layout = attention.cache.layout;
+int Prefill(const PagedAttentionParams& params,
+            const PrefillPlan& plan,
+            DType activations,
+            Stream stream) {
+  const KvCacheLayout& layout = params.cache.layout;
   if (!IsSupported(layout)) {
     return kUnsupported;
   }
-  PrefillParams params;
-  params.prefill = args;
-  params.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
-  params.num_queries_per_kv_head = attention.num_heads / layout.num_kv_heads;
-  params.has_plain_scores = attention.soft_cap <= 0.0F && attention.alibi_slopes == nullptr &&
-                            attention.scale * attention.k_scale > 0.0F;
-  if (args.kernel != PrefillKernel::kMma) {
-    const int error = CheckWgmma(attention.dtype, layout.dtype, layout.head_dim);
+  PrefillParams prefill = {.attention = params, .plan = plan, .activations = activations};
+  prefill.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
+  prefill.num_queries_per_kv_head = params.num_heads / layout.num_kv_heads;
+  prefill.has_plain_scores = params.alibi_slopes == nullptr && params.scale * params.k_scale > 0.0F;
+  if (plan.kernel != PrefillKernel::kMma) {
+    const int error = CheckWgmma(activations, layout.dtype, layout.head_dim);
     if (error == 0) {
       return DispatchWgmmaHeadDim(layout.head_dim, [&]<int kHeadDim>() {
-        return RunWgmmaPrefill<kHeadDim>(params, stream);
+        return RunWgmmaPrefill<kHeadDim>(prefill, stream);
       });
     }
-    if (error != kUnsupported || args.kernel == PrefillKernel::kWgmma) {
+    if (error != kUnsupported || plan.kernel != PrefillKernel::kFastest) {
       return error;
     }
   }
   return DispatchHeadDim(layout.head_dim,
-                         [&]<int kHeadDim>() { return RunPrefill<kHeadDim>(params, stream); });
+                         [&]<int kHeadDim>() { return RunPrefill<kHeadDim>(prefill, stream); });
 }
 
 }  // namespace quire::gpu

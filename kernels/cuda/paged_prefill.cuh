@@ -28,6 +28,8 @@
 //   registers a thread         254  243  255  255  254  252   (no spills)
 //   KB of shared memory        28   34   40   46   52   100
 //   CTAs an SM                 4    4    4    4    4    2     (registers set the limit)
+// Where a CTA has 99 KB at most (compute capability 8.6, 8.9, 12.x), CTAs of head_dim 256 over a
+// 16-bit cache have half the rows.
 //
 // Source: FlashAttention-2, Dao 2023, sections 3.1 to 3.3; PagedAttention, Kwon et al. 2023.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_
@@ -39,6 +41,7 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/capability.h"
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/math.h"
@@ -64,15 +67,15 @@ struct PrefillCta {
   PagedKv kv;
 };
 
-template <typename T, typename Cache, int kHeadDim>
+// kMaxSharedBytes: that a CTA may have. Where kMmaRows rows need more, a CTA has half of them; a
+// row has the same bits.
+template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct PrefillShape {
   using M = MmaElement<T, Cache>;
   static constexpr int kRowsPerWarp = kHeadDim <= 128 ? 32 : 16;
   static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments a warp
   static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of a row tile
   static constexpr int kOutTiles = kHeadDim / 8;              // likewise
-  static constexpr int kThreads = kMmaRows / kRowsPerWarp * kWarpSize;
-  static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
   static constexpr bool kQueryInRegisters = kHeadDim <= 64;
   // bf16 queries on an e4m3 cache are f16 times a factor of their row.
   static constexpr bool kHasRowFactors = !std::is_same_v<M, T>;
@@ -81,14 +84,24 @@ struct PrefillShape {
   // PrefillCta.
   static constexpr int kQueryStride = QueryTile<kHeadDim>::kRowStride;
   static constexpr int kTileStride = KvTile<Cache, kHeadDim>::kRowStride;
-  static constexpr int kQueryBytes = kMmaRows * kQueryStride;
+  static constexpr int kRowChunks = KvTile<Cache, kHeadDim>::kRowChunks;
   static constexpr int kTileBytes = kPrefillTileKeys * kTileStride;
   static constexpr int kPlaceBytes = 2 * kPrefillTileKeys * static_cast<int>(sizeof(int64_t));
-  static constexpr int kFactorBytes =
-      kHasRowFactors ? kMmaRows * static_cast<int>(sizeof(float)) : 0;
   static constexpr int kCtaBytes = static_cast<int>(sizeof(PrefillCta));
-  static constexpr int kSharedBytes =
-      kQueryBytes + 2 * kTileBytes + kPlaceBytes + kFactorBytes + kCtaBytes;
+  static constexpr int kBytesPerRow =
+      kQueryStride + (kHasRowFactors ? static_cast<int>(sizeof(float)) : 0);
+  static constexpr int kOtherBytes = 2 * kTileBytes + kPlaceBytes + kCtaBytes;
+  static constexpr int kRows =
+      kMmaRows * kBytesPerRow + kOtherBytes <= kMaxSharedBytes ? kMmaRows : kMmaRows / 2;
+  static constexpr int kQueryBytes = kRows * kQueryStride;
+  static constexpr int kFactorBytes = kRows * kBytesPerRow - kQueryBytes;
+  static constexpr int kSharedBytes = kRows * kBytesPerRow + kOtherBytes;
+  static_assert(kSharedBytes <= kMaxSharedBytes);
+
+  static constexpr int kCtasPerItem = kPrefillRows / kRows;
+  static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
+  static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
+  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
@@ -98,7 +111,7 @@ struct PrefillShape {
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyQueries(uint8_t* queries,
                               [[maybe_unused]] float* factors,
-                              const AttentionArgs& args,
+                              const PagedAttentionParams& args,
                               const ItemRows& rows,
                               int32_t warp_row) {
   using Shape = PrefillShape<T, Cache, kHeadDim>;
@@ -141,11 +154,10 @@ QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows&
 
 // The CTA starts the copy of a tile of K or of V (plane: slot 0 of block 0). Rows outside
 // [begin, end) become zeros and are not read. The caller commits.
-template <typename T, typename Cache, int kHeadDim>
+template <typename Shape>
 QUIRE_DEVICE void CopyRows(
     uint8_t* buffer, const uint8_t* plane, const int64_t* places, const ItemRows& rows, int tile) {
-  using Shape = PrefillShape<T, Cache, kHeadDim>;
-  constexpr int kChunks = KvTile<Cache, kHeadDim>::kRowChunks;
+  constexpr int kChunks = Shape::kRowChunks;
   int thread = static_cast<int>(threadIdx.x);
   int32_t begin = rows.begin - tile * kPrefillTileKeys;
   auto num_rows = static_cast<uint32_t>(rows.end - rows.begin);
@@ -289,7 +301,7 @@ QUIRE_DEVICE void StoreRows(
     const WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
     const SoftmaxState (&states)[PrefillShape<T, Cache, kHeadDim>::kRowTiles][2],
     uint8_t* queries,
-    const AttentionArgs& args,
+    const PagedAttentionParams& args,
     const ItemRows& rows,
     int32_t warp_row) {
   using Shape = PrefillShape<T, Cache, kHeadDim>;
@@ -338,13 +350,13 @@ QUIRE_DEVICE void StoreRows(
 
 // ---- Kernel -------------------------------------------------------------------------------------
 
-// Grid: num_items * 2 * num_kv_heads. Shared memory: Shape::kSharedBytes.
-template <typename T, typename Cache, int kHeadDim>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThreads),
-                                      (PrefillShape<T, Cache, kHeadDim>::kMinCtas))
+// Grid: num_items * kCtasPerItem * num_kv_heads. Shared memory: Shape::kSharedBytes.
+template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>::kThreads),
+                                      (PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>::kMinCtas))
     PrefillKernel(const PrefillParams params) {
-  using Shape = PrefillShape<T, Cache, kHeadDim>;
-  const AttentionArgs& args = params.prefill.attention;
+  using Shape = PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>;
+  const PagedAttentionParams& args = params.attention;
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
 
@@ -359,12 +371,13 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
       reinterpret_cast<PrefillCta*>(reinterpret_cast<uint8_t*>(factors) + Shape::kFactorBytes);
   const auto places_of = [&](int tile) { return places + tile % 2 * kPrefillTileKeys; };
 
-  // ---- The CTA's half of an item ----
+  // ---- The CTA's part of an item ----
   const auto num_kv_heads = static_cast<uint32_t>(args.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
-  PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads / 2];
-  item.first_row += static_cast<int32_t>(blockIdx.x / num_kv_heads % 2) * kMmaRows;
-  const ItemRows rows = MakeItemRows(params, item, kv_head, kMmaRows);
+  PrefillItem item = params.plan.items[blockIdx.x / num_kv_heads / Shape::kCtasPerItem];
+  item.first_row +=
+      static_cast<int32_t>(blockIdx.x / num_kv_heads % Shape::kCtasPerItem) * Shape::kRows;
+  const ItemRows rows = MakeItemRows(params, item, kv_head, Shape::kRows);
   if (rows.end <= rows.begin) {
     return;
   }
@@ -388,7 +401,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
       queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
   CommitCopies();
   __syncthreads();  // the places are here
-  CopyRows<T, Cache, kHeadDim>(keys, kv.keys, places_of(first_tile), rows, first_tile);
+  CopyRows<Shape>(keys, kv.keys, places_of(first_tile), rows, first_tile);
   CommitCopies();
   WaitCopies<1>();
   __syncwarp();  // the warp's rows of Q are here
@@ -404,7 +417,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
     // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
     WaitCopies<0>();
     __syncthreads();  // K is here; V of the tile before is used up
-    CopyRows<T, Cache, kHeadDim>(values, cta->kv.values, places_of(tile), cta->rows, tile);
+    CopyRows<Shape>(values, cta->kv.values, places_of(tile), cta->rows, tile);
     CommitCopies();
     WarpScores<Shape> scores = {};
     if (has_rows) {
@@ -415,7 +428,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
     WaitCopies<0>();
     __syncthreads();  // V and the next places are here; K is used up
     if (tile + 1 < past_tile) {
-      CopyRows<T, Cache, kHeadDim>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
+      CopyRows<Shape>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
       CommitCopies();
     }
     if (!has_rows) {
@@ -429,7 +442,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
     WarpWeights<Shape> weights;
     QUIRE_UNROLL
     for (int m = 0; m < Shape::kRowTiles; ++m) {
-      const int32_t lane_row = warp_row + m * kTileRows + lane / 4;
+      const int32_t lane_row = NotHoisted(warp_row + m * kTileRows + lane / 4);
       const float* lane_factors = factors + warp * Shape::kRowsPerWarp + m * kTileRows + lane / 4;
       if (!params.has_plain_scores) {
         ScoreRow score_rows[2];
@@ -440,7 +453,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
           score_rows[half] =
               MakeScoreRow(args, cta->rows.HeadOf(row), cta->rows.PositionOf(row), factor);
         }
-        ScaleScores(scores[m], MakeScoreRule(args), score_rows, first_key);
+        ScaleScores(scores[m], args.alibi_slopes != nullptr, score_rows, first_key);
       }
       if (needs_mask) {
         ScoreRow score_rows[2];
@@ -482,20 +495,24 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim>::kThread
 
 template <int kHeadDim>
 int RunPrefill(const PrefillParams& params, Stream stream) {
-  const AttentionArgs& args = params.prefill.attention;
+  const PagedAttentionParams& args = params.attention;
   return DispatchCacheElement(
-      args.dtype, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
-        using Shape = PrefillShape<T, Cache, kHeadDim>;
-        const int32_t num_ctas = params.prefill.num_items * 2 * args.cache.layout.num_kv_heads;
-        if (num_ctas == 0) {
-          return 0;
-        }
-        return QUIRE_LAUNCH((PrefillKernel<T, Cache, kHeadDim>),
-                            dim3(static_cast<uint32_t>(num_ctas)),
-                            dim3(Shape::kThreads),
-                            Shape::kSharedBytes,
-                            stream,
-                            params);
+      params.activations, args.cache.layout.dtype, [&]<typename T, typename Cache>() {
+        constexpr int kSharedBytes = PrefillShape<T, Cache, kHeadDim>::kSharedBytes;
+        return DispatchSharedBytes<kSharedBytes>([&]<int kMaxSharedBytes>() {
+          using Shape = PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>;
+          const int32_t num_ctas =
+              params.plan.num_items * Shape::kCtasPerItem * args.cache.layout.num_kv_heads;
+          if (num_ctas == 0) {
+            return 0;
+          }
+          return QUIRE_LAUNCH((PrefillKernel<T, Cache, kHeadDim, kMaxSharedBytes>),
+                              dim3(static_cast<uint32_t>(num_ctas)),
+                              dim3(Shape::kThreads),
+                              Shape::kSharedBytes,
+                              stream,
+                              params);
+        });
       });
 }
 

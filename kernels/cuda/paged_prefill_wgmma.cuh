@@ -14,9 +14,10 @@
 // meets the products of the other.
 //
 // Barriers. A buffer has two, of one arrival a warp. Full: the copies have landed, and each thread
-// has made its own visible to products. Free: the products that read it are done. They are objects
-// in shared memory, since the computing warpgroups must not wait for each other there; what only
-// they wait for, turns and their queries, are named barriers.
+// has made its own visible to products; with kNoinc the copies arrive themselves, one arrival a
+// thread, and who multiplies makes them visible. Free: the products that read it are done. They are
+// objects in shared memory, since the computing warpgroups must not wait for each other there; what
+// only they wait for, turns and their queries, are named barriers.
 //
 // Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes; a panel is one piece
 // of all rows, swizzled (device/warpgroup.h). K is read as the second factor with K contiguous, V
@@ -68,7 +69,7 @@ using WgmmaOut = float[Shape::kOutParts][Shape::kOutColumns / 8][4];
 // Copies the warpgroup's 64 rows of Q, and waits. Rows past the sequence's become zeros.
 template <typename Shape>
 QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
-                                const AttentionArgs& args,
+                                const PagedAttentionParams& args,
                                 int consumer) {
   using T = typename Shape::Element;
   const auto* q = static_cast<const T*>(args.q);
@@ -121,9 +122,10 @@ QUIRE_DEVICE void FenceOut(WgmmaOut<Shape>& out) {
 // Starts out += P V, a group.
 template <typename Shape>
 QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
-                              const WgmmaWeights<Shape>& weights,
+                              WgmmaWeights<Shape>& weights,
                               const uint8_t* values) {
   FenceOut<Shape>(out);
+  FenceFragments(weights);
   FenceWarpgroup();
   const uint64_t tile = MakeDescriptor(values, Shape::kTilePanelBytes, kSwizzleBytes);
   QUIRE_UNROLL
@@ -151,7 +153,7 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
                                  const WgmmaCta<Shape>& cta,
                                  int32_t lane_row,
                                  int i) {
-  const AttentionArgs& args = params.prefill.attention;
+  const PagedAttentionParams& args = params.attention;
   const ItemRows& rows = cta.rows;
   const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
   if (!params.has_plain_scores) {
@@ -161,11 +163,11 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
       const int32_t row = lane_row + half * 8;
       score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
     }
-    // By 8 keys: with more tanh at a time registers run out.
+    // By 8 keys: with more at a time registers run out at head_dim 256.
     QUIRE_UNROLL
     for (int n = 0; n < Shape::kKeys / 8; ++n) {
       float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};
-      ScaleScores(part, MakeScoreRule(args), score_rows, first_key + n * 8);
+      ScaleScores(part, args.alibi_slopes != nullptr, score_rows, first_key + n * 8);
       FenceAccumulator(part);
       QUIRE_UNROLL
       for (int r = 0; r < 4; ++r) {
@@ -215,7 +217,7 @@ template <typename Shape>
 QUIRE_DEVICE void StoreWarpRows(const WgmmaOut<Shape>& out,
                                 const SoftmaxState (&states)[2],
                                 const WgmmaCta<Shape>& cta,
-                                const AttentionArgs& args,
+                                const PagedAttentionParams& args,
                                 int row) {
   using T = typename Shape::Element;
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -259,7 +261,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
                               const WgmmaCta<Shape>& cta,
                               int consumer) {
   using T = typename Shape::Element;
-  const AttentionArgs& args = params.prefill.attention;
+  const PagedAttentionParams& args = params.attention;
   const int warp = static_cast<int>(threadIdx.x % kWarpgroupSize / kWarpSize);
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // of the CTA
@@ -305,6 +307,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
     FinishBefore(cta.unread, states[0].sum + states[1].sum);
     WaitProducts<0>();
     FenceOut<Shape>(out);
+    FenceFragments(weights);
     ArriveOfWarp(cta.values.Free(i - 1));
     Rescale<Shape>(out, rescale);
     PackWeights<T, Shape::kKeys>(weights, scores);
@@ -315,6 +318,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   StartValues<Shape>(out, weights, cta.values.Tile(num_tiles - 1));
   WaitProducts<0>();
   FenceOut<Shape>(out);
+  FenceFragments(weights);
 
   SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // nobody reads the queries any more
   StoreWarpRows<Shape>(out, states, cta, args, warp_row);
@@ -323,14 +327,13 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
 // ---- Kernel -------------------------------------------------------------------------------------
 
 // Grid: num_items * num_kv_heads. Shared memory: WgmmaSharedBytes.
-template <typename T, int kHeadDim>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
+template <typename T, int kHeadDim, bool kIsLean>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim, kIsLean>::kThreads), 1)
     WgmmaPrefillKernel(const PrefillParams params) {
-  using Shape = WgmmaShape<T, kHeadDim>;
-  const auto num_kv_heads =
-      static_cast<uint32_t>(params.prefill.attention.cache.layout.num_kv_heads);
+  using Shape = WgmmaShape<T, kHeadDim, kIsLean>;
+  const auto num_kv_heads = static_cast<uint32_t>(params.attention.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
-  const PrefillItem item = params.prefill.items[blockIdx.x / num_kv_heads];
+  const PrefillItem item = params.plan.items[blockIdx.x / num_kv_heads];
   const ItemRows rows = MakeItemRows(params, item, kv_head, Shape::kRows);
   if (rows.end <= rows.begin) {
     return;
@@ -360,22 +363,26 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
 
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream) {
-  const AttentionArgs& args = params.prefill.attention;
-  if (args.cache.layout.dtype != args.dtype) {
+  const PagedAttentionParams& args = params.attention;
+  if (args.cache.layout.dtype != params.activations) {
     return kUnsupported;
   }
-  return DispatchElement(args.dtype, [&]<typename T>() {
-    using Shape = WgmmaShape<T, kHeadDim>;
-    const int32_t num_ctas = params.prefill.num_items * args.cache.layout.num_kv_heads;
-    if (num_ctas == 0) {
-      return 0;
-    }
-    return QUIRE_LAUNCH((WgmmaPrefillKernel<T, kHeadDim>),
-                        dim3(static_cast<uint32_t>(num_ctas)),
-                        dim3(Shape::kThreads),
-                        WgmmaSharedBytes<Shape>(),
-                        stream,
-                        params);
+  return DispatchElement(params.activations, [&]<typename T>() {
+    const auto run = [&]<bool kIsLean>() {
+      using Shape = WgmmaShape<T, kHeadDim, kIsLean>;
+      const int32_t num_ctas = params.plan.num_items * args.cache.layout.num_kv_heads;
+      if (num_ctas == 0) {
+        return 0;
+      }
+      return QUIRE_LAUNCH((WgmmaPrefillKernel<T, kHeadDim, kIsLean>),
+                          dim3(static_cast<uint32_t>(num_ctas)),
+                          dim3(Shape::kThreads),
+                          WgmmaSharedBytes<Shape>(),
+                          stream,
+                          params);
+    };
+    return params.plan.kernel == PrefillKernel::kWgmmaLean ? run.template operator()<true>()
+                                                           : run.template operator()<false>();
   });
 }
 

@@ -15,11 +15,28 @@
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/prefill_rows.cuh"
 
+#ifndef QUIRE_PREFILL_LEAN_ADDRESSES
+#define QUIRE_PREFILL_LEAN_ADDRESSES 1
+#endif
+#ifndef QUIRE_PREFILL_NOINC
+#define QUIRE_PREFILL_NOINC 1
+#endif
+
 namespace quire::gpu {
 
-template <typename T, int kDim>
+// Two steps that are to be measured against the plain kernel: PrefillKernel::kWgmmaLean has both,
+// or one where the other is set to 0 when compiling. What is slower goes.
+inline constexpr bool kLeanHasAddresses = QUIRE_PREFILL_LEAN_ADDRESSES != 0;
+inline constexpr bool kLeanHasNoinc = QUIRE_PREFILL_NOINC != 0;
+
+template <typename T, int kDim, bool kIsLean>
 struct WgmmaShape {
   using Element = T;
+  // Addresses of copies: 64-bit places of 8 rows go from lane to lane, not numbers of blocks.
+  static constexpr bool kLeanAddresses = kIsLean && kLeanHasAddresses;
+  // A buffer is full when the copies themselves have arrived: the copying threads neither wait nor
+  // fence. The fence, MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC, is with who computes, twice a tile.
+  static constexpr bool kNoinc = kIsLean && kLeanHasNoinc;
   static constexpr int kHeadDim = kDim;
   static constexpr int kRows = kPrefillRows;
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
@@ -57,7 +74,13 @@ struct TileBuffers {
 
   // i: of the CTA's tiles, from 0.
   QUIRE_DEVICE uint8_t* Tile(int i) const { return tiles + i % Shape::kStages * Shape::kTileBytes; }
-  QUIRE_DEVICE void WaitUntilFull(int i) const { Full(i).Wait(i / Shape::kStages & 1); }
+  // Products may read the tile then.
+  QUIRE_DEVICE void WaitUntilFull(int i) const {
+    Full(i).Wait(i / Shape::kStages & 1);
+    if constexpr (Shape::kNoinc) {
+      FenceAsyncProxy();
+    }
+  }
   QUIRE_DEVICE void WaitUntilFree(int i) const {
     if (i >= Shape::kStages) {
       Free(i).Wait((i / Shape::kStages - 1) & 1);
@@ -106,7 +129,7 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
                              int32_t kv_head,
                              const ItemRows& rows,
                              uint8_t* shared) {
-  const AttentionArgs& args = params.prefill.attention;
+  const PagedAttentionParams& args = params.attention;
   cta.rows = rows;
   cta.kv = MakePagedKv<typename Shape::Element>(
       args.cache,
@@ -128,10 +151,11 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
   cta.values.full = cta.keys.free + Shape::kStages;
   cta.values.free = cta.values.full + Shape::kStages;
   cta.unread = reinterpret_cast<float*>(barriers + Shape::kNumBarriers);
+  constexpr int kArrivals = Shape::kNoinc ? kWarpgroupSize : Shape::kWarpsOfGroup;
   for (int stage = 0; stage < Shape::kStages; ++stage) {
-    cta.keys.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.keys.full[stage].Init(kArrivals);
     cta.keys.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
-    cta.values.full[stage].Init(Shape::kWarpsOfGroup);
+    cta.values.full[stage].Init(kArrivals);
     cta.values.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
   }
 }
@@ -147,8 +171,48 @@ QUIRE_DEVICE BlockId FindLaneBlock(const WgmmaCta<Shape>& cta, int i) {
   return FindBlock(cta.kv, position, cta.rows.begin, in_tile ? cta.rows.end : 0);
 }
 
+// Lane l has the place of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of block 0.
+template <typename Shape>
+QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  const int32_t position = (cta.first_tile + i) * Shape::kKeys + lane * 8;
+  const int32_t slot = position & ((1 << cta.kv.block_shift) - 1);
+  return FindLaneBlock(cta, i) * cta.kv.block_stride + slot * cta.kv.key_slot_stride;
+}
+
 // Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
-// zeros and are not read. block: of FindLaneBlock.
+// zeros and are not read. lane_place: of FindLanePlace.
+template <typename Shape>
+QUIRE_DEVICE void CopyTileFrom(
+    uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
+  constexpr int kRowsAtOnce = kWarpgroupSize / Shape::kRowChunks;
+  const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
+  const int chunk = thread % Shape::kRowChunks;
+  const int first_row = thread / Shape::kRowChunks;
+  // The swizzle repeats every 8 rows: where 8 or 16 rows are copied at once, the place in it is the
+  // thread's own; where 4 are, its own of even and of odd rounds.
+  constexpr int kRounds = kRowsAtOnce < 8 ? 8 / kRowsAtOnce : 1;
+  uint8_t* to[kRounds];
+  const uint8_t* from[kRounds];
+  QUIRE_UNROLL
+  for (int round = 0; round < kRounds; ++round) {
+    const int row = first_row + round * kRowsAtOnce;
+    to[round] = buffer + chunk / 8 * Shape::kTilePanelBytes + SwizzledOffset(row, chunk % 8);
+    from[round] = plane + row % 8 * cta.kv.key_slot_stride + chunk * 16;
+  }
+  const int32_t begin = cta.rows.begin - (cta.first_tile + i) * Shape::kKeys - first_row;
+  const auto num_rows = static_cast<uint32_t>(cta.rows.end - cta.rows.begin);
+  QUIRE_UNROLL
+  for (int first = 0; first < Shape::kKeys; first += kRowsAtOnce) {
+    const int round = first / kRowsAtOnce % kRounds;
+    const int64_t place = __shfl_sync(kWholeWarp, lane_place, (first_row + first) / 8);
+    const bool valid = static_cast<uint32_t>(first - begin) < num_rows;
+    CopyAsync16(
+        to[round] + (first - round * kRowsAtOnce) * kSwizzleRowBytes, from[round] + place, valid);
+  }
+}
+
+// The same. block: of FindLaneBlock.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, BlockId block) {
@@ -188,9 +252,17 @@ template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
   SharedBarrier* landing = nullptr;  // of the latest copy
   const auto copy =
-      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, BlockId block) {
+      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, auto lane_place) {
         buffers.WaitUntilFree(i);
-        CopyPagedTile(buffers.Tile(i), plane, cta, i, block);
+        if constexpr (Shape::kLeanAddresses) {
+          CopyTileFrom(buffers.Tile(i), plane, cta, i, lane_place);
+        } else {
+          CopyPagedTile(buffers.Tile(i), plane, cta, i, lane_place);
+        }
+        if constexpr (Shape::kNoinc) {
+          buffers.Full(i).ArriveAfterCopies();
+          return;
+        }
         CommitCopies();
         if (landing != nullptr) {
           LandCopies<1>();
@@ -198,22 +270,34 @@ QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
         }
         landing = &buffers.Full(i);
       };
+  const auto find = [&](int i) {
+    if constexpr (Shape::kLeanAddresses) {
+      return FindLanePlace(cta, i);
+    } else {
+      return FindLaneBlock(cta, i);
+    }
+  };
   const int num_tiles = cta.num_tiles;
-  BlockId earlier_block = kNullBlockId;
-  BlockId block = FindLaneBlock(cta, 0);
+  auto place = find(0);
+  auto earlier_place = place;
   for (int i = 0; i <= num_tiles; ++i) {
-    const BlockId next_block = FindLaneBlock(cta, i + 1);
+    const auto next_place = find(i + 1);
     if (i < num_tiles) {
-      copy(cta.keys, cta.kv.keys, i, block);
+      copy(cta.keys, cta.kv.keys, i, place);
     }
     if (i > 0) {
-      copy(cta.values, cta.kv.values, i - 1, earlier_block);
+      copy(cta.values, cta.kv.values, i - 1, earlier_place);
     }
-    earlier_block = block;
-    block = next_block;
+    earlier_place = place;
+    place = next_place;
   }
-  LandCopies<0>();
-  ArriveOfWarp(*landing);
+  if constexpr (Shape::kNoinc) {
+    CommitCopies();
+    WaitCopies<0>();  // before the thread returns
+  } else {
+    LandCopies<0>();
+    ArriveOfWarp(*landing);
+  }
 }
 
 }  // namespace quire::gpu

@@ -40,7 +40,7 @@ QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params,
                                    PrefillItem item,
                                    int kv_head,
                                    int32_t rows_of_item) {
-  const AttentionArgs& args = params.prefill.attention;
+  const PagedAttentionParams& args = params.attention;
   ItemRows rows;
   rows.first_token = args.query_start[item.sequence];
   int32_t query_len = args.query_start[item.sequence + 1] - rows.first_token;

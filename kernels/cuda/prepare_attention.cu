@@ -30,7 +30,7 @@ constexpr int kThreads = 128;
 constexpr int kElements = 8;  // of each half, in a lane
 
 struct PrepareLaunch {
-  PrepareAttentionArgs args;
+  PrepareAttentionParams params;
   int32_t block_shift = 0;  // log2 of the block size
   float inverse_k_scale = 1.0F;
   float inverse_v_scale = 1.0F;
@@ -93,23 +93,23 @@ template <typename T, typename Cache, int kHeadDim>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(PrepareLaunch launch) {
   constexpr int kLanes = kLanesPerHead<kHeadDim>;
   constexpr int kHalf = kHeadDim / 2;
-  const PrepareAttentionArgs& args = launch.args;
-  const KvCacheLayout& layout = args.cache.layout;
+  const PrepareAttentionParams& params = launch.params;
+  const KvCacheLayout& layout = params.cache.layout;
   const int first_dim = static_cast<int>(threadIdx.x) % kLanes * kElements;
   const int32_t index = static_cast<int32_t>(blockIdx.x) * (kThreads / kLanes) +
                         static_cast<int>(threadIdx.x) / kLanes;
-  const int32_t heads_per_token = args.num_heads + 2 * layout.num_kv_heads;
+  const int32_t heads_per_token = params.num_heads + 2 * layout.num_kv_heads;
   const int32_t token = index / heads_per_token;
   const int32_t head = index % heads_per_token;
-  const bool is_query = head < args.num_heads;
-  const bool is_value = head >= args.num_heads + layout.num_kv_heads;
-  const int64_t slot = token < args.num_tokens ? args.slot_mapping[token] : -1;
+  const bool is_query = head < params.num_heads;
+  const bool is_value = head >= params.num_heads + layout.num_kv_heads;
+  const int64_t slot = token < params.num_tokens ? params.slot_mapping[token] : -1;
   // Queries of padding are rotated like others, at position 0, as theirs may be anything.
   const bool is_padding = slot < 0;
-  const bool has_dims = token < args.num_tokens && first_dim < kHalf && (is_query || !is_padding);
+  const bool has_dims = token < params.num_tokens && first_dim < kHalf && (is_query || !is_padding);
 
   // ---- Read: [heads_per_token, head_dim] of a token ----
-  T* row = static_cast<T*>(args.qkv) + int64_t{index} * kHeadDim + first_dim;
+  T* row = static_cast<T*>(params.qkv) + int64_t{index} * kHeadDim + first_dim;
   LaneDims x;
   if (has_dims) {
     LoadVector<T, kElements>(row, x.low);
@@ -117,15 +117,15 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
   }
 
   // ---- Norm; all lanes take part in the sums ----
-  if (args.q_norm != nullptr || args.k_norm != nullptr) {
+  if (params.q_norm != nullptr || params.k_norm != nullptr) {
     float sum = SumOfSquares(x);
     QUIRE_UNROLL
     for (int lane_mask = kLanes / 2; lane_mask > 0; lane_mask /= 2) {
       sum += __shfl_xor_sync(kWholeWarp, sum, lane_mask);
     }
-    const float* weight = is_query ? args.q_norm : is_value ? nullptr : args.k_norm;
+    const float* weight = is_query ? params.q_norm : is_value ? nullptr : params.k_norm;
     if (has_dims && weight != nullptr) {
-      const float inverse = Rsqrt(sum / static_cast<float>(kHeadDim) + args.norm_eps);
+      const float inverse = Rsqrt(sum / static_cast<float>(kHeadDim) + params.norm_eps);
       Scale(x.low, inverse);
       Scale(x.high, inverse);
       Multiply(x.low, weight + first_dim);
@@ -137,10 +137,10 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
   }
 
   // ---- Rotation ----
-  if (args.rope_cos != nullptr && !is_value) {
-    const int64_t position = is_padding ? 0 : args.positions[token];
+  if (params.rope_cos != nullptr && !is_value) {
+    const int64_t position = is_padding ? 0 : params.positions[token];
     const int64_t at = position * kHalf + first_dim;
-    Rotate(x, args.rope_cos + at, args.rope_sin + at);
+    Rotate(x, params.rope_cos + at, params.rope_sin + at);
   }
 
   // ---- Write: q in place, k and v to their slot ----
@@ -156,9 +156,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
   }
   const auto block = static_cast<BlockId>(slot >> launch.block_shift);
   const int64_t offset = slot & ((1 << launch.block_shift) - 1);
-  const int32_t kv_head = head - args.num_heads - (is_value ? layout.num_kv_heads : 0);
-  Cache* to = static_cast<Cache*>(args.cache.base) + layout.block_stride * block +
-              layout.layer_stride * args.layer + layout.head_stride * kv_head +
+  const int32_t kv_head = head - params.num_heads - (is_value ? layout.num_kv_heads : 0);
+  Cache* to = static_cast<Cache*>(params.cache.base) + layout.block_stride * block +
+              layout.layer_stride * params.layer + layout.head_stride * kv_head +
               (is_value ? layout.value_offset + offset * layout.value_slot_stride
                         : offset * layout.key_slot_stride) +
               first_dim;
@@ -168,21 +168,21 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
 
 }  // namespace
 
-int PrepareAttention(const PrepareAttentionArgs& args, Stream stream) {
-  const KvCacheLayout& layout = args.cache.layout;
+int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream) {
+  const KvCacheLayout& layout = params.cache.layout;
   const auto block_size = static_cast<uint32_t>(layout.block_size_tokens);
   if (layout.key_dim_stride != 1 || !std::has_single_bit(block_size)) {
     return kUnsupported;
   }
   PrepareLaunch launch;
-  launch.args = args;
+  launch.params = params;
   launch.block_shift = std::countr_zero(block_size);
-  launch.inverse_k_scale = 1.0F / args.k_scale;
-  launch.inverse_v_scale = 1.0F / args.v_scale;
-  return DispatchCacheElement(args.dtype, layout.dtype, [&]<typename T, typename Cache>() {
+  launch.inverse_k_scale = 1.0F / params.k_scale;
+  launch.inverse_v_scale = 1.0F / params.v_scale;
+  return DispatchCacheElement(activations, layout.dtype, [&]<typename T, typename Cache>() {
     return DispatchHeadDim(layout.head_dim, [&]<int kHeadDim>() {
       constexpr int32_t kHeads = kThreads / kLanesPerHead<kHeadDim>;
-      const int32_t heads = args.num_tokens * (args.num_heads + 2 * layout.num_kv_heads);
+      const int32_t heads = params.num_tokens * (params.num_heads + 2 * layout.num_kv_heads);
       if (heads == 0) {
         return 0;
       }

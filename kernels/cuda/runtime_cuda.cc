@@ -6,17 +6,34 @@
 #include "kernels/cuda/runtime.h"
 
 namespace quire::gpu {
+namespace {
 
+// The error is the caller's now: a later launch must not report it again.
+int Reported(cudaError_t error) {
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+  }
+  return error;
+}
+
+}  // namespace
+
+int SetDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
+
+// Free memory is that of the current device.
 int QueryDevice(int32_t device, DeviceInfo* info) {
+  int before = 0;
   cudaDeviceProp properties;
-  cudaError_t error = cudaSetDevice(device);
-  error = error != cudaSuccess ? error : cudaGetDeviceProperties(&properties, device);
   size_t free_bytes = 0;
   size_t total_bytes = 0;
+  cudaError_t error = cudaGetDevice(&before);
+  error = error != cudaSuccess ? error : cudaSetDevice(device);
+  error = error != cudaSuccess ? error : cudaGetDeviceProperties(&properties, device);
   error = error != cudaSuccess ? error : cudaMemGetInfo(&free_bytes, &total_bytes);
+  const cudaError_t restored = cudaSetDevice(before);
+  error = error != cudaSuccess ? error : restored;
   if (error != cudaSuccess) {
-    cudaGetLastError();  // reported here; a later launch must not report it again
-    return error;
+    return Reported(error);
   }
   snprintf(info->name, sizeof(info->name), "%.*s", int{sizeof(info->name)} - 1, properties.name);
   info->index = device;

@@ -41,20 +41,6 @@ int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 256U, 1024U));
 }
 
-gpu::ActivationFunction FunctionOf(ActivationKind kind) {
-  switch (kind) {
-    case ActivationKind::kSilu:
-      return gpu::ActivationFunction::kSilu;
-    case ActivationKind::kGelu:
-      return gpu::ActivationFunction::kGelu;
-    case ActivationKind::kGeluTanh:
-      return gpu::ActivationFunction::kGeluTanh;
-    case ActivationKind::kRelu:
-      return gpu::ActivationFunction::kRelu;
-  }
-  return gpu::ActivationFunction::kSilu;
-}
-
 gpu::Stream MakeStream(const gpu::GpuApi& api) {
   gpu::Stream stream = nullptr;
   RequireGpu(api, api.create_stream(&stream), "create stream");
@@ -84,6 +70,8 @@ class GpuBackend final : public KernelBackend {
            (options_.quantization == GpuQuantization::kFp8 ? "-fp8" : "") +
            (options_.batch_invariant ? "-batch-invariant" : "");
   }
+
+  void BindThread() override { Require(api_.set_device(library_.device().index), "set device"); }
 
   absl::Status PrepareFor(const ModelConfig& config) override;
 
@@ -129,7 +117,13 @@ class GpuBackend final : public KernelBackend {
  private:
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   void ForgetGraphs();
-  void ReservePartials();
+  // For all memory that a step touches: a graph holds its address. While a step is recorded there
+  // is nothing to reserve, since a step of its shape ran before; who tried would get an error.
+  void Reserve(GpuScratch& scratch, int64_t bytes) {
+    if (scratch.Reserve(bytes)) {
+      ForgetGraphs();
+    }
+  }
   // Rounds the rows that a product is to read to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
   // The splits of this step's decodes under a window, planned once a step.
@@ -251,25 +245,16 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   QUIRE_CHECK(packer_.has_value());
   const int64_t bytes = packer_->Plan(host);
   std::byte* host_copy = staging_.Next(bytes);
-  if (inputs_.Reserve(bytes)) {
-    ForgetGraphs();
-  }
+  Reserve(inputs_, bytes);
   step_ = packer_->Write(host, host_copy, inputs_.data());
   Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
   staging_.MarkRead(stream_);
   planned_windows_.clear();
-  ReservePartials();
-  return step_.inputs;
-}
-
-void GpuBackend::ReservePartials() {
   const int64_t rows = step_.max_splits * num_heads_;
-  const bool out_moved = partial_out_.Reserve(rows * head_dim_ * int64_t{sizeof(float)});
-  const bool state_moved = partial_state_.Reserve(rows * 2 * int64_t{sizeof(float)});
-  if (out_moved || state_moved) {
-    ForgetGraphs();
-  }
+  Reserve(partial_out_, rows * head_dim_ * int64_t{sizeof(float)});
+  Reserve(partial_state_, rows * 2 * int64_t{sizeof(float)});
+  return step_.inputs;
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
@@ -293,36 +278,11 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
 }
 
 void GpuBackend::Embed(const EmbeddingParams& params) {
-  Require(api_.embed({.num_tokens = static_cast<int32_t>(params.num_tokens),
-                      .width = static_cast<int32_t>(params.table.cols),
-                      .token_ids = params.token_ids,
-                      .table = params.table.data,
-                      .table_dtype = params.table.dtype,
-                      .position_table = params.position_table.data,
-                      .position_dtype = params.position_table.dtype,
-                      .positions = params.positions,
-                      .position_offset = params.position_offset,
-                      .out = params.out,
-                      .out_dtype = params.out_dtype},
-                     stream_),
-          "embed");
+  Require(api_.embed(params, stream_), "embed");
 }
 
 void GpuBackend::Norm(const NormParams& params) {
-  Require(api_.norm({.function = params.kind == NormKind::kLayerNorm ? gpu::NormFunction::kLayerNorm
-                                                                     : gpu::NormFunction::kRmsNorm,
-                     .num_tokens = static_cast<int32_t>(params.num_tokens),
-                     .width = static_cast<int32_t>(params.width),
-                     .residual = params.residual,
-                     .delta = params.delta,
-                     .weight = params.weight,
-                     .bias = params.bias,
-                     .eps = params.eps,
-                     .dtype = dtype_,
-                     .out = params.out,
-                     .out_f32 = params.out_f32},
-                    stream_),
-          "norm");
+  Require(api_.norm(params, dtype_, stream_), "norm");
 }
 
 void GpuBackend::Linear(const LinearParams& params) {
@@ -347,12 +307,8 @@ void GpuBackend::Linear(const LinearParams& params) {
 }
 
 void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
-  // In a step that is recorded the memory is there already, from the run before.
-  const bool rows_moved = fp8_rows_.Reserve(product->rows * product->in_features);
-  const bool scales_moved = fp8_scales_.Reserve(product->rows * int64_t{sizeof(float)});
-  if (rows_moved || scales_moved) {
-    ForgetGraphs();
-  }
+  Reserve(fp8_rows_, product->rows * product->in_features);
+  Reserve(fp8_scales_, product->rows * int64_t{sizeof(float)});
   Require(api_.quantize_rows({.num_rows = product->rows,
                               .width = static_cast<int32_t>(product->in_features),
                               .in = product->x,
@@ -367,46 +323,22 @@ void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
 }
 
 void GpuBackend::Activate(const ActivationParams& params) {
-  Require(api_.activate({.function = FunctionOf(params.kind),
-                         .gated = params.gated,
-                         .num_tokens = static_cast<int32_t>(params.num_tokens),
-                         .width = static_cast<int32_t>(params.width),
-                         .dtype = dtype_,
-                         .in = params.in,
-                         .out = params.out},
-                        stream_),
-          "activation");
+  Require(api_.activate(params, dtype_, stream_), "activation");
 }
 
 void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
-  Require(api_.prepare_attention({.num_tokens = params.num_tokens,
-                                  .num_heads = params.num_heads,
-                                  .layer = params.layer,
-                                  .dtype = dtype_,
-                                  .qkv = params.qkv,
-                                  .q_norm = params.q_norm,
-                                  .k_norm = params.k_norm,
-                                  .norm_eps = params.norm_eps,
-                                  .rope_cos = params.rope_cos,
-                                  .rope_sin = params.rope_sin,
-                                  .positions = params.positions,
-                                  .slot_mapping = params.slot_mapping,
-                                  .cache = params.cache},
-                                 stream_),
-          "prepare attention");
+  Require(api_.prepare_attention(params, dtype_, stream_), "prepare attention");
 }
 
 const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
   GpuScratch& scratch = split_starts_.try_emplace(params.sliding_window, api_).first->second;
   if (planned_windows_.insert(params.sliding_window).second) {
-    // In a step that is recorded the memory is there already, from the run before.
-    scratch.Reserve((int64_t{step_.num_decodes} + 1) * int64_t{sizeof(int32_t)});
-    Require(api_.plan_decode({.num_decodes = step_.num_decodes,
-                              .seq_index = step_.decode_seq_index,
-                              .seq_lens = params.seq_lens,
-                              .split_tokens = split_tokens_,
-                              .sliding_window = params.sliding_window,
-                              .split_start = static_cast<int32_t*>(scratch.data())},
+    Reserve(scratch, (int64_t{step_.num_decodes} + 1) * int64_t{sizeof(int32_t)});
+    Require(api_.plan_decode(params,
+                             {.seq_index = step_.decode_seq_index,
+                              .num_decodes = step_.num_decodes,
+                              .split_tokens = split_tokens_},
+                             static_cast<int32_t*>(scratch.data()),
                              stream_),
             "plan decode");
   }
@@ -414,60 +346,42 @@ const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
 }
 
 void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
-  const gpu::AttentionArgs attention = {.num_seqs = params.num_seqs,
-                                        .num_heads = params.num_heads,
-                                        .layer = params.layer,
-                                        .dtype = dtype_,
-                                        .q = params.q,
-                                        .q_row_stride = params.q_row_stride,
-                                        .out = params.out,
-                                        .scale = params.scale,
-                                        .sliding_window = params.sliding_window,
-                                        .query_start = params.query_start,
-                                        .seq_lens = params.seq_lens,
-                                        .block_tables = params.block_tables,
-                                        .max_blocks_per_seq = params.max_blocks_per_seq,
-                                        .cache = params.cache};
   if (step_.num_decodes > 0) {
     const DType cache_dtype = params.cache.layout.dtype;
     int32_t& num_ctas = decode_ctas_[cache_dtype];
     if (num_ctas == 0) {
       Require(api_.decode_grid_size(dtype_, cache_dtype, head_dim_, &num_ctas), "decode grid size");
     }
-    Require(api_.decode({.attention = attention,
-                         .seq_index = step_.decode_seq_index,
+    Require(api_.decode(params,
+                        {.seq_index = step_.decode_seq_index,
                          .num_decodes = step_.num_decodes,
                          .split_tokens = split_tokens_,
                          .split_start = PlanSplits(params),
                          .partial_out = static_cast<float*>(partial_out_.data()),
                          .partial_state = static_cast<float*>(partial_state_.data()),
                          .num_ctas = num_ctas},
+                        dtype_,
                         stream_),
             "decode attention");
   }
   if (step_.num_items > 0) {
     Require(
-        api_.prefill({.attention = attention, .items = step_.items, .num_items = step_.num_items},
-                     stream_),
+        api_.prefill(params, {.items = step_.items, .num_items = step_.num_items}, dtype_, stream_),
         "prefill attention");
   }
 }
 
 void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
-  std::vector<BlockId> pairs;
-  for (size_t i = 0; i < params.src.size(); ++i) {
-    pairs.push_back(params.src[i]);
-    pairs.push_back(params.dst[i]);
-  }
-  const auto bytes = static_cast<int64_t>(pairs.size() * sizeof(BlockId));
-  block_pairs_.Reserve(bytes);
-  Require(
-      api_.copy_to_device(block_pairs_.data(), pairs.data(), static_cast<size_t>(bytes), stream_),
-      "upload block copies");
-  Require(api_.copy_blocks({.pool = params.cache.base,
-                            .block_bytes = params.cache.layout.block_bytes(),
-                            .pairs = static_cast<const BlockId*>(block_pairs_.data()),
-                            .num_pairs = static_cast<int32_t>(params.src.size())},
+  std::vector<BlockId> ids(params.src.begin(), params.src.end());
+  ids.insert(ids.end(), params.dst.begin(), params.dst.end());
+  const auto bytes = static_cast<int64_t>(ids.size() * sizeof(BlockId));
+  Reserve(block_pairs_, bytes);
+  Require(api_.copy_to_device(block_pairs_.data(), ids.data(), static_cast<size_t>(bytes), stream_),
+          "upload block copies");
+  const auto* on_device = static_cast<const BlockId*>(block_pairs_.data());
+  Require(api_.copy_blocks({.cache = params.cache,
+                            .src = {on_device, params.src.size()},
+                            .dst = {on_device + params.src.size(), params.dst.size()}},
                            stream_),
           "copy blocks");
 }
@@ -478,6 +392,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary
                                                                 const GpuBackendOptions& options) {
   if (options.dtype.has_value() && options.dtype != DType::kBF16 && options.dtype != DType::kF16) {
     return InvalidArgument("DEVICE", "dtype: a GPU computes in bfloat16 or float16");
+  }
+  if (const int error = library.api().set_device(library.device().index); error != 0) {
+    return DeviceError(library.api().error_text(error));
   }
   void* gemm = nullptr;
   const std::string& cache = options.gemm_cache_path;

@@ -45,7 +45,8 @@ struct GpuBackendOptions {
 };
 
 // Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, without a library
-// for products. PrepareFor: the same, too, when the library has none for the quantization.
+// for products. PrepareFor: the same, too, when the library has none for the quantization. Makes
+// the library's device the current one of the calling thread, as BindThread does on others.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

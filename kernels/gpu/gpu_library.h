@@ -22,7 +22,8 @@ class GpuLibrary {
   // Of a library that is open and stays so.
   GpuLibrary(const gpu::GpuApi& api, const gpu::DeviceInfo& device) : api_(&api), device_(device) {}
 
-  // The library stays open until the process ends: its kernels are registered with the driver.
+  // The library stays open until the process ends: its kernels are registered with the driver. The
+  // calling thread's current device stays what it was: CreateGpuBackend changes it.
   static absl::StatusOr<GpuLibrary> Open(std::string_view name, int32_t device);
 
   const gpu::GpuApi& api() const { return *api_; }

@@ -2,62 +2,27 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/model/element_float.h"
+#include "kernels/api/linear_source.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/gpu/gpu_memory.h"
 
 namespace quire {
 namespace {
 
-float LoadFloat(const std::byte* at, DType dtype) {
-  if (dtype == DType::kF32) {
-    float value = 0.0F;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof(bits));
-  return dtype == DType::kF16 ? gpu::ToFloat(gpu::F16{bits}) : gpu::ToFloat(gpu::Bf16{bits});
-}
-
 // `count` elements, converted. The source need not be aligned.
 void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t count, void* to) {
   auto* bits = static_cast<uint16_t*>(to);
   for (int64_t i = 0; i < count; ++i) {
-    const float value = LoadFloat(from + i * SizeOf(from_dtype), from_dtype);
+    const float value = ElementToFloat(from + i * SizeOf(from_dtype), from_dtype);
     bits[i] = to_dtype == DType::kF16 ? gpu::FromFloat<gpu::F16>(value).bits
                                       : gpu::FromFloat<gpu::Bf16>(value).bits;
   }
-}
-
-absl::Status CheckSource(const LinearSource& source) {
-  if (source.parts.empty()) {
-    return InvalidArgument("LINEAR_SHAPE", "linear.parts: must not be empty");
-  }
-  int64_t rows = 0;
-  for (const MatrixView& part : source.parts) {
-    if (part.cols != source.parts[0].cols) {
-      return InvalidArgument("LINEAR_SHAPE", "linear.parts: must have the same number of columns");
-    }
-    rows += part.rows;
-  }
-  if (!source.bias.empty() && static_cast<int64_t>(source.bias.size()) != rows) {
-    return InvalidArgument("LINEAR_SHAPE", "linear.bias: must have one value per row");
-  }
-  return absl::OkStatus();
-}
-
-int64_t NumRows(const LinearSource& source) {
-  int64_t rows = 0;
-  for (const MatrixView& part : source.parts) {
-    rows += part.rows;
-  }
-  return rows;
 }
 
 // Null where there is no bias.
@@ -95,9 +60,8 @@ int64_t StagingBytes(const LinearSource& source) {
 absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource& source,
                                                               DType dtype,
                                                               KernelBackend& backend) {
-  QUIRE_RETURN_IF_ERROR(CheckSource(source));
-  const int64_t cols = source.parts[0].cols;
-  const int64_t rows = NumRows(source);
+  QUIRE_ASSIGN_OR_RETURN(const LinearShape shape, CheckLinearSource(source));
+  const auto [rows, cols] = shape;
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> weight,
                          backend.Allocate(rows * cols * SizeOf(dtype)));
   auto* next = static_cast<std::byte*>(weight->data());
@@ -123,9 +87,8 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
                                                                  const gpu::GpuApi& api,
                                                                  gpu::Stream stream,
                                                                  KernelBackend& backend) {
-  QUIRE_RETURN_IF_ERROR(CheckSource(source));
-  const int64_t cols = source.parts[0].cols;
-  const int64_t num_rows = NumRows(source);
+  QUIRE_ASSIGN_OR_RETURN(const LinearShape shape, CheckLinearSource(source));
+  const auto [num_rows, cols] = shape;
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> weight, backend.Allocate(num_rows * cols));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> scales,
                          backend.Allocate(num_rows * int64_t{sizeof(float)}));

@@ -49,8 +49,8 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // True when the memory is another one than before.
-  bool Reserve(int64_t bytes);
+  // True when the memory is another one than before: what holds its address must forget it.
+  [[nodiscard]] bool Reserve(int64_t bytes);
   void* data() const { return data_; }
 
  private:

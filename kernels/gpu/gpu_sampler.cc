@@ -26,9 +26,8 @@ GpuSampler::Layout GpuSampler::LayOut(const SampleParams& params) const {
   at.adjustments = place(packer_.adjustments().size(), sizeof(gpu::LogitAdjustment));
   at.tokens = place(rows, sizeof(TokenId));
   at.logprobs = place(rows, sizeof(float));
-  at.finite = place(rows, sizeof(int32_t));
-  at.top_tokens = place(top, sizeof(TokenId));
-  at.top_logprobs = place(top, sizeof(float));
+  at.finite = place(rows, sizeof(bool));
+  at.top_logprobs = place(top, sizeof(SampledLogprob));
   return at;
 }
 
@@ -36,7 +35,7 @@ void GpuSampler::Sample(const SampleParams& params) {
   packer_.Pack(params);
   const Layout at = LayOut(params);
   staging_.Reserve(at.bytes);
-  memory_.Reserve(at.bytes);
+  static_cast<void>(memory_.Reserve(at.bytes));  // no graph holds it: sampling is never recorded
   std::byte* host = staging_.data();
   auto* device = static_cast<std::byte*>(memory_.data());
   const auto& rows = packer_.rows();
@@ -47,22 +46,16 @@ void GpuSampler::Sample(const SampleParams& params) {
             reinterpret_cast<gpu::LogitAdjustment*>(host + at.adjustments));
   Require(api_.copy_to_device(device, host, static_cast<size_t>(at.tokens), stream_),
           "upload sampling parameters");
-  const bool has_top = params.top_logprobs_stride > 0;
+  SampleParams on_device = params;
+  on_device.token_ids = reinterpret_cast<TokenId*>(device + at.tokens);
+  on_device.logprobs = reinterpret_cast<float*>(device + at.logprobs);
+  on_device.finite = reinterpret_cast<bool*>(device + at.finite);
+  on_device.top_logprobs = reinterpret_cast<SampledLogprob*>(device + at.top_logprobs);
   Require(
-      api_.sample(
-          {.num_rows = params.num_rows,
-           .vocab_size = params.vocab_size,
-           .row_stride = params.row_stride,
-           .logits = params.logits,
-           .rows = reinterpret_cast<const gpu::SampleRow*>(device + at.rows),
-           .adjustments = reinterpret_cast<gpu::LogitAdjustment*>(device + at.adjustments),
-           .token_ids = reinterpret_cast<TokenId*>(device + at.tokens),
-           .logprobs = reinterpret_cast<float*>(device + at.logprobs),
-           .finite = reinterpret_cast<int32_t*>(device + at.finite),
-           .top_token_ids = has_top ? reinterpret_cast<TokenId*>(device + at.top_tokens) : nullptr,
-           .top_logprobs = has_top ? reinterpret_cast<float*>(device + at.top_logprobs) : nullptr,
-           .top_stride = static_cast<int32_t>(params.top_logprobs_stride)},
-          stream_),
+      api_.sample(on_device,
+                  {.rows = reinterpret_cast<const gpu::SampleRow*>(device + at.rows),
+                   .adjustments = reinterpret_cast<gpu::LogitAdjustment*>(device + at.adjustments)},
+                  stream_),
       "sample");
   Require(
       api_.copy_to_host(
@@ -76,18 +69,15 @@ void GpuSampler::ReadOutputs(const SampleParams& params, const Layout& at) {
   const std::byte* host = staging_.data();
   const auto* tokens = reinterpret_cast<const TokenId*>(host + at.tokens);
   const auto* logprobs = reinterpret_cast<const float*>(host + at.logprobs);
-  const auto* finite = reinterpret_cast<const int32_t*>(host + at.finite);
-  const auto* top_tokens = reinterpret_cast<const TokenId*>(host + at.top_tokens);
-  const auto* top_logprobs = reinterpret_cast<const float*>(host + at.top_logprobs);
+  const auto* finite = reinterpret_cast<const bool*>(host + at.finite);
+  const auto* top_logprobs = reinterpret_cast<const SampledLogprob*>(host + at.top_logprobs);
   for (int32_t i = 0; i < params.num_rows; ++i) {
     params.token_ids[i] = tokens[i];
-    params.finite[i] = finite[i] != 0;
+    params.finite[i] = finite[i];
     params.logprobs[i] = params.rows[i].params->num_logprobs >= 0 ? logprobs[i] : 0.0F;
     const int64_t first = i * params.top_logprobs_stride;
     const int32_t wanted = std::min(params.rows[i].params->num_logprobs, params.vocab_size);
-    for (int64_t k = first; k < first + wanted; ++k) {
-      params.top_logprobs[k] = {.token_id = top_tokens[k], .logprob = top_logprobs[k]};
-    }
+    std::copy_n(top_logprobs + first, std::max(wanted, 0), params.top_logprobs + first);
   }
 }
 

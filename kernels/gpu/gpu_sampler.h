@@ -29,7 +29,6 @@ class GpuSampler {
     int64_t tokens = 0;  // the first output
     int64_t logprobs = 0;
     int64_t finite = 0;
-    int64_t top_tokens = 0;
     int64_t top_logprobs = 0;
     int64_t bytes = 0;
   };

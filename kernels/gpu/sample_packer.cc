@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 namespace quire {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-
-bool HasPenalties(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0F || params.presence_penalty != 0.0F ||
-         params.frequency_penalty != 0.0F;
-}
 
 // One entry for each token id, in ascending order.
 void MergeEqualTokens(std::vector<gpu::LogitAdjustment>* all, size_t first) {
@@ -71,12 +65,12 @@ void SamplePacker::AppendAdjustments(const SamplingRow& row) {
   for (const auto& [token_id, bias] : params.logit_bias) {
     adjustments_.push_back({.token_id = token_id, .bias = bias});
   }
-  if (std::cmp_less(row.output_token_ids.size(), params.min_tokens)) {
+  if (row.is_below_min_tokens()) {
     for (TokenId token_id : params.banned_before_min_tokens) {
       adjustments_.push_back({.token_id = token_id, .bias = kBanned});
     }
   }
-  if (!HasPenalties(params)) {
+  if (!params.has_penalties()) {
     return;
   }
   for (TokenId token_id : row.prompt_token_ids) {

@@ -5,8 +5,10 @@
 
 #include "absl/status/statusor.h"
 
-#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "kernels/api/linear_source.h"
 #include "kernels/reference/element.h"
+#include "kernels/reference/pack_linear.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace quire::reference {
@@ -35,32 +37,10 @@ class ReferenceLinear : public PackedLinear {
   std::vector<float> bias_;    // [out_features], or empty
 };
 
-absl::Status CheckSource(const LinearSource& source) {
-  if (source.parts.empty()) {
-    return InvalidArgument("LINEAR_SHAPE", "linear.parts: must not be empty");
-  }
-  int64_t rows = 0;
-  for (const MatrixView& part : source.parts) {
-    if (part.cols != source.parts[0].cols) {
-      return InvalidArgument("LINEAR_SHAPE", "linear.parts: must have the same number of columns");
-    }
-    rows += part.rows;
-  }
-  if (source.reduction == Reduction::kTree8 && source.parts[0].cols % 8 != 0) {
-    return InvalidArgument("LINEAR_SHAPE", "linear.parts: columns must be a multiple of 8");
-  }
-  if (!source.bias.empty() && static_cast<int64_t>(source.bias.size()) != rows) {
-    return InvalidArgument("LINEAR_SHAPE", "linear.bias: must have one value per row");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) {
-  if (absl::Status status = CheckSource(source); !status.ok()) {
-    return status;
-  }
+  QUIRE_ASSIGN_OR_RETURN(const LinearShape shape, CheckLinearSource(source));
   std::vector<float> weight;
   for (const MatrixView& part : source.parts) {
     for (int64_t i = 0; i < part.rows * part.cols; ++i) {
@@ -68,8 +48,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& sou
     }
   }
   std::vector<float> bias(source.bias.begin(), source.bias.end());
-  return std::make_unique<ReferenceLinear>(
-      source.parts[0].cols, std::move(weight), std::move(bias));
+  return std::make_unique<ReferenceLinear>(shape.cols, std::move(weight), std::move(bias));
 }
 
 void Linear(const LinearParams& p) {

@@ -16,19 +16,21 @@ struct Query {
   float* out = nullptr;      // [head_dim]
   const BlockId* block_table = nullptr;
   int32_t kv_head = 0;
-  int32_t first = 0;  // positions [first, last] are attended to
+  double slope = 0.0;  // of ALiBi; 0: none
+  int32_t first = 0;   // positions [first, last] are attended to
   int32_t last = 0;
 };
 
 // What elements of the slot's key or value are multiplied by; `offset` is that of the scales from
-// the keys of their head.
+// the keys of their head, `without` the scale of a cache that has none.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,
-               int64_t offset) {
+               int64_t offset,
+               float without) {
   const KvCacheLayout& layout = p.cache.layout;
   if (!layout.has_scales()) {
-    return 1.0;
+    return without;
   }
   BlockId block = query.block_table[position / layout.block_size_tokens];
   const auto* scales = static_cast<const unsigned char*>(p.cache.base) +
@@ -49,7 +51,8 @@ double Score(const PagedAttentionParams& p, const Query& query, int32_t position
     sum += double{query.q[d]} *
            LoadElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride);
   }
-  return sum * ScaleOf(p, query, position, layout.key_scale_offset) * p.scale;
+  return sum * ScaleOf(p, query, position, layout.key_scale_offset, p.k_scale) * p.scale +
+         query.slope * (position - query.last);
 }
 
 void AddWeightedValue(const PagedAttentionParams& p,
@@ -61,7 +64,7 @@ void AddWeightedValue(const PagedAttentionParams& p,
   BlockId block = query.block_table[position / layout.block_size_tokens];
   int64_t value = layout.ValueOffset(block, p.layer, query.kv_head) +
                   position % layout.block_size_tokens * layout.value_slot_stride;
-  weight *= ScaleOf(p, query, position, layout.value_scale_offset);
+  weight *= ScaleOf(p, query, position, layout.value_scale_offset, p.v_scale);
   for (size_t d = 0; d < out.size(); ++d) {
     out[d] += weight * LoadElement(p.cache.base, layout.dtype, value + static_cast<int64_t>(d));
   }
@@ -93,7 +96,8 @@ void PagedAttention(const PagedAttentionParams& p) {
   int32_t heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
   for (int32_t s = 0; s < p.num_seqs; ++s) {
     int32_t query_len = p.query_start[s + 1] - p.query_start[s];
-    for (int32_t i = 0; i < query_len; ++i) {
+    bool is_padding = p.seq_lens[s] == 0;
+    for (int32_t i = 0; i < query_len && !is_padding; ++i) {
       int64_t token = p.query_start[s] + i;
       int32_t position = p.seq_lens[s] - query_len + i;
       for (int32_t h = 0; h < p.num_heads; ++h) {
@@ -102,6 +106,7 @@ void PagedAttention(const PagedAttentionParams& p) {
         query.out = static_cast<float*>(p.out) + (token * p.num_heads + h) * head_dim;
         query.block_table = p.block_tables + int64_t{s} * p.max_blocks_per_seq;
         query.kv_head = h / heads_per_kv_head;
+        query.slope = p.alibi_slopes == nullptr ? 0.0 : p.alibi_slopes[h];
         query.first = p.sliding_window > 0 ? std::max(0, position - p.sliding_window + 1) : 0;
         query.last = position;
         Attend(p, query);

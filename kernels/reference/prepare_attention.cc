@@ -66,8 +66,8 @@ void WriteToCache(const PrepareAttentionParams& p,
     return;
   }
   for (int32_t d = 0; d < layout.head_dim; ++d) {
-    StoreElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride, k[d]);
-    StoreElement(p.cache.base, layout.dtype, value + d, v[d]);
+    StoreElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride, k[d] / p.k_scale);
+    StoreElement(p.cache.base, layout.dtype, value + d, v[d] / p.v_scale);
   }
 }
 
@@ -78,6 +78,9 @@ void PrepareAttention(const PrepareAttentionParams& p) {
   int32_t num_kv_heads = p.cache.layout.num_kv_heads;
   int64_t row_width = (p.num_heads + int64_t{2} * num_kv_heads) * head_dim;
   for (int32_t t = 0; t < p.num_tokens; ++t) {
+    if (p.slot_mapping[t] < 0) {
+      continue;  // padding
+    }
     float* q = static_cast<float*>(p.qkv) + t * row_width;
     float* k = q + p.num_heads * head_dim;
     float* v = k + num_kv_heads * head_dim;

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/host_backend.h"
+#include "kernels/reference/pack_linear.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace quire {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -45,7 +45,7 @@ void ApplyBiasAndBans(const SamplingRow& row, std::vector<double>& logits) {
   for (const auto& [token, bias] : row.params->logit_bias) {
     logits[static_cast<size_t>(token)] += bias;
   }
-  if (static_cast<int64_t>(row.output_token_ids.size()) < row.params->min_tokens) {
+  if (row.is_below_min_tokens()) {
     for (TokenId token : row.params->banned_before_min_tokens) {
       logits[static_cast<size_t>(token)] = kExcluded;
     }
@@ -73,9 +73,9 @@ void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
   }
 }
 
-// Probabilities with everything excluded that min-p, top-k and top-p exclude, each over what the
-// one before left.
-std::vector<double> KeptProbabilities(const SamplingParams& params, std::vector<double> logits) {
+// Weights with everything excluded that min-p, top-k and top-p exclude, each over what the one
+// before left.
+std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double> logits) {
   for (double& logit : logits) {
     logit /= params.temperature;
   }
@@ -103,29 +103,23 @@ std::vector<double> KeptProbabilities(const SamplingParams& params, std::vector<
     running += kept[num_kept++];
   }
 
-  std::vector<double> probabilities(logits.size(), 0.0);
+  std::vector<double> weights(logits.size(), 0.0);
   for (size_t i = 0; i < num_kept; ++i) {
-    probabilities[static_cast<size_t>(order[i])] = kept[i];
+    weights[static_cast<size_t>(order[i])] = kept[i];
   }
-  return probabilities;
+  return weights;
 }
 
-double Uniform(const SamplingRow& row) {
-  auto words =
-      Philox4x32(row.params->seed, {0, static_cast<uint32_t>(row.output_token_ids.size()), 0, 0});
-  return std::ldexp(static_cast<double>(words[0]), -32);
-}
-
-TokenId Draw(const std::vector<double>& probabilities, double u) {
+TokenId Draw(const std::vector<double>& weights, double u) {
   double total = 0.0;
-  for (double probability : probabilities) {
-    total += probability;
+  for (double weight : weights) {
+    total += weight;
   }
   double running = 0.0;
   TokenId last_kept = 0;
-  for (size_t i = 0; i < probabilities.size(); ++i) {
-    if (probabilities[i] > 0.0) {
-      running += probabilities[i];
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] > 0.0) {
+      running += weights[i];
       last_kept = static_cast<TokenId>(i);
       if (running > u * total) {
         break;
@@ -133,19 +127,6 @@ TokenId Draw(const std::vector<double>& probabilities, double u) {
     }
   }
   return last_kept;
-}
-
-// Nothing when bias and bans left no token.
-std::optional<TokenId> SampleToken(const SamplingRow& row, std::vector<double> logits) {
-  ApplyBiasAndBans(row, logits);
-  ApplyPenalties(row, logits);
-  if (!std::isfinite(*std::max_element(logits.begin(), logits.end()))) {
-    return std::nullopt;
-  }
-  if (row.params->is_greedy()) {
-    return RankedTokens(logits)[0];
-  }
-  return Draw(KeptProbabilities(*row.params, std::move(logits)), Uniform(row));
 }
 
 void ReportLogprobs(const SampleParams& p, int32_t i, const std::vector<double>& logits) {
@@ -162,22 +143,41 @@ void ReportLogprobs(const SampleParams& p, int32_t i, const std::vector<double>&
 
 }  // namespace
 
+std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const float> logits) {
+  if (!std::all_of(
+          logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
+    return {};
+  }
+  std::vector<double> adjusted(logits.begin(), logits.end());
+  ApplyBiasAndBans(row, adjusted);
+  ApplyPenalties(row, adjusted);
+  if (!std::isfinite(*std::max_element(adjusted.begin(), adjusted.end()))) {
+    return {};  // bias and bans left no token
+  }
+  if (row.params->is_greedy()) {
+    std::vector<double> weights(adjusted.size(), 0.0);
+    weights[static_cast<size_t>(RankedTokens(adjusted)[0])] = 1.0;
+    return weights;
+  }
+  return KeptWeights(*row.params, std::move(adjusted));
+}
+
+double UniformOf(const SamplingRow& row) {
+  auto words =
+      Philox4x32(row.params->seed, {0, static_cast<uint32_t>(row.output_token_ids.size()), 0, 0});
+  return std::ldexp(static_cast<double>(words[0]), -32);
+}
+
 void Sample(const SampleParams& p) {
   for (int32_t i = 0; i < p.num_rows; ++i) {
-    const float* row = p.logits + i * p.row_stride;
-    std::vector<double> logits(row, row + p.vocab_size);
-    p.finite[i] = std::all_of(
-        logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); });
+    std::span<const float> logits(p.logits + i * p.row_stride, static_cast<size_t>(p.vocab_size));
+    std::vector<double> weights = SamplingWeights(p.rows[i], logits);
+    p.finite[i] = !weights.empty();
     p.token_ids[i] = 0;
     p.logprobs[i] = 0.0F;
-    if (!p.finite[i]) {
-      continue;
-    }
-    std::optional<TokenId> token = SampleToken(p.rows[i], logits);
-    p.finite[i] = token.has_value();
-    if (token.has_value()) {
-      p.token_ids[i] = *token;
-      ReportLogprobs(p, i, logits);
+    if (p.finite[i]) {
+      p.token_ids[i] = Draw(weights, UniformOf(p.rows[i]));
+      ReportLogprobs(p, i, std::vector<double>(logits.begin(), logits.end()));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/sampling_params_check.h"
 #include "scheduler/text/utf8.h"
 
 namespace quire {

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/sampling_params.h"
+#include "common/model/sampling_params_check.h"
 
 namespace quire {
 namespace {

@@ -16,6 +16,7 @@ constexpr std::string_view kLlama3Pattern =
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kBloomPattern = " ?[^(\\s|[.,!?…。，、।۔،])]+";
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
@@ -150,6 +151,36 @@ size_t Llama3WordEnd(const Reader& reader, std::string_view text, size_t start, 
   return reader.SpaceEnd(start, /*lines_first=*/true);
 }
 
+// Whether a character belongs to no word of BLOOM's.
+bool SeparatesBloomWords(char32_t c) {
+  constexpr std::u32string_view kSeparators = U"()|.,!?…。，、।۔،";
+  return kSeparators.find(c) != std::u32string_view::npos || IsWhiteSpace(c);
+}
+
+// The end of the word that starts at position, or position itself where none does.
+size_t BloomWordEnd(std::string_view text, size_t position) {
+  const size_t first = text[position] == ' ' ? position + 1 : position;
+  size_t end = first;
+  for (size_t next = first; next < text.size(); end = next) {
+    if (SeparatesBloomWords(DecodeValidUtf8(text, &next))) {
+      break;
+    }
+  }
+  return end > first ? end : position;
+}
+
+// A word, or all up to the next word.
+TextSpan BloomSpan(std::string_view text, size_t start) {
+  if (const size_t end = BloomWordEnd(text, start); end > start) {
+    return {start, end, true};
+  }
+  size_t end = start;
+  do {
+    DecodeValidUtf8(text, &end);
+  } while (end < text.size() && BloomWordEnd(text, end) == end);
+  return {start, end, false};
+}
+
 }  // namespace
 
 std::optional<WordSplitter> WordSplitter::ForPattern(std::string_view pattern) {
@@ -162,6 +193,9 @@ std::optional<WordSplitter> WordSplitter::ForPattern(std::string_view pattern) {
   if (pattern == kQwen2Pattern) {
     return WordSplitter(Style::kQwen2);
   }
+  if (pattern == kBloomPattern) {
+    return WordSplitter(Style::kBloom);
+  }
   return std::nullopt;
 }
 
@@ -171,20 +205,23 @@ void WordSplitter::FindAll(std::string_view text, std::vector<TextSpan>* spans) 
   Reader reader(text);
   size_t start = 0;
   while (start < text.size()) {
-    size_t end = 0;
+    TextSpan span = {start, start, true};
     switch (style_) {
       case Style::kGpt2:
-        end = Gpt2WordEnd(reader, text, start);
+        span.end = Gpt2WordEnd(reader, text, start);
         break;
       case Style::kLlama3:
-        end = Llama3WordEnd(reader, text, start, 3);
+        span.end = Llama3WordEnd(reader, text, start, 3);
         break;
       case Style::kQwen2:
-        end = Llama3WordEnd(reader, text, start, 1);
+        span.end = Llama3WordEnd(reader, text, start, 1);
+        break;
+      case Style::kBloom:
+        span = BloomSpan(text, start);
         break;
     }
-    spans->push_back({start, end, true});
-    start = end;
+    spans->push_back(span);
+    start = span.end;
   }
 }
 

@@ -1,12 +1,15 @@
-// WordSplitter cuts text into words as the patterns of GPT-2, Llama 3 and Qwen2 do, without a
-// regular-expression engine: one pass, no backtracking, so that no text is slow.
+// WordSplitter cuts text into words as the patterns of GPT-2, Llama 3, Qwen2 and BLOOM do, without
+// a regular-expression engine: one pass, no backtracking, so that no text is slow.
 //
 // The patterns, by their exact text:
 //   GPT-2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //   Llama 3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //   Qwen2    the same with \p{N} in place of \p{N}{1,3}
-// Each matches at every position, so the words cover the text.
+// Each of them matches at every position, so the words cover the text.
+//   BLOOM     ?[^(\s|[.,!?…。，、।۔،])]+
+// It leaves white space and punctuation out, and runs of them are no match. Its inner brackets are
+// read as Oniguruma reads them, as part of the class.
 //
 // Thread safety: a value without state; safe from any thread.
 // Cost:          O(bytes).
@@ -24,15 +27,16 @@ namespace quire {
 
 class WordSplitter {
  public:
-  // The splitter for a pattern, if it is one of the three.
+  // The splitter for a pattern, if it is one of the four.
   static std::optional<WordSplitter> ForPattern(std::string_view pattern);
   static WordSplitter Gpt2();
 
-  // Appends the words of text as matches. REQUIRES: text is valid UTF-8.
+  // Appends the words of text as matches, and what lies between them. REQUIRES: text is valid
+  // UTF-8.
   void FindAll(std::string_view text, std::vector<TextSpan>* spans) const;
 
  private:
-  enum class Style { kGpt2, kLlama3, kQwen2 };
+  enum class Style { kGpt2, kLlama3, kQwen2, kBloom };
 
   explicit WordSplitter(Style style) : style_(style) {}
 

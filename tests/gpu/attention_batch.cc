@@ -32,19 +32,20 @@ void AttentionShape::AddParams(Figure& figure) const {
 
 // ---- KvPool -------------------------------------------------------------------------------------
 
-int64_t KvPool::SizeFor(const Bench& bench) {
-  constexpr int64_t kMost = int64_t{72} * 1000 * 1000 * 1000;
-  constexpr int64_t kTiny = int64_t{1} << 20;
+int64_t KvPool::SizeFor(const Bench& bench, const PoolSize& size) {
+  constexpr int64_t kTiny = int64_t{4} << 20;
   constexpr int64_t kMultiple = int64_t{1} << 20;
   if (bench.rehearse()) {
     return kTiny;
   }
   DeviceInfo now;
   Require(QueryDevice(bench.device().index, &now), "query device");
-  return std::min(now.free_bytes / 2, kMost) / kMultiple * kMultiple;
+  const double bytes =
+      std::min(size.share_of_free * static_cast<double>(now.free_bytes), size.most_bytes);
+  return static_cast<int64_t>(bytes) / kMultiple * kMultiple;
 }
 
-KvPool::KvPool(Bench& bench) : bench_(bench), memory_(SizeFor(bench)) {}
+KvPool::KvPool(Bench& bench, const PoolSize& size) : bench_(bench), memory_(SizeFor(bench, size)) {}
 
 void KvPool::FillFor(DType dtype) {
   if (filled_with_ != dtype) {
@@ -58,15 +59,20 @@ void KvPool::FillFor(DType dtype) {
 std::optional<AttentionBatch> AttentionBatch::Make(Bench& bench,
                                                    KvPool& pool,
                                                    const AttentionShape& shape,
-                                                   const std::vector<SequenceLengths>& sequences) {
+                                                   const std::vector<SequenceLengths>& sequences,
+                                                   const PoolLayers& layers) {
   // Several layers, so that blocks lie as far apart as in a model; one where memory is short.
-  for (const int32_t num_layers : {kLayersWherePossible, 1}) {
-    AttentionBatch batch(bench, pool, shape, sequences, num_layers);
+  std::vector<int32_t> choices = {kLayersWherePossible, 1};
+  if (layers.num_layers > 0) {
+    choices = {layers.num_layers};
+  }
+  for (const int32_t num_layers : choices) {
+    AttentionBatch batch(bench, pool, shape, sequences, {num_layers, layers.layer_major});
     if (batch.blocks_a_table_ >= batch.cache_.num_blocks) {
       continue;
     }
     pool.FillFor(shape.cache_dtype);
-    const int wanted = bench.NumSets(batch.LeastWork().bytes);
+    const int wanted = std::max(bench.NumSets(batch.LeastWork().bytes), layers.num_layers);
     const int64_t most = (batch.cache_.num_blocks - 1) / batch.blocks_a_table_;
     const int num_tables =
         static_cast<int>(std::min<int64_t>((wanted + num_layers - 1) / num_layers, most));
@@ -82,21 +88,23 @@ AttentionBatch::AttentionBatch(Bench& bench,
                                KvPool& pool,
                                const AttentionShape& shape,
                                const std::vector<SequenceLengths>& sequences,
-                               int32_t num_layers)
+                               const PoolLayers& layers)
     : shape_(shape),
       sequences_(sequences),
+      layers_(layers),
       q_(0),
       out_(0),
       query_start_(0),
       seq_lens_(0),
       block_tables_(0) {
   cache_.base = pool.data();
-  cache_.layout = TokenMajorKeys({.num_layers = num_layers,
+  const int32_t regions = layers.layer_major ? layers.num_layers : 1;
+  cache_.layout = TokenMajorKeys({.num_layers = layers.num_layers / regions,
                                   .num_kv_heads = shape.num_kv_heads,
                                   .head_dim = shape.head_dim,
                                   .block_size_tokens = shape.block_size_tokens,
                                   .dtype = shape.cache_dtype});
-  cache_.num_blocks = pool.bytes() / cache_.layout.block_bytes();
+  cache_.num_blocks = pool.bytes() / regions / cache_.layout.block_bytes();
   std::vector<int32_t> starts = {0};
   std::vector<int32_t> lens;
   for (const SequenceLengths& sequence : sequences) {
@@ -147,14 +155,18 @@ int64_t AttentionBatch::out_bytes_a_set() const {
                  kAlignment);
 }
 
-AttentionArgs AttentionBatch::Args(int set) const {
-  const int32_t num_layers = cache_.layout.num_layers;
+PagedAttentionParams AttentionBatch::Args(int set) const {
+  const int32_t layer = set % layers_.num_layers;
   const auto num_seqs = static_cast<int32_t>(sequences_.size());
-  const int64_t table = set / num_layers;
+  const int64_t table = set / layers_.num_layers;
+  KvCacheView cache = cache_;
+  if (layers_.layer_major) {
+    cache.base =
+        static_cast<char*>(cache_.base) + layer * cache_.num_blocks * cache_.layout.block_bytes();
+  }
   return {.num_seqs = num_seqs,
           .num_heads = shape_.num_heads,
-          .layer = set % num_layers,
-          .dtype = shape_.dtype,
+          .layer = layers_.layer_major ? 0 : layer,
           .q = q_.at(0),
           .q_row_stride = int64_t{shape_.num_heads + 2 * shape_.num_kv_heads} * shape_.head_dim,
           .out = out_.at(set * out_bytes_a_set()),
@@ -163,7 +175,7 @@ AttentionArgs AttentionBatch::Args(int set) const {
           .seq_lens = seq_lens_.as<int32_t>(),
           .block_tables = block_tables_.as<BlockId>() + table * num_seqs * max_blocks_per_seq_,
           .max_blocks_per_seq = max_blocks_per_seq_,
-          .cache = cache_};
+          .cache = cache};
 }
 
 Work AttentionBatch::LeastWork() const {
@@ -216,6 +228,7 @@ double AttentionBatch::ProbedError(Bench& bench) const {
   std::vector<float> all;
   for (const int set : {0, num_sets_ - 1}) {
     Require(ProbeAttention({.attention = Args(set),
+                            .activations = shape_.dtype,
                             .probes = device_probes.as<AttentionProbe>(),
                             .num_probes = static_cast<int32_t>(num_probes),
                             .scores = scores.as<float>(),
@@ -247,11 +260,10 @@ DecodeScratch::DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t 
       split_start_(static_cast<int64_t>((batch.sequences().size() + 1) * sizeof(int32_t))),
       partial_out_(0),
       partial_state_(0) {
-  const AttentionArgs attention = batch.Args(0);
-  Require(PlanDecode({.num_decodes = attention.num_seqs,
-                      .seq_lens = attention.seq_lens,
-                      .split_tokens = split_tokens,
-                      .split_start = split_start_.as<int32_t>()},
+  const PagedAttentionParams attention = batch.Args(0);
+  Require(PlanDecode(attention,
+                     {.num_decodes = attention.num_seqs, .split_tokens = split_tokens},
+                     split_start_.as<int32_t>(),
                      bench.stream()),
           "plan decode");
   bench.Wait();
@@ -260,9 +272,8 @@ DecodeScratch::DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t 
   partial_state_ = Buffer(rows * 2 * int64_t{sizeof(float)});
 }
 
-DecodeArgs DecodeScratch::Args(const AttentionBatch& batch, int set, int32_t num_ctas) const {
-  return {.attention = batch.Args(set),
-          .num_decodes = static_cast<int32_t>(batch.sequences().size()),
+DecodePlan DecodeScratch::Plan(const AttentionBatch& batch, int32_t num_ctas) const {
+  return {.num_decodes = static_cast<int32_t>(batch.sequences().size()),
           .split_tokens = split_tokens_,
           .split_start = split_start_.as<int32_t>(),
           .partial_out = partial_out_.as<float>(),

@@ -81,6 +81,7 @@ class PinnedBuffer {
 
 struct BenchOptions {
   std::vector<std::string> groups;  // empty: all
+  bool only_device = false;         // measure nothing
   bool quick = false;               // few cases
   bool rehearse = false;            // tiny sizes: tries the program, measures nothing
   double limit_seconds = 1e9;       // after which no new case is begun

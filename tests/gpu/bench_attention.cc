@@ -4,6 +4,7 @@
 #include "tests/gpu/bench_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ struct DecodeCase {
   std::string name;          // of the lengths
   int32_t split_tokens = 0;  // 0: as the backend chooses
   double ctas_over_grid = 1.0;
+  PoolLayers layers;
 };
 
 DecodeCase Uniform(const AttentionShape& shape, int32_t batch, int32_t seq_len) {
@@ -47,7 +49,7 @@ void Measure(Bench& bench, KvPool& pool, const DecodeCase& decode) {
   for (const int32_t seq_len : decode.seq_lens) {
     sequences.push_back({.query_len = 1, .seq_len = seq_len});
   }
-  auto batch = AttentionBatch::Make(bench, pool, shape, sequences);
+  auto batch = AttentionBatch::Make(bench, pool, shape, sequences, decode.layers);
   const int32_t split_tokens =
       decode.split_tokens > 0 ? decode.split_tokens : SplitTokensFor(shape);
   const auto num_ctas =
@@ -69,8 +71,12 @@ void Measure(Bench& bench, KvPool& pool, const DecodeCase& decode) {
   figure.Param("batch", decode.seq_lens.size());
   figure.Param("seq_len", uniform ? decode.seq_lens[0] : 0);
   figure.Param("split_tokens", split_tokens).Param("num_ctas", num_ctas);
+  if (decode.layers.num_layers > 0) {
+    figure.Param("num_layers", decode.layers.num_layers);
+    figure.Param("layer_major", decode.layers.layer_major).Param("pool_bytes", pool.bytes());
+  }
   figure.timing = bench.Measure(batch->num_sets(), [&](int set) {
-    return Decode(scratch.Args(*batch, set, num_ctas), bench.stream());
+    return Decode(batch->Args(set), scratch.Plan(*batch, num_ctas), shape.dtype, bench.stream());
   });
   figure.work.bytes = batch->LeastWork().bytes;
   figure.error = batch->ProbedError(bench);
@@ -144,15 +150,38 @@ std::vector<DecodeCase> AllDecodeCases() {
   return cases;
 }
 
+// Nearly all memory as the pool of an 8B model. A block is a page of 2 MiB, of which each layer
+// reads a 32nd: does translating so many addresses cost bandwidth? Beside it blocks of few layers,
+// and a pool in which each layer's blocks lie together.
+void MeasureReach(Bench& bench) {
+  constexpr PoolSize kNearlyAll = {.share_of_free = 0.93, .most_bytes = 115e9};
+  constexpr double kGiga = 1e9;
+  KvPool pool(bench, kNearlyAll);
+  const AttentionShape shape = bench.rehearse() ? AttentionShape{4, 2, 64} : AttentionShape{};
+  DecodeCase decode =
+      Uniform(shape, bench.Small(64, 2), bench.Small(4096, 40));  // NOLINT(*-magic-numbers)
+  const std::string lengths = decode.name;
+  for (const PoolLayers& layers : {PoolLayers{32}, PoolLayers{4}, PoolLayers{32, true}}) {
+    if (bench.IsOutOfTime()) {
+      return;
+    }
+    decode.layers = layers;
+    decode.name = lengths + ", " + std::to_string(layers.num_layers) +
+                  (layers.layer_major ? " layers one after the other in " : " layers a block in ") +
+                  std::to_string(std::lround(static_cast<double>(pool.bytes()) / kGiga)) + " GB";
+    Measure(bench, pool, decode);
+  }
+}
+
 void MeasurePlan(Bench& bench) {
   const auto batch = static_cast<size_t>(bench.Small(128, 8));
   Buffer seq_lens = Buffer::Of(std::vector<int32_t>(batch, 4096));
   Buffer split_start(static_cast<int64_t>((batch + 1) * sizeof(int32_t)));
   Figure figure("decode", "plan of " + std::to_string(batch) + " sequences");
   figure.timing = bench.Measure(1, [&](int) {
-    return PlanDecode({.num_decodes = static_cast<int32_t>(batch),
-                       .seq_lens = seq_lens.as<int32_t>(),
-                       .split_start = split_start.as<int32_t>()},
+    return PlanDecode({.seq_lens = seq_lens.as<int32_t>()},
+                      {.num_decodes = static_cast<int32_t>(batch)},
+                      split_start.as<int32_t>(),
                       bench.stream());
   });
   bench.Add(figure);
@@ -175,7 +204,9 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   const std::string name = shape.Name() + ", " + std::to_string(prefill.batch) + " x " +
                            std::to_string(prefill.chunk) + " after " +
                            std::to_string(prefill.context) +
-                           (prefill.kernel == PrefillKernel::kWgmma ? ", wgmma" : "");
+                           (prefill.kernel == PrefillKernel::kWgmma       ? ", wgmma"
+                            : prefill.kernel == PrefillKernel::kWgmmaLean ? ", wgmma lean"
+                                                                          : "");
   if (!batch.has_value()) {
     bench.report().Say("  " + name + ": not enough memory");
     return;
@@ -187,10 +218,11 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   figure.Param("batch", prefill.batch).Param("chunk", prefill.chunk);
   figure.Param("context", prefill.context);
   figure.timing = bench.Measure(batch->num_sets(), [&](int set) {
-    return Prefill({.attention = batch->Args(set),
-                    .items = device_items.as<PrefillItem>(),
+    return Prefill(batch->Args(set),
+                   {.items = device_items.as<PrefillItem>(),
                     .num_items = static_cast<int32_t>(items.size()),
                     .kernel = prefill.kernel},
+                   shape.dtype,
                    bench.stream());
   });
   figure.work = batch->LeastWork();
@@ -241,8 +273,9 @@ std::vector<PrefillCase> PrefillCases(const Bench& bench) {
 }  // namespace
 
 void MeasureDecode(Bench& bench) {
-  KvPool pool(bench);
   MeasurePlan(bench);
+  MeasureReach(bench);
+  KvPool pool(bench);
   for (const DecodeCase& decode : bench.quick() ? QuickDecodeCases(bench) : AllDecodeCases()) {
     if (bench.IsOutOfTime()) {
       return;
@@ -259,8 +292,10 @@ void MeasurePrefill(Bench& bench) {
     }
     if (HasWgmma(bench, prefill.shape)) {
       PrefillCase with_wgmma = prefill;
-      with_wgmma.kernel = PrefillKernel::kWgmma;
-      Measure(bench, pool, with_wgmma);
+      for (const PrefillKernel kernel : {PrefillKernel::kWgmma, PrefillKernel::kWgmmaLean}) {
+        with_wgmma.kernel = kernel;
+        Measure(bench, pool, with_wgmma);
+      }
     }
     Measure(bench, pool, prefill);
   }

@@ -28,19 +28,29 @@ struct AttentionShape {
   void AddParams(Figure& figure) const;
 };
 
+// Of a KvPool. By default room for 128 sequences of 32768 tokens of one layer with 32 KV heads.
+struct PoolSize {
+  double share_of_free = 0.5;
+  double most_bytes = 72e9;
+};
+
+// How a model's layers share a pool.
+struct PoolLayers {
+  int32_t num_layers = 0;    // 0: a few, one where memory is short
+  bool layer_major = false;  // each layer has a region of its own, not a part of every block
+};
+
 // Room for the blocks of all cases, filled with random numbers of one type at a time.
 class KvPool {
  public:
-  // Half of what is free, at most 72 GB: room for 128 sequences of 32768 tokens of one layer with
-  // 32 KV heads.
-  explicit KvPool(Bench& bench);
+  explicit KvPool(Bench& bench, const PoolSize& size = {});
 
   void FillFor(DType dtype);
   void* data() const { return memory_.at(0); }
   int64_t bytes() const { return memory_.bytes(); }
 
  private:
-  static int64_t SizeFor(const Bench& bench);
+  static int64_t SizeFor(const Bench& bench, const PoolSize& size);
 
   Bench& bench_;
   Buffer memory_;
@@ -54,17 +64,19 @@ struct SequenceLengths {
 
 class AttentionBatch {
  public:
-  // Nothing when the pool is too small.
+  // Nothing when the pool is too small. A number of layers gives as many sets or more: set i is
+  // layer i.
   static std::optional<AttentionBatch> Make(Bench& bench,
                                             KvPool& pool,
                                             const AttentionShape& shape,
-                                            const std::vector<SequenceLengths>& sequences);
+                                            const std::vector<SequenceLengths>& sequences,
+                                            const PoolLayers& layers = {});
 
   const AttentionShape& shape() const { return shape_; }
   const std::vector<SequenceLengths>& sequences() const { return sequences_; }
   int num_sets() const { return num_sets_; }
   int32_t num_tokens() const { return num_tokens_; }
-  AttentionArgs Args(int set) const;
+  PagedAttentionParams Args(int set) const;
   Buffer& out() { return out_; }
   const Buffer& out() const { return out_; }
   int64_t out_bytes_a_set() const;
@@ -80,14 +92,15 @@ class AttentionBatch {
                  KvPool& pool,
                  const AttentionShape& shape,
                  const std::vector<SequenceLengths>& sequences,
-                 int32_t num_layers);
+                 const PoolLayers& layers);
   int64_t BlocksOf(const SequenceLengths& sequence) const;
   void MakeTables(int num_tables);
   std::vector<AttentionProbe> Probes() const;
 
   AttentionShape shape_;
   std::vector<SequenceLengths> sequences_;
-  KvCacheView cache_;
+  PoolLayers layers_;
+  KvCacheView cache_;  // of layer 0 where the pool is layer-major
   int32_t num_tokens_ = 0;
   int32_t max_blocks_per_seq_ = 0;
   int64_t blocks_a_table_ = 0;
@@ -104,7 +117,7 @@ class DecodeScratch {
  public:
   DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t split_tokens);
 
-  DecodeArgs Args(const AttentionBatch& batch, int set, int32_t num_ctas) const;
+  DecodePlan Plan(const AttentionBatch& batch, int32_t num_ctas) const;
 
  private:
   int32_t split_tokens_;

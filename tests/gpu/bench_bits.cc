@@ -92,7 +92,7 @@ void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
   DecodeScratch scratch(bench, *batch, SplitTokensFor(shape));
   const int32_t grid = DecodeCtasFor(shape);
   auto run = [&](int32_t num_ctas) {
-    return Decode(scratch.Args(*batch, 0, num_ctas), bench.stream());
+    return Decode(batch->Args(0), scratch.Plan(*batch, num_ctas), shape.dtype, bench.stream());
   };
   const std::string prefix = "decode " + std::string(NameOf(cache_dtype)) + ": ";
   Comparison comparison(bench, *batch);
@@ -128,17 +128,12 @@ void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
     for (int32_t i = 0; i < count && error == 0; ++i) {
       Buffer index = Buffer::Of(std::vector<int32_t>{i});
       Buffer split_start(2 * int64_t{sizeof(int32_t)});
-      DecodeArgs args = scratch.Args(*batch, 0, grid);
-      args.num_decodes = 1;
-      args.seq_index = index.as<int32_t>();
-      args.split_start = split_start.as<int32_t>();
-      error = PlanDecode({.num_decodes = 1,
-                          .seq_index = args.seq_index,
-                          .seq_lens = args.attention.seq_lens,
-                          .split_tokens = args.split_tokens,
-                          .split_start = split_start.as<int32_t>()},
-                         bench.stream());
-      error = error != 0 ? error : Decode(args, bench.stream());
+      DecodePlan plan = scratch.Plan(*batch, grid);
+      plan.num_decodes = 1;
+      plan.seq_index = index.as<int32_t>();
+      plan.split_start = split_start.as<int32_t>();
+      error = PlanDecode(batch->Args(0), plan, split_start.as<int32_t>(), bench.stream());
+      error = error != 0 ? error : Decode(batch->Args(0), plan, shape.dtype, bench.stream());
       bench.Wait();
     }
     return error;
@@ -156,10 +151,11 @@ void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::s
   auto run = [&](int32_t only_sequence) {
     const std::vector<PrefillItem> items = PrefillItemsFor(*batch, only_sequence);
     Buffer device_items = Buffer::Of(items);
-    const int error = Prefill({.attention = batch->Args(0),
-                               .items = device_items.as<PrefillItem>(),
+    const int error = Prefill(batch->Args(0),
+                              {.items = device_items.as<PrefillItem>(),
                                .num_items = static_cast<int32_t>(items.size()),
                                .kernel = kernel},
+                              shape.dtype,
                               bench.stream());
     bench.Wait();
     return error;
@@ -307,6 +303,7 @@ void CheckNorm(Bench& bench) {
                   .residual = residual.as<float>() + at,
                   .weight = weight.as<float>(),
                   .out = out.at(at * SizeOf(DType::kBF16))},
+                 DType::kBF16,
                  bench.stream()),
             "norm");
   };

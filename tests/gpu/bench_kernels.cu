@@ -132,7 +132,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
   QUIRE_SHARED_MEMORY(shared);
   auto* query = reinterpret_cast<float*>(shared);
   float* scratch = query + kMaxHeadDim;
-  const AttentionArgs& attention = args.attention;
+  const PagedAttentionParams& attention = args.attention;
   const KvCacheLayout& layout = attention.cache.layout;
   const AttentionProbe probe = args.probes[blockIdx.x];
   const int32_t kv_head = probe.head / (attention.num_heads / layout.num_kv_heads);
@@ -295,9 +295,8 @@ int ReadAll(const void* data, int64_t bytes, uint32_t* sums, Stream stream) {
 }
 
 int ProbeAttention(const ProbeAttentionArgs& args, Stream stream) {
-  const AttentionArgs& attention = args.attention;
   return DispatchCacheElement(
-      attention.dtype, attention.cache.layout.dtype, [&]<typename T, typename Cache>() {
+      args.activations, args.attention.cache.layout.dtype, [&]<typename T, typename Cache>() {
         return QUIRE_LAUNCH((ProbeKernel<T, Cache>),
                             dim3(static_cast<uint32_t>(args.num_probes)),
                             dim3(kProbeThreads),

@@ -33,7 +33,8 @@ struct AttentionProbe {
   int32_t num_keys = 0;
 };
 struct ProbeAttentionArgs {
-  AttentionArgs attention;  // out holds what is to be checked; no window, cap or slopes
+  PagedAttentionParams attention;  // out holds what is to be checked; no window or slopes
+  DType activations = DType::kBF16;
   const AttentionProbe* probes = nullptr;  // [num_probes]
   int32_t num_probes = 0;
   float* scores = nullptr;  // room for [num_probes, max_keys]

@@ -18,6 +18,7 @@ constexpr char kUsage[] =
     R"(usage: gpu_bench [flags]
 
     --only=GROUP,GROUP     ceilings, memory, sampling, gemm, bits, decode, prefill, copies
+    --device               only say which it is
     --quick                a few cases of each group
     --rehearse             tiny sizes: tries the program, measures nothing
     --limit-seconds=N      begin no new case after this time
@@ -74,7 +75,9 @@ bool Parse(int argc, char** argv, BenchOptions* options) {
   constexpr double kTeraPerSecond = 1e6;  // FLOP a microsecond
   for (int i = 1; i < argc; ++i) {
     const char* argument = argv[i];
-    if (strcmp(argument, "--quick") == 0) {
+    if (strcmp(argument, "--device") == 0) {
+      options->only_device = true;
+    } else if (strcmp(argument, "--quick") == 0) {
       options->quick = true;
     } else if (strcmp(argument, "--rehearse") == 0) {
       options->rehearse = true;
@@ -101,12 +104,11 @@ bool Parse(int argc, char** argv, BenchOptions* options) {
   return true;
 }
 
-void PrintDevice(Bench& bench) {
+void PrintDevice(const DeviceInfo& device) {
   constexpr double kGiga = 1e9;
   constexpr double kMega = 1e6;
   DeviceFacts facts;
   Require(QueryFacts(&facts), "query device");
-  const DeviceInfo& device = bench.device();
   printf(
       "device: %s, sm_%d, %d multiprocessors, %.0f GB (%.0f free), L2 %.0f MB, "
       "CUDA driver %d, runtime %d\n",
@@ -131,8 +133,11 @@ int Run(const BenchOptions& options) {
     printf("no GPU: %s; nothing was measured\n", ErrorText(error));
     return EXIT_SUCCESS;
   }
+  PrintDevice(device);
+  if (options.only_device) {
+    return EXIT_SUCCESS;
+  }
   Bench bench(options);
-  PrintDevice(bench);
   if (options.rehearse) {
     bench.report().Say("a rehearsal: no time below means anything");
   }

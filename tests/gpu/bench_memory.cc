@@ -51,7 +51,7 @@ const Buffer& Set(const std::vector<Buffer>& buffers, int set) {
   return buffers[static_cast<size_t>(set)];
 }
 
-void MeasureNorm(Bench& bench, int32_t num_tokens, NormFunction function) {
+void MeasureNorm(Bench& bench, int32_t num_tokens, NormKind kind) {
   const int32_t width = bench.Small(4096, 256);
   const int64_t count = int64_t{num_tokens} * width;
   // The residual is read and written, delta read, the output written.
@@ -63,20 +63,20 @@ void MeasureNorm(Bench& bench, int32_t num_tokens, NormFunction function) {
   const auto outs = PoisonedSets(num_sets, count * SizeOf(kType));
   Buffer weight = bench.RandomBuffer(DType::kF32, width);
   Buffer bias = bench.RandomBuffer(DType::kF32, width);
-  const bool is_rms = function == NormFunction::kRmsNorm;
+  const bool is_rms = kind == NormKind::kRmsNorm;
 
   Figure figure("memory", Named(is_rms ? "rms_norm + add" : "layer_norm + add", num_tokens));
   figure.Param("num_tokens", num_tokens).Param("width", width);
   figure.timing = bench.Measure(num_sets, [&](int set) {
-    return Norm({.function = function,
+    return Norm({.kind = kind,
                  .num_tokens = num_tokens,
                  .width = width,
                  .residual = Set(residuals, set).as<float>(),
                  .delta = Set(deltas, set).at(0),
                  .weight = weight.as<float>(),
                  .bias = is_rms ? nullptr : bias.as<float>(),
-                 .dtype = kType,
                  .out = Set(outs, set).at(0)},
+                kType,
                 bench.stream());
   });
   figure.work.bytes = bytes;
@@ -97,9 +97,9 @@ void MeasureActivation(Bench& bench, int32_t num_tokens) {
   figure.timing = bench.Measure(num_sets, [&](int set) {
     return Activate({.num_tokens = num_tokens,
                      .width = width,
-                     .dtype = kType,
                      .in = Set(ins, set).at(0),
                      .out = Set(outs, set).at(0)},
+                    kType,
                     bench.stream());
   });
   figure.work.bytes = bytes;
@@ -151,12 +151,9 @@ void MeasureEmbed(Bench& bench, int32_t num_tokens) {
   figure.Param("num_tokens", num_tokens).Param("width", width);
   figure.timing = bench.Measure(num_sets, [&](int set) {
     return Embed({.num_tokens = num_tokens,
-                  .width = width,
                   .token_ids = token_ids.as<TokenId>() + int64_t{set} * num_tokens,
-                  .table = table.at(0),
-                  .table_dtype = kType,
-                  .out = Set(outs, set).at(0),
-                  .out_dtype = DType::kF32},
+                  .table = {table.at(0), kType, vocab_size, width},
+                  .out = Set(outs, set).at(0)},
                  bench.stream());
   });
   figure.work.bytes = bytes;
@@ -215,13 +212,13 @@ void MeasurePrepareAttention(Bench& bench, int32_t num_tokens, DType cache_dtype
   figure.timing = bench.Measure(num_sets, [&](int set) {
     return PrepareAttention({.num_tokens = num_tokens,
                              .num_heads = num_heads,
-                             .dtype = kType,
                              .qkv = Set(qkvs, set).at(0),
                              .rope_cos = cos.as<float>(),
                              .rope_sin = sin.as<float>(),
                              .positions = positions.as<int32_t>(),
                              .slot_mapping = slots.as<int64_t>() + int64_t{set} * num_tokens,
                              .cache = {pool.at(0), num_blocks, layout}},
+                            kType,
                             bench.stream());
   });
   figure.work.bytes = bytes;
@@ -230,26 +227,24 @@ void MeasurePrepareAttention(Bench& bench, int32_t num_tokens, DType cache_dtype
   bench.Add(figure);
 }
 
-// Blocks of 16 tokens of 32 layers: 2 MiB. Sources in the first half of the pool, shuffled.
+// Blocks of 16 tokens of 32 layers: 2 MiB. From the first half of the pool to the second.
 void MeasureCopyBlocks(Bench& bench, int32_t num_pairs) {
   const int64_t block_bytes = bench.rehearse() ? 4096 : int64_t{2} << 20;
   const int64_t half = int64_t{num_pairs} * block_bytes;
   Buffer pool(2 * half);
   bench.Randomize(pool.at(0), kType, half / SizeOf(kType));
-  std::vector<BlockId> pairs;
-  for (BlockId i = 0; i < num_pairs; ++i) {
-    pairs.push_back(i);
-    pairs.push_back(num_pairs + i);
-  }
-  Buffer device_pairs = Buffer::Of(pairs);
+  std::vector<BlockId> ids(2 * static_cast<size_t>(num_pairs));
+  std::iota(ids.begin(), ids.end(), 0);
+  Buffer device_ids = Buffer::Of(ids);
+  const auto count = static_cast<size_t>(num_pairs);
+  const KvCacheLayout layout = {.dtype = DType::kInt8, .block_stride = block_bytes};
 
   Figure figure("memory", "copy_blocks, " + std::to_string(num_pairs) + " of 2 MiB");
   figure.Param("num_pairs", num_pairs).Param("block_bytes", block_bytes);
   figure.timing = bench.Measure(1, [&](int) {
-    return CopyBlocks({.pool = pool.at(0),
-                       .block_bytes = block_bytes,
-                       .pairs = device_pairs.as<BlockId>(),
-                       .num_pairs = num_pairs},
+    return CopyBlocks({.cache = {pool.at(0), 2 * num_pairs, layout},
+                       .src = {device_ids.as<BlockId>(), count},
+                       .dst = {device_ids.as<BlockId>() + num_pairs, count}},
                       bench.stream());
   });
   figure.work.bytes = 2.0 * static_cast<double>(half);
@@ -264,8 +259,8 @@ void MeasureMemoryKernels(Bench& bench) {
     if (bench.IsOutOfTime()) {
       return;
     }
-    MeasureNorm(bench, num_tokens, NormFunction::kRmsNorm);
-    MeasureNorm(bench, num_tokens, NormFunction::kLayerNorm);
+    MeasureNorm(bench, num_tokens, NormKind::kRmsNorm);
+    MeasureNorm(bench, num_tokens, NormKind::kLayerNorm);
     MeasurePrepareAttention(bench, num_tokens, kType);
     MeasurePrepareAttention(bench, num_tokens, DType::kF8E4M3);
     MeasureActivation(bench, num_tokens);

@@ -31,14 +31,12 @@ struct Outputs {
   explicit Outputs(int32_t num_rows)
       : tokens(num_rows * int64_t{sizeof(TokenId)}),
         logprobs(num_rows * int64_t{sizeof(float)}),
-        finite(num_rows * int64_t{sizeof(int32_t)}),
-        top_tokens(num_rows * int64_t{kTopStride} * int64_t{sizeof(TokenId)}),
-        top_logprobs(num_rows * int64_t{kTopStride} * int64_t{sizeof(float)}) {}
+        finite(num_rows * int64_t{sizeof(bool)}),
+        top_logprobs(num_rows * int64_t{kTopStride} * int64_t{sizeof(SampledLogprob)}) {}
 
   Buffer tokens;
   Buffer logprobs;
   Buffer finite;
-  Buffer top_tokens;
   Buffer top_logprobs;
 };
 
@@ -47,7 +45,7 @@ bool AreValid(const Outputs& outputs, int32_t vocab_size) {
   for (const TokenId token : outputs.tokens.ToHost<TokenId>()) {
     valid &= token >= 0 && token < vocab_size;
   }
-  for (const int32_t finite : outputs.finite.ToHost<int32_t>()) {
+  for (const uint8_t finite : outputs.finite.ToHost<uint8_t>()) {
     valid &= finite == 1;
   }
   return valid;
@@ -88,13 +86,12 @@ void MeasureCase(Bench& bench, const SamplingCase& sampling, int32_t num_rows, f
                        .vocab_size = vocab_size,
                        .row_stride = vocab_size,
                        .logits = logits.as<float>() + set * count,
-                       .rows = device_rows.as<SampleRow>(),
                        .token_ids = out.tokens.as<TokenId>(),
                        .logprobs = out.logprobs.as<float>(),
-                       .finite = out.finite.as<int32_t>(),
-                       .top_token_ids = out.top_tokens.as<TokenId>(),
-                       .top_logprobs = out.top_logprobs.as<float>(),
-                       .top_stride = kTopStride},
+                       .finite = out.finite.as<bool>(),
+                       .top_logprobs = out.top_logprobs.as<SampledLogprob>(),
+                       .top_logprobs_stride = kTopStride},
+                      {.rows = device_rows.as<SampleRow>()},
                       bench.stream());
       },
       restore);

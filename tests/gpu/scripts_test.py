@@ -61,6 +61,22 @@ class TargetsTest(unittest.TestCase):
         self.assertEqual(self.status("copy bandwidth", results_of(others)), "not measured")
         self.assertEqual(self.status("copy bandwidth", results_of([*others, decode(0.9)])), "pass")
 
+    def test_all_layers_are_compared_with_few_and_with_each_alone(self):
+        def pools(all_layers, few, layer_by_layer):
+            return results_of([
+                decode(0.1, batch=64, seq_len=4096, num_layers=layers, layer_major=major,
+                       gb_per_s=speed)
+                for layers, major, speed in ((32, 0, all_layers), (4, 0, few),
+                                             (32, 1, layer_by_layer))])
+        few, alone = "of 4 layers", "layer by layer"
+        self.assertEqual(self.status(few, pools(3900.0, 4000.0, 4200.0)), "pass")
+        self.assertEqual(self.status(alone, pools(3900.0, 4000.0, 4200.0)), "fail")
+        self.assertEqual(self.status(few, pools(3000.0, 4000.0, 3000.0)), "fail")
+        self.assertEqual(self.status(alone, pools(3000.0, 4000.0, 3000.0)), "pass")
+        self.assertEqual(self.status("copy bandwidth", pools(1.0, 1.0, 1.0)), "not measured")
+        self.assertEqual(self.status(few, results_of([decode(0.9, gb_per_s=4000.0)])),
+                         "not measured")
+
     def test_a_peer_must_be_slower_everywhere(self):
         figures = [decode(0.9, case="a"), decode(0.9, case="b"), decode(0.9, case="c", batch=1)]
         def peers(*ratios):
@@ -78,6 +94,8 @@ class TargetsTest(unittest.TestCase):
         self.assertEqual(self.status("mma.sync", results_of(figures)), "pass")
         self.assertEqual(self.status("wgmma", results_of(figures)), "pass")
         self.assertEqual(self.status("wgmma", results_of([prefill(540, "p, wgmma")])), "fail")
+        tried_out = [prefill(540, "p, wgmma"), prefill(560, "p, wgmma lean")]
+        self.assertEqual(self.status("wgmma", results_of(tried_out)), "fail")
         self.assertEqual(self.status("mma.sync", results_of([prefill(340)])), "fail")
 
     def test_the_step_may_take_115_percent_of_its_floor(self):
@@ -127,6 +145,33 @@ class TargetsTest(unittest.TestCase):
         unfinished = results_of()
         unfinished["tests"] = [{"program": "a", "note": "did not finish"}]
         self.assertEqual(self.status("all tests", unfinished), "fail")
+        self.assertIn("0 of 0 tests failed; no result of a",
+                      [row["measured"] for row in targets.judge(unfinished)])
+
+    def test_only_what_a_sanitizer_reports_is_a_finding(self):
+        def run(rc, **more):
+            return {"tool": "memcheck", "program": f"p{rc}", "rc": rc, **more}
+        def judged(*runs):
+            results = results_of()
+            results["sanitizers"] = list(runs)
+            (row,) = [row for row in targets.judge(results)
+                      if row["target"].startswith("compute-sanitizer")]
+            return row["measured"], row["status"].strip("*")
+
+        self.assertEqual(judged(run(0), run(86)),
+                         ("1 of 2 runs found something: memcheck p86", "fail"))
+        self.assertEqual(judged(run(0), run(124), run(137)),
+                         ("0 of 1 runs found something; not finished: memcheck p124, memcheck p137",
+                          "not measured"))
+        self.assertEqual(judged(run(0), run(86), run(124))[1], "fail")
+        # A test that fails or crashes under the tool is no finding, but no clean run.
+        self.assertEqual(judged(run(0), run(1), run(139)),
+                         ("0 of 3 runs found something; failed: memcheck p1 (exit 1), "
+                          "memcheck p139 (exit 139)", "fail"))
+        # Whatever the program made of the refusal.
+        refused = [run(rc, refused=True) for rc in (0, 1, 86)]
+        self.assertEqual(judged(*refused), ("it does not support this device", "not measured"))
+        self.assertEqual(judged(run(0), *refused)[1], "not measured")
 
     def test_a_served_model_is_judged_by_its_comparisons(self):
         good = {"ok": True, "cases": [{"ok": True}], "largest_logprob_error": 0.1}

@@ -42,7 +42,7 @@ def read_tests(folder):
     for path in sorted(folder.glob("*.json")):
         result = read_object(path)
         if result is None:
-            tests.append({"program": path.stem, "note": "did not finish"})
+            tests.append({"program": path.stem, "note": "left no result"})
             continue
         failed = [f"{case.get('classname', suite['name'])}.{case['name']}"
                   for suite in result["testsuites"] for case in suite["testsuite"]
@@ -70,7 +70,7 @@ def read_clocks(path):
 def read_phases(work):
     phases = read_lines(work / "phases.jsonl")
     for phase in phases:
-        reason = work / f"skipped.{phase['phase']}"
+        reason = work / f"note.{phase['phase']}"
         if reason.is_file():
             phase["note"] = reason.read_text(encoding="utf-8").strip()
     return phases
@@ -134,12 +134,17 @@ def figure_lines(results):
     return lines
 
 
+def sanitizer_cell(run):
+    result = targets.sanitizer_result(run)
+    return f"failed, exit {run['rc']}" if result == "failed" else result
+
+
 def test_lines(results):
     rows = [[test["program"], cell(test.get("tests")), cell(test.get("failures")),
              test.get("note", " ".join(test.get("failed", [])))] for test in results["tests"]]
     lines = ["", "## Tests", ""] + table(["program", "tests", "failures", "failed"], rows)
-    rows = [[run["tool"], run["program"], "clean" if run["rc"] == 0 else f"exit {run['rc']}",
-             cell(run["seconds"])] for run in results["sanitizers"]]
+    rows = [[run["tool"], run["program"], sanitizer_cell(run), cell(run["seconds"])]
+            for run in results["sanitizers"]]
     return lines + ["", "## compute-sanitizer", ""] + \
         table(["tool", "program", "result", "seconds"], rows)
 

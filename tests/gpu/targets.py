@@ -6,6 +6,8 @@ or None: not measured. A rehearsal measures no speed.
 
 DECODE_FRACTION = 0.85        # of the speed of a copy
 DECODE_LEAST_TOKENS = 65536   # of all sequences
+ALL_LAYERS, FEW_LAYERS = 32, 4  # of gpu_bench's pools that fill the device
+LAYERS_FRACTION = 0.95
 PREFILL_LEAST_CONTEXT = 8192
 PREFILL_TFLOP_PER_S = {"mma": 350.0, "wgmma": 550.0}
 STEP_OVER_FLOOR = 1.15
@@ -13,6 +15,7 @@ STEP_BATCH, STEP_CONTEXT = 64, 4096
 OVER_TRANSFORMERS = 5.0
 SWAP_GB_PER_S = 45.0
 DISTURBED_REQUESTS = 10000
+SANITIZER_FOUND = 86           # the exit code that run.sh asks compute-sanitizer for
 NOT_MEASURED = ("not measured", None)
 
 
@@ -22,8 +25,11 @@ def part(results, name):
 
 
 def note_of(results, name):
-    note = part(results, name).get("note")
-    return (f"not measured: {note.splitlines()[0]}" if note else "not measured", None)
+    """What went wrong stands in the first line; of what a server said, the last is the reason."""
+    lines = part(results, name).get("note", "").splitlines()
+    if not lines:
+        return NOT_MEASURED
+    return "not measured: " + " ".join(dict.fromkeys((lines[0], lines[-1])))[:300], None
 
 
 def worst(figures, key):
@@ -41,17 +47,47 @@ def tests_pass(results):
     programs = results["tests"]
     if not programs:
         return NOT_MEASURED
-    failures = sum(program.get("failures", 1) for program in programs)
+    lost = [program["program"] for program in programs if "tests" not in program]
+    failures = sum(program.get("failures", 0) for program in programs)
     tests = sum(program.get("tests", 0) for program in programs)
-    return f"{failures} of {tests} tests failed", failures == 0
+    text = f"{failures} of {tests} tests failed"
+    if lost:
+        text += "; no result of " + ", ".join(lost)
+    return text, failures == 0 and not lost
+
+
+def sanitizer_result(run):
+    """One word for a run of compute-sanitizer: clean, found, unfinished, refused or failed."""
+    if run.get("refused"):
+        return "refused"
+    return {0: "clean", SANITIZER_FOUND: "found", 124: "unfinished", 137: "unfinished"}.get(
+        run["rc"], "failed")
 
 
 def sanitizers_are_clean(results):
-    runs = results["sanitizers"]
+    """Only what a tool reports is a finding; a test that fails under it is a failure all the same."""
+    runs = {}
+    for run in results["sanitizers"]:
+        runs.setdefault(sanitizer_result(run), []).append(run)
     if not runs:
         return NOT_MEASURED
-    bad = [run for run in runs if run["rc"] != 0]
-    return f"{len(bad)} of {len(runs)} runs found something", not bad
+    if set(runs) == {"refused"}:
+        return "it does not support this device", None
+    found, failed, unfinished = (runs.get(key, []) for key in ("found", "failed", "unfinished"))
+
+    def names(of):
+        return ", ".join(f"{run['tool']} {run['program']}" for run in of)
+    ended = len(found) + len(failed) + len(runs.get("clean", []))
+    text = f"{len(found)} of {ended} runs found something"
+    if found:
+        text += ": " + names(found)
+    if failed:
+        text += "; failed: " + ", ".join(f"{names([run])} (exit {run['rc']})" for run in failed)
+    if unfinished:
+        text += "; not finished: " + names(unfinished)
+    if found or failed:
+        return text, False
+    return text, None if unfinished or "refused" in runs else True
 
 
 def outputs_are_right(results):
@@ -106,7 +142,8 @@ def large_decodes(results):
     return [figure for figure in of_group(results, "decode", "fraction")
             if figure.get("cache_dtype") == "bfloat16" and figure.get("block_size") == 16
             and figure.get("batch", 0) * figure.get("seq_len", 0) >= DECODE_LEAST_TOKENS
-            and "CTAs" not in figure["case"] and ", split" not in figure["case"]]
+            and "CTAs" not in figure["case"] and ", split" not in figure["case"]
+            and "num_layers" not in figure]
 
 
 def decode_bandwidth(results):
@@ -114,6 +151,20 @@ def decode_bandwidth(results):
     if figure is None:
         return NOT_MEASURED
     return f"{figure['fraction']:.3f} ({figure['case']})", figure["fraction"] >= DECODE_FRACTION
+
+
+def speed_of_all_layers(num_layers, layer_major):
+    """How fast decode reads blocks of all layers of an 8B model in a pool that fills the device,
+    over how fast it reads them in another pool."""
+    def measure(results):
+        speeds = {(figure["num_layers"], bool(figure["layer_major"])): figure["gb_per_s"]
+                  for figure in of_group(results, "decode", "gb_per_s") if "num_layers" in figure}
+        whole, other = speeds.get((ALL_LAYERS, False)), speeds.get((num_layers, layer_major))
+        if whole is None or other is None:
+            return NOT_MEASURED
+        return f"{whole:.0f} / {other:.0f} GB/s: {whole / other:.3f}", \
+            whole / other >= LAYERS_FRACTION
+    return measure
 
 
 def ahead_of_peer(name):
@@ -139,7 +190,8 @@ def prefill_rate(kind):
                    if figure.get("cache_dtype") == "bfloat16"
                    and figure.get("context", 0) + figure.get("chunk", 0) >= PREFILL_LEAST_CONTEXT
                    and figure.get("chunk", 0) >= 2048 and figure.get("head_dim") == 128
-                   and ("wgmma" in figure["case"]) == (kind == "wgmma")]
+                   and ("wgmma" in figure["case"]) == (kind == "wgmma")
+                   and "lean" not in figure["case"]]  # measured beside it; no server runs it
         figure = worst(figures, "tflop_per_s")
         if figure is None:
             return NOT_MEASURED
@@ -190,6 +242,9 @@ CORRECTNESS = (
 SPEED = (
     (f"decode attention >= {DECODE_FRACTION} of copy bandwidth (64k tokens or more, bf16, block 16)",
      decode_bandwidth),
+    (f"blocks of {ALL_LAYERS} layers read at >= {LAYERS_FRACTION} of the speed of {FEW_LAYERS} layers",
+     speed_of_all_layers(FEW_LAYERS, False)),
+    ("and of the speed of a pool layer by layer", speed_of_all_layers(ALL_LAYERS, True)),
     ("ahead of PyTorch's attention on gathered K and V", ahead_of_peer("sdpa")),
     ("ahead of FlashInfer", flashinfer),
     (f"prefill >= {PREFILL_TFLOP_PER_S['mma']:.0f} TFLOP/s with mma.sync, 8k or more of context",

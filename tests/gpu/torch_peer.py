@@ -223,7 +223,14 @@ def table_line(line):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    """A line that was cut off is left out."""
+    objects = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            objects.append(json.loads(line))
+        except ValueError:
+            pass
+    return objects
 
 
 def read_figures(path):

@@ -60,6 +60,11 @@ class DeviceTest(unittest.TestCase):
                 self.assertGreaterEqual(min(shared), 2, shared)
                 self.assertGreaterEqual(sum(shared), 2 * MAX_TOKENS, shared)
 
+    def test_another_gpu_of_the_machine_serves_the_same_tokens(self):
+        second = answers("emu", len(PROMPTS), ["--device-index=1"], temperature=0)
+
+        self.assertEqual(second, answers("emu", len(PROMPTS), temperature=0))
+
     def test_a_gpu_refuses_int8_keys_and_values_with_a_reason(self):
         flags = ["--device", "emu", "--kv-cache-memory-bytes", "64MiB"]
         with Server("--kv-cache-dtype=int8", worker_flags=flags, with_worker=False) as server:

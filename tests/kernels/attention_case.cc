@@ -187,6 +187,16 @@ std::vector<float> MakeQueries(const AttentionCase& c, int64_t row_stride) {
   return q;
 }
 
+// Large enough that a position off by one is seen, small enough that far ones still count.
+std::vector<float> MakeSlopes(const AttentionCase& c) {
+  std::vector<float> slopes;
+  for (int32_t head = 0; c.alibi && head < c.num_heads; ++head) {
+    const float share = static_cast<float>(head) / static_cast<float>(c.num_heads);
+    slopes.push_back(std::exp2(-4.0F * share) / (head % 2 == 0 ? 1.0F : 64.0F));
+  }
+  return slopes;
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -239,6 +249,7 @@ std::vector<float> RunAttention(KernelBackend& backend, const AttentionCase& c) 
   std::vector<float> out(out_size + kNumGuards, std::bit_cast<float>(kGuard));
   std::vector<std::byte> pool_before = pool.Bytes();
 
+  const std::vector<float> slopes = MakeSlopes(c);
   PagedAttentionParams params;
   params.num_seqs = static_cast<int32_t>(c.sequences.size());
   params.num_heads = c.num_heads;
@@ -248,6 +259,7 @@ std::vector<float> RunAttention(KernelBackend& backend, const AttentionCase& c) 
   params.out = out.data();
   params.scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   params.sliding_window = c.sliding_window;
+  params.alibi_slopes = slopes.empty() ? nullptr : slopes.data();
   params.query_start = query_start.data();
   params.seq_lens = seq_lens.data();
   params.block_tables = tables.ids.data();

@@ -29,6 +29,7 @@ struct AttentionCase {
   int32_t block_size_tokens = 16;
   DType dtype = DType::kBF16;
   int32_t sliding_window = 0;
+  bool alibi = false;       // every head with a slope of its own
   uint64_t block_seed = 1;  // which physical blocks the sequences get
   std::vector<CaseSequence> sequences;
   // Replace what an element would be; for tests of special numbers.

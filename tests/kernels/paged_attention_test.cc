@@ -31,7 +31,7 @@ std::string Describe(const AttentionCase& c) {
   std::ostringstream text;
   text << "heads " << c.num_heads << "/" << c.num_kv_heads << " dim " << c.head_dim << " block "
        << c.block_size_tokens << " " << NameOf(c.dtype) << " window " << c.sliding_window
-       << " sequences";
+       << (c.alibi ? " alibi" : "") << " sequences";
   for (const CaseSequence& s : c.sequences) {
     text << " " << s.query_len << "/" << s.seq_len;
   }
@@ -176,6 +176,29 @@ TEST_P(PagedAttentionTest, MatchesReferenceForSlidingWindows) {
   }
 }
 
+TEST_P(PagedAttentionTest, MatchesReferenceWithAlibi) {
+  for (DType dtype : kAllTypes) {
+    for (int32_t num_kv_heads : {1, 2, 6}) {
+      AttentionCase c;
+      c.num_heads = 6;
+      c.num_kv_heads = num_kv_heads;
+      c.head_dim = 32;
+      c.dtype = dtype;
+      c.alibi = true;
+      // The second block size is one that no vector divides.
+      for (int32_t block_size : {16, 5}) {
+        c.block_size_tokens = block_size;
+        c.sequences = Sequences{{1, 600, 1}, {40, 290, 2}, {3, 17, 3}, {1, 1, 4}};
+
+        ExpectMatchesReference(c);
+      }
+      c.sliding_window = 100;
+
+      ExpectMatchesReference(c);
+    }
+  }
+}
+
 TEST_P(PagedAttentionTest, MatchesReferenceForAMixedBatchOfTheServedShape) {
   AttentionCase c;
   c.num_heads = 16;
@@ -220,6 +243,24 @@ TEST_P(PagedAttentionTest, DecodeTokenByTokenGivesTheBitsOfThePrefill) {
       std::vector<float> whole = InChunks(c, kSeqLen, kSeqLen, 1);
 
       EXPECT_TRUE(SameBits(InChunks(c, kSeqLen, 1, 1), whole)) << Describe(c);
+    }
+  }
+}
+
+TEST_P(PagedAttentionTest, WithAlibiNeitherChunksNorThreadsChangeBits) {
+  for (DType dtype : {DType::kF32, DType::kInt8}) {
+    AttentionCase c;
+    c.dtype = dtype;
+    c.head_dim = 48;
+    c.alibi = true;
+    constexpr int32_t kSeqLen = 560;
+    const std::vector<float> whole = InChunks(c, kSeqLen, kSeqLen, 1);
+
+    for (int32_t chunk : {1, 7, 64, 300}) {
+      for (int num_threads : {1, 3}) {
+        EXPECT_TRUE(SameBits(InChunks(c, kSeqLen, chunk, num_threads), whole))
+            << "chunk " << chunk << " " << num_threads << " threads, " << Describe(c);
+      }
     }
   }
 }

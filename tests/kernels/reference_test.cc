@@ -243,6 +243,26 @@ TEST(ReferencePagedAttentionTest, EqualScoresAverageTheValuesInSight) {
               Pointwise(FloatNear(1e-6F), {1.5F, 1.5F, 2.5F, 2.5F, 3.5F, 3.5F}));
 }
 
+TEST(ReferencePagedAttentionTest, AlibiWeighsByTheDistanceToTheQuery) {
+  // q is zero: the weight of a position is exp(slope * (position - query position)).
+  AttentionCase c;
+  c.num_heads = 1;
+  c.num_kv_heads = 1;
+  c.head_dim = 1;
+  c.dtype = DType::kF32;
+  c.block_size_tokens = 2;
+  c.alibi = true;
+  c.change_value = [](int32_t position, float) { return position == 0 ? 1.0F : 0.0F; };
+  c.change_query = [](float) { return 0.0F; };
+  c.sequences = std::vector<CaseSequence>{{3, 3, 1}};
+
+  // The one head's slope is 1.
+  const float near = std::exp(-1.0F);
+  const float far = std::exp(-2.0F);
+  EXPECT_THAT(ReferenceAttention(c),
+              Pointwise(FloatNear(1e-6F), {1.0F, near / (1.0F + near), far / (1.0F + near + far)}));
+}
+
 TEST(ReferencePagedAttentionTest, WeightsAreTheSoftmaxOfTheScaledScores) {
   // One dim: k = 0, 1; q = 2, scale 1: weights 1 : e^2; values 0, 1.
   KvCacheLayout layout = TokenMajorKeys({1, 1, 1, 2, DType::kF32});

@@ -32,7 +32,7 @@ def demangle(names):
     readable = {}
     for name, text in zip(names, out):
         text = text.replace("(anonymous namespace)::", "").replace("quire::gpu::", "")
-        text = re.sub(r"_GLOBAL__N__\w*::", "", text)
+        text = re.sub(r"_GLOBAL__N__\w*::", "", text).replace("quire::", "")
         text = re.sub(r"\((?:int|unsigned int|bool)\)", "", text)
         text = text.removeprefix("void ")
         depth, end = 0, len(text)

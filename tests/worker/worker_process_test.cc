@@ -173,6 +173,14 @@ TEST(WorkerProcessTest, AGpuThatIsNotThereIsOneLineAndTwo) {
       << worker.errors();
 }
 
+TEST(WorkerProcessTest, AGpuBeyondTheLastIsNamed) {
+  Process worker({"--model", kModelDir, "--device", "emu", "--device-index", "2"});
+
+  EXPECT_EQ(worker.Wait(), 2);
+  EXPECT_EQ(worker.last_error_line(),
+            "quire_worker: --device: device: no GPU 2: invalid device ordinal");
+}
+
 TEST(WorkerProcessTest, AutoComputesOnTheCpuWhereThereIsNoGpuAndSaysWhy) {
   Process worker({"--model",
                   kModelDir,

@@ -8,10 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "worker/model/tensor_source.h"
-#include "worker/model/weight_files.h"
-#include "worker/model/weight_layout.h"
-#include "worker/model/weight_loader.h"
+#include "worker/model/kv_cache_scales.h"
 
 namespace quire {
 namespace {
@@ -29,6 +26,12 @@ StepInputs ViewOf(const Batch& batch) {
           .seq_lens = batch.seq_lens.data(),
           .block_tables = batch.block_tables.data(),
           .logits_rows = batch.logits_rows.data()};
+}
+
+// Those of the checkpoint are for fp8; a cache with a scale for each token needs none.
+KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout) {
+  return layout.dtype == DType::kF8E4M3 && !layout.has_scales() ? weights.kv_cache_scales
+                                                                : KvCacheScales{};
 }
 
 }  // namespace
@@ -139,6 +142,9 @@ void DecoderModel::Embed(const StepInputs& inputs) {
     positions.out = w.residual.data();
     backend_.Embed(positions);
   }
+  if (config_.embedding_norm) {
+    Normalize(weights_.embedding_norm, /*delta=*/nullptr, /*replace=*/true, inputs.num_tokens);
+  }
   if (!config_.norm_before) {
     // The first sub-layer reads the embedding as it is.
     backend_.Embed({.num_tokens = inputs.num_tokens,
@@ -156,9 +162,10 @@ void DecoderModel::RunPreNormLayer(int32_t layer,
                                    const StepInputs& inputs,
                                    const KvCacheView& cache) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  Normalize(weights.attention_norm, pending_delta_, /*replace=*/false, inputs.num_tokens);
+  const bool replace = config_.residual_after_norm;
+  Normalize(weights.attention_norm, pending_delta_, replace, inputs.num_tokens);
   Attend(layer, inputs, cache);
-  Normalize(weights.mlp_norm, workspace_.delta.data(), /*replace=*/false, inputs.num_tokens);
+  Normalize(weights.mlp_norm, workspace_.delta.data(), replace, inputs.num_tokens);
   RunMlp(layer, inputs.num_tokens);
   pending_delta_ = workspace_.delta.data();
 }
@@ -175,6 +182,7 @@ void DecoderModel::RunPostNormLayer(int32_t layer,
 
 void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  const KvCacheScales scales = ScalesFor(weights, cache.layout);
   void* qkv = workspace_.qkv.data();
   backend_.Linear({.num_tokens = inputs.num_tokens,
                    .x = workspace_.hidden.data(),
@@ -191,7 +199,9 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
                              .rope_sin = rope_.has_value() ? rope_->sin() : nullptr,
                              .positions = inputs.positions,
                              .slot_mapping = inputs.slot_mapping,
-                             .cache = cache});
+                             .cache = cache,
+                             .k_scale = scales.key,
+                             .v_scale = scales.value});
   const bool windowed = config_.sliding_window.has_value() &&
                         config_.layer_uses_sliding_window[static_cast<size_t>(layer)];
   backend_.PagedAttention(
@@ -204,11 +214,14 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
        .out = workspace_.attention.data(),
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
        .sliding_window = windowed ? *config_.sliding_window : 0,
+       .alibi_slopes = weights_.alibi_slopes.floats(),
        .query_start = inputs.query_start,
        .seq_lens = inputs.seq_lens,
        .block_tables = inputs.block_tables,
        .max_blocks_per_seq = inputs.max_blocks_per_seq,
-       .cache = cache});
+       .cache = cache,
+       .k_scale = scales.key,
+       .v_scale = scales.value});
   backend_.Linear({.num_tokens = inputs.num_tokens,
                    .x = workspace_.attention.data(),
                    .y = workspace_.delta.data(),
@@ -298,29 +311,6 @@ void DecoderModel::Logits(const StepInputs& inputs) {
                    .y = w.logits.data(),
                    .weight = weights_.lm_head.get(),
                    .f32_out = true});
-}
-
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
-                                                 KernelBackend& backend,
-                                                 const LoadProgressFn& progress) {
-  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
-  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
-  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
-  QUIRE_ASSIGN_OR_RETURN(const WeightLayout layout, CheckWeightFiles(config, files));
-  FileTensors tensors(files);
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, progress));
-  return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
-}
-
-absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
-                                                      uint64_t seed,
-                                                      KernelBackend& backend) {
-  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
-  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
-  const WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
-  DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, nullptr));
-  return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
 }
 
 }  // namespace quire

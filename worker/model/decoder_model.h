@@ -1,10 +1,10 @@
-// DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3 and OPT with the operations of a
+// DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM with the operations of a
 // KernelBackend. The configuration says which parts are present; there is no class per family.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Cost:          Forward allocates only when a batch is larger than every one before it.
 // Source:        Touvron et al. 2023 (Llama 2), Jiang et al. 2023 (Mistral 7B), Yang et al. 2024
-//                and 2025 (Qwen2, Qwen3), Zhang et al. 2022 (OPT).
+//                and 2025 (Qwen2, Qwen3), Zhang et al. 2022 (OPT), BigScience 2022 (BLOOM).
 #ifndef QUIRE_WORKER_MODEL_DECODER_MODEL_H_
 #define QUIRE_WORKER_MODEL_DECODER_MODEL_H_
 

@@ -13,6 +13,7 @@
 #include "common/model/dtype.h"
 #include "kernels/api/dense.h"
 #include "worker/model/device_buffer.h"
+#include "worker/model/kv_cache_scales.h"
 
 namespace quire {
 
@@ -42,16 +43,19 @@ struct LayerWeights {
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
   std::unique_ptr<PackedLinear> mlp_out;
+  KvCacheScales kv_cache_scales;
 };
 
 struct DecoderWeights {
   TableWeights token_table;
   TableWeights position_table;               // no rows: the model has none
   std::unique_ptr<PackedLinear> project_in;  // or null
+  NormWeights embedding_norm;                // empty: the model has none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   std::unique_ptr<PackedLinear> project_out;  // or null
   std::unique_ptr<PackedLinear> lm_head;
+  DeviceBuffer alibi_slopes;  // fp32 [num_heads], or empty
   int64_t bytes = 0;
 };
 

@@ -4,8 +4,8 @@
 // Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
 //                model and valid until the next Forward.
 // Cost:          Forward allocates nothing once it has seen its largest batch.
-// Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3 and OPT; ModelConfig
-//                says which parts are present.
+// Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM;
+//                ModelConfig says which parts are present.
 #ifndef QUIRE_WORKER_MODEL_MODEL_H_
 #define QUIRE_WORKER_MODEL_MODEL_H_
 

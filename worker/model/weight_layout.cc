@@ -8,25 +8,60 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kOpt = "OPTForCausalLM";
+constexpr std::string_view kBloom = "BloomForCausalLM";
 
-// The names of the modules of a layer, after "layers.<i>.".
+// The names of the modules outside the layers, and what stands before the number of a layer.
+struct ModelNames {
+  std::string_view token_table = "embed_tokens";
+  std::string_view embedding_norm = "";
+  std::string_view layers = "layers.";
+  std::string_view final_norm = "norm";
+};
+
+ModelNames ModelNamesFor(const ModelConfig& config) {
+  if (config.architecture == kOpt) {
+    return {.final_norm = "final_layer_norm"};
+  }
+  if (config.architecture == kBloom) {
+    return {.token_table = "word_embeddings",
+            .embedding_norm = "word_embeddings_layernorm",
+            .layers = "h.",
+            .final_norm = "ln_f"};
+  }
+  return {};
+}
+
+// The names of the modules of a layer, after its number.
 struct LayerNames {
   std::string_view attention_norm;
+  std::vector<std::string_view> qkv;  // one: interleaved
   std::string_view attention_out;
   std::string_view mlp_norm;
   std::vector<std::string_view> mlp_in;
   std::string_view mlp_out;
 };
 
-LayerNames NamesFor(const ModelConfig& config) {
+LayerNames LayerNamesFor(const ModelConfig& config) {
+  const std::vector<std::string_view> qkv = {
+      "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+  if (config.architecture == kBloom) {
+    return {.attention_norm = "input_layernorm",
+            .qkv = {"self_attention.query_key_value"},
+            .attention_out = "self_attention.dense",
+            .mlp_norm = "post_attention_layernorm",
+            .mlp_in = {"mlp.dense_h_to_4h"},
+            .mlp_out = "mlp.dense_4h_to_h"};
+  }
   if (config.architecture == kOpt) {
     return {.attention_norm = "self_attn_layer_norm",
+            .qkv = qkv,
             .attention_out = "self_attn.out_proj",
             .mlp_norm = "final_layer_norm",
             .mlp_in = {"fc1"},
             .mlp_out = "fc2"};
   }
   return {.attention_norm = "input_layernorm",
+          .qkv = qkv,
           .attention_out = "self_attn.o_proj",
           .mlp_norm = "post_attention_layernorm",
           .mlp_in = {"mlp.gate_proj", "mlp.up_proj"},
@@ -50,18 +85,22 @@ LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_
 }
 
 LayerLayout Layer(const ModelConfig& config, const std::string& prefix) {
-  const LayerNames names = NamesFor(config);
+  const LayerNames names = LayerNamesFor(config);
   const int64_t q_width = int64_t{config.num_heads} * config.head_dim;
   const int64_t kv_width = int64_t{config.num_kv_heads} * config.head_dim;
   auto named = [&prefix](std::string_view name) { return absl::StrCat(prefix, ToAbsl(name)); };
   LayerLayout layer;
+  layer.attention = named(names.attention_out.substr(0, names.attention_out.find('.')));
   layer.attention_norm = Norm(config, named(names.attention_norm));
-  layer.qkv = {.parts = {{named("self_attn.q_proj"), q_width},
-                         {named("self_attn.k_proj"), kv_width},
-                         {named("self_attn.v_proj"), kv_width}},
-               .cols = config.hidden_size,
-               .has_bias = config.qkv_bias,
-               .is_quantizable = true};
+  layer.qkv = {.cols = config.hidden_size, .has_bias = config.qkv_bias, .is_quantizable = true};
+  if (names.qkv.size() == 1) {
+    layer.qkv.parts = {{named(names.qkv[0]), q_width + 2 * kv_width}};
+    layer.qkv.interleaved_heads = config.num_heads;
+  } else {
+    layer.qkv.parts = {{named(names.qkv[0]), q_width},
+                       {named(names.qkv[1]), kv_width},
+                       {named(names.qkv[2]), kv_width}};
+  }
   if (config.qk_norm) {
     layer.q_norm = NormLayout{.name = named("self_attn.q_norm"), .width = config.head_dim};
     layer.k_norm = NormLayout{.name = named("self_attn.k_norm"), .width = config.head_dim};
@@ -84,10 +123,10 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
   auto named = [prefix](std::string_view name) {
     return absl::StrCat(ToAbsl(prefix), ToAbsl(name));
   };
-  const bool is_opt = config.architecture == kOpt;
+  const ModelNames names = ModelNamesFor(config);
   WeightLayout layout;
-  layout.token_table = {named("embed_tokens"), config.vocab_size, config.embedding_dim};
-  if (!config.rope.has_value()) {
+  layout.token_table = {named(names.token_table), config.vocab_size, config.embedding_dim};
+  if (!config.rope.has_value() && !config.alibi) {
     layout.position_table = {
         named("embed_positions"),
         int64_t{config.max_position_embeddings} + config.learned_position_offset,
@@ -99,11 +138,14 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
     layout.project_out = LinearLayout{.parts = {{named("project_out"), config.embedding_dim}},
                                       .cols = config.hidden_size};
   }
+  if (config.embedding_norm) {
+    layout.embedding_norm = Norm(config, named(names.embedding_norm));
+  }
   for (int32_t i = 0; i < config.num_layers; ++i) {
-    layout.layers.push_back(Layer(config, named(absl::StrCat("layers.", i, "."))));
+    layout.layers.push_back(Layer(config, named(absl::StrCat(ToAbsl(names.layers), i, "."))));
   }
   if (config.final_norm) {
-    layout.final_norm = Norm(config, named(is_opt ? "final_layer_norm" : "norm"));
+    layout.final_norm = Norm(config, named(names.final_norm));
   }
   layout.lm_head = {.parts = {{config.tie_word_embeddings ? layout.token_table.name : "lm_head",
                                config.vocab_size}},
@@ -114,6 +156,9 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
 std::vector<std::string> NamePrefixes(const ModelConfig& config) {
   if (config.architecture == kOpt) {
     return {"model.decoder.", "decoder."};
+  }
+  if (config.architecture == kBloom) {
+    return {"transformer.", ""};
   }
   return {"model."};
 }
@@ -178,6 +223,9 @@ std::vector<TensorGroup> TensorGroups(const WeightLayout& layout) {
     if (linear->has_value()) {
       groups.push_back(GroupOf(**linear));
     }
+  }
+  if (layout.embedding_norm.has_value()) {
+    groups.push_back(GroupOf(*layout.embedding_norm));
   }
   for (const LayerLayout& layer : layout.layers) {
     AddGroups(layer, &groups);

@@ -1,6 +1,7 @@
 // WeightLayout says which tensors a model of a given configuration consists of, under the names
 // that Hugging Face transformers gives them, and how they are put together: q, k and v (gate and
-// up) stand one above the other in one linear layer.
+// up) stand one above the other in one linear layer. Where a file has q, k and v as one tensor that
+// goes from head to head (BLOOM), they are sorted as they are loaded.
 //
 // Thread safety: a value type.
 // Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
@@ -29,6 +30,9 @@ struct LinearLayout {
   std::vector<LinearPart> parts = {};
   int64_t cols = 0;
   bool has_bias = false;
+  // > 0: the rows of the one part are [interleaved_heads, 3, head_dim]: q, k and v of the first
+  // head, of the second, ...
+  int32_t interleaved_heads = 0;
   Reduction reduction = Reduction::kSequential;
   bool is_quantizable = false;  // a layer's; not what stands before and after the layers
 };
@@ -49,6 +53,7 @@ struct TableLayout {
 };
 
 struct LayerLayout {
+  std::string attention;  // name of the attention module
   NormLayout attention_norm;
   LinearLayout qkv;
   std::optional<NormLayout> q_norm;
@@ -63,6 +68,7 @@ struct WeightLayout {
   TableLayout token_table;
   std::optional<TableLayout> position_table;
   std::optional<LinearLayout> project_in;  // embedding_dim -> hidden_size
+  std::optional<NormLayout> embedding_norm;
   std::vector<LayerLayout> layers;
   std::optional<NormLayout> final_norm;
   std::optional<LinearLayout> project_out;  // hidden_size -> embedding_dim
@@ -87,7 +93,8 @@ using TensorGroup = std::vector<TensorShape>;
 // All groups, in the order in which they are loaded. A tied lm_head is not among them.
 std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 
-// `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.").
+// `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.",
+// "transformer.", "").
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);
 
 // The prefixes under which checkpoints of this architecture are published, the usual one first.

@@ -1,7 +1,5 @@
 #include "worker/model/weight_loader.h"
 
-#include <bit>
-#include <cstring>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +10,8 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/model/element_float.h"
+#include "worker/model/kv_cache_scales.h"
 #include "worker/model/load_error.h"
 #include "worker/model/read_ahead.h"
 
@@ -46,6 +46,9 @@ class FileChecker {
     }
     return absl::OkStatus();
   }
+
+  // Tensors that may be there, and are read elsewhere.
+  void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
   // Every tensor of the files was asked for, or is known to decide nothing.
   absl::Status CheckExtras(const ModelConfig& config) const {
@@ -91,28 +94,20 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1FU;
-  const uint32_t fraction = half & 0x3FFU;
-  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24, exact in fp32
-    const float value = static_cast<float>(fraction) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+// Calls fn with all rows of a tensor, or, where they are [heads, 3, head_dim], with the q of every
+// head, then the k, then the v.
+template <typename T, typename Fn>
+void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
+  if (heads == 0) {
+    fn(rows);
+    return;
   }
-  const uint32_t wide = exponent == 0x1FU ? 0xFFU : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | (wide << 23) | (fraction << 13));
-}
-
-float ToFloat(const std::byte* data, DType dtype) {
-  if (dtype == DType::kF32) {
-    float value = 0.0F;
-    std::memcpy(&value, data, sizeof(value));
-    return value;
+  const size_t size = rows.size() / (size_t{3} * static_cast<size_t>(heads));
+  for (size_t third = 0; third < 3; ++third) {
+    for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
+      fn(rows.subspan((3 * head + third) * size, size));
+    }
   }
-  uint16_t bits = 0;
-  std::memcpy(&bits, data, sizeof(bits));
-  return dtype == DType::kF16 ? HalfToFloat(bits)
-                              : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // Brings tensors, group by group in the order of TensorGroups, into the memory of a backend.
@@ -162,13 +157,21 @@ class WeightReader {
     std::vector<float> bias;
     size_t next = 0;
     for (const LinearPart& part : layout.parts) {
-      views.push_back({.data = tensors[next++].data(),
-                       .dtype = source_.dtype(part.name + ".weight"),
-                       .rows = part.rows,
-                       .cols = layout.cols});
+      const DType dtype = source_.dtype(part.name + ".weight");
+      auto add_rows = [&](std::span<const std::byte> rows) {
+        const auto bytes = static_cast<int64_t>(rows.size());
+        views.push_back({.data = rows.data(),
+                         .dtype = dtype,
+                         .rows = bytes / (layout.cols * SizeOf(dtype)),
+                         .cols = layout.cols});
+      };
+      auto add_bias = [&bias](std::span<const float> values) {
+        bias.insert(bias.end(), values.begin(), values.end());
+      };
+      InOrderOfQkv(tensors[next++], layout.interleaved_heads, add_rows);
       if (layout.has_bias) {
         const std::vector<float> values = Floats(part.name + ".bias", tensors[next++]);
-        bias.insert(bias.end(), values.begin(), values.end());
+        InOrderOfQkv(std::span(values), layout.interleaved_heads, add_bias);
       }
     }
     return Pack({.parts = views,
@@ -210,9 +213,9 @@ class WeightReader {
   std::vector<float> Floats(const std::string& name, std::span<const std::byte> raw) const {
     const DType dtype = source_.dtype(name);
     const auto size = static_cast<size_t>(SizeOf(dtype));
-    std::vector<float> values(raw.size() / size);
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = ToFloat(raw.data() + i * size, dtype);
+    std::vector<float> values;
+    for (size_t at = 0; at < raw.size(); at += size) {
+      values.push_back(ElementToFloat(raw.data() + at, dtype));
     }
     return values;
   }
@@ -255,18 +258,21 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
 }  // namespace
 
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files) {
-  std::vector<std::string> prefixes = NamePrefixes(config);
-  std::string prefix = prefixes.front();
-  for (const std::string& candidate : prefixes) {
-    if (files.Find(candidate + "embed_tokens.weight").file != nullptr) {
-      prefix = candidate;
+  const std::vector<std::string> prefixes = NamePrefixes(config);
+  WeightLayout layout = MakeWeightLayout(config, prefixes.front());
+  for (const std::string& prefix : prefixes) {
+    WeightLayout candidate = MakeWeightLayout(config, prefix);
+    if (files.Find(candidate.token_table.name + ".weight").file != nullptr) {
+      layout = std::move(candidate);
       break;
     }
   }
-  WeightLayout layout = MakeWeightLayout(config, prefix);
   FileChecker checker(files);
   for (const TensorGroup& group : TensorGroups(layout)) {
     QUIRE_RETURN_IF_ERROR(checker.Check(group));
+  }
+  for (const LayerLayout& layer : layout.layers) {
+    checker.Expect(KvCacheScaleNames(layer));
   }
   QUIRE_RETURN_IF_ERROR(checker.CheckExtras(config));
   return layout;
@@ -293,6 +299,9 @@ absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
   if (layout.project_in.has_value()) {
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.project_in, weights.project_in));
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.project_out, weights.project_out));
+  }
+  if (layout.embedding_norm.has_value()) {
+    QUIRE_RETURN_IF_ERROR(reader.Read(*layout.embedding_norm, weights.embedding_norm));
   }
   for (const LayerLayout& layer : layout.layers) {
     QUIRE_RETURN_IF_ERROR(ReadLayer(reader, layer, weights.layers.emplace_back()));

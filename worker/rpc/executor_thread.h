@@ -1,5 +1,6 @@
 // ExecutorThread runs tasks one after another, in the order in which they were given. It is the one
-// thread that touches the model, the KV pool and the sequences; RPC threads only hand it work.
+// thread that touches the model, the KV pool and the sequences once it has started; RPC threads
+// only hand it work.
 //
 // Thread safety: all methods may be called from any thread, Stop not from a task.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
@@ -15,8 +16,8 @@ namespace quire {
 
 class ExecutorThread {
  public:
-  // At most this many tasks wait.
-  explicit ExecutorThread(size_t capacity);
+  // At most this many tasks wait. `begin` runs on the thread before the first of them.
+  ExecutorThread(size_t capacity, std::function<void()> begin);
   // Stops.
   ~ExecutorThread();
   ExecutorThread(const ExecutorThread&) = delete;

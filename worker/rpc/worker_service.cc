@@ -77,7 +77,9 @@ std::string MakeWorkerUuid() {
 }
 
 WorkerService::WorkerService(WorkerIdentity identity, StepExecutor& executor)
-    : identity_(std::move(identity)), executor_(executor), thread_(kMaxWaitingTasks) {}
+    : identity_(std::move(identity)),
+      executor_(executor),
+      thread_(kMaxWaitingTasks, [&executor] { executor.BindThread(); }) {}
 
 WorkerService::~WorkerService() { Stop(); }
 

@@ -53,6 +53,10 @@ class StepExecutor {
   // Model and backend must outlive the executor; the backend is the model's.
   StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget);
 
+  // Called on the thread that calls everything below, where it is not the one that made the
+  // backend.
+  void BindThread() { backend_.BindThread(); }
+
   // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
   // size that is no power of two in [1, kMaxBlockSizeTokens] and a type that the backend cannot
   // store.

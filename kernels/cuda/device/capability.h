@@ -1,5 +1,5 @@
-// QueryComputeCapability: what the current device can do; 90 is sm_90. The emulated device is an
-// H200.
+// What the current device can do. The emulated device is an H200, or one with less shared memory
+// where a test says so.
 //
 // Thread safety: as the CUDA runtime.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_CAPABILITY_H_
@@ -11,7 +11,14 @@
 
 namespace quire::gpu {
 
-// 0 or a cudaError_t.
+// The shared memory that a CTA may ask for, in bytes: of compute capability 8.6, 8.9 and 12.x; 8.0
+// and 8.7; 9.0 and 10.x. A kernel for all of them that needs more than the first has a version
+// that does not.
+inline constexpr int32_t kLeastSharedBytes = 99 * 1024;
+inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;
+inline constexpr int32_t kMostSharedBytes = 227 * 1024;
+
+// 90 is sm_90. 0 or a cudaError_t.
 inline int QueryComputeCapability(int32_t* capability) {
 #ifdef __CUDACC__
   int device = 0;
@@ -33,6 +40,43 @@ inline int QueryComputeCapability(int32_t* capability) {
   *capability = 90;
 #endif
   return 0;
+}
+
+// 0 or a cudaError_t.
+inline int QuerySharedBytes(int32_t* bytes) {
+#ifdef __CUDACC__
+  int device = 0;
+  int value = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // reported here; a later launch must not report it again
+    return static_cast<int>(error);
+  }
+  *bytes = value;
+#else
+  *bytes = static_cast<int32_t>(emulator::SharedBytesLimit());
+#endif
+  return 0;
+}
+
+// Of a kernel with a version for any kMaxSharedBytes, which needs kSharedBytes where there are
+// kMostSharedBytes: calls body with the kMaxSharedBytes for the current device. Its result, or a
+// cudaError_t.
+template <int kSharedBytes, typename Body>
+int DispatchSharedBytes(Body&& body) {
+  if constexpr (kSharedBytes > kLeastSharedBytes) {
+    int32_t bytes = 0;
+    if (const int error = QuerySharedBytes(&bytes); error != 0) {
+      return error;
+    }
+    if (bytes < kSharedBytes) {
+      return body.template operator()<kLeastSharedBytes>();
+    }
+  }
+  return body.template operator()<kMostSharedBytes>();
 }
 
 }  // namespace quire::gpu

@@ -23,7 +23,6 @@ QUIRE_DEVICE float Exp2(float x) {
 QUIRE_DEVICE float Exp(float x) { return expf(x); }
 QUIRE_DEVICE float Log(float x) { return logf(x); }
 QUIRE_DEVICE float Rsqrt(float x) { return rsqrtf(x); }
-QUIRE_DEVICE float Tanh(float x) { return tanhf(x); }
 QUIRE_DEVICE float Erf(float x) { return erff(x); }
 
 #else
@@ -32,7 +31,6 @@ QUIRE_DEVICE float Exp2(float x) { return std::exp2(x); }
 QUIRE_DEVICE float Exp(float x) { return std::exp(x); }
 QUIRE_DEVICE float Log(float x) { return std::log(x); }
 QUIRE_DEVICE float Rsqrt(float x) { return 1.0F / std::sqrt(x); }
-QUIRE_DEVICE float Tanh(float x) { return std::tanh(x); }
 QUIRE_DEVICE float Erf(float x) { return std::erf(x); }
 
 #endif

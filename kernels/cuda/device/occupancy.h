@@ -27,8 +27,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
     error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
   }
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(
-        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    error = AllowSharedBytes(function, shared_bytes);
   }
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -46,9 +45,9 @@ int CountResidentCtas(void (*kernel)(Parameters...),
 
 // The emulator runs one CTA after the other. More than one, so that CTAs do share the work.
 template <typename... Parameters>
-int CountResidentCtas(void (*)(Parameters...), int, size_t, int32_t* num_ctas) {
+int CountResidentCtas(void (*)(Parameters...), int, size_t shared_bytes, int32_t* num_ctas) {
   *num_ctas = 3;
-  return 0;
+  return shared_bytes <= emulator::SharedBytesLimit() ? 0 : emulator::kErrorInvalidValue;
 }
 
 #endif

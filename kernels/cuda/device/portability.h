@@ -16,7 +16,10 @@
 #include <cstdint>
 
 #ifdef __CUDACC__
+#include <map>
+#include <mutex>
 #include <type_traits>
+#include <utility>
 
 #include <cuda_runtime.h>
 #else
@@ -56,6 +59,37 @@ struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
+// Lets CTAs of the kernel have this much dynamic shared memory on the current device, and asks for
+// the division of L1 that holds the most of them: without, the driver may leave an SM fewer CTAs
+// than it has room for. Tells the driver once for each kernel and device. Any thread.
+inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
+  constexpr size_t kSmall = 16 * 1024;  // of such CTAs an SM has enough in any case
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, size_t> allowed;
+  if (bytes <= kSmall) {
+    return cudaSuccess;
+  }
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    return error;
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  size_t& so_far = allowed[{device, kernel}];
+  if (bytes <= so_far) {
+    return cudaSuccess;
+  }
+  cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
+  if (error == cudaSuccess) {
+    so_far = bytes;
+  }
+  return error;
+}
+
 template <typename... Parameters>
 int LaunchKernel(void (*kernel)(Parameters...),
                  dim3 grid,
@@ -63,13 +97,8 @@ int LaunchKernel(void (*kernel)(Parameters...),
                  size_t shared_bytes,
                  void* stream,
                  std::type_identity_t<Parameters>... arguments) {
-  constexpr size_t kWithoutOptIn = 48 * 1024;
   const void* function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = cudaSuccess;
-  if (shared_bytes > kWithoutOptIn) {
-    error = cudaFuncSetAttribute(
-        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  }
+  cudaError_t error = AllowSharedBytes(function, shared_bytes);
   if (error == cudaSuccess) {
     // One pointer more than there are arguments, so that the array is never empty.
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
@@ -93,9 +122,8 @@ int LaunchKernel(void (*kernel)(Parameters...),
 #define QUIRE_UNROLL_BY(count)
 #define QUIRE_SHARED_MEMORY(name) uint8_t* name = ::quire::gpu::emulator::SharedMemory()
 #define QUIRE_LAUNCH(kernel, grid, cta, shared_bytes, stream, ...) \
-  (static_cast<void>(stream),                                      \
-   ::quire::gpu::emulator::Launch(                                 \
-       #kernel, kernel, grid, cta, shared_bytes __VA_OPT__(, ) __VA_ARGS__))
+  ::quire::gpu::emulator::Launch(                                  \
+      #kernel, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 
 // NOLINTBEGIN(readability-identifier-naming, bugprone-reserved-identifier): the names are CUDA's.
 
@@ -261,5 +289,18 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 // NOLINTEND(readability-identifier-naming, bugprone-reserved-identifier)
 
 #endif  // __CUDACC__
+
+namespace quire::gpu {
+
+// The same number, hidden from the compiler: what is computed from it in a loop is not computed
+// before the loop, where it would hold registers throughout.
+QUIRE_DEVICE int32_t NotHoisted(int32_t number) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(number));
+#endif
+  return number;
+}
+
+}  // namespace quire::gpu
 
 #endif  // QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_

@@ -39,6 +39,19 @@ class SharedBarrier {
 #endif
   }
 
+  // As Arrive, when all copies that the thread has started (async_copy.h) have landed; does not
+  // wait. Products may read them after a proxy fence of those that have waited for the phase.
+  QUIRE_DEVICE void ArriveAfterCopies([[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 :
+                 : "r"(Address())
+                 : "memory");
+#else
+    emulator::ArriveSharedBarrierAfterCopies(&state_, at);
+#endif
+  }
+
   // Until the phase of this parity, 0 or 1, has ended.
   QUIRE_DEVICE void Wait(int parity, [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__

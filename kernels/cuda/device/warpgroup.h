@@ -63,7 +63,8 @@ QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
 // ---- Order --------------------------------------------------------------------------------------
 
 // What the thread's stores and landed copies wrote to shared memory may be read by products, by
-// those who come to a barrier with the thread after this.
+// those who come to a barrier with the thread after this; and what others wrote before a barrier
+// that the thread has waited for, by the products that it starts after this.
 QUIRE_DEVICE void FenceAsyncProxy() {
 #ifdef __CUDACC__
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -110,6 +111,21 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
     QUIRE_UNROLL
     for (int r = 0; r < 4; ++r) {
       asm volatile("" : "+f"(d[n][r])::"memory");
+    }
+  }
+#endif
+}
+
+// The same for fragments of A, which products read late: around the products' start and after the
+// wait for them.
+template <int kFragments>
+QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
+#ifdef __CUDACC__
+  QUIRE_UNROLL
+  for (int n = 0; n < kFragments; ++n) {
+    QUIRE_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      asm volatile("" : "+r"(a[n][r])::"memory");
     }
   }
 #endif

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cuda/emulator/machine.h"
@@ -32,15 +33,15 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
     __tsan_write_range(shared, kBytes);
   }
   memset(shared, kPoison, kBytes);
-  me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups});
+  me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups, me.num_copies++});
 }
 
-void Emulator::Land(const AsyncCopy& copy) {
+void Emulator::Land(const Fiber& fiber, const AsyncCopy& copy) {
   constexpr size_t kBytes = kCopyBytes;
   if (UnderTsan()) {
     __tsan_write_range(copy.shared, kBytes);
   }
-  MarkAt(copy.shared) = CopyMark{true, running_->thread, running_->num_fences};
+  MarkAt(copy.shared) = CopyMark{fiber.thread, ++num_landings_};
   if (copy.valid) {
     memcpy(copy.shared, copy.global, kBytes);
   } else {
@@ -50,18 +51,27 @@ void Emulator::Land(const AsyncCopy& copy) {
 
 void Emulator::WaitCopies(uint32_t max_pending) {
   Fiber& me = *running_;
-  size_t kept = 0;
-  for (const AsyncCopy& copy : me.copies) {
-    if (copy.group + max_pending < me.committed_groups) {
-      Land(copy);
-    } else {
-      me.copies[kept++] = copy;
-    }
+  LandCopies(me,
+             [&](const AsyncCopy& copy) { return copy.group + max_pending < me.committed_groups; });
+  if (UnderTsan()) {
+    ReleaseLandingArrivals(me);
   }
-  me.copies.resize(kept);
 }
 
-void Emulator::FenceAsyncProxy() { ++running_->num_fences; }
+// What has landed now is before the arrivals that wait for it, though the thread came to the
+// barrier earlier.
+void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
+  for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
+    const SharedBarrier& barrier = shared_barriers_[i];
+    for (uint32_t k = 0; k < barrier.num_landing; ++k) {
+      if (barrier.landing[k].thread == fiber.thread) {
+        __tsan_release(barrier.address);
+      }
+    }
+  }
+}
+
+void Emulator::FenceAsyncProxy() { running_->fenced_landings = num_landings_; }
 
 CopyMark& Emulator::MarkAt(const void* shared) {
   return copy_marks_[static_cast<size_t>(static_cast<const uint8_t*>(shared) - shared_) /
@@ -70,7 +80,13 @@ CopyMark& Emulator::MarkAt(const void* shared) {
 
 bool Emulator::IsUnfenced(const uint8_t* shared) {
   const CopyMark& mark = MarkAt(shared);
-  return mark.is_written && fibers_[mark.thread].num_fences == mark.num_fences;
+  if (fibers_[mark.thread].fenced_landings >= mark.landing) {
+    return false;
+  }
+  const Fiber* const warp = &fibers_[running_->warp * kWarpSize];
+  return std::any_of(warp, warp + kWarpSize, [&](const Fiber& reader) {
+    return reader.fenced_landings < mark.landing;
+  });
 }
 
 }  // namespace quire::gpu::emulator

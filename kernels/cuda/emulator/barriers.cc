@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/cuda/emulator/machine.h"
 
@@ -79,9 +81,14 @@ void Emulator::InitSharedBarrier(void* address, uint32_t count, SourceLine at) {
     Fail(*running_, FaultKind::kNoBarrier, "too many mbarriers for the emulator", at);
   }
   SharedBarrier& barrier = shared_barriers_[num_shared_barriers_++];
-  barrier = SharedBarrier();
   barrier.address = address;
   barrier.count = count;
+  barrier.num_arrived = 0;
+  barrier.phase = 0;
+  for (uint32_t& lanes : barrier.waiting) {
+    lanes = 0;
+  }
+  barrier.num_landing = 0;
 }
 
 SharedBarrier& Emulator::SharedBarrierAt(void* address, SourceLine at) {
@@ -103,17 +110,64 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
   if (UnderTsan()) {
     __tsan_release(address);
   }
-  if (++barrier.num_arrived == barrier.count) {
-    barrier.num_arrived = 0;
-    ++barrier.phase;
-    MakeRunnable(barrier.waiting);
+  TryEndPhase(barrier);
+  ++barrier.num_arrived;
+  if (barrier.num_landing == 0 || IsWaitedFor(barrier)) {
+    TryEndPhase(barrier);
   }
   YieldToOtherWarps();
+}
+
+// The copies land as late as can be: when a thread waits for the phase, or with the first arrival
+// of the next one.
+void Emulator::ArriveSharedBarrierAfterCopies(void* address, SourceLine at) {
+  SharedBarrier& barrier = SharedBarrierAt(address, at);
+  if (UnderTsan()) {
+    __tsan_release(address);
+  }
+  TryEndPhase(barrier);
+  if (barrier.num_landing == kMaxThreads) {
+    Fail(*running_, FaultKind::kNoBarrier, "too many arrivals for the emulator", at);
+  }
+  barrier.landing[barrier.num_landing++] = {running_->thread, running_->num_copies};
+  if (IsWaitedFor(barrier)) {
+    TryEndPhase(barrier);
+  }
+  YieldToOtherWarps();
+}
+
+bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
+  return std::any_of(std::begin(barrier.waiting), std::end(barrier.waiting), [](uint32_t lanes) {
+    return lanes != 0;
+  });
+}
+
+// Ends the phase if all have arrived, those that arrive with their copies too: these land.
+void Emulator::TryEndPhase(SharedBarrier& barrier) {
+  if (barrier.num_arrived + barrier.num_landing < barrier.count) {
+    return;
+  }
+  if (barrier.num_landing > 0 && UnderTsan()) {
+    __tsan_acquire(barrier.address);
+  }
+  for (uint32_t i = 0; i < barrier.num_landing; ++i) {
+    Fiber& fiber = fibers_[barrier.landing[i].thread];
+    LandCopies(fiber,
+               [&](const AsyncCopy& copy) { return copy.number < barrier.landing[i].num_copies; });
+  }
+  if (barrier.num_landing > 0 && UnderTsan()) {
+    __tsan_release(barrier.address);
+  }
+  barrier.num_arrived = 0;
+  barrier.num_landing = 0;
+  ++barrier.phase;
+  MakeRunnable(barrier.waiting);
 }
 
 void Emulator::WaitSharedBarrier(void* address, uint32_t parity, SourceLine at) {
   Fiber& me = *running_;
   SharedBarrier& barrier = SharedBarrierAt(address, at);
+  TryEndPhase(barrier);
   while ((barrier.phase & 1) == parity) {
     barrier.waiting[me.warp] |= 1u << me.lane;
     me.wait = Wait::kSharedBarrier;

@@ -1,5 +1,7 @@
 #include "kernels/cuda/emulator/emulator.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "kernels/cuda/emulator/machine.h"
@@ -23,8 +25,20 @@ Emulator& Active(SourceLine at) {
   return *active;
 }
 
-int RunLaunch(
-    const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context) {
+namespace {
+
+std::atomic<size_t> shared_bytes_limit = kMaxSharedBytes;
+
+}  // namespace
+
+size_t SharedBytesLimit() { return shared_bytes_limit; }
+
+void SetSharedBytesLimit(size_t bytes) { shared_bytes_limit = std::min(bytes, kMaxSharedBytes); }
+
+int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes) {
+  if (active != nullptr) {
+    ReportFault(FaultKind::kOutsideOfLaunch, "a kernel launched a kernel", SourceLine());
+  }
   constexpr uint32_t kMaxGrid = 0x7FFFFFFF;
   constexpr uint32_t kMaxGridYZ = 0xFFFF;
   constexpr uint32_t kMaxCtaZ = 64;
@@ -36,12 +50,11 @@ int RunLaunch(
   if (!grid_fits || !cta_fits) {
     return kErrorInvalidConfiguration;
   }
-  if (shared_bytes > kMaxSharedBytes) {
-    return kErrorInvalidValue;
-  }
-  if (active != nullptr) {
-    ReportFault(FaultKind::kOutsideOfLaunch, "a kernel launched a kernel", SourceLine());
-  }
+  return shared_bytes > SharedBytesLimit() ? kErrorInvalidValue : 0;
+}
+
+int RunLaunch(
+    const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context) {
   static thread_local std::unique_ptr<Emulator> emulator = std::make_unique<Emulator>();
   active = emulator.get();
   const int error = emulator->Run(kernel, grid, cta, shared_bytes, body, context);
@@ -84,6 +97,10 @@ void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at) {
 
 void ArriveSharedBarrier(void* barrier, SourceLine at) {
   Active(at).ArriveSharedBarrier(barrier, at);
+}
+
+void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at) {
+  Active(at).ArriveSharedBarrierAfterCopies(barrier, at);
 }
 
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at) {

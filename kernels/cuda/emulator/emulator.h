@@ -6,7 +6,10 @@
 // wait. What hardware punishes at random is a fault, reported with kernel, CTA, thread, file and
 // line.
 //
-// Thread safety: each CPU thread has an emulator of its own; the fault handler is shared.
+// Launches go to streams: see streams.h.
+//
+// Thread safety: each CPU thread has an emulator of its own; the fault handler and the streams are
+//                shared, so that one thread launches at a time.
 // Sanitizers:    ASan and TSan are told of the fibers. Under TSan barriers, and nothing else, order
 //                the threads of a launch. emulator.cc and warp_operation.cc are not instrumented.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
@@ -14,9 +17,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <type_traits>
-#include <vector>
+#include <utility>
+
+#include "kernels/cuda/emulator/operation.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
 struct alignas(8) uint2 {
@@ -69,13 +73,25 @@ namespace emulator {
 inline constexpr size_t kMaxSharedBytes = size_t{227} * 1024;
 inline constexpr uint32_t kMaxThreads = 1024;
 
+// The shared memory that a CTA of the emulated device may have: kMaxSharedBytes, or less where a
+// test plays a smaller device.
+size_t SharedBytesLimit();
+void SetSharedBytesLimit(size_t bytes);
+
 // Values of cudaError_t.
 inline constexpr int kErrorInvalidValue = 1;
 inline constexpr int kErrorMemoryAllocation = 2;
 inline constexpr int kErrorInvalidConfiguration = 9;
-inline constexpr int kErrorInvalidDevicePointer = 17;
+inline constexpr int kErrorInvalidDevice = 101;
+inline constexpr int kErrorInvalidResourceHandle = 400;
+inline constexpr int kErrorNotReady = 600;
 inline constexpr int kErrorIllegalAddress = 700;
 inline constexpr int kErrorLaunchFailure = 719;
+inline constexpr int kErrorCaptureUnsupported = 900;
+inline constexpr int kErrorCaptureInvalidated = 901;
+inline constexpr int kErrorCaptureIsolation = 905;
+inline constexpr int kErrorCapturedEvent = 907;
+inline constexpr int kErrorCaptureWrongThread = 908;
 
 // ---- Faults ----
 
@@ -97,6 +113,9 @@ enum class FaultKind : uint8_t {
   kMissingFence,       // registers or copies that wgmma reads without the fence it needs
   kOperandChanged,     // of a wgmma, before it was waited for
   kProductInFlight,    // a thread returned without waiting for its wgmma
+  // Of an operation on a stream, whose name is in `kernel`.
+  kFreedMemory,      // it refers to memory that was freed since it was enqueued or recorded
+  kChangedInFlight,  // what a copy reads or writes was written before the copy was waited for
 };
 
 struct Fault {
@@ -119,46 +138,47 @@ FaultHandler SetFaultHandler(FaultHandler handler);
 // Does not return.
 [[noreturn]] void ReportFault(FaultKind kind, const char* what, SourceLine at);
 
+// The same of an operation on a stream. Returns kErrorLaunchFailure when the handler returns.
+int ReportStreamFault(FaultKind kind, const char* operation, const char* what);
+
 // ---- Launch ----
 
 using ThreadBody = void (*)(void* context);
 
-// 0 or one of the errors above.
+// 0, or why the device does not launch this.
+int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
+
+// 0 or kErrorLaunchFailure. REQUIRES: CheckLaunch.
 int RunLaunch(
     const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-// ---- Graphs: launches recorded with their arguments, to be run later ----
-
-using Record = std::vector<std::function<int()>>;
-
-// 0, or kErrorInvalidValue when this thread is recording already.
-int BeginRecord();
-// The caller owns the record; null when this thread was not recording.
-Record* EndRecord();
-// Stops at the first error and returns it.
-int RunRecord(const Record& record);
-// The record that launches of this thread go to, or null: they run at once.
-Record* CurrentRecord();
-
+// Errors: those of CheckLaunch and of Enqueue.
 template <typename... Parameters>
+// NOLINTNEXTLINE(readability-function-size): what CUDA's launch takes
 int Launch(const char* name,
            void (*kernel)(Parameters...),
            dim3 grid,
            dim3 cta,
            size_t shared_bytes,
+           void* stream,
            std::type_identity_t<Parameters>... arguments) {
-  if (Record* record = CurrentRecord(); record != nullptr) {
-    record->push_back([=] { return Launch(name, kernel, grid, cta, shared_bytes, arguments...); });
-    return 0;
+  if (const int error = CheckLaunch(grid, cta, shared_bytes); error != 0) {
+    return error;
   }
-  auto call = [&] { kernel(arguments...); };
-  return RunLaunch(
-      name,
-      grid,
-      cta,
-      shared_bytes,
-      [](void* context) { (*static_cast<decltype(call)*>(context))(); },
-      &call);
+  Operation operation = {.name = name};
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): of the argument itself, also where it is a pointer
+  (operation.references.AddPointersIn(&arguments, sizeof(arguments)), ...);
+  operation.run = [=] {
+    auto call = [&] { kernel(arguments...); };
+    return RunLaunch(
+        name,
+        grid,
+        cta,
+        shared_bytes,
+        [](void* context) { (*static_cast<decltype(call)*>(context))(); },
+        &call);
+  };
+  return Enqueue(stream, std::move(operation));
 }
 
 uint8_t* SharedMemory();
@@ -183,6 +203,8 @@ void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 // mbarrier objects, 8 bytes of shared memory.
 void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at);
 void ArriveSharedBarrier(void* barrier, SourceLine at);
+// cp.async.mbarrier.arrive.noinc: arrives when the thread's copies so far have landed.
+void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
 
 // Of the warp operations below, the last lane of the mask to arrive does the work for all.
@@ -210,7 +232,8 @@ void CommitCopies();
 // Until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
 
-// Matrices in shared memory that the thread's copies wrote may be read by wgmma only after this.
+// Matrices in shared memory that copies wrote may be read by wgmma only after this: of the thread
+// that copied, or of all threads of the warp that multiplies.
 void FenceAsyncProxy();
 
 // ---- Products of a warpgroup: see warpgroup_operation.h ----

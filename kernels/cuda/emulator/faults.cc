@@ -90,6 +90,13 @@ FaultHandler SetFaultHandler(FaultHandler handler) {
   return fault_handler.exchange(handler != nullptr ? handler : &DefaultFaultHandler);
 }
 
+int ReportStreamFault(FaultKind kind, const char* operation, const char* what) {
+  char text[512];
+  snprintf(text, sizeof(text), "%s: %s\n", operation, what);
+  fault_handler.load()(Fault{kind, operation, {}, {}, {}, text});
+  return kErrorLaunchFailure;
+}
+
 void ReportFault(FaultKind kind, const char* what, SourceLine at) {
   if (active == nullptr) {
     fprintf(stderr, "%s at %s:%d\n", what, at.file, at.line);

@@ -96,6 +96,7 @@ void Emulator::RunCta(uint3 index) {
     barrier = NamedBarrier();
   }
   num_shared_barriers_ = 0;
+  num_landings_ = 0;
   for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
     products_[warp].Reset();
   }
@@ -193,9 +194,10 @@ void Emulator::PrepareFiber(uint32_t thread) {
   fiber.index = uint3{thread % cta_.x, thread / cta_.x % cta_.y, thread / (cta_.x * cta_.y)};
   fiber.wait = Wait::kNothing;
   fiber.copies.clear();
+  fiber.num_copies = 0;
   fiber.copies.reserve(kReservedCopies);
   fiber.committed_groups = 0;
-  fiber.num_fences = 0;
+  fiber.fenced_landings = 0;
   fiber.asan_fake_stack = nullptr;
   if (UnderTsan()) {
     fiber.tsan_fiber = __tsan_create_fiber(0);

@@ -84,15 +84,15 @@ struct AsyncCopy {
   const void* global;
   bool valid;
   uint32_t group;
+  uint64_t number;  // of the thread's, from 0
 };
 
 enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
 
 // What cp.async wrote to 16 bytes of shared memory.
 struct CopyMark {
-  bool is_written;
   uint32_t thread;
-  uint32_t num_fences;  // of the thread when the copy landed; products may read after the next
+  uint64_t landing;  // counted from 1 over the CTA; 0: nothing landed here
 };
 
 struct Fiber : Context {
@@ -107,9 +107,10 @@ struct Fiber : Context {
   const WarpOperation* operation = nullptr;
   void* argument = nullptr;
 
-  std::vector<AsyncCopy> copies;
+  std::vector<AsyncCopy> copies;  // in flight
+  uint64_t num_copies = 0;        // started
   uint32_t committed_groups = 0;
-  uint32_t num_fences = 0;  // of the async proxy
+  uint64_t fenced_landings = 0;  // what had landed at the thread's last fence of the async proxy
 };
 
 // Bit i is lane i.
@@ -139,6 +140,13 @@ struct SharedBarrier {
   uint32_t num_arrived = 0;
   uint32_t phase = 0;
   uint32_t waiting[kMaxWarps] = {};  // lanes
+  // Arrivals that come with the landing of a thread's first num_copies copies.
+  struct LandingArrival {
+    uint32_t thread;
+    uint64_t num_copies;
+  };
+  uint32_t num_landing = 0;
+  LandingArrival landing[kMaxThreads];
 };
 
 // Flag of __tsan_switch_to_fiber: what was done on one fiber is not before what the next one does.
@@ -167,6 +175,7 @@ class Emulator {
   void ComeToNamedBarrier(uint32_t index, uint32_t num_threads, bool waits, SourceLine at);
   void InitSharedBarrier(void* address, uint32_t count, SourceLine at);
   void ArriveSharedBarrier(void* address, SourceLine at);
+  void ArriveSharedBarrierAfterCopies(void* address, SourceLine at);
   void WaitSharedBarrier(void* address, uint32_t parity, SourceLine at);
   void YieldToOtherWarps();
   void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
@@ -199,11 +208,16 @@ class Emulator {
   void MakeRunnable(uint32_t warp, uint32_t lanes);
   void MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]);
   SharedBarrier& SharedBarrierAt(void* address, SourceLine at);
+  void TryEndPhase(SharedBarrier& barrier);
+  static bool IsWaitedFor(const SharedBarrier& barrier);
+  void ReleaseLandingArrivals(const Fiber& fiber);
   void ReleaseBarrier(const Fiber* last);
   void* BarrierAddress(uint32_t generation) const;
   void* WarpAddress(uint32_t warp, uint32_t generation) const;
   void* NamedBarrierAddress(uint32_t barrier, uint32_t generation) const;
-  void Land(const AsyncCopy& copy);
+  template <typename Condition>
+  void LandCopies(Fiber& fiber, Condition lands);
+  void Land(const Fiber& fiber, const AsyncCopy& copy);
 
   void Append(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void DescribeFault();
@@ -232,6 +246,7 @@ class Emulator {
   // In place, as WarpProducts are.
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
+  uint64_t num_landings_ = 0;
   CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
   uint32_t runnable_warps_ = 0;
   uint8_t* shared_ = nullptr;
@@ -250,6 +265,19 @@ class Emulator {
   char text_[4096];
   size_t text_bytes_ = 0;
 };
+
+template <typename Condition>
+void Emulator::LandCopies(Fiber& fiber, Condition lands) {
+  size_t kept = 0;
+  for (const AsyncCopy& copy : fiber.copies) {
+    if (lands(copy)) {
+      Land(fiber, copy);
+    } else {
+      fiber.copies[kept++] = copy;
+    }
+  }
+  fiber.copies.resize(kept);
+}
 
 // The machine of the launch that this thread runs; null outside of one.
 extern thread_local constinit Emulator* active;

@@ -24,10 +24,11 @@
 // read when it is started and again at the wait; a difference is a fault, for who writes there
 // before the wait, or lets another thread do so, or started before the data were there. Other warps
 // run before a wait ends. Faults, besides: a product of which an accumulator or A fragment is
-// not fenced since the last wait; bytes of cp.async without a proxy fence; a descriptor that points
-// outside of shared memory, has bits set that are none of the above, or starts within a swizzle
-// pattern; warps of one warpgroup that start different products; accumulators that overlap; a
-// return with a product that was not waited for.
+// not fenced since the last wait; bytes of cp.async without a proxy fence after they landed, of the
+// thread that copied or of the warp that multiplies; a descriptor that points outside of shared
+// memory, has bits set that are none of the above, or starts within a swizzle pattern; warps of one
+// warpgroup that start different products; accumulators that overlap; a return with a product that
+// was not waited for.
 //
 // What it cannot see: a fence that precedes a change of registers that no wait follows; ordinary
 // stores, not cp.async, that lack the proxy fence.

@@ -40,6 +40,14 @@ Json OptSizes() {
           {"num_attention_heads", 4}};
 }
 
+Json BloomSizes() {
+  return {{"architectures", {"BloomForCausalLM"}},
+          {"vocab_size", 320},
+          {"hidden_size", 64},
+          {"n_layer", 4},
+          {"n_head", 4}};
+}
+
 ModelConfig Parsed(const Json& json) {
   auto config = ParseModelConfig(json.dump());
   EXPECT_TRUE(config.ok()) << config.status();
@@ -133,6 +141,33 @@ TEST(ModelConfigTest, OptTakesTransformersDefaults) {
   EXPECT_TRUE(config.final_norm);
   EXPECT_TRUE(config.norm_affine);
   EXPECT_EQ(config.bos_token_id, 2);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
+}
+
+TEST(ModelConfigTest, BloomTakesTransformersDefaults) {
+  const ModelConfig config = Parsed(BloomSizes());
+
+  EXPECT_EQ(config.intermediate_size, 256);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.max_position_embeddings, 2048);
+  EXPECT_EQ(config.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(config.norm_eps, 1e-5);
+  EXPECT_EQ(config.activation, ActivationKind::kGeluTanh);
+  EXPECT_FALSE(config.gated_mlp);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_TRUE(config.attention_out_bias);
+  EXPECT_TRUE(config.mlp_bias);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.rope, std::nullopt);
+  EXPECT_TRUE(config.alibi);
+  EXPECT_EQ(config.embedding_dim, 64);
+  EXPECT_TRUE(config.embedding_norm);
+  EXPECT_TRUE(config.norm_before);
+  EXPECT_FALSE(config.residual_after_norm);
+  EXPECT_TRUE(config.final_norm);
+  EXPECT_TRUE(config.norm_affine);
+  EXPECT_EQ(config.bos_token_id, 1);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
 }
 
@@ -248,6 +283,39 @@ TEST(ModelConfigTest, OptWithoutAFinalNormKeepsNormingBefore) {
   EXPECT_FALSE(Parsed(json).final_norm);
 }
 
+TEST(ModelConfigTest, BothSpellingsOfBloomSizesAreRead) {
+  Json other = BloomSizes();
+  other.erase("hidden_size");
+  other.erase("n_layer");
+  other.erase("n_head");
+  other["n_embed"] = 64;
+  other["num_hidden_layers"] = 4;
+  other["num_attention_heads"] = 4;
+  Json both = BloomSizes();
+  both.update(other);
+
+  EXPECT_EQ(Parsed(other), Parsed(BloomSizes()));
+  EXPECT_EQ(Parsed(both), Parsed(BloomSizes()));
+}
+
+TEST(ModelConfigTest, BloomVariantsAreRead) {
+  Json json = BloomSizes();
+  json["seq_length"] = 4096;
+  json["layer_norm_epsilon"] = 1e-6;
+  json["apply_residual_connection_post_layernorm"] = true;
+  json["tie_word_embeddings"] = false;
+  json["n_inner"] = nullptr;      // as published
+  json["slow_but_exact"] = true;  // another order of the same sums
+  json["pretraining_tp"] = 4;
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_EQ(config.max_position_embeddings, 4096);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+  EXPECT_TRUE(config.residual_after_norm);
+  EXPECT_FALSE(config.tie_word_embeddings);
+}
+
 TEST(ModelConfigTest, BothSpellingsOfTheStoredTypeAreRead) {
   Json old_style = Sizes("LlamaForCausalLM");
   Json new_style = Sizes("LlamaForCausalLM");
@@ -263,6 +331,18 @@ TEST(ModelConfigTest, EndTokensMayBeAList) {
   json["eos_token_id"] = {5, 7, 5};
 
   EXPECT_THAT(Parsed(json).eos_token_ids, ElementsAre(5, 7));
+}
+
+TEST(ModelConfigTest, PlainWeightsWithScalesOfAnFp8CacheBesideThemAreNotQuantised) {
+  const auto config = ParseModelConfig(R"({
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 32, "hidden_size": 16,
+    "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "quantization_config": {
+      "quant_method": "compressed-tensors", "config_groups": {}, "format": "dense", "ignore": [],
+      "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true,
+                          "dynamic": false}}})");
+
+  EXPECT_TRUE(config.ok()) << config.status();
 }
 
 TEST(ModelConfigTest, CodeOfTheModelFolderIsIgnored) {
@@ -289,6 +369,7 @@ std::vector<Fault> Faults() {
   const Json llama = Sizes("LlamaForCausalLM");
   const Json qwen = Sizes("Qwen2ForCausalLM");
   const Json opt = OptSizes();
+  const Json bloom = BloomSizes();
   return {
       {"ArchitecturesMissing", llama, "architectures", "", "architectures: is required"},
       {"ArchitecturesEmpty",
@@ -306,7 +387,7 @@ std::vector<Fault> Faults() {
        "architectures",
        "[\"GPT2LMHeadModel\"]",
        "architectures: is not supported (must be one of LlamaForCausalLM, MistralForCausalLM, "
-       "Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM)"},
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM, BloomForCausalLM)"},
       {"VocabMissing", llama, "vocab_size", "", "vocab_size: is required"},
       {"VocabNull", llama, "vocab_size", "null", "vocab_size: is required"},
       {"VocabZero", llama, "vocab_size", "0", "vocab_size: must be in [1, 4194304] (got 0)"},
@@ -409,6 +490,42 @@ std::vector<Fault> Faults() {
        "quantization_config",
        "{\"quant_method\": \"gptq\"}",
        "quantization_config: quantized weights are not supported"},
+      {"QuantizedIsText",
+       llama,
+       "quantization_config",
+       "\"fp8\"",
+       "quantization_config: quantized weights are not supported"},
+      {"QuantizedGroups",
+       llama,
+       "quantization_config",
+       R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {}}})",
+       "quantization_config: quantized weights are not supported"},
+      {"QuantizedByATransform",
+       llama,
+       "quantization_config",
+       R"({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R": 1}}})",
+       "quantization_config: quantized weights are not supported"},
+      {"KvCacheSchemeSaysDynamicInText",
+       llama,
+       "quantization_config",
+       R"({"quant_method": "compressed-tensors",
+           "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor",
+                               "symmetric": true, "dynamic": "true"}})",
+       "quantization_config.kv_cache_scheme: must be a static, symmetric scale for each tensor of "
+       "8-bit floats"},
+      {"KvCacheScalesOfHeads",
+       llama,
+       "quantization_config",
+       R"({"quant_method": "compressed-tensors", "config_groups": {},
+           "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "attn_head"}})",
+       "quantization_config.kv_cache_scheme: must be a static, symmetric scale for each tensor of "
+       "8-bit floats"},
+      {"KvCacheSchemeIsAList",
+       llama,
+       "quantization_config",
+       R"({"quant_method": "compressed-tensors", "kv_cache_scheme": []})",
+       "quantization_config.kv_cache_scheme: must be a static, symmetric scale for each tensor of "
+       "8-bit floats"},
       {"ThetaZero", llama, "rope_theta", "0", "rope_theta: must be in [1, 1e+12] (got 0)"},
       {"RopeScalingIsText",
        llama,
@@ -486,6 +603,50 @@ std::vector<Fault> Faults() {
        "word_embed_proj_dim",
        "0",
        "word_embed_proj_dim: must be in [1, 262144] (got 0)"},
+      {"BloomHiddenMissing", bloom, "hidden_size", "", "hidden_size: is required"},
+      {"BloomLayersMissing", bloom, "n_layer", "", "n_layer: is required"},
+      {"BloomHeadsMissing", bloom, "n_head", "", "n_head: is required"},
+      {"BloomHeadsDoNotDivideTheWidth",
+       bloom,
+       "n_head",
+       "3",
+       "n_head: must divide hidden_size (got 3, hidden_size 64)"},
+      {"BloomHeadsNegative", bloom, "n_head", "-4", "n_head: must be in [1, 4096] (got -4)"},
+      {"BloomWidthsDiffer",
+       bloom,
+       "n_embed",
+       "128",
+       "n_embed: must be equal to hidden_size where both are given"},
+      {"BloomLayersDiffer",
+       bloom,
+       "num_hidden_layers",
+       "\"4\"",
+       "num_hidden_layers: must be equal to n_layer where both are given"},
+      {"BloomHiddenHuge",
+       bloom,
+       "hidden_size",
+       "262145",
+       "hidden_size: must be in [1, 262144] (got 262145)"},
+      {"BloomNormEpsNegative",
+       bloom,
+       "layer_norm_epsilon",
+       "-1e-5",
+       "layer_norm_epsilon: must be in [0, 1] (got -1e-05)"},
+      {"BloomSeqLengthZero",
+       bloom,
+       "seq_length",
+       "0",
+       "seq_length: must be in [1, 1073741824] (got 0)"},
+      {"BloomResidualIsANumber",
+       bloom,
+       "apply_residual_connection_post_layernorm",
+       "1",
+       "apply_residual_connection_post_layernorm: must be true or false (got 1)"},
+      {"BloomEndTokenOutsideTheVocabulary",
+       bloom,
+       "eos_token_id",
+       "320",
+       "eos_token_id: must be in [0, 319] (got 320)"},
   };
 }
 
@@ -614,7 +775,10 @@ TEST(HashOfModelConfigTest, EveryFieldThatDecidesANumberChangesTheDigest) {
       [](ModelConfig& c) { c.rope->original_max_position_embeddings = 4096; },
       [](ModelConfig& c) { c.learned_position_offset = 2; },
       [](ModelConfig& c) { c.embedding_dim = 32; },
+      [](ModelConfig& c) { c.alibi = true; },
+      [](ModelConfig& c) { c.embedding_norm = true; },
       [](ModelConfig& c) { c.norm_before = false; },
+      [](ModelConfig& c) { c.residual_after_norm = true; },
       [](ModelConfig& c) { c.final_norm = false; },
       [](ModelConfig& c) { c.norm_affine = false; },
       [](ModelConfig& c) { c.sliding_window = 64; },
@@ -636,7 +800,7 @@ TEST(HashOfModelConfigTest, EveryFieldThatDecidesANumberChangesTheDigest) {
 }
 
 TEST(HashOfModelConfigTest, IsTheSameOnEveryMachine) {
-  EXPECT_EQ(HashOf(Parsed(Sizes("LlamaForCausalLM"))), 14404968165486944575U);
+  EXPECT_EQ(HashOf(Parsed(Sizes("LlamaForCausalLM"))), 7362538569345164239U);
 }
 
 }  // namespace

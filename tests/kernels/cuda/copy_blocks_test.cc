@@ -1,18 +1,20 @@
 #include <cstdint>
 #include <cstring>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
 namespace {
 
-using Pairs = std::vector<std::pair<BlockId, BlockId>>;
+struct Pairs {
+  std::vector<BlockId> src;
+  std::vector<BlockId> dst;
+};
 
 std::vector<uint8_t> MakePool(int64_t block_bytes, int64_t num_blocks) {
   std::vector<uint8_t> pool(static_cast<size_t>(block_bytes * num_blocks));
@@ -24,23 +26,22 @@ std::vector<uint8_t> MakePool(int64_t block_bytes, int64_t num_blocks) {
   return pool;
 }
 
+KvCacheView PoolOf(void* base, int64_t block_bytes, int64_t num_blocks) {
+  return {base, num_blocks, {.dtype = DType::kInt8, .block_stride = block_bytes}};
+}
+
 // The pool after the copies, by the kernel.
 std::vector<uint8_t> Copied(const std::vector<uint8_t>& before,
                             int64_t block_bytes,
                             const Pairs& pairs) {
-  std::vector<BlockId> flat;
-  for (const auto& [src, dst] : pairs) {
-    flat.push_back(src);
-    flat.push_back(dst);
-  }
   DeviceArray<uint8_t> pool(before);
-  DeviceArray<BlockId> device_pairs(flat);
-  CopyBlocksArgs args;
-  args.pool = pool.data();
-  args.block_bytes = block_bytes;
-  args.pairs = device_pairs.data();
-  args.num_pairs = static_cast<int32_t>(pairs.size());
-  EXPECT_EQ(CopyBlocks(args, nullptr), 0);
+  DeviceArray<BlockId> src(pairs.src);
+  DeviceArray<BlockId> dst(pairs.dst);
+  EXPECT_EQ(CopyBlocks({.cache = PoolOf(pool.data(), block_bytes, pool.size() / block_bytes),
+                        .src = {src.data(), pairs.src.size()},
+                        .dst = {dst.data(), pairs.dst.size()}},
+                       nullptr),
+            0);
   return pool.ToHost();
 }
 
@@ -50,13 +51,11 @@ TEST(CopyBlocksTest, CopiesWholeBlocksAndNothingElse) {
   for (int64_t block_bytes : {16, 2048, 4112, 32752, 32768, 32784, 98320}) {
     constexpr int64_t kNumBlocks = 9;
     const std::vector<uint8_t> before = MakePool(block_bytes, kNumBlocks);
-    const Pairs pairs = {{1, 2}, {8, 3}, {1, 7}, {4, 6}, {0, 5}};
+    const Pairs pairs = {.src = {1, 8, 1, 4, 0}, .dst = {2, 3, 7, 6, 5}};
     std::vector<uint8_t> expected = before;
-    for (const auto& [src, dst] : pairs) {
-      std::memcpy(&expected[static_cast<size_t>(dst * block_bytes)],
-                  &before[static_cast<size_t>(src * block_bytes)],
-                  static_cast<size_t>(block_bytes));
-    }
+    reference::CopyBlocks({.cache = PoolOf(expected.data(), block_bytes, kNumBlocks),
+                           .src = pairs.src,
+                           .dst = pairs.dst});
 
     EXPECT_EQ(Copied(before, block_bytes, pairs), expected) << "block of " << block_bytes;
   }
@@ -66,7 +65,7 @@ TEST(CopyBlocksTest, TheLastBlockOfThePoolIsCopiedToItsEndAndNoFurther) {
   constexpr int64_t kBlockBytes = 32768 + 16;
   const std::vector<uint8_t> before = MakePool(kBlockBytes, 2);
 
-  const std::vector<uint8_t> after = Copied(before, kBlockBytes, {{0, 1}});
+  const std::vector<uint8_t> after = Copied(before, kBlockBytes, {.src = {0}, .dst = {1}});
 
   EXPECT_EQ(std::memcmp(&after[kBlockBytes], &before[0], kBlockBytes), 0);
 }

@@ -1,9 +1,11 @@
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/row_compare.h"
 
@@ -20,16 +22,31 @@ constexpr int64_t kPositionRows = 7;
 // One lane, a part of a warp, a warp and one lane, more than one round of the CTA.
 constexpr int32_t kWidths[] = {8, 64, 264, 2048, 2056, 4104};
 
-template <typename Table, typename Out>
-std::vector<Out> Expected(const std::vector<Table>& table, int32_t width) {
-  std::vector<Out> out;
-  for (const TokenId token_id : kTokenIds) {
-    for (int32_t i = 0; i < width; ++i) {
-      out.push_back(
-          FromFloat<Out>(ToFloat(table[static_cast<size_t>(int64_t{token_id} * width + i)])));
-    }
-  }
-  return out;
+// The tables of params and, for the reference, the same on the host. Out of fp32 is rounded once.
+template <typename Out>
+void ExpectAgreesWithTheReference(EmbeddingParams params, EmbeddingParams on_host) {
+  DeviceArray<TokenId> token_ids(kTokenIds);
+  DeviceArray<int32_t> positions(kPositions);
+  DeviceArray<Out> out(std::ssize(kTokenIds) * params.table.cols);
+  params.num_tokens = std::ssize(kTokenIds);
+  params.token_ids = token_ids.data();
+  params.positions = positions.data();
+  params.out_dtype = DTypeOf<Out>::kValue;
+  params.out = out.data();
+  ASSERT_EQ(Embed(params, nullptr), 0);
+
+  std::vector<float> expected(static_cast<size_t>(out.size()));
+  on_host.num_tokens = std::ssize(kTokenIds);
+  on_host.token_ids = kTokenIds.data();
+  on_host.positions = kPositions.data();
+  on_host.out = expected.data();
+  reference::Embed(on_host);
+  ExpectSameBits(out.ToHost(), ToElements<Out>(expected));
+}
+
+template <typename T, typename Values>
+MatrixView TableOf(const Values& values, int64_t width) {
+  return {values.data(), DTypeOf<T>::kValue, std::ssize(values) / width, width};
 }
 
 template <typename Table, typename Out>
@@ -37,20 +54,8 @@ void ExpectRowsOfTheTable() {
   for (const int32_t width : kWidths) {
     const auto table = RandomElements<Table>(kTableRows * width, 1, 1.0F);
     DeviceArray<Table> device_table(table);
-    DeviceArray<TokenId> token_ids(kTokenIds);
-    DeviceArray<Out> out(static_cast<int64_t>(kTokenIds.size()) * width);
-
-    ASSERT_EQ(Embed({.num_tokens = static_cast<int32_t>(kTokenIds.size()),
-                     .width = width,
-                     .token_ids = token_ids.data(),
-                     .table = device_table.data(),
-                     .table_dtype = DTypeOf<Table>::kValue,
-                     .out = out.data(),
-                     .out_dtype = DTypeOf<Out>::kValue},
-                    nullptr),
-              0);
-
-    ExpectSameBits(out.ToHost(), Expected<Table, Out>(table, width));
+    ExpectAgreesWithTheReference<Out>({.table = TableOf<Table>(device_table, width)},
+                                      {.table = TableOf<Table>(table, width)});
   }
 }
 
@@ -73,34 +78,12 @@ void ExpectSumsInFp32() {
     const auto position_table = RandomElements<Position>(kPositionRows * width, 3, 1.0F);
     DeviceArray<Table> device_table(table);
     DeviceArray<Position> device_positions(position_table);
-    DeviceArray<TokenId> token_ids(kTokenIds);
-    DeviceArray<int32_t> positions(kPositions);
-    DeviceArray<Out> out(static_cast<int64_t>(kTokenIds.size()) * width);
-
-    ASSERT_EQ(Embed({.num_tokens = static_cast<int32_t>(kTokenIds.size()),
-                     .width = width,
-                     .token_ids = token_ids.data(),
-                     .table = device_table.data(),
-                     .table_dtype = DTypeOf<Table>::kValue,
-                     .position_table = device_positions.data(),
-                     .position_dtype = DTypeOf<Position>::kValue,
-                     .positions = positions.data(),
-                     .position_offset = kPositionOffset,
-                     .out = out.data(),
-                     .out_dtype = DTypeOf<Out>::kValue},
-                    nullptr),
-              0);
-
-    std::vector<Out> expected;
-    for (size_t t = 0; t < kTokenIds.size(); ++t) {
-      for (int32_t i = 0; i < width; ++i) {
-        const auto row = int64_t{kPositions[t]} + kPositionOffset;
-        expected.push_back(
-            FromFloat<Out>(ToFloat(table[static_cast<size_t>(int64_t{kTokenIds[t]} * width + i)]) +
-                           ToFloat(position_table[static_cast<size_t>(row * width + i)])));
-      }
-    }
-    ExpectSameBits(out.ToHost(), expected);
+    ExpectAgreesWithTheReference<Out>({.table = TableOf<Table>(device_table, width),
+                                       .position_table = TableOf<Position>(device_positions, width),
+                                       .position_offset = kPositionOffset},
+                                      {.table = TableOf<Table>(table, width),
+                                       .position_table = TableOf<Position>(position_table, width),
+                                       .position_offset = kPositionOffset});
   }
 }
 
@@ -112,37 +95,19 @@ TEST(EmbedTest, AddsThePositionsRowInFp32) {
   ExpectSumsInFp32<float, F16, Bf16>();
 }
 
-TEST(EmbedTest, PositionsWithoutATableAreNotLookedUp) {
-  constexpr int32_t kWidth = 8;
-  const auto table = RandomElements<Bf16>(kTableRows * kWidth, 4, 1.0F);
-  DeviceArray<Bf16> device_table(table);
-  DeviceArray<TokenId> token_ids(kTokenIds);
-  DeviceArray<int32_t> positions(kPositions);
-  DeviceArray<float> out(static_cast<int64_t>(kTokenIds.size()) * kWidth);
-
-  ASSERT_EQ(Embed({.num_tokens = static_cast<int32_t>(kTokenIds.size()),
-                   .width = kWidth,
-                   .token_ids = token_ids.data(),
-                   .table = device_table.data(),
-                   .positions = positions.data(),
-                   .out = out.data()},
-                  nullptr),
-            0);
-
-  ExpectSameBits(out.ToHost(), (Expected<Bf16, float>(table, kWidth)));
+TEST(EmbedTest, NoTokensAreNoWork) {
+  EXPECT_EQ(Embed({.num_tokens = 0, .table = {.cols = 64}}, nullptr), 0);
 }
-
-TEST(EmbedTest, NoTokensAreNoWork) { EXPECT_EQ(Embed({.num_tokens = 0, .width = 64}, nullptr), 0); }
 
 TEST(EmbedTest, RefusesTypesThatHaveNoKernel) {
   const DType f8 = DType::kF8E4M3;
   const float table = 0.0F;
+  const MatrixView good = {&table, DType::kBF16, 1, 8};
+  const MatrixView bad = {&table, f8, 1, 8};
 
-  EXPECT_EQ(Embed({.num_tokens = 1, .width = 8, .table_dtype = f8}, nullptr), kUnsupported);
-  EXPECT_EQ(Embed({.num_tokens = 1, .width = 8, .out_dtype = f8}, nullptr), kUnsupported);
-  EXPECT_EQ(
-      Embed({.num_tokens = 1, .width = 8, .position_table = &table, .position_dtype = f8}, nullptr),
-      kUnsupported);
+  EXPECT_EQ(Embed({.num_tokens = 1, .table = bad}, nullptr), kUnsupported);
+  EXPECT_EQ(Embed({.num_tokens = 1, .table = good, .out_dtype = f8}, nullptr), kUnsupported);
+  EXPECT_EQ(Embed({.num_tokens = 1, .table = good, .position_table = bad}, nullptr), kUnsupported);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/kernels/cuda/fake_cublaslt.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct Layout {
 struct Preference {
   uint64_t workspace_bytes = 0;
   uint32_t reduction_mask = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint32_t alignments[4] = {256, 256, 256, 256};  // of a, b, c, d
 };
 
 const Description& Of(cublasLtMatmulDesc_t desc) {
@@ -224,6 +226,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
       return Assign(&preference->workspace_bytes, value, size);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
       return Assign(&preference->reduction_mask, value, size);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return Assign(&preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+                    value,
+                    size);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -253,6 +262,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
       continue;
     }
     results[*count] = {.algo = AlgorithmOf(id), .workspaceSize = WorkspaceOf(id)};
+    std::copy_n(preference.alignments, 4, &results[*count].algo.data[1]);
     results[*count].state = CUBLAS_STATUS_SUCCESS;
     ++*count;
   }
@@ -284,7 +294,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                               const void* b_data,
                               cublasLtMatrixLayout_t b,
                               const void* beta,
-                              const void* /*c_data*/,
+                              const void* c_data,
                               cublasLtMatrixLayout_t c,
                               void* d_data,
                               cublasLtMatrixLayout_t d,
@@ -299,14 +309,18 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     return status;
   }
   const int id = static_cast<int>(algorithm->data[0]);
-  const bool is_aligned = (reinterpret_cast<uintptr_t>(a_data) % 16 == 0) &&
-                          (reinterpret_cast<uintptr_t>(b_data) % 16 == 0) &&
-                          (reinterpret_cast<uintptr_t>(d_data) % 16 == 0);
+  const void* const matrices[] = {a_data, b_data, c_data, d_data};
+  bool is_aligned = true;
+  for (size_t i = 0; i < 4; ++i) {
+    is_aligned =
+        is_aligned && reinterpret_cast<uintptr_t>(matrices[i]) % algorithm->data[1 + i] == 0;
+  }
   if (!is_aligned || *static_cast<const float*>(alpha) != 1.0F ||
       *static_cast<const float*>(beta) != 0.0F || result.workspaceSize > workspace_bytes) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   ++fake.products;
+  fake.weights.push_back(a_data);
   if (id == fake.broken_algorithm) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }

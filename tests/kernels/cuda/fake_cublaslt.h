@@ -4,13 +4,15 @@
 //
 // It has three algorithms, which differ in the order of their sums and so in their bits: 0 begins
 // with the first of k, 1 with the last, 2 adds up two halves (split-k, and needs a workspace). The
-// heuristics name 2, 0, 1.
+// heuristics name 2, 0, 1. Each is for matrices of the alignment that the heuristics were told, and
+// refuses others.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_FAKE_CUBLASLT_H_
 #define QUIRE_TESTS_KERNELS_CUDA_FAKE_CUBLASLT_H_
 
 #include <cstdint>
+#include <vector>
 
 namespace quire::gpu {
 
@@ -30,6 +32,7 @@ struct FakeCublasLt {
   int products = 0;
   int last_algorithm = -1;
   int64_t last_rows = 0;
+  std::vector<const void*> weights;  // of the products
 };
 
 // What the library exports: a function of this name and type. The object may be assigned to.

@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -15,6 +17,8 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/reference/pack_linear.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/fake_cublaslt.h"
 #include "tests/kernels/cuda/row_compare.h"
@@ -100,29 +104,35 @@ class Operands {
   int64_t rows() const { return static_cast<int64_t>(x_scales_.size()); }
   std::vector<Y> y() const { return y_.ToHost(); }
 
-  std::vector<double> Expected() const {
-    std::vector<double> expected;
-    for (int64_t m = 0; m < rows(); ++m) {
-      for (int64_t n = 0; n < kOutFeatures; ++n) {
-        double sum = 0.0;
-        for (int64_t k = 0; k < kInFeatures; ++k) {
-          sum += double{At(x_, m * kInFeatures + k)} * double{At(weight_, n * kInFeatures + k)};
-        }
-        if (kHasScales) {
-          sum *= double{At(x_scales_, m)} * double{At(weight_scales_, n)};
-        }
-        expected.push_back(sum + (bias_.empty() ? 0.0 : double{At(bias_, n)}));
-      }
+  std::vector<float> Expected() const {
+    const std::vector<float> x = Scaled(x_, x_scales_, kInFeatures);
+    const std::vector<float> weight = Scaled(weight_, weight_scales_, kInFeatures);
+    std::vector<float> bias;
+    for (const Y& value : bias_) {
+      bias.push_back(ToFloat(value));
     }
+    const MatrixView matrix = {.data = weight.data(), .rows = kOutFeatures, .cols = kInFeatures};
+    const auto packed = reference::PackLinear({.parts = std::span(&matrix, 1), .bias = bias});
+    EXPECT_TRUE(packed.ok()) << packed.status();
+    std::vector<float> expected(static_cast<size_t>(rows() * kOutFeatures));
+    reference::Linear(
+        {.num_tokens = rows(), .x = x.data(), .y = expected.data(), .weight = packed->get()});
     return expected;
   }
 
  private:
   template <typename V>
   static constexpr DType kDType = DTypeOf<V>::kValue;
-  template <typename V>
-  static float At(const std::vector<V>& values, int64_t index) {
-    return ToFloat(values[static_cast<size_t>(index)]);
+  // Widened, and where there are scales each row times its own.
+  static std::vector<float> Scaled(const std::vector<T>& rows,
+                                   const std::vector<float>& scales,
+                                   int64_t width) {
+    std::vector<float> scaled;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float scale = kHasScales ? scales[i / static_cast<size_t>(width)] : 1.0F;
+      scaled.push_back(ToFloat(rows[i]) * scale);
+    }
+    return scaled;
   }
 
   std::vector<T> x_;
@@ -265,16 +275,57 @@ TEST_F(GemmTest, AnAlgorithmThatFailsIsNotTaken) {
 TEST_F(GemmTest, WhileAGraphIsRecordedNothingIsTimed) {
   const GemmHandle gemm;
   Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
+  Stream stream = nullptr;
+  ASSERT_EQ(CreateStream(&stream), 0);
 
-  ASSERT_EQ(BeginGraph(nullptr), 0);
-  ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+  ASSERT_EQ(BeginGraph(stream), 0);
+  ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), stream), 0);
   Graph graph = nullptr;
-  ASSERT_EQ(EndGraph(nullptr, &graph), 0);
+  ASSERT_EQ(EndGraph(stream, &graph), 0);
   ASSERT_EQ(DestroyGraph(graph), 0);
+  ASSERT_EQ(DestroyStream(stream), 0);
 
   EXPECT_EQ(Fake().products, 1);
   ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
   EXPECT_GT(Fake().products, 2);  // now it was
+}
+
+// The products that timed the three algorithms, and the last that was asked for.
+TEST_F(GemmTest, ProductsAreTimedWithCopiesOfTheWeightInTurns) {
+  DeviceInfo before;
+  ASSERT_EQ(QueryDevice(0, &before), 0);
+  {
+    const GemmHandle gemm;
+    Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
+    ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+
+    std::vector<const void*> weights = Fake().weights;
+    EXPECT_EQ(weights.back(), operands.Args().weight);
+    std::sort(weights.begin(), weights.end());
+    EXPECT_EQ(std::unique(weights.begin(), weights.end()), weights.end());
+    EXPECT_GT(weights.size(), size_t{FakeCublasLt::kNumAlgorithms});
+    ExpectRowsNear(operands.y(), operands.Expected(), kOutFeatures, 3e-3, 4e-3);
+  }
+  DeviceInfo after;
+  ASSERT_EQ(QueryDevice(0, &after), 0);
+  EXPECT_EQ(after.free_bytes, before.free_bytes);
+}
+
+TEST_F(GemmTest, WithoutMemoryForCopiesProductsAreTimedWithTheWeightAlone) {
+  const GemmHandle gemm;
+  Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
+  DeviceInfo info;
+  ASSERT_EQ(QueryDevice(0, &info), 0);
+  void* all = nullptr;
+  ASSERT_EQ(Allocate(&all, static_cast<size_t>(info.free_bytes)), 0);
+
+  EXPECT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+
+  EXPECT_EQ(Free(all), 0);
+  for (const void* weight : Fake().weights) {
+    EXPECT_EQ(weight, operands.Args().weight);
+  }
+  ExpectRowsNear(operands.y(), operands.Expected(), kOutFeatures, 3e-3, 4e-3);
 }
 
 // ---- The file
@@ -396,7 +447,7 @@ void ExpectInvariant() {
     ASSERT_EQ(RunGemm(gemm.get(), operands.Rows(0, rows, y), nullptr), 0);
     ExpectSameBits(y.ToHost(), std::vector<Y>(alone.begin(), alone.begin() + rows * kOutFeatures));
   }
-  std::vector<double> expected = operands.Expected();
+  std::vector<float> expected = operands.Expected();
   ExpectRowsNear(alone, expected, kOutFeatures, kL2Limit<Y> + 1e-6, kMaxLimit<Y> + 1e-6);
 }
 
@@ -405,6 +456,18 @@ TEST_F(GemmTest, InvariantProductsTakeOneAlgorithmWithoutSplitK) {
 
   EXPECT_EQ(Fake().heuristics, 1);
   EXPECT_EQ(Fake().last_algorithm, 0);
+}
+
+// Rows of 192 bytes in aligned memory are 64-byte aligned, and so are tiles of one row.
+TEST_F(GemmTest, TilesAreAlignedAsTheLibraryWasTold) {
+  Fake().row_multiple[0] = 8;
+  const GemmHandle gemm({.batch_invariant = 1});
+  Operands<Bf16, Bf16> operands(/*rows=*/300, /*has_bias=*/false);
+  DeviceArray<Bf16> y(300 * kOutFeatures);
+
+  for (const int64_t first : {0, 1, 2, 4}) {
+    EXPECT_EQ(RunGemm(gemm.get(), operands.Rows(first, 264, y), nullptr), 0) << first;
+  }
 }
 
 // The pinned algorithm takes whole multiples only: all other numbers of rows are filled up, or cut

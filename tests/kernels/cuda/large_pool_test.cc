@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
-#include "tests/kernels/cuda/attention_reference.h"
+#include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/large_array.h"
 #include "tests/kernels/cuda/row_compare.h"
@@ -38,33 +38,27 @@ AttentionProblem ProblemOf(int32_t head_dim, DType cache_dtype) {
                         {.query_len = 1, .seq_len = 33, .key = 3}}};
 }
 
-void RunDecode(const AttentionArgs& attention) {
+void RunDecode(const PagedAttentionParams& params) {
   DeviceArray<int32_t> split_start(std::vector<int32_t>{0, 1, 2, 3});
-  DecodeArgs args;
-  args.attention = attention;
-  args.num_decodes = 3;
-  args.split_tokens = 128;
-  args.split_start = split_start.data();
-  args.num_ctas = 2;
-  ASSERT_EQ(Decode(args, nullptr), 0);
+  const DecodePlan plan = {
+      .num_decodes = 3, .split_tokens = 128, .split_start = split_start.data(), .num_ctas = 2};
+  ASSERT_EQ(Decode(params, plan, DType::kBF16, nullptr), 0);
 }
 
-void RunPrefillBy(PrefillKernel kernel, const AttentionArgs& attention) {
+void RunPrefillBy(PrefillKernel kernel, const PagedAttentionParams& params) {
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, 0}, {1, 0}, {2, 0}});
-  PrefillArgs args;
-  args.kernel = kernel;
-  args.attention = attention;
-  args.items = items.data();
-  args.num_items = 3;
-  ASSERT_EQ(Prefill(args, nullptr), 0);
+  const PrefillPlan plan = {.items = items.data(), .num_items = 3, .kernel = kernel};
+  ASSERT_EQ(Prefill(params, plan, DType::kBF16, nullptr), 0);
 }
 
 // On warpgroup products where there is such a kernel.
-void RunFastestPrefill(const AttentionArgs& attention) {
-  RunPrefillBy(PrefillKernel::kFastest, attention);
+void RunFastestPrefill(const PagedAttentionParams& params) {
+  RunPrefillBy(PrefillKernel::kFastest, params);
 }
 
-void RunMmaPrefill(const AttentionArgs& attention) { RunPrefillBy(PrefillKernel::kMma, attention); }
+void RunMmaPrefill(const PagedAttentionParams& params) {
+  RunPrefillBy(PrefillKernel::kMma, params);
+}
 
 // The blocks of data's sequences at FarBlock.
 class FarBlocks {
@@ -73,10 +67,10 @@ class FarBlocks {
       : block_tables_(MoveBlocks(data, pool)),
         cache_{pool->data(), kLargeBytes / data.layout().block_bytes(), data.layout()} {}
 
-  AttentionArgs In(AttentionArgs args) const {
-    args.cache = cache_;
-    args.block_tables = block_tables_.data();
-    return args;
+  PagedAttentionParams In(PagedAttentionParams params) const {
+    params.cache = cache_;
+    params.block_tables = block_tables_.data();
+    return params;
   }
 
  private:
@@ -97,18 +91,18 @@ class FarBlocks {
   KvCacheView cache_;
 };
 
-void ExpectSameAttentionFarAway(void (*run)(const AttentionArgs&), LargeArray* pool) {
+void ExpectSameAttentionFarAway(void (*run)(const PagedAttentionParams&), LargeArray* pool) {
   for (const int32_t head_dim : kHeadDims) {
     for (const DType cache_dtype : kCacheDTypes) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", " << NameOf(cache_dtype));
       const AttentionData data(ProblemOf(head_dim, cache_dtype));
       DeviceAttention near_device(data);
-      run(near_device.Args());
+      run(near_device.params());
       ExpectClose(data, near_device.Out());
 
       DeviceAttention far_device(data);
       const FarBlocks blocks(data, pool);
-      run(blocks.In(far_device.Args()));
+      run(blocks.In(far_device.params()));
 
       EXPECT_EQ(far_device.Out(), near_device.Out());
     }
@@ -133,7 +127,7 @@ TEST(LargePoolTest, PrefillReadsBlocksBehind4GiB) {
 }
 
 // The tokens of the batch begin at a row of q and of the output that lies far behind the first.
-void ExpectSameAttentionOfFarRows(void (*run)(const AttentionArgs&),
+void ExpectSameAttentionOfFarRows(void (*run)(const PagedAttentionParams&),
                                   LargeArray* q,
                                   LargeArray* out) {
   for (const int32_t head_dim : kHeadDims) {
@@ -141,7 +135,7 @@ void ExpectSameAttentionOfFarRows(void (*run)(const AttentionArgs&),
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", " << NameOf(cache_dtype));
       const AttentionData data(ProblemOf(head_dim, cache_dtype));
       DeviceAttention near_device(data);
-      run(near_device.Args());
+      run(near_device.params());
 
       const int64_t q_row_bytes = data.q_row_stride() * SizeOf(DType::kBF16);
       const int64_t out_row_bytes = static_cast<int64_t>(data.OutWidth()) * SizeOf(DType::kBF16);
@@ -152,11 +146,11 @@ void ExpectSameAttentionOfFarRows(void (*run)(const AttentionArgs&),
         row += static_cast<int32_t>(first_row);
       }
       DeviceArray<int32_t> far_query_start(query_start);
-      AttentionArgs args = near_device.Args();
-      args.query_start = far_query_start.data();
-      args.q = q->data();
-      args.out = out->data();
-      run(args);
+      PagedAttentionParams params = near_device.params();
+      params.query_start = far_query_start.data();
+      params.q = q->data();
+      params.out = out->data();
+      run(params);
 
       const std::vector<uint16_t> expected = near_device.Out();
       EXPECT_EQ(out->Read<uint16_t>(first_row * out_row_bytes, expected.size()), expected);
@@ -194,15 +188,14 @@ TEST(LargePoolTest, MergedSplitsAreWrittenToRowsBehind4GiB) {
   DeviceArray<int32_t> split_start(std::vector<int32_t>{0, kSplits});
   DeviceArray<float> partial_out(int64_t{kSplits} * 4 * 64);
   DeviceArray<float> partial_state(int64_t{kSplits} * 4 * 2);
-  DecodeArgs args;
-  args.attention = device.Args();
-  args.num_decodes = 1;
-  args.split_tokens = 64;
-  args.split_start = split_start.data();
-  args.partial_out = partial_out.data();
-  args.partial_state = partial_state.data();
-  args.num_ctas = 1;
-  ASSERT_EQ(Decode(args, nullptr), 0);
+  const DecodePlan plan = {.num_decodes = 1,
+                           .split_tokens = 64,
+                           .split_start = split_start.data(),
+                           .partial_out = partial_out.data(),
+                           .partial_state = partial_state.data(),
+                           .num_ctas = 1};
+  PagedAttentionParams params = device.params();
+  ASSERT_EQ(Decode(params, plan, DType::kBF16, nullptr), 0);
   ExpectClose(data, device.Out());
 
   // q has one row, whatever the number of the token.
@@ -210,10 +203,10 @@ TEST(LargePoolTest, MergedSplitsAreWrittenToRowsBehind4GiB) {
   const int64_t row = kLargeBytes / row_bytes - 1;
   DeviceArray<int32_t> query_start(
       std::vector<int32_t>{static_cast<int32_t>(row), static_cast<int32_t>(row + 1)});
-  args.attention.query_start = query_start.data();
-  args.attention.q_row_stride = 0;
-  args.attention.out = out.data();
-  ASSERT_EQ(Decode(args, nullptr), 0);
+  params.query_start = query_start.data();
+  params.q_row_stride = 0;
+  params.out = out.data();
+  ASSERT_EQ(Decode(params, plan, DType::kBF16, nullptr), 0);
 
   EXPECT_EQ(out.Read<uint16_t>(row * row_bytes, data.OutWidth()), device.Out());
 }
@@ -246,19 +239,19 @@ TEST(LargePoolTest, PrepareAttentionWritesBlocksBehind4GiB) {
       DeviceArray<int64_t> near_mapping(slots);
       DeviceArray<int64_t> far_mapping(far_slots);
       DeviceArray<uint8_t> near_pool(layout.block_bytes() * kBlocks);
-      PrepareAttentionArgs args;
-      args.num_tokens = static_cast<int32_t>(slots.size());
-      args.num_heads = kHeads;
-      args.layer = AttentionData::kLayer;
-      args.qkv = near_qkv.data();
-      args.slot_mapping = near_mapping.data();
-      args.cache = {near_pool.data(), kBlocks, layout};
-      ASSERT_EQ(PrepareAttention(args, nullptr), 0);
-      args.qkv = far_qkv.data();
-      args.slot_mapping = far_mapping.data();
-      args.cache = {pool.data(), kLargeBytes / layout.block_bytes(), layout};
+      PrepareAttentionParams params;
+      params.num_tokens = static_cast<int32_t>(slots.size());
+      params.num_heads = kHeads;
+      params.layer = AttentionData::kLayer;
+      params.qkv = near_qkv.data();
+      params.slot_mapping = near_mapping.data();
+      params.cache = {near_pool.data(), kBlocks, layout};
+      ASSERT_EQ(PrepareAttention(params, DType::kBF16, nullptr), 0);
+      params.qkv = far_qkv.data();
+      params.slot_mapping = far_mapping.data();
+      params.cache = {pool.data(), kLargeBytes / layout.block_bytes(), layout};
 
-      ASSERT_EQ(PrepareAttention(args, nullptr), 0);
+      ASSERT_EQ(PrepareAttention(params, DType::kBF16, nullptr), 0);
 
       const std::vector<uint8_t> expected = near_pool.ToHost();
       const int64_t layer_bytes = layout.layer_stride * SizeOf(cache_dtype);
@@ -287,15 +280,16 @@ TEST(LargePoolTest, CopyBlocksCopiesFromAndToBehind4GiB) {
   pool.Write(0, block_of(1));
   pool.Write(kLast * kBlockBytes, block_of(2));
   pool.Write(kLast / 4 * kBlockBytes, block_of(3));
-  const std::vector<BlockId> pairs = {0, kLast - 1, kLast, 1, kLast / 4, kLast - 2};
-  DeviceArray<BlockId> device_pairs(pairs);
-  CopyBlocksArgs args;
-  args.pool = pool.data();
-  args.block_bytes = kBlockBytes;
-  args.pairs = device_pairs.data();
-  args.num_pairs = static_cast<int32_t>(pairs.size() / 2);
+  DeviceArray<BlockId> src(std::vector<BlockId>{0, kLast, kLast / 4});
+  DeviceArray<BlockId> dst(std::vector<BlockId>{kLast - 1, 1, kLast - 2});
 
-  ASSERT_EQ(CopyBlocks(args, nullptr), 0);
+  ASSERT_EQ(
+      CopyBlocks(
+          {.cache = {pool.data(), kLast + 1, {.dtype = DType::kInt8, .block_stride = kBlockBytes}},
+           .src = {src.data(), 3},
+           .dst = {dst.data(), 3}},
+          nullptr),
+      0);
 
   const auto read = [&](BlockId id) {
     return pool.Read<uint8_t>(id * kBlockBytes, static_cast<size_t>(kBlockBytes));
@@ -325,11 +319,10 @@ TEST(LargePoolTest, EmbedReadsRowsBehind4GiB) {
   DeviceArray<int32_t> positions(rows);
   DeviceArray<float> out(static_cast<int64_t>(rows.size()) * kWidth);
 
-  ASSERT_EQ(Embed({.num_tokens = static_cast<int32_t>(rows.size()),
-                   .width = kWidth,
+  ASSERT_EQ(Embed({.num_tokens = static_cast<int64_t>(rows.size()),
                    .token_ids = token_ids.data(),
-                   .table = table.data(),
-                   .position_table = position_table.data(),
+                   .table = {table.data(), DType::kBF16, kLastRow + 1, kWidth},
+                   .position_table = {position_table.data(), DType::kBF16, kLastRow + 1, kWidth},
                    .positions = positions.data(),
                    .out = out.data()},
                   nullptr),
@@ -361,20 +354,19 @@ TEST(LargePoolTest, SampleReadsAndAdjustsRowsBehind4GiB) {
   DeviceArray<SampleRow> rows(params);
   DeviceArray<LogitAdjustment> adjustments(std::vector<LogitAdjustment>{{77, -INFINITY, 0, 0}});
   DeviceArray<TokenId> token_ids(2);
-  DeviceArray<int32_t> finite(2);
+  DeviceArray<uint8_t> finite(2);
 
   ASSERT_EQ(Sample({.num_rows = 2,
                     .vocab_size = kVocabSize,
                     .row_stride = kRowStride,
                     .logits = static_cast<float*>(logits.data()),
-                    .rows = rows.data(),
-                    .adjustments = adjustments.data(),
                     .token_ids = token_ids.data(),
-                    .finite = finite.data()},
+                    .finite = reinterpret_cast<bool*>(finite.data())},
+                   {.rows = rows.data(), .adjustments = adjustments.data()},
                    nullptr),
             0);
 
-  EXPECT_EQ(finite.ToHost(), (std::vector<int32_t>{1, 1}));
+  EXPECT_EQ(finite.ToHost(), (std::vector<uint8_t>{1, 1}));
   EXPECT_EQ(token_ids.ToHost(), (std::vector<TokenId>{7, 201}));
 }
 

@@ -7,17 +7,18 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/row_compare.h"
 
 namespace quire::gpu {
 namespace {
 
-constexpr NormFunction kFunctions[] = {NormFunction::kRmsNorm, NormFunction::kLayerNorm};
+constexpr NormKind kKinds[] = {NormKind::kRmsNorm, NormKind::kLayerNorm};
 
 template <typename T>
 struct NormCase {
-  NormFunction function = NormFunction::kRmsNorm;
+  NormKind kind = NormKind::kRmsNorm;
   int32_t width = 0;
   std::vector<float> residual;
   std::vector<T> delta;  // empty: none
@@ -48,73 +49,60 @@ NormResult<T> Normalise(const NormCase<T>& c) {
   auto bias = MaybeArray(c.bias);
   DeviceArray<T> out(residual.size());
   DeviceArray<float> out_f32(residual.size());
-  NormArgs args = {.function = c.function,
-                   .num_tokens = c.num_tokens(),
-                   .width = c.width,
-                   .residual = residual.data(),
-                   .delta = delta.has_value() ? delta->data() : nullptr,
-                   .weight = weight.data(),
-                   .bias = bias.has_value() ? bias->data() : nullptr,
-                   .eps = c.eps,
-                   .dtype = DTypeOf<T>::kValue,
-                   .out = out.data(),
-                   .out_f32 = out_f32.data()};
-  EXPECT_EQ(Norm(args, nullptr), 0);
+  NormParams params = {.kind = c.kind,
+                       .num_tokens = c.num_tokens(),
+                       .width = c.width,
+                       .residual = residual.data(),
+                       .delta = delta.has_value() ? delta->data() : nullptr,
+                       .weight = weight.data(),
+                       .bias = bias.has_value() ? bias->data() : nullptr,
+                       .eps = c.eps,
+                       .out = out.data(),
+                       .out_f32 = out_f32.data()};
+  EXPECT_EQ(Norm(params, DTypeOf<T>::kValue, nullptr), 0);
   NormResult<T> result = {residual.ToHost(), out.ToHost(), out_f32.ToHost()};
 
   // Without the fp32 copy the result is the same.
   DeviceArray<float> again(c.residual);
   DeviceArray<T> out_alone(residual.size());
-  args.residual = again.data();
-  args.out = out_alone.data();
-  args.out_f32 = nullptr;
-  EXPECT_EQ(Norm(args, nullptr), 0);
+  params.residual = again.data();
+  params.out = out_alone.data();
+  params.out_f32 = nullptr;
+  EXPECT_EQ(Norm(params, DTypeOf<T>::kValue, nullptr), 0);
   ExpectSameBits(out_alone.ToHost(), result.out);
   return result;
 }
 
+// out and out_f32 are the same here.
 template <typename T>
-std::vector<float> SumOf(const NormCase<T>& c) {
-  std::vector<float> sum = c.residual;
-  for (size_t i = 0; i < c.delta.size(); ++i) {
-    sum[i] += ToFloat(c.delta[i]);
-  }
-  return sum;
+NormResult<float> Reference(const NormCase<T>& c) {
+  const std::vector<float> delta = ToFloats(c.delta);
+  NormResult<float> result;
+  result.residual = c.residual;
+  result.out.resize(c.residual.size());
+  reference::Norm({.kind = c.kind,
+                   .num_tokens = c.num_tokens(),
+                   .width = c.width,
+                   .residual = result.residual.data(),
+                   .delta = delta.empty() ? nullptr : delta.data(),
+                   .weight = c.weight.data(),
+                   .bias = c.bias.empty() ? nullptr : c.bias.data(),
+                   .eps = c.eps,
+                   .out = result.out.data()});
+  return result;
 }
 
 template <typename T>
-std::vector<double> Reference(const NormCase<T>& c) {
-  const std::vector<float> x = SumOf(c);
-  const auto width = static_cast<size_t>(c.width);
-  std::vector<double> out(x.size());
-  for (size_t row = 0; row < x.size(); row += width) {
-    double mean = 0.0;
-    for (size_t i = 0; c.function == NormFunction::kLayerNorm && i < width; ++i) {
-      mean += x[row + i] / static_cast<double>(c.width);
-    }
-    double variance = 0.0;
-    for (size_t i = 0; i < width; ++i) {
-      variance += (x[row + i] - mean) * (x[row + i] - mean) / static_cast<double>(c.width);
-    }
-    for (size_t i = 0; i < width; ++i) {
-      out[row + i] = (x[row + i] - mean) / std::sqrt(variance + double{c.eps}) * c.weight[i] +
-                     (c.bias.empty() ? 0.0 : double{c.bias[i]});
-    }
-  }
-  return out;
-}
-
-template <typename T>
-NormCase<T> RandomCase(NormFunction function, int32_t width, int32_t num_tokens, bool has_delta) {
+NormCase<T> RandomCase(NormKind kind, int32_t width, int32_t num_tokens, bool has_delta) {
   NormCase<T> c;
-  c.function = function;
+  c.kind = kind;
   c.width = width;
   c.residual = RandomFloats(int64_t{num_tokens} * width, 11, 1.5F, 0.3F);
   if (has_delta) {
     c.delta = RandomElements<T>(int64_t{num_tokens} * width, 12, 0.7F);
   }
   c.weight = RandomFloats(width, 13, 0.2F, 1.0F);
-  if (function == NormFunction::kLayerNorm) {
+  if (kind == NormKind::kLayerNorm) {
     c.bias = RandomFloats(width, 14, 0.5F);
   }
   return c;
@@ -122,15 +110,15 @@ NormCase<T> RandomCase(NormFunction function, int32_t width, int32_t num_tokens,
 
 template <typename T>
 void ExpectNearReference(const NormCase<T>& c, double f32_limit = 2e-6) {
-  SCOPED_TRACE(testing::Message() << "function " << static_cast<int>(c.function) << " width "
-                                  << c.width << " delta " << !c.delta.empty());
+  SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(c.kind) << " width " << c.width
+                                  << " delta " << !c.delta.empty());
   const NormResult<T> result = Normalise(c);
-  const std::vector<double> expected = Reference(c);
-  ExpectRowsNear(result.out_f32, expected, c.width, f32_limit, 2.0 * f32_limit);
+  const NormResult<float> expected = Reference(c);
+  ExpectRowsNear(result.out_f32, expected.out, c.width, f32_limit, 2.0 * f32_limit);
   ExpectRowsNear(
-      result.out, expected, c.width, kL2Limit<T> + f32_limit, kMaxLimit<T> + 2.0 * f32_limit);
+      result.out, expected.out, c.width, kL2Limit<T> + f32_limit, kMaxLimit<T> + 2.0 * f32_limit);
   ExpectSameBits(result.out, ToElements<T>(result.out_f32));
-  ExpectSameBits(result.residual, SumOf(c));
+  ExpectSameBits(result.residual, expected.residual);
 }
 
 // The ends of what the kernels for one, two, four and any number of chunks take, and one lane, part
@@ -138,19 +126,19 @@ void ExpectNearReference(const NormCase<T>& c, double f32_limit = 2e-6) {
 constexpr int32_t kWidths[] = {8, 64, 264, 768, 4096, 4104, 8192, 8200, 16384, 16392, 24584};
 
 TEST(NormTest, AgreesWithTheReferenceAndUpdatesTheResidual) {
-  for (const NormFunction function : kFunctions) {
+  for (const NormKind kind : kKinds) {
     for (const int32_t width : kWidths) {
       const int32_t num_tokens = width < 64 ? 32 : 2;
-      ExpectNearReference(RandomCase<Bf16>(function, width, num_tokens, true));
-      ExpectNearReference(RandomCase<Bf16>(function, width, num_tokens, false));
-      ExpectNearReference(RandomCase<F16>(function, width, num_tokens, true));
+      ExpectNearReference(RandomCase<Bf16>(kind, width, num_tokens, true));
+      ExpectNearReference(RandomCase<Bf16>(kind, width, num_tokens, false));
+      ExpectNearReference(RandomCase<F16>(kind, width, num_tokens, true));
     }
   }
 }
 
 TEST(NormTest, LayerNormNeedsNoBias) {
   for (const int32_t width : {264, 16392}) {
-    NormCase<Bf16> c = RandomCase<Bf16>(NormFunction::kLayerNorm, width, 2, true);
+    NormCase<Bf16> c = RandomCase<Bf16>(NormKind::kLayerNorm, width, 2, true);
     c.bias.clear();
     ExpectNearReference(c);
   }
@@ -160,29 +148,29 @@ TEST(NormTest, LayerNormNeedsNoBias) {
 // mean would be noise. What remains is the rounding of the mean itself.
 TEST(NormTest, LayerNormKeepsItsDigitsWhenTheMeanIsLarge) {
   for (const int32_t width : {768, 4096, 16392}) {
-    NormCase<F16> c = RandomCase<F16>(NormFunction::kLayerNorm, width, 2, false);
+    NormCase<F16> c = RandomCase<F16>(NormKind::kLayerNorm, width, 2, false);
     c.residual = RandomFloats(int64_t{2} * width, 15, 0.1F, 1000.0F);
     ExpectNearReference(c, 2e-3);
   }
 }
 
 TEST(NormTest, EpsIsInsideTheRoot) {
-  for (const NormFunction function : kFunctions) {
-    NormCase<Bf16> c = RandomCase<Bf16>(function, 64, 2, false);
+  for (const NormKind kind : kKinds) {
+    NormCase<Bf16> c = RandomCase<Bf16>(kind, 64, 2, false);
     c.eps = 2.0F;
     ExpectNearReference(c);
   }
 }
 
 TEST(NormTest, ARowOfOneValueBecomesTheBias) {
-  NormCase<Bf16> c = RandomCase<Bf16>(NormFunction::kLayerNorm, 64, 1, false);
+  NormCase<Bf16> c = RandomCase<Bf16>(NormKind::kLayerNorm, 64, 1, false);
   c.residual.assign(64, 3.0F);
 
   ExpectSameBits(Normalise(c).out_f32, c.bias);
 }
 
 TEST(NormTest, ARowOfZerosStaysZero) {
-  NormCase<Bf16> c = RandomCase<Bf16>(NormFunction::kRmsNorm, 64, 1, false);
+  NormCase<Bf16> c = RandomCase<Bf16>(NormKind::kRmsNorm, 64, 1, false);
   c.residual.assign(64, 0.0F);
 
   ExpectSameBits(Normalise(c).out_f32, std::vector<float>(64, 0.0F));
@@ -195,9 +183,9 @@ std::vector<V> RowOf(const std::vector<V>& values, int32_t row, int32_t width) {
 
 TEST(NormTest, ARowDependsOnItselfAlone) {
   constexpr int32_t kTokens = 5;
-  for (const NormFunction function : kFunctions) {
+  for (const NormKind kind : kKinds) {
     for (const int32_t width : {264, 4104, 16392}) {
-      const auto batch = RandomCase<Bf16>(function, width, kTokens, true);
+      const auto batch = RandomCase<Bf16>(kind, width, kTokens, true);
       const NormResult<Bf16> together = Normalise(batch);
       for (int32_t row = 0; row < kTokens; ++row) {
         NormCase<Bf16> alone = batch;
@@ -215,7 +203,7 @@ TEST(NormTest, ARowDependsOnItselfAlone) {
 
 TEST(NormTest, RowsThatAreNotNumbersHarmNoOther) {
   constexpr int32_t kWidth = 264;
-  auto c = RandomCase<F16>(NormFunction::kLayerNorm, kWidth, 3, true);
+  auto c = RandomCase<F16>(NormKind::kLayerNorm, kWidth, 3, true);
   const NormResult<F16> healthy = Normalise(c);
   std::fill_n(c.residual.begin() + kWidth, kWidth, NAN);
 
@@ -227,11 +215,14 @@ TEST(NormTest, RowsThatAreNotNumbersHarmNoOther) {
   }
 }
 
-TEST(NormTest, NoTokensAreNoWork) { EXPECT_EQ(Norm({.num_tokens = 0, .width = 64}, nullptr), 0); }
+TEST(NormTest, NoTokensAreNoWork) {
+  EXPECT_EQ(Norm({.num_tokens = 0, .width = 64}, DType::kBF16, nullptr), 0);
+}
 
 TEST(NormTest, RefusesTypesThatHaveNoKernel) {
-  EXPECT_EQ(Norm({.num_tokens = 1, .width = 8, .dtype = DType::kF32}, nullptr), kUnsupported);
-  EXPECT_EQ(Norm({.num_tokens = 1, .width = 8, .dtype = DType::kF8E4M3}, nullptr), kUnsupported);
+  for (const DType dtype : {DType::kF32, DType::kF8E4M3}) {
+    EXPECT_EQ(Norm({.num_tokens = 1, .width = 8}, dtype, nullptr), kUnsupported);
+  }
 }
 
 }  // namespace

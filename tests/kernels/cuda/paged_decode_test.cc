@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
-#include "tests/kernels/cuda/attention_reference.h"
+#include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
@@ -40,39 +40,36 @@ std::vector<int32_t> PlanOf(const std::vector<int32_t>& seq_lens,
   DeviceArray<int32_t> index(seq_index);
   auto num_decodes = static_cast<int32_t>(seq_index.empty() ? seq_lens.size() : seq_index.size());
   DeviceArray<int32_t> split_start(num_decodes + 1);
-  PlanDecodeArgs args;
-  args.num_decodes = num_decodes;
-  args.seq_index = seq_index.empty() ? nullptr : index.data();
-  args.seq_lens = lens.data();
-  args.split_tokens = split_tokens;
-  args.sliding_window = window;
-  args.split_start = split_start.data();
-  EXPECT_EQ(PlanDecode(args, nullptr), 0);
+  EXPECT_EQ(PlanDecode({.sliding_window = window, .seq_lens = lens.data()},
+                       {.seq_index = seq_index.empty() ? nullptr : index.data(),
+                        .num_decodes = num_decodes,
+                        .split_tokens = split_tokens},
+                       split_start.data(),
+                       nullptr),
+            0);
   return split_start.ToHost();
 }
 
 // What the kernels wrote. The partials have room for the splits there are, and no more.
 std::vector<uint16_t> Decoded(const AttentionData& data, const DecodeOptions& options = {}) {
   const AttentionProblem& problem = data.problem();
-  std::vector<int32_t> plan =
+  const std::vector<int32_t> splits =
       PlanOf(data.seq_lens(), options.split_tokens, problem.sliding_window, options.seq_index);
   DeviceAttention device(data);
-  DeviceArray<int32_t> split_start(plan);
+  DeviceArray<int32_t> split_start(splits);
   DeviceArray<int32_t> seq_index(options.seq_index);
-  int64_t partial_rows = int64_t{plan.back()} * problem.num_heads;
+  int64_t partial_rows = int64_t{splits.back()} * problem.num_heads;
   DeviceArray<float> partial_out(partial_rows * problem.head_dim);
   DeviceArray<float> partial_state(partial_rows * 2);
 
-  DecodeArgs args;
-  args.attention = device.Args();
-  args.seq_index = options.seq_index.empty() ? nullptr : seq_index.data();
-  args.num_decodes = static_cast<int32_t>(plan.size()) - 1;
-  args.split_tokens = options.split_tokens;
-  args.split_start = split_start.data();
-  args.partial_out = partial_out.data();
-  args.partial_state = partial_state.data();
-  args.num_ctas = options.num_ctas;
-  EXPECT_EQ(Decode(args, nullptr), 0);
+  const DecodePlan plan = {.seq_index = options.seq_index.empty() ? nullptr : seq_index.data(),
+                           .num_decodes = static_cast<int32_t>(splits.size()) - 1,
+                           .split_tokens = options.split_tokens,
+                           .split_start = split_start.data(),
+                           .partial_out = partial_out.data(),
+                           .partial_state = partial_state.data(),
+                           .num_ctas = options.num_ctas};
+  EXPECT_EQ(Decode(device.params(), plan, problem.dtype, nullptr), 0);
   return device.Out();
 }
 
@@ -266,26 +263,17 @@ TEST(PagedDecodeTest, TheWindowMayBeginAnywhere) {
   }
 }
 
-TEST(PagedDecodeTest, ScoresAreCappedSoftly) {
-  ExpectDecodes({.soft_cap = 2.0F, .query_size = 4.0F, .sequences = SequencesOf({100, 3})});
-  ExpectDecodes({.cache_dtype = DType::kF8E4M3,
-                 .soft_cap = 0.5F,
-                 .k_scale = 0.03F,
-                 .sequences = SequencesOf({100, 3})});
-}
-
 TEST(PagedDecodeTest, AlibiFallsWithTheDistance) {
   ExpectDecodes(
       {.num_heads = 12, .num_kv_heads = 3, .alibi = true, .sequences = SequencesOf({200, 5})});
 }
 
-TEST(PagedDecodeTest, WindowCapAndAlibiWorkTogether) {
+TEST(PagedDecodeTest, WindowAndAlibiWorkTogether) {
   ExpectDecodes({.dtype = DType::kF16,
                  .cache_dtype = DType::kF16,
                  .head_dim = 128,
                  .num_heads = 20,
                  .num_kv_heads = 1,
-                 .soft_cap = 1.0F,
                  .sliding_window = 90,
                  .alibi = true,
                  .sequences = SequencesOf({200, 64, 5})});
@@ -390,7 +378,7 @@ TEST(PagedDecodeTest, ANanInOneQueryHeadStaysInItsRow) {
 
     for (size_t i = 0; i < out.size(); ++i) {
       bool in_row = i / 64 == kRow;
-      EXPECT_EQ(std::isnan(DecodeElement(DType::kBF16, out[i])), in_row) << i;
+      EXPECT_EQ(std::isnan(ValueOf(DType::kBF16, out[i])), in_row) << i;
       EXPECT_TRUE(in_row || out[i] == expected[i]) << i;
     }
   }
@@ -400,14 +388,14 @@ TEST(PagedDecodeTest, SequencesOfOneSplitNeedNoPartials) {
   AttentionData data({.sequences = SequencesOf({128, 100})});
   DeviceAttention device(data);
   DeviceArray<int32_t> split_start({0, 1, 2});
-  DecodeArgs args;
-  args.attention = device.Args();
-  args.num_decodes = 2;
-  args.split_tokens = 128;
-  args.split_start = split_start.data();
-  args.num_ctas = 1;
 
-  ASSERT_EQ(Decode(args, nullptr), 0);
+  ASSERT_EQ(
+      Decode(
+          device.params(),
+          {.num_decodes = 2, .split_tokens = 128, .split_start = split_start.data(), .num_ctas = 1},
+          data.problem().dtype,
+          nullptr),
+      0);
 
   ExpectClose(data, device.Out());
 }
@@ -418,29 +406,19 @@ TEST(PagedDecodeTest, RefusesWhatThereIsNoKernelFor) {
   AttentionData data({.sequences = SequencesOf({10})});
   DeviceAttention device(data);
   DeviceArray<int32_t> split_start({0, 1});
-  DecodeArgs good;
-  good.attention = device.Args();
-  good.num_decodes = 1;
-  good.split_start = split_start.data();
-  good.num_ctas = 1;
+  const DecodePlan plan = {.num_decodes = 1, .split_start = split_start.data(), .num_ctas = 1};
+  const PagedAttentionParams good = device.params();
+  EXPECT_EQ(Decode(good, plan, DType::kBF16, nullptr), 0);
 
-  DecodeArgs head_dim = good;
-  head_dim.attention.cache.layout.head_dim = 72;
-  DecodeArgs dtype = good;
-  dtype.attention.dtype = DType::kF32;
-  DecodeArgs cache_dtype = good;
-  cache_dtype.attention.cache.layout.dtype = DType::kF16;
-  DecodeArgs block_size = good;
-  block_size.attention.cache.layout.block_size_tokens = 24;
-  DecodeArgs small_blocks = good;
-  small_blocks.attention.cache.layout.block_size_tokens = 4;
-  DecodeArgs dim_major = good;
-  dim_major.attention.cache.layout.key_dim_stride = 16;
-
-  EXPECT_EQ(Decode(good, nullptr), 0);
-  for (const DecodeArgs& args :
-       {head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major}) {
-    EXPECT_EQ(Decode(args, nullptr), kUnsupported);
+  EXPECT_EQ(Decode(good, plan, DType::kF32, nullptr), kUnsupported);
+  std::vector<PagedAttentionParams> refused(5, good);
+  refused[0].cache.layout.head_dim = 72;
+  refused[1].cache.layout.dtype = DType::kF16;
+  refused[2].cache.layout.block_size_tokens = 24;
+  refused[3].cache.layout.block_size_tokens = 4;
+  refused[4].cache.layout.key_dim_stride = 16;
+  for (const PagedAttentionParams& params : refused) {
+    EXPECT_EQ(Decode(params, plan, DType::kBF16, nullptr), kUnsupported);
   }
 }
 

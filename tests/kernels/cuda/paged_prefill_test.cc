@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/runtime.h"
-#include "tests/kernels/cuda/attention_reference.h"
+#include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
@@ -22,15 +22,14 @@ class KernelUnderTest {
  public:
   explicit KernelUnderTest(PrefillKernel kernel) : kernel_(kernel) {}
 
-  PrefillKernel kernel() const { return kernel_; }
   // Of a tile of keys of head_dim up to 128; the tests cross its borders.
-  int32_t tile_keys() const { return kernel_ == PrefillKernel::kWgmma ? 128 : 64; }
+  int32_t tile_keys() const { return kernel_ == PrefillKernel::kMma ? 64 : 128; }
 
   // Warpgroup products need their device; the emulator is one.
   bool HasDevice() const {
     DeviceInfo info;
     EXPECT_EQ(QueryDevice(0, &info), 0);
-    return kernel_ != PrefillKernel::kWgmma || info.compute_capability == 90;
+    return kernel_ == PrefillKernel::kMma || info.compute_capability == 90;
   }
 
   bool HasKernelFor(const AttentionProblem& problem) const {
@@ -52,21 +51,21 @@ class KernelUnderTest {
     return items;
   }
 
-  int RunItems(const AttentionArgs& attention, const std::vector<PrefillItem>& items) const {
+  int RunItems(const PagedAttentionParams& params,
+               DType activations,
+               const std::vector<PrefillItem>& items) const {
     DeviceArray<PrefillItem> device_items(items);
-    PrefillArgs args;
-    args.attention = attention;
-    args.items = device_items.data();
-    args.num_items = static_cast<int32_t>(items.size());
-    args.kernel = kernel_;
-    return Prefill(args, nullptr);
+    const PrefillPlan plan = {.items = device_items.data(),
+                              .num_items = static_cast<int32_t>(items.size()),
+                              .kernel = kernel_};
+    return Prefill(params, plan, activations, nullptr);
   }
 
   // What the kernel wrote for these items.
   std::vector<uint16_t> Prefilled(const AttentionData& data,
                                   const std::vector<PrefillItem>& items) const {
     DeviceAttention device(data);
-    EXPECT_EQ(RunItems(device.Args(), items), 0);
+    EXPECT_EQ(RunItems(device.params(), data.problem().dtype, items), 0);
     return device.Out();
   }
 
@@ -82,7 +81,7 @@ class KernelUnderTest {
       return;
     }
     DeviceAttention device(data);
-    EXPECT_EQ(RunItems(device.Args(), ItemsOf(data)), kUnsupported);
+    EXPECT_EQ(RunItems(device.params(), problem.dtype, ItemsOf(data)), kUnsupported);
     const std::vector<bool> computed(static_cast<size_t>(data.num_tokens()), false);
     ExpectClose(data, device.Out(), &computed);
   }
@@ -101,7 +100,9 @@ std::vector<uint16_t> RowsOf(const AttentionData& data,
 }
 
 std::string NameOfKernel(PrefillKernel kernel) {
-  return kernel == PrefillKernel::kWgmma ? "Wgmma" : "Mma";
+  return kernel == PrefillKernel::kWgmma       ? "Wgmma"
+         : kernel == PrefillKernel::kWgmmaLean ? "WgmmaLean"
+                                               : "Mma";
 }
 
 class PagedPrefillTest : public KernelUnderTest, public testing::TestWithParam<PrefillKernel> {
@@ -130,7 +131,9 @@ class PagedPrefillTest : public KernelUnderTest, public testing::TestWithParam<P
 
 INSTANTIATE_TEST_SUITE_P(Kernels,
                          PagedPrefillTest,
-                         testing::Values(PrefillKernel::kMma, PrefillKernel::kWgmma),
+                         testing::Values(PrefillKernel::kMma,
+                                         PrefillKernel::kWgmma,
+                                         PrefillKernel::kWgmmaLean),
                          [](const auto& kernel) { return NameOfKernel(kernel.param); });
 
 // ---- Types, sizes, lengths ----------------------------------------------------------------------
@@ -242,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(All,
 
 INSTANTIATE_TEST_SUITE_P(OfWholeSwizzledRows,
                          PagedPrefillTypesTest,
-                         testing::Combine(testing::Values(PrefillKernel::kWgmma),
+                         testing::Combine(testing::Values(PrefillKernel::kWgmma,
+                                                          PrefillKernel::kWgmmaLean),
                                           testing::Values(std::pair{DType::kBF16, DType::kBF16},
                                                           std::pair{DType::kF16, DType::kF16}),
                                           testing::Values(64, 128, 256)),
@@ -330,16 +334,6 @@ TEST_P(PagedPrefillTest, TheScalesOfTheCacheCount) {
                   .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
 }
 
-TEST_P(PagedPrefillTest, ScoresAreCappedSoftly) {
-  ExpectPrefills({.soft_cap = 2.0F,
-                  .query_size = 4.0F,
-                  .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
-  ExpectPrefills({.cache_dtype = DType::kF8E4M3,
-                  .soft_cap = 0.5F,
-                  .k_scale = 0.03F,
-                  .sequences = {{.query_len = 9, .seq_len = 100, .key = 1}}});
-}
-
 TEST_P(PagedPrefillTest, AlibiFallsWithTheDistance) {
   ExpectPrefills({.num_heads = 12,
                   .num_kv_heads = 3,
@@ -347,13 +341,12 @@ TEST_P(PagedPrefillTest, AlibiFallsWithTheDistance) {
                   .sequences = {{.query_len = 20, .seq_len = 150, .key = 1}}});
 }
 
-TEST_P(PagedPrefillTest, WindowCapAndAlibiWorkTogether) {
+TEST_P(PagedPrefillTest, WindowAndAlibiWorkTogether) {
   ExpectPrefills({.dtype = DType::kF16,
                   .cache_dtype = DType::kF16,
                   .head_dim = 128,
                   .num_heads = 20,
                   .num_kv_heads = 1,
-                  .soft_cap = 1.0F,
                   .sliding_window = 90,
                   .alibi = true,
                   .sequences = {{.query_len = 5, .seq_len = 200, .key = 1}}});
@@ -369,10 +362,10 @@ TEST_P(PagedPrefillTest, SharpSoftmaxesFindTheirKey) {
 
 TEST_P(PagedPrefillTest, Bf16QueriesBeyondF16sRangeReadAnE4m3Cache) {
   for (float size : {1e-30F, 1e-6F, 1e6F, 1e30F}) {
-    for (float soft_cap : {0.0F, 3.0F}) {
+    for (bool alibi : {false, true}) {
       SCOPED_TRACE(size);
       ExpectPrefills({.cache_dtype = DType::kF8E4M3,
-                      .soft_cap = soft_cap,
+                      .alibi = alibi,
                       .k_scale = 0.03F,
                       .scale = 0.125F / size,
                       .query_size = size,
@@ -392,12 +385,12 @@ TEST_P(PagedPrefillTest, QueriesOfZeroGiveTheMeanOfTheValues) {
 TEST_P(PagedPrefillTest, AScaleBelowZeroTurnsTheOrderOfTheScores) {
   AttentionProblem problem = {.sequences = {{.query_len = 20, .seq_len = 100, .key = 1}}};
   DeviceAttention device((AttentionData(problem)));
-  AttentionArgs args = device.Args();
-  args.scale = -args.scale;
+  PagedAttentionParams params = device.params();
+  params.scale = -params.scale;
   problem.query_size = -1.0F;
   AttentionData negated(problem);
 
-  EXPECT_EQ(RunItems(args, ItemsOf(negated)), 0);
+  EXPECT_EQ(RunItems(params, problem.dtype, ItemsOf(negated)), 0);
 
   ExpectClose(negated, device.Out());
 }
@@ -414,7 +407,7 @@ TEST_P(PagedPrefillTest, ChunksOfAnySizeGiveTheBitsOfTheWholePrompt) {
                  .num_heads = 1,
                  .num_kv_heads = 1,
                  .sliding_window = 65};
-  problems[4] = {.num_heads = 1, .num_kv_heads = 1, .soft_cap = 2.0F, .alibi = true};
+  problems[4] = {.num_heads = 1, .num_kv_heads = 1, .alibi = true};
   problems[5] = {.head_dim = 256, .num_heads = 1, .num_kv_heads = 1, .query_size = 4.0F};
   for (const AttentionProblem& problem : problems) {
     if (!HasKernelFor(problem)) {
@@ -532,6 +525,17 @@ TEST_F(PrefillChoiceTest, TheFastestIsTheGeneralOneElsewhere) {
   }
 }
 
+TEST_F(PrefillChoiceTest, LeanCopiesChangeNoBit) {
+  for (int32_t head_dim : {64, 128, 256}) {
+    AttentionProblem problem = MixedBatch();
+    problem.head_dim = head_dim;
+    AttentionData data(problem);
+
+    EXPECT_EQ(Prefilled(PrefillKernel::kWgmmaLean, data), Prefilled(PrefillKernel::kWgmma, data))
+        << head_dim;
+  }
+}
+
 TEST_F(PrefillChoiceTest, TheKernelsAgreeToRounding) {
   for (DType dtype : {DType::kBF16, DType::kF16}) {
     for (int32_t head_dim : {64, 128, 256}) {
@@ -546,8 +550,8 @@ TEST_F(PrefillChoiceTest, TheKernelsAgreeToRounding) {
       double difference = 0.0;
       double size = 0.0;
       for (size_t i = 0; i < mma.size(); ++i) {
-        const double a = DecodeElement(dtype, mma[i]);
-        const double b = DecodeElement(dtype, wgmma[i]);
+        const double a = ValueOf(dtype, mma[i]);
+        const double b = ValueOf(dtype, wgmma[i]);
         ASSERT_EQ(std::isnan(a), std::isnan(b)) << i;  // rows of padding are not written
         difference += std::isnan(a) ? 0.0 : (a - b) * (a - b);
         size += std::isnan(a) ? 0.0 : a * a;
@@ -607,7 +611,7 @@ TEST_P(PagedPrefillTest, ANanInOneQueryHeadStaysInItsRow) {
 
     for (size_t i = 0; i < out.size(); ++i) {
       const bool in_row = i / 64 == kToken * 4 + kHead;
-      EXPECT_EQ(std::isnan(DecodeElement(DType::kBF16, out[i])), in_row) << i;
+      EXPECT_EQ(std::isnan(ValueOf(DType::kBF16, out[i])), in_row) << i;
       EXPECT_TRUE(in_row || out[i] == expected[i]) << i;
     }
   }
@@ -616,32 +620,20 @@ TEST_P(PagedPrefillTest, ANanInOneQueryHeadStaysInItsRow) {
 TEST_P(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
   AttentionData data({.sequences = {{.query_len = 2, .seq_len = 10, .key = 1}}});
   DeviceAttention device(data);
-  DeviceArray<PrefillItem> items(ItemsOf(data));
-  PrefillArgs good;
-  good.attention = device.Args();
-  good.items = items.data();
-  good.num_items = 1;
-  good.kernel = kernel();
+  const std::vector<PrefillItem> items = ItemsOf(data);
+  const PagedAttentionParams good = device.params();
+  EXPECT_EQ(RunItems(good, DType::kBF16, items), 0);
 
-  PrefillArgs head_dim = good;
-  head_dim.attention.cache.layout.head_dim = 72;
-  PrefillArgs dtype = good;
-  dtype.attention.dtype = DType::kF32;
-  PrefillArgs cache_dtype = good;
-  cache_dtype.attention.cache.layout.dtype = DType::kF16;
-  PrefillArgs block_size = good;
-  block_size.attention.cache.layout.block_size_tokens = 24;
-  PrefillArgs small_blocks = good;
-  small_blocks.attention.cache.layout.block_size_tokens = 4;
-  PrefillArgs dim_major = good;
-  dim_major.attention.cache.layout.key_dim_stride = 16;
-  PrefillArgs slots = good;
-  slots.attention.cache.layout.key_slot_stride = 128;
-
-  EXPECT_EQ(Prefill(good, nullptr), 0);
-  for (const PrefillArgs& args :
-       {head_dim, dtype, cache_dtype, block_size, small_blocks, dim_major, slots}) {
-    EXPECT_EQ(Prefill(args, nullptr), kUnsupported);
+  EXPECT_EQ(RunItems(good, DType::kF32, items), kUnsupported);
+  std::vector<PagedAttentionParams> refused(6, good);
+  refused[0].cache.layout.head_dim = 72;
+  refused[1].cache.layout.dtype = DType::kF16;
+  refused[2].cache.layout.block_size_tokens = 24;
+  refused[3].cache.layout.block_size_tokens = 4;
+  refused[4].cache.layout.key_dim_stride = 16;
+  refused[5].cache.layout.key_slot_stride = 128;
+  for (const PagedAttentionParams& params : refused) {
+    EXPECT_EQ(RunItems(params, DType::kBF16, items), kUnsupported);
   }
 }
 

@@ -13,8 +13,9 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
-#include "tests/kernels/float_bits.h"
 
 namespace quire::gpu {
 namespace {
@@ -48,23 +49,10 @@ std::string Describe(const Shape& s) {
          (s.k_norm ? " k_norm" : "") + (s.rope ? " rope" : "");
 }
 
-float F8Value(uint8_t bits) {
-  const int exponent = bits >> 3 & 15;
-  const float mantissa = static_cast<float>(bits & 7);
-  const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
-  if ((bits & 0x7F) == 0x7F) {
-    return std::numeric_limits<float>::quiet_NaN();
-  }
-  return exponent == 0 ? sign * std::ldexp(mantissa, -9)
-                       : sign * std::ldexp(8.0F + mantissa, exponent - 10);
-}
-
 uint16_t Bits16(DType dtype, float value) {
-  return dtype == DType::kF16 ? F16Bits(value) : BF16Bits(value);
-}
-
-float Value16(DType dtype, uint16_t bits) {
-  return dtype == DType::kF16 ? F16Value(bits) : BF16Value(bits);
+  uint16_t bits = 0;
+  reference::StoreElement(&bits, dtype, 0, value);
+  return bits;
 }
 
 // What PrepareAttention is given, and what it leaves behind.
@@ -79,12 +67,7 @@ struct Step {
   int32_t num_tokens() const { return static_cast<int32_t>(slots.size()); }
 
   float CachedAt(int64_t element) const {
-    if (layout.dtype == DType::kF8E4M3) {
-      return F8Value(pool[static_cast<size_t>(element)]);
-    }
-    uint16_t bits = 0;
-    std::memcpy(&bits, &pool[static_cast<size_t>(2 * element)], sizeof(bits));
-    return Value16(layout.dtype, bits);
+    return reference::LoadElement(pool.data(), layout.dtype, element);
   }
   int64_t KeyAt(int64_t slot, int32_t kv_head) const {
     auto block = static_cast<BlockId>(slot / layout.block_size_tokens);
@@ -157,6 +140,15 @@ std::vector<float> KNorm(const Shape& shape) {
   return Numbers(static_cast<size_t>(shape.head_dim), 7, 0.5F, 1.5F);
 }
 
+// All but the arrays.
+PrepareAttentionParams ParamsOf(const Step& step) {
+  return {.num_tokens = step.num_tokens(),
+          .num_heads = step.shape.num_heads,
+          .layer = kLayer,
+          .norm_eps = kEps,
+          .cache = {nullptr, kNumBlocks, step.layout}};
+}
+
 int RunStep(Step& step) {
   const Shape& shape = step.shape;
   DeviceArray<float> cos(RopeTable(shape.head_dim, false));
@@ -168,93 +160,89 @@ int RunStep(Step& step) {
   DeviceArray<uint16_t> qkv(step.qkv);
   DeviceArray<uint8_t> pool(step.layout.block_bytes() * kNumBlocks);
 
-  PrepareAttentionArgs args;
-  args.num_tokens = step.num_tokens();
-  args.num_heads = shape.num_heads;
-  args.layer = kLayer;
-  args.dtype = shape.dtype;
-  args.qkv = qkv.data();
-  args.q_norm = shape.q_norm ? q_norm.data() : nullptr;
-  args.k_norm = shape.k_norm ? k_norm.data() : nullptr;
-  args.norm_eps = kEps;
-  args.rope_cos = shape.rope ? cos.data() : nullptr;
-  args.rope_sin = shape.rope ? sin.data() : nullptr;
-  args.positions = positions.data();
-  args.slot_mapping = slots.data();
-  args.cache = {pool.data(), kNumBlocks, step.layout};
-  args.k_scale = shape.k_scale;
-  args.v_scale = shape.v_scale;
-  const int error = PrepareAttention(args, nullptr);
+  PrepareAttentionParams params = ParamsOf(step);
+  params.qkv = qkv.data();
+  params.q_norm = shape.q_norm ? q_norm.data() : nullptr;
+  params.k_norm = shape.k_norm ? k_norm.data() : nullptr;
+  params.rope_cos = shape.rope ? cos.data() : nullptr;
+  params.rope_sin = shape.rope ? sin.data() : nullptr;
+  params.positions = positions.data();
+  params.slot_mapping = slots.data();
+  params.cache.base = pool.data();
+  params.k_scale = shape.k_scale;
+  params.v_scale = shape.v_scale;
+  const int error = PrepareAttention(params, shape.dtype, nullptr);
 
   step.qkv = qkv.ToHost();
   step.pool = pool.ToHost();
   return error;
 }
 
-// One head normalised where norm is not empty, rotated where the shape says so, in double.
-std::vector<double> ExpectedHead(const Shape& shape,
-                                 const uint16_t* head,
-                                 const std::vector<float>& norm,
-                                 int32_t position) {
-  const auto head_dim = static_cast<size_t>(shape.head_dim);
-  std::vector<double> x(head_dim);
-  double squares = 0.0;
-  for (size_t d = 0; d < head_dim; ++d) {
-    x[d] = Value16(shape.dtype, head[d]);
-    squares += x[d] * x[d];
+// What the reference makes of a step, in fp32: nothing is rounded to a type, nor scaled.
+struct Expected {
+  std::vector<float> qkv;
+  std::vector<float> pool;
+};
+
+Expected ReferenceOf(const Step& step) {
+  const Shape& shape = step.shape;
+  const std::vector<float> q_norm = QNorm(shape);
+  const std::vector<float> k_norm = KNorm(shape);
+  Expected expected;
+  for (size_t i = 0; i < step.qkv.size(); ++i) {
+    expected.qkv.push_back(
+        reference::LoadElement(step.qkv.data(), shape.dtype, static_cast<int64_t>(i)));
   }
-  if (!norm.empty()) {
-    for (size_t d = 0; d < head_dim; ++d) {
-      x[d] = x[d] / std::sqrt(squares / shape.head_dim + kEps) * norm[d];
-    }
-  }
-  if (shape.rope) {
-    const std::vector<float>& cos = RopeTable(shape.head_dim, false);
-    const std::vector<float>& sin = RopeTable(shape.head_dim, true);
-    const size_t half = head_dim / 2;
-    const size_t row = static_cast<size_t>(position) * half;
-    for (size_t d = 0; d < half; ++d) {
-      const double low = x[d];
-      const double high = x[d + half];
-      x[d] = low * cos[row + d] - high * sin[row + d];
-      x[d + half] = high * cos[row + d] + low * sin[row + d];
-    }
-  }
-  return x;
+  expected.pool.resize(static_cast<size_t>(step.layout.block_stride * kNumBlocks));
+
+  PrepareAttentionParams params = ParamsOf(step);
+  params.qkv = expected.qkv.data();
+  params.q_norm = shape.q_norm ? q_norm.data() : nullptr;
+  params.k_norm = shape.k_norm ? k_norm.data() : nullptr;
+  params.rope_cos = shape.rope ? RopeTable(shape.head_dim, false).data() : nullptr;
+  params.rope_sin = shape.rope ? RopeTable(shape.head_dim, true).data() : nullptr;
+  params.positions = step.positions.data();
+  params.slot_mapping = step.slots.data();
+  params.cache.base = expected.pool.data();
+  params.cache.layout.dtype = DType::kF32;
+  reference::PrepareAttention(params);
+  return expected;
 }
 
 // Every number is one rounding of dtype away from the exact one, whose own error in fp32 is a few
 // 1e-7 of the row's largest.
-void ExpectRounded(const std::vector<double>& actual,
-                   const std::vector<double>& expected,
+void ExpectRounded(const std::vector<float>& actual,
+                   const float* expected,
                    DType dtype,
-                   double scale,
+                   float scale,
                    const std::string& what) {
   const bool is_f8 = dtype == DType::kF8E4M3;
   const double relative = is_f8 ? 0x1p-4 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
   const double smallest = is_f8 ? 0x1p-10 * scale : dtype == DType::kF16 ? 0x1p-25 : 0.0;
   double largest = 0.0;
-  for (double x : expected) {
-    largest = std::max(largest, std::abs(x));
+  for (size_t d = 0; d < actual.size(); ++d) {
+    largest = std::max(largest, std::abs(double{expected[d]}));
   }
-  for (size_t d = 0; d < expected.size(); ++d) {
-    const double bound = 1.001 * (relative * std::abs(expected[d]) + smallest) + 2e-6 * largest;
-    ASSERT_LE(std::abs(actual[d] - expected[d]), bound) << what << ", dim " << d;
+  for (size_t d = 0; d < actual.size(); ++d) {
+    const double exact = expected[d];
+    const double bound = 1.001 * (relative * std::abs(exact) + smallest) + 2e-6 * largest;
+    ASSERT_LE(std::abs(double{actual[d]} - exact), bound) << what << ", dim " << d;
   }
 }
 
-std::vector<double> QueryOf(const Step& step, int32_t token, int32_t head) {
-  std::vector<double> q;
+std::vector<float> QueryOf(const Step& step, int32_t token, int32_t head) {
+  std::vector<float> q;
   for (int32_t d = 0; d < step.shape.head_dim; ++d) {
-    q.push_back(Value16(step.shape.dtype, step.Row(token)[head * step.shape.head_dim + d]));
+    q.push_back(reference::LoadElement(
+        step.Row(token), step.shape.dtype, int64_t{head} * step.shape.head_dim + d));
   }
   return q;
 }
 
-std::vector<double> CachedHead(const Step& step, int64_t first_element, float scale) {
-  std::vector<double> head;
+std::vector<float> CachedHead(const Step& step, int64_t first_element, float scale) {
+  std::vector<float> head;
   for (int32_t d = 0; d < step.shape.head_dim; ++d) {
-    head.push_back(double{step.CachedAt(first_element + d)} * scale);
+    head.push_back(step.CachedAt(first_element + d) * scale);
   }
   return head;
 }
@@ -264,39 +252,32 @@ void ExpectMatchesReference(const Step& before) {
   Step after = before;
   ASSERT_EQ(RunStep(after), 0) << Describe(shape);
 
-  const std::vector<float> q_norm = shape.q_norm ? QNorm(shape) : std::vector<float>();
-  const std::vector<float> k_norm = shape.k_norm ? KNorm(shape) : std::vector<float>();
+  const Expected expected = ReferenceOf(before);
   const bool is_f8 = shape.cache_dtype == DType::kF8E4M3;
-  Shape as_stored = shape;
-  as_stored.rope = false;
+  const float k_scale = is_f8 ? shape.k_scale : 1.0F;
+  const float v_scale = is_f8 ? shape.v_scale : 1.0F;
   for (int32_t t = 0; t < before.num_tokens(); ++t) {
-    const auto at = static_cast<size_t>(t);
+    const int64_t slot = before.slots[static_cast<size_t>(t)];
     const std::string where = Describe(shape) + ", token " + std::to_string(t);
-    const uint16_t* head = before.Row(t);
-    for (int32_t h = 0; h < shape.num_heads; ++h, head += shape.head_dim) {
-      ExpectRounded(QueryOf(after, t, h),
-                    ExpectedHead(shape, head, q_norm, before.positions[at]),
-                    shape.dtype,
-                    1.0,
-                    where + ", q");
+    for (int32_t h = 0; h < shape.num_heads; ++h) {
+      const int64_t at = int64_t{t} * shape.row_width() + int64_t{h} * shape.head_dim;
+      const float* q = &expected.qkv[static_cast<size_t>(at)];
+      ExpectRounded(QueryOf(after, t, h), q, shape.dtype, 1.0F, where + ", q");
     }
-    for (int32_t h = 0; h < shape.num_kv_heads; ++h, head += shape.head_dim) {
-      const float scale = is_f8 ? shape.k_scale : 1.0F;
-      ExpectRounded(CachedHead(after, after.KeyAt(before.slots[at], h), scale),
-                    ExpectedHead(shape, head, k_norm, before.positions[at]),
+    for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
+      const int64_t key = after.KeyAt(slot, h);
+      const int64_t value = after.ValueAt(slot, h);
+      ExpectRounded(CachedHead(after, key, k_scale),
+                    &expected.pool[static_cast<size_t>(key)],
                     shape.cache_dtype,
-                    scale,
+                    k_scale,
                     where + ", k");
-    }
-    for (int32_t h = 0; h < shape.num_kv_heads; ++h, head += shape.head_dim) {
-      const float scale = is_f8 ? shape.v_scale : 1.0F;
-      const std::vector<double> stored =
-          CachedHead(after, after.ValueAt(before.slots[at], h), scale);
-      const std::vector<double> given = ExpectedHead(as_stored, head, {}, 0);
+      const float* v = &expected.pool[static_cast<size_t>(value)];
+      const std::vector<float> stored = CachedHead(after, value, v_scale);
       if (is_f8) {
-        ExpectRounded(stored, given, shape.cache_dtype, scale, where + ", v");
+        ExpectRounded(stored, v, shape.cache_dtype, v_scale, where + ", v");
       } else {
-        ASSERT_EQ(stored, given) << where << ", v";
+        ASSERT_EQ(stored, std::vector<float>(v, v + shape.head_dim)) << where << ", v";
       }
     }
   }
@@ -522,7 +503,7 @@ TEST(PrepareAttentionTest, E4M3TakesTheNearestNumberAndTheLargestForWhatIsTooLar
   Step step = MakeStep(shape, 1);
   const auto head_dim = static_cast<size_t>(shape.head_dim);
   for (size_t i = 0; i < cases.size(); ++i) {
-    step.qkv[head_dim + i] = step.qkv[2 * head_dim + i] = BF16Bits(cases[i].first);
+    step.qkv[head_dim + i] = step.qkv[2 * head_dim + i] = Bits16(DType::kBF16, cases[i].first);
   }
   constexpr uint16_t kInfinity = 0x7F80;
   constexpr uint16_t kNaN = 0x7FC0;

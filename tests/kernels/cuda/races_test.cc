@@ -11,7 +11,7 @@
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/quantize_rows.h"
 #include "kernels/cuda/runtime.h"
-#include "tests/kernels/cuda/attention_reference.h"
+#include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
@@ -37,11 +37,9 @@ TEST(RacesTest, Embed) {
   DeviceArray<float> out(3 * 64);
 
   ASSERT_EQ(Embed({.num_tokens = 3,
-                   .width = 64,
                    .token_ids = token_ids.data(),
-                   .table = table.data(),
-                   .position_table = position_table.data(),
-                   .position_dtype = DType::kF32,
+                   .table = {table.data(), DType::kBF16, 2, 64},
+                   .position_table = {position_table.data(), DType::kF32, 2, 64},
                    .positions = positions.data(),
                    .out = out.data()},
                   nullptr),
@@ -50,7 +48,7 @@ TEST(RacesTest, Embed) {
   ExpectAll(2.0F, out);
 }
 
-void ExpectNorm(NormFunction function, int32_t num_tokens, int32_t width) {
+void ExpectNorm(NormKind kind, int32_t num_tokens, int32_t width) {
   const int64_t count = int64_t{num_tokens} * width;
   DeviceArray<float> residual = Ones<float>(count);
   DeviceArray<Bf16> delta = Ones<Bf16>(count);
@@ -58,7 +56,7 @@ void ExpectNorm(NormFunction function, int32_t num_tokens, int32_t width) {
   DeviceArray<Bf16> out(count);
   DeviceArray<float> out_f32(count);
 
-  ASSERT_EQ(Norm({.function = function,
+  ASSERT_EQ(Norm({.kind = kind,
                   .num_tokens = num_tokens,
                   .width = width,
                   .residual = residual.data(),
@@ -66,33 +64,33 @@ void ExpectNorm(NormFunction function, int32_t num_tokens, int32_t width) {
                   .weight = weight.data(),
                   .out = out.data(),
                   .out_f32 = out_f32.data()},
+                 DType::kBF16,
                  nullptr),
             0);
 
   ExpectAll(2.0F, residual);
-  ExpectAll(function == NormFunction::kRmsNorm ? 1.0F : 0.0F, out);
-  ExpectAll(function == NormFunction::kRmsNorm ? 1.0F : 0.0F, out_f32);
+  ExpectAll(kind == NormKind::kRmsNorm ? 1.0F : 0.0F, out);
+  ExpectAll(kind == NormKind::kRmsNorm ? 1.0F : 0.0F, out_f32);
 }
 
 TEST(RacesTest, Norm) {
-  ExpectNorm(NormFunction::kRmsNorm, 2, 1000);
-  ExpectNorm(NormFunction::kLayerNorm, 2, 1000);
+  ExpectNorm(NormKind::kRmsNorm, 2, 1000);
+  ExpectNorm(NormKind::kLayerNorm, 2, 1000);
 }
 
 TEST(RacesTest, NormOfAWideRow) {
-  ExpectNorm(NormFunction::kRmsNorm, 1, 17000);
-  ExpectNorm(NormFunction::kLayerNorm, 1, 17000);
+  ExpectNorm(NormKind::kRmsNorm, 1, 17000);
+  ExpectNorm(NormKind::kLayerNorm, 1, 17000);
 }
 
 TEST(RacesTest, Activate) {
   DeviceArray<F16> in = Ones<F16>(2 * 2 * 200);
   DeviceArray<F16> out(2 * 200);
 
-  ASSERT_EQ(
-      Activate(
-          {.num_tokens = 2, .width = 200, .dtype = DType::kF16, .in = in.data(), .out = out.data()},
-          nullptr),
-      0);
+  ASSERT_EQ(Activate({.num_tokens = 2, .width = 200, .in = in.data(), .out = out.data()},
+                     DType::kF16,
+                     nullptr),
+            0);
 
   ExpectAll(0.7311F, out);
 }
@@ -142,6 +140,7 @@ TEST(RacesTest, PrepareAttention) {
                               .positions = positions.data(),
                               .slot_mapping = slot_mapping.data(),
                               .cache = {pool.data(), 2, layout}},
+                             DType::kBF16,
                              nullptr),
             0);
 
@@ -161,26 +160,18 @@ void ExpectDecode(DType dtype, DType cache_dtype, int32_t head_dim) {
                             .num_kv_heads = 1,
                             .sequences = {{.seq_len = 140, .key = 1}, {.seq_len = 9, .key = 2}}});
   DeviceAttention device(data);
-  DeviceArray<int32_t> seq_lens(data.seq_lens());
   DeviceArray<int32_t> split_start(3);
   DeviceArray<float> partial_out(4 * 2 * head_dim);
   DeviceArray<float> partial_state(4 * 2 * 2);
+  const DecodePlan plan = {.num_decodes = 2,
+                           .split_tokens = kSplitTokens,
+                           .split_start = split_start.data(),
+                           .partial_out = partial_out.data(),
+                           .partial_state = partial_state.data(),
+                           .num_ctas = 3};
 
-  ASSERT_EQ(PlanDecode({.num_decodes = 2,
-                        .seq_lens = seq_lens.data(),
-                        .split_tokens = kSplitTokens,
-                        .split_start = split_start.data()},
-                       nullptr),
-            0);
-  ASSERT_EQ(Decode({.attention = device.Args(),
-                    .num_decodes = 2,
-                    .split_tokens = kSplitTokens,
-                    .split_start = split_start.data(),
-                    .partial_out = partial_out.data(),
-                    .partial_state = partial_state.data(),
-                    .num_ctas = 3},
-                   nullptr),
-            0);
+  ASSERT_EQ(PlanDecode(device.params(), plan, split_start.data(), nullptr), 0);
+  ASSERT_EQ(Decode(device.params(), plan, dtype, nullptr), 0);
 
   ExpectClose(data, device.Out());
 }
@@ -194,7 +185,7 @@ TEST(RacesTest, DecodeOfHeadDim256) { ExpectDecode(DType::kF16, DType::kF16, 256
 void ExpectPrefill(PrefillKernel kernel, DType dtype, DType cache_dtype, int32_t head_dim) {
   DeviceInfo info;
   ASSERT_EQ(QueryDevice(0, &info), 0);
-  if (kernel == PrefillKernel::kWgmma && info.compute_capability != 90) {
+  if (kernel != PrefillKernel::kMma && info.compute_capability != 90) {
     GTEST_SKIP() << "needs compute capability 9.0";
   }
   const AttentionData data(
@@ -204,14 +195,12 @@ void ExpectPrefill(PrefillKernel kernel, DType dtype, DType cache_dtype, int32_t
        .num_heads = 1,
        .num_kv_heads = 1,
        .sequences = {
-           {.query_len = 130, .seq_len = kernel == PrefillKernel::kWgmma ? 390 : 135, .key = 1}}});
+           {.query_len = 130, .seq_len = kernel == PrefillKernel::kMma ? 135 : 390, .key = 1}}});
   DeviceAttention device(data);
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, kPrefillRows}, {0, 0}});
 
-  ASSERT_EQ(
-      Prefill({.attention = device.Args(), .items = items.data(), .num_items = 2, .kernel = kernel},
-              nullptr),
-      0);
+  const PrefillPlan plan = {.items = items.data(), .num_items = 2, .kernel = kernel};
+  ASSERT_EQ(Prefill(device.params(), plan, dtype, nullptr), 0);
 
   ExpectClose(data, device.Out());
 }
@@ -233,6 +222,10 @@ TEST(RacesTest, WgmmaPrefillOfHeadDim256) {
   ExpectPrefill(PrefillKernel::kWgmma, DType::kF16, DType::kF16, 256);
 }
 
+TEST(RacesTest, WgmmaPrefillWithLeanCopies) {
+  ExpectPrefill(PrefillKernel::kWgmmaLean, DType::kBF16, DType::kBF16, 64);
+}
+
 TEST(RacesTest, CopyBlocks) {
   constexpr int64_t kBlockBytes = 40000;
   std::vector<uint8_t> bytes(4 * kBlockBytes);
@@ -240,12 +233,14 @@ TEST(RacesTest, CopyBlocks) {
     bytes[i] = static_cast<uint8_t>(i / kBlockBytes);
   }
   DeviceArray<uint8_t> pool(bytes);
-  DeviceArray<BlockId> pairs(std::vector<BlockId>{0, 3, 1, 2});
+  DeviceArray<BlockId> src(std::vector<BlockId>{0, 1});
+  DeviceArray<BlockId> dst(std::vector<BlockId>{3, 2});
 
   ASSERT_EQ(
-      CopyBlocks(
-          {.pool = pool.data(), .block_bytes = kBlockBytes, .pairs = pairs.data(), .num_pairs = 2},
-          nullptr),
+      CopyBlocks({.cache = {pool.data(), 4, {.dtype = DType::kInt8, .block_stride = kBlockBytes}},
+                  .src = {src.data(), 2},
+                  .dst = {dst.data(), 2}},
+                 nullptr),
       0);
 
   bytes = pool.ToHost();
@@ -273,28 +268,25 @@ TEST(RacesTest, Sample) {
       {.token_id = 5, .bias = 100.0F}, {.token_id = 7, .output_count = 1, .in_context = 1}});
   DeviceArray<TokenId> token_ids(kNumRows);
   DeviceArray<float> logprobs(kNumRows);
-  DeviceArray<int32_t> finite(kNumRows);
-  DeviceArray<TokenId> top_token_ids(kNumRows * kNumLogprobs);
-  DeviceArray<float> top_logprobs(kNumRows * kNumLogprobs);
+  DeviceArray<uint8_t> finite(kNumRows);
+  DeviceArray<SampledLogprob> top_logprobs(kNumRows * kNumLogprobs);
 
   ASSERT_EQ(Sample({.num_rows = kNumRows,
                     .vocab_size = kVocabSize,
                     .row_stride = kVocabSize,
                     .logits = device_logits.data(),
-                    .rows = device_rows.data(),
-                    .adjustments = adjustments.data(),
                     .token_ids = token_ids.data(),
                     .logprobs = logprobs.data(),
-                    .finite = finite.data(),
-                    .top_token_ids = top_token_ids.data(),
+                    .finite = reinterpret_cast<bool*>(finite.data()),
                     .top_logprobs = top_logprobs.data(),
-                    .top_stride = kNumLogprobs},
+                    .top_logprobs_stride = kNumLogprobs},
+                   {.rows = device_rows.data(), .adjustments = adjustments.data()},
                    nullptr),
             0);
 
-  EXPECT_EQ(finite.ToHost(), std::vector<int32_t>(kNumRows, 1));
+  EXPECT_EQ(finite.ToHost(), std::vector<uint8_t>(kNumRows, 1));
   EXPECT_EQ(token_ids.ToHost()[0], 5);
-  EXPECT_EQ(top_token_ids.ToHost()[0],
+  EXPECT_EQ(top_logprobs.ToHost()[0].token_id,
             std::max_element(logits.begin(), logits.begin() + kVocabSize) - logits.begin());
 }
 

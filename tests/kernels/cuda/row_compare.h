@@ -1,5 +1,5 @@
 // Rows of numbers for the tests of GPU operations: made at random, converted to a stored type and
-// back, compared with a reference in double.
+// back, compared with a reference.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_ROW_COMPARE_H_
 #define QUIRE_TESTS_KERNELS_CUDA_ROW_COMPARE_H_
 
@@ -96,7 +96,7 @@ void ExpectSameBits(const std::vector<T>& actual, const std::vector<T>& expected
 // row, the greatest error relative to the greatest value. NaN is never close.
 template <typename T>
 void ExpectRowsNear(const std::vector<T>& actual,
-                    const std::vector<double>& expected,
+                    const std::vector<float>& expected,
                     int64_t width,
                     double l2_limit,
                     double max_limit) {
@@ -107,12 +107,12 @@ void ExpectRowsNear(const std::vector<T>& actual,
     double max_error = 0.0;
     double max_value = 0.0;
     for (size_t i = row; i < row + static_cast<size_t>(width); ++i) {
-      const double difference = double{ToFloat(actual[i])} - expected[i];
+      const double difference = double{ToFloat(actual[i])} - double{expected[i]};
       ASSERT_FALSE(std::isnan(difference)) << "element " << i;
       error += difference * difference;
-      norm += expected[i] * expected[i];
+      norm += double{expected[i]} * double{expected[i]};
       max_error = std::max(max_error, std::abs(difference));
-      max_value = std::max(max_value, std::abs(expected[i]));
+      max_value = std::max(max_value, std::abs(double{expected[i]}));
     }
     EXPECT_LE(max_error, max_limit * max_value) << "row at element " << row;
   }

@@ -1,10 +1,10 @@
-// Sampling of the GPU backend against sample_reference.h, and what kernels/api/sampling.h promises.
+// Sampling of the GPU backend against kernels/reference, and what kernels/api/sampling.h promises.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -13,153 +13,12 @@
 
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/philox.cuh"
-#include "tests/kernels/cuda/device_array.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/row_compare.h"
-#include "tests/kernels/cuda/sample_reference.h"
+#include "tests/kernels/cuda/sample_request.h"
 
 namespace quire::gpu {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// What the sums and weights of the kernel may be off by, relatively.
-constexpr double kMargin = 1e-5;
-
-struct SampledRow {
-  bool finite = false;
-  TokenId token_id = -1;
-  float logprob = 0.0F;
-  std::vector<std::pair<TokenId, float>> top;
-
-  friend bool operator==(const SampledRow&, const SampledRow&) = default;
-};
-
-// All rows in one call, padding floats apart. Checks that nothing is written but what is wanted.
-std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
-                                   int64_t padding = 3) {
-  constexpr uint32_t kPoison = 0xFFFFFFFF;
-  constexpr int64_t kTopStride = 43;
-  constexpr TokenId kUntouched = -77;  // what a rank of no token does not come out as
-  const auto n = static_cast<int64_t>(requests.size());
-  const auto vocab_size = static_cast<int64_t>(requests[0].logits.size());
-  const int64_t stride = vocab_size + padding;
-  // The last row has no padding behind it.
-  std::vector<float> host_logits(static_cast<size_t>(n * stride - padding),
-                                 __uint_as_float(kPoison));
-  std::vector<SampleRow> host_rows;
-  std::vector<LogitAdjustment> host_adjustments = {{-1, 0.0F, -1, -1}};  // nobody's
-  for (const SampleRequest& request : requests) {
-    std::copy(request.logits.begin(),
-              request.logits.end(),
-              host_logits.begin() + static_cast<int64_t>(host_rows.size()) * stride);
-    host_rows.push_back(request.row);
-    host_rows.back().first_adjustment = static_cast<int32_t>(host_adjustments.size());
-    host_rows.back().num_adjustments = static_cast<int32_t>(request.adjustments.size());
-    host_adjustments.insert(
-        host_adjustments.end(), request.adjustments.begin(), request.adjustments.end());
-  }
-  DeviceArray<float> logits(host_logits);
-  DeviceArray<SampleRow> rows(host_rows);
-  DeviceArray<LogitAdjustment> adjustments(host_adjustments);
-  DeviceArray<TokenId> token_ids(n);
-  DeviceArray<float> logprobs(n);
-  DeviceArray<int32_t> finite(n);
-  DeviceArray<TokenId> top_token_ids(
-      std::vector<TokenId>(static_cast<size_t>(n * kTopStride), kUntouched));
-  DeviceArray<float> top_logprobs(n * kTopStride);
-
-  EXPECT_EQ(Sample({.num_rows = static_cast<int32_t>(n),
-                    .vocab_size = static_cast<int32_t>(vocab_size),
-                    .row_stride = stride,
-                    .logits = logits.data(),
-                    .rows = rows.data(),
-                    .adjustments = adjustments.data(),
-                    .token_ids = token_ids.data(),
-                    .logprobs = logprobs.data(),
-                    .finite = finite.data(),
-                    .top_token_ids = top_token_ids.data(),
-                    .top_logprobs = top_logprobs.data(),
-                    .top_stride = static_cast<int32_t>(kTopStride)},
-                   nullptr),
-            0);
-
-  const auto all_logits = logits.ToHost();
-  const auto all_tokens = token_ids.ToHost();
-  const auto all_logprobs = logprobs.ToHost();
-  const auto all_finite = finite.ToHost();
-  const auto all_top_tokens = top_token_ids.ToHost();
-  const auto all_top_logprobs = top_logprobs.ToHost();
-  std::vector<SampledRow> results;
-  for (int64_t r = 0; r < n; ++r) {
-    const auto i = static_cast<size_t>(r);
-    EXPECT_TRUE(all_finite[i] == 0 || all_finite[i] == 1);
-    SampledRow result = {all_finite[i] != 0, all_tokens[i], 0.0F, {}};
-    const int32_t num_logprobs = requests[i].row.num_logprobs;
-    if (num_logprobs >= 0) {
-      result.logprob = all_logprobs[i];
-    } else {
-      EXPECT_EQ(__float_as_uint(all_logprobs[i]), kPoison) << "written though not wanted";
-    }
-    const int64_t num_top = std::min<int64_t>(std::max(num_logprobs, 0), vocab_size);
-    for (int64_t k = 0; k < kTopStride; ++k) {
-      const auto at = static_cast<size_t>(r * kTopStride + k);
-      if (k < num_top) {
-        result.top.emplace_back(all_top_tokens[at], all_top_logprobs[at]);
-      } else {
-        EXPECT_EQ(all_top_tokens[at], kUntouched) << "written beyond what is wanted";
-      }
-    }
-    for (int64_t p = r * stride + vocab_size; p < r * stride + stride && r + 1 < n; ++p) {
-      EXPECT_EQ(__float_as_uint(all_logits[static_cast<size_t>(p)]), kPoison) << "padding";
-    }
-    results.push_back(std::move(result));
-  }
-  return results;
-}
-
-SampledRow SampleOne(const SampleRequest& request) { return SampleRows({request})[0]; }
-
-SampleRequest Greedy(std::vector<float> logits, int32_t num_logprobs = -1) {
-  return {.row = {.temperature = 0.0F, .num_logprobs = num_logprobs},
-          .logits = std::move(logits),
-          .adjustments = {}};
-}
-
-SampleRequest Drawing(std::vector<float> logits, uint64_t seed = 1) {
-  return {
-      .row = {.temperature = 1.0F, .seed = seed}, .logits = std::move(logits), .adjustments = {}};
-}
-
-// Copies of a request with other seeds.
-std::vector<SampleRequest> WithSeeds(const SampleRequest& request, int count) {
-  std::vector<SampleRequest> requests(static_cast<size_t>(count), request);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].row.seed = 1000 + i;
-  }
-  return requests;
-}
-
-// A token that is not the reference's is a failure, unless the reference was near to another answer
-// itself. Returns how many such there are.
-int CountNarrowDifferences(const std::vector<SampleRequest>& requests, int64_t padding = 3) {
-  const std::vector<SampledRow> rows = SampleRows(requests, padding);
-  int narrow = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const ReferenceToken expected = ReferenceSample(requests[i]);
-    EXPECT_EQ(rows[i].finite, expected.is_valid) << "row " << i;
-    if (rows[i].token_id == expected.token_id) {
-      continue;
-    }
-    const SampleRow& row = requests[i].row;
-    EXPECT_LT(expected.margin, kMargin)
-        << "row " << i << " of vocabulary " << requests[i].logits.size() << ": token "
-        << rows[i].token_id << " and not " << expected.token_id << "; temperature "
-        << row.temperature << " top_k " << row.top_k << " top_p " << row.top_p << " min_p "
-        << row.min_p << " adjustments " << requests[i].adjustments.size();
-    ++narrow;
-  }
-  return narrow;
-}
 
 // ---- The generator ----
 
@@ -195,7 +54,7 @@ TEST(SampleTest, TheDrawIsNamedBySeedAndTokenIndex) {
   for (const Name& name : kNames) {
     // A flat row of 2^16 tokens shows the upper half of the first word.
     SampleRequest request = Drawing(std::vector<float>(65536, 0.0F), name.seed);
-    request.row.token_index = name.token_index;
+    request.output.resize(static_cast<size_t>(name.token_index));
     requests.push_back(request);
   }
 
@@ -215,8 +74,8 @@ TEST(SampleTest, ADrawOnTheBorderBelongsToTheTokenBehindIt) {
   SampleRequest request = Drawing(std::vector<float>(1 << kVocabBits, 0.0F));
   TokenId expected = 0;
   while (expected == 0) {  // a u that is a multiple of 2^-10
-    ++request.row.seed;
-    const PhiloxWords words = Philox4x32(request.row.seed, {{0, 0, 0, 0}});
+    ++request.params.seed;
+    const PhiloxWords words = Philox4x32(request.params.seed, {{0, 0, 0, 0}});
     if (words.word[0] << kVocabBits == 0) {
       expected = static_cast<TokenId>(words.word[0] >> (32 - kVocabBits));
     }
@@ -254,7 +113,7 @@ TEST(SampleTest, MinusZeroEqualsZero) {
 
   EXPECT_EQ(SampleOne(Greedy(logits)).token_id, 7);
   SampleRequest request = Drawing(logits);
-  request.row.top_k = 1;
+  request.params.top_k = 1;
   EXPECT_EQ(SampleOne(request).token_id, 7);
   EXPECT_EQ(SampleOne(Greedy(logits, 2)).top[0].first, 7);
 }
@@ -263,12 +122,12 @@ TEST(SampleTest, TemperaturesBelowOneIn100000AreGreedy) {
   // At any temperature the two would be equally likely.
   SampleRequest request = Drawing({1.0F, 1.0F + FLT_EPSILON});
   for (const float temperature : {0.0F, 9.9e-6F}) {
-    request.row.temperature = temperature;
+    request.params.temperature = temperature;
     for (const SampledRow& row : SampleRows(WithSeeds(request, 20))) {
       EXPECT_EQ(row.token_id, 1);
     }
   }
-  request.row.temperature = 1e-5F;
+  request.params.temperature = 1e-5F;
   int zeros = 0;
   for (const SampledRow& row : SampleRows(WithSeeds(request, 100))) {
     zeros += row.token_id == 0 ? 1 : 0;
@@ -282,8 +141,8 @@ TEST(SampleTest, TemperaturesBelowOneIn100000AreGreedy) {
 TEST(SampleTest, RowsThatAreNotFiniteAreReportedAndHarmNoOther) {
   SampleRequest greedy = Greedy(RandomFloats(99, 3, 1.0F), 2);
   SampleRequest drawing = Drawing(greedy.logits);
-  drawing.row.top_k = 5;
-  drawing.adjustments = {{5, 1.0F, 1, 1}, {98, -kInfinity, 0, 0}};
+  drawing.params.top_k = 5;
+  Adjust(&drawing, {{5, 1.0F, 1, 1}, {98, -kInfinity, 0, 0}});
   for (const SampleRequest& request : {greedy, drawing}) {
     const SampledRow healthy = SampleOne(request);
     ASSERT_TRUE(healthy.finite);
@@ -317,8 +176,8 @@ TEST(SampleTest, ABannedVocabularyIsReportedNotDrawnFrom) {
   for (const float temperature : {0.0F, 1.0F}) {
     for (const int32_t num_logprobs : {-1, 1}) {
       SampleRequest request = Greedy({0.0F, 1.0F, 2.0F}, num_logprobs);
-      request.row.temperature = temperature;
-      request.adjustments = {{2, -kInfinity, 0, 0}, {0, -kInfinity, 0, 0}, {1, -kInfinity, 0, 0}};
+      request.params.temperature = temperature;
+      Adjust(&request, {{2, -kInfinity, 0, 0}, {0, -kInfinity, 0, 0}, {1, -kInfinity, 0, 0}});
 
       const SampledRow row = SampleOne(request);
 
@@ -334,11 +193,11 @@ TEST(SampleTest, ABannedVocabularyIsReportedNotDrawnFrom) {
 TEST(SampleTest, TheOneTokenThatIsNotBannedIsDrawn) {
   for (const int32_t top_k : {0, 2, 100}) {
     SampleRequest request = Drawing(RandomFloats(400, 4, 3.0F));
-    request.row.top_k = top_k;
-    request.row.top_p = 0.9F;
+    request.params.top_k = top_k;
+    request.params.top_p = 0.9F;
     for (TokenId token_id = 0; token_id < 400; ++token_id) {
       if (token_id != 321) {
-        request.adjustments.push_back({token_id, -kInfinity, 0, 0});
+        Adjust(&request, {{token_id, -kInfinity, 0, 0}});
       }
     }
     for (const SampledRow& row : SampleRows(WithSeeds(request, 4))) {
@@ -352,11 +211,13 @@ TEST(SampleTest, TheOneTokenThatIsNotBannedIsDrawn) {
 
 TEST(SampleTest, PenaltiesCountWhatTheyShould) {
   const auto token_of = [](std::vector<float> logits,
-                           const SampleRow& row,
-                           std::vector<LogitAdjustment> adjustments) {
-    return SampleOne({row, std::move(logits), std::move(adjustments)}).token_id;
+                           const SamplingParams& params,
+                           const std::vector<LogitAdjustment>& adjustments) {
+    SampleRequest request = {.params = params, .logits = std::move(logits)};
+    Adjust(&request, adjustments);
+    return SampleOne(request).token_id;
   };
-  const SampleRow repetition = {.repetition_penalty = 2.0F};
+  const SamplingParams repetition = {.temperature = 0.0F, .repetition_penalty = 2.0F};
   EXPECT_EQ(token_of({3.0F, 2.0F}, repetition, {{0, 0.0F, 0, 1}}), 1);    // 1.5 against 2
   EXPECT_EQ(token_of({3.0F, 1.4F}, repetition, {{0, 0.0F, 2, 1}}), 0);    // once, not twice
   EXPECT_EQ(token_of({-1.0F, -1.5F}, repetition, {{0, 0.0F, 0, 1}}), 1);  // -2 against -1.5
@@ -365,18 +226,19 @@ TEST(SampleTest, PenaltiesCountWhatTheyShould) {
   EXPECT_EQ(token_of({3.0F, 0.25F}, repetition, {{0, -2.0F, 0, 1}}), 0);
   EXPECT_EQ(token_of({3.0F, 0.75F}, repetition, {{0, -2.0F, 0, 1}}), 1);
 
-  const SampleRow frequency = {.frequency_penalty = 1.0F};
+  const SamplingParams frequency = {.temperature = 0.0F, .frequency_penalty = 1.0F};
   EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 1, 1}}), 0);  // 2
   EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 2, 1}}), 1);  // 1
   EXPECT_EQ(token_of({3.0F, 1.5F}, frequency, {{0, 0.0F, 0, 1}}), 0);  // in the prompt alone
 
-  const SampleRow presence = {.presence_penalty = 1.0F};
+  const SamplingParams presence = {.temperature = 0.0F, .presence_penalty = 1.0F};
   EXPECT_EQ(token_of({3.0F, 1.5F}, presence, {{0, 0.0F, 5, 1}}), 0);  // 2: once
   EXPECT_EQ(token_of({3.0F, 2.5F}, presence, {{0, 0.0F, 1, 1}}), 1);  // 2 against 2.5
   EXPECT_EQ(token_of({3.0F, 2.5F}, presence, {{0, 0.0F, 0, 1}}), 0);  // in the prompt alone
 
   // Repetition before frequency and presence: 3 / 2 - 1 against 0.75, not (3 - 1) / 2.
-  const SampleRow both = {.repetition_penalty = 2.0F, .presence_penalty = 1.0F};
+  const SamplingParams both = {
+      .temperature = 0.0F, .repetition_penalty = 2.0F, .presence_penalty = 1.0F};
   EXPECT_EQ(token_of({3.0F, 0.75F}, both, {{0, 0.0F, 1, 1}}), 1);
 }
 
@@ -387,7 +249,7 @@ TEST(SampleTest, EveryAdjustmentOfALongListIsApplied) {
     SampleRequest request = Greedy(std::vector<float>(1000, 5.0F), 1);
     for (TokenId token_id = 999; token_id >= 0; --token_id) {
       if (token_id != spared) {
-        request.adjustments.push_back({token_id, -0.5F, 0, 0});
+        Adjust(&request, {{token_id, -0.5F, 0, 0}});
       }
     }
     requests.push_back(request);
@@ -429,7 +291,7 @@ TEST(SampleTest, TopKKeepsTheLikeliest) {
   SampleRequest request = FiveTokens();
   const std::vector<Tokens> expected = {{3}, {0, 3}, {0, 3, 4}, {0, 1, 3, 4}, {0, 1, 3, 4}};
   for (int32_t top_k = 1; top_k <= 5; ++top_k) {
-    request.row.top_k = top_k;
+    request.params.top_k = top_k;
     EXPECT_EQ(TokensDrawn(request), expected[static_cast<size_t>(top_k - 1)]) << top_k;
   }
 }
@@ -444,7 +306,7 @@ TEST(SampleTest, TopPKeepsTheSmallestSetThatReachesIt) {
                                              {0.71F, {0, 3, 4}},
                                              {0.89F, {0, 3, 4}},
                                              {0.91F, {0, 1, 3, 4}}}) {
-    request.row.top_p = top_p;
+    request.params.top_p = top_p;
     EXPECT_EQ(TokensDrawn(request), expected) << top_p;
   }
 }
@@ -453,7 +315,7 @@ TEST(SampleTest, MinPKeepsWhatIsNotTooUnlikely) {
   SampleRequest request = FiveTokens();
   for (const auto& [min_p, expected] : std::vector<std::pair<float, Tokens>>{
            {1.0F, {3}}, {0.76F, {3}}, {0.74F, {0, 3}}, {0.49F, {0, 3, 4}}, {0.24F, {0, 1, 3, 4}}}) {
-    request.row.min_p = min_p;
+    request.params.min_p = min_p;
     EXPECT_EQ(TokensDrawn(request), expected) << min_p;
   }
 }
@@ -461,33 +323,33 @@ TEST(SampleTest, MinPKeepsWhatIsNotTooUnlikely) {
 TEST(SampleTest, EachFilterCountsOverWhatTheOthersLeft) {
   SampleRequest request = FiveTokens();
   // Of 0.4 and 0.3 that top-k leaves, 0.4 is 57 percent.
-  request.row.top_k = 2;
-  request.row.top_p = 0.5F;
+  request.params.top_k = 2;
+  request.params.top_p = 0.5F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{3}));
-  request.row.top_p = 0.6F;
+  request.params.top_p = 0.6F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
 
   // Of 0.4, 0.3 and 0.2 that min-p leaves, the first two are 78 percent.
-  request.row.top_k = 0;
-  request.row.min_p = 0.4F;
-  request.row.top_p = 0.75F;
+  request.params.top_k = 0;
+  request.params.min_p = 0.4F;
+  request.params.top_p = 0.75F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
-  request.row.top_p = 0.8F;
+  request.params.top_p = 0.8F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3, 4}));
-  request.row.top_k = 2;
+  request.params.top_k = 2;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
 }
 
 TEST(SampleTest, TheTemperatureComesBeforeTheFilters) {
   SampleRequest request = FiveTokens();
   // At 0.5 the probabilities are 16, 9, 4 and 1 of 30.
-  request.row.temperature = 0.5F;
-  request.row.top_p = 0.52F;
+  request.params.temperature = 0.5F;
+  request.params.top_p = 0.52F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{3}));
-  request.row.top_p = 0.55F;
+  request.params.top_p = 0.55F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
-  request.row.top_p = 1.0F;
-  request.row.min_p = 0.5F;
+  request.params.top_p = 1.0F;
+  request.params.min_p = 0.5F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
 }
 
@@ -499,17 +361,17 @@ TEST(SampleTest, AmongEqualsTheLowestIdsAreKept) {
       const auto kept = static_cast<int32_t>(static_cast<float>(vocab) * share);
       std::vector<SampleRequest> requests;
       for (const bool by_count : {true, false}) {
-        request.row.top_k = by_count ? kept : 0;
-        request.row.top_p = by_count ? 1.0F : share;
+        request.params.top_k = by_count ? kept : 0;
+        request.params.top_p = by_count ? 1.0F : share;
         for (const uint64_t seed : {1U, 2U, 3U}) {
-          request.row.seed = seed;
+          request.params.seed = seed;
           requests.push_back(request);
         }
       }
       const std::vector<SampledRow> rows = SampleRows(requests);
       for (size_t i = 0; i < rows.size(); ++i) {
         // The draw among `kept` tokens of equal weight.
-        const double u = UniformOf(requests[i].row);
+        const double u = reference::UniformOf(requests[i].row());
         EXPECT_EQ(rows[i].token_id, static_cast<TokenId>(u * kept)) << vocab << " " << share;
       }
     }
@@ -518,9 +380,9 @@ TEST(SampleTest, AmongEqualsTheLowestIdsAreKept) {
 
 TEST(SampleTest, OneTokenOfAVocabularyOfOne) {
   SampleRequest request = Drawing({-7.0F});
-  request.row.top_k = 1;
-  request.row.top_p = 0.5F;
-  request.row.num_logprobs = 20;
+  request.params.top_k = 1;
+  request.params.top_p = 0.5F;
+  request.params.num_logprobs = 20;
 
   const SampledRow row = SampleOne(request);
 
@@ -535,10 +397,10 @@ TEST(SampleTest, FiltersThatKeepEverythingChangeNothing) {
     for (uint64_t seed = 0; seed < 15; ++seed) {
       SampleRequest off = Drawing(RandomFloats(vocab, 8, 1.0F), seed);
       std::vector<SampleRequest> requests(5, off);
-      requests[1].row.top_k = vocab;
-      requests[2].row.top_k = vocab + 10;
-      requests[3].row.top_k = 5000;
-      requests[4].row.top_p = std::nextafter(1.0F, 0.0F);
+      requests[1].params.top_k = vocab;
+      requests[2].params.top_k = vocab + 10;
+      requests[3].params.top_k = 5000;
+      requests[4].params.top_p = std::nextafter(1.0F, 0.0F);
 
       const std::vector<SampledRow> rows = SampleRows(requests);
 
@@ -554,12 +416,12 @@ TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
   SampleRequest request = Drawing(RandomFloats(1000, 9, 3.0F));
   const TokenId best = SampleOne(Greedy(request.logits)).token_id;
   for (const float top_p : {1.0F, 0.9F}) {
-    request.row.temperature = 1e-5F;
-    request.row.top_p = top_p;
+    request.params.temperature = 1e-5F;
+    request.params.top_p = top_p;
     EXPECT_EQ(TokensDrawn(request, 10), (Tokens{best}));
   }
   // As good as flat.
-  request.row.temperature = 100.0F;
+  request.params.temperature = 100.0F;
   EXPECT_EQ(CountNarrowDifferences(WithSeeds(request, 20)), 0);
 
   // The difference of the logits is infinite in fp32.
@@ -567,8 +429,8 @@ TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
     std::vector<float> logits(64, -FLT_MAX);
     logits[17] = FLT_MAX;
     SampleRequest far = Drawing(logits);
-    far.row.top_k = top_k;
-    far.row.num_logprobs = 2;
+    far.params.top_k = top_k;
+    far.params.num_logprobs = 2;
     for (const SampledRow& row : SampleRows(WithSeeds(far, 4))) {
       EXPECT_TRUE(row.finite);
       EXPECT_EQ(row.token_id, 17);
@@ -587,8 +449,8 @@ TEST(SampleTest, ManyTokensThatAreNearlyImpossibleAddUp) {
   int found = 0;
   std::vector<SampleRequest> requests;
   while (found < 3) {
-    ++request.row.seed;
-    if (UniformOf(request.row) > 1.0 - 0x1p-18) {  // the upper half of them
+    ++request.params.seed;
+    if (reference::UniformOf(request.row()) > 1.0 - 0x1p-18) {  // the upper half of them
       requests.push_back(request);
       ++found;
     }
@@ -608,17 +470,15 @@ TEST(SampleTest, LogprobsAreAccurateAndSorted) {
         continue;
       }
       SampleRequest request = Greedy(RandomFloats(vocab, 20, scale), 20);
-      const std::vector<double> expected = ReferenceLogprobs(request.logits);
-      std::vector<double> logits(request.logits.begin(), request.logits.end());
-      const std::vector<size_t> order = sample_reference::Ranked(logits);
+      const SampledRow expected = ReferenceRow(request);
 
       const SampledRow row = SampleOne(request);
 
-      EXPECT_NEAR(row.logprob, expected[order[0]], 1e-5);
+      EXPECT_NEAR(row.logprob, expected.logprob, 1e-5);
       ASSERT_EQ(row.top.size(), static_cast<size_t>(std::min<int64_t>(20, vocab)));
       for (size_t k = 0; k < row.top.size(); ++k) {
-        EXPECT_EQ(row.top[k].first, static_cast<TokenId>(order[k])) << "of " << vocab;
-        EXPECT_NEAR(row.top[k].second, expected[order[k]], 1e-5);
+        EXPECT_EQ(row.top[k].first, expected.top[k].first) << "of " << vocab;
+        EXPECT_NEAR(row.top[k].second, expected.top[k].second, 1e-5);
       }
     }
   }
@@ -630,7 +490,7 @@ TEST(SampleTest, LogprobsDoNotDependOnWhereZeroIs) {
   for (float& logit : logits) {
     logit -= 20000.0F;
   }
-  const std::vector<double> expected = ReferenceLogprobs(logits);
+  const std::vector<float> expected = ReferenceLogprobs(logits);
 
   const SampledRow row = SampleOne(Greedy(logits, 20));
 
@@ -643,15 +503,14 @@ TEST(SampleTest, LogprobsDoNotDependOnWhereZeroIs) {
 // 1000 tokens take 128 threads, whose maxima are of 32 groups.
 TEST(SampleTest, MoreTopLogprobsThanGroupsOfThreadsAreWritten) {
   for (const int32_t num_logprobs : {31, 32, 33, 40}) {
-    const std::vector<float> logits = RandomFloats(1000, 23, 3.0F);
-    const std::vector<double> exact(logits.begin(), logits.end());
-    const std::vector<size_t> order = sample_reference::Ranked(exact);
+    const SampleRequest request = Greedy(RandomFloats(1000, 23, 3.0F), num_logprobs);
+    const SampledRow expected = ReferenceRow(request);
 
-    const SampledRow row = SampleOne(Greedy(logits, num_logprobs));
+    const SampledRow row = SampleOne(request);
 
     ASSERT_EQ(row.top.size(), static_cast<size_t>(num_logprobs));
     for (size_t k = 0; k < row.top.size(); ++k) {
-      EXPECT_EQ(row.top[k].first, static_cast<TokenId>(order[k])) << "of " << num_logprobs;
+      EXPECT_EQ(row.top[k].first, expected.top[k].first) << "of " << num_logprobs;
     }
   }
 }
@@ -676,9 +535,9 @@ TEST(SampleTest, LogprobsAreOfTheRowAsTheModelGaveIt) {
   const TokenId other = plain.top[2].first;
 
   SampleRequest biased = Greedy(logits, 3);
-  biased.adjustments = {{1, 0.1F, 0, 0}, {other, 50.0F, 3, 1}, {2, -kInfinity, 0, 0}};
-  biased.row.presence_penalty = 0.3F;
-  biased.row.repetition_penalty = 1.3F;
+  Adjust(&biased, {{1, 0.1F, 0, 0}, {other, 50.0F, 3, 1}, {2, -kInfinity, 0, 0}});
+  biased.params.presence_penalty = 0.3F;
+  biased.params.repetition_penalty = 1.3F;
   const SampledRow row = SampleOne(biased);
 
   EXPECT_EQ(row.token_id, other);
@@ -688,12 +547,12 @@ TEST(SampleTest, LogprobsAreOfTheRowAsTheModelGaveIt) {
 
 TEST(SampleTest, LogprobsOfDrawsAreThoseOfTheTokenDrawn) {
   SampleRequest request = Drawing(RandomFloats(1000, 22, 1.0F));
-  request.row.temperature = 2.0F;
-  request.row.num_logprobs = 0;
+  request.params.temperature = 2.0F;
+  request.params.num_logprobs = 0;
   for (TokenId token_id = 0; token_id < 1000; token_id += 2) {
-    request.adjustments.push_back({token_id, 0.25F, 1, 1});
+    Adjust(&request, {{token_id, 0.25F, 1, 1}});
   }
-  const std::vector<double> expected = ReferenceLogprobs(request.logits);
+  const std::vector<float> expected = ReferenceLogprobs(request.logits);
   for (const SampledRow& row : SampleRows(WithSeeds(request, 20))) {
     EXPECT_NEAR(row.logprob, expected[static_cast<size_t>(row.token_id)], 1e-5);
   }
@@ -708,15 +567,14 @@ SampleRequest RandomRequest(int64_t vocab, std::mt19937& generator) {
   SampleRequest request;
   request.logits = RandomFloats(
       vocab, static_cast<uint32_t>(generator()), one_of({0.0F, 0.3F, 2.0F, 2.0F, 8.0F}));
-  request.row = {
+  request.params = {
       .temperature = one_of({0.0F, 0.2F, 0.8F, 1.0F, 1.0F, 3.0F}),
+      .top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 50, 300, 1000, 20000})),
       .top_p = one_of({1.0F, 1.0F, 0.99F, 0.9F, 0.3F, 0.001F}),
       .min_p = one_of({0.0F, 0.0F, 0.01F, 0.5F}),
-      .top_k = static_cast<int32_t>(one_of({0, 0, 1, 2, 50, 300, 1000, 20000})),
       .repetition_penalty = one_of({1.0F, 1.0F, 1.5F, 0.8F}),
       .presence_penalty = one_of({0.0F, 0.0F, 1.0F}),
       .frequency_penalty = one_of({0.0F, 0.0F, 0.5F, -0.5F}),
-      .token_index = static_cast<int32_t>(generator() % 1000),
       .num_logprobs = static_cast<int32_t>(one_of({-1, -1, 0, 3, 20})),
       .seed = generator(),
   };
@@ -724,10 +582,11 @@ SampleRequest RandomRequest(int64_t vocab, std::mt19937& generator) {
     for (auto token_id = static_cast<TokenId>(generator() % 3); token_id < vocab;
          token_id += 1 + static_cast<TokenId>(generator() % 9)) {
       const auto count = static_cast<int32_t>(generator() % 3);
-      request.adjustments.push_back({token_id,
-                                     one_of({0.0F, 0.0F, 2.0F, -1.0F, -kInfinity}),
-                                     count,
-                                     count > 0 || generator() % 2 == 0 ? 1 : 0});
+      Adjust(&request,
+             {{token_id,
+               one_of({0.0F, 0.0F, 2.0F, -1.0F, -kInfinity}),
+               count,
+               count > 0 || generator() % 2 == 0 ? 1 : 0}});
     }
   }
   return request;
@@ -753,7 +612,7 @@ TEST(SampleTest, ARowDoesNotDependOnItsAddress) {
   std::vector<SampleRequest> requests;
   for (int i = 0; i < 16; ++i) {
     SampleRequest request = RandomRequest(6000, generator);
-    request.row.num_logprobs = 5;
+    request.params.num_logprobs = 5;
     requests.push_back(request);
   }
   const std::vector<SampledRow> aligned = SampleRows(requests, 0);
@@ -783,20 +642,20 @@ TEST(SampleTest, AgreesWithTheReferenceOnLargeVocabularies) {
   for (const int64_t vocab : {32000, 50257, 128256}) {
     SampleRequest request = Drawing(RandomFloats(vocab, 41, 2.5F));
     std::vector<SampleRequest> requests(8, request);
-    requests[1].row.top_k = 50;
-    requests[1].row.top_p = 0.95F;
-    requests[2].row.top_p = 0.3F;
-    requests[3].row.top_p = 0.97F;
-    requests[4].row.top_k = 5000;
-    requests[4].row.top_p = 0.9F;
-    requests[5].row.top_k = 30000;
-    requests[5].row.temperature = 0.7F;
-    requests[6].row.min_p = 0.001F;
-    requests[6].row.top_p = 0.95F;
+    requests[1].params.top_k = 50;
+    requests[1].params.top_p = 0.95F;
+    requests[2].params.top_p = 0.3F;
+    requests[3].params.top_p = 0.97F;
+    requests[4].params.top_k = 5000;
+    requests[4].params.top_p = 0.9F;
+    requests[5].params.top_k = 30000;
+    requests[5].params.temperature = 0.7F;
+    requests[6].params.min_p = 0.001F;
+    requests[6].params.top_p = 0.95F;
     requests[7].logits = RandomFloats(vocab, 42, 0.02F);
-    requests[7].row.top_p = 0.6F;
+    requests[7].params.top_p = 0.6F;
     for (size_t i = 0; i < requests.size(); ++i) {
-      requests[i].row.seed = 70 + i;
+      requests[i].params.seed = 70 + i;
     }
     narrow += CountNarrowDifferences(requests, 0);
   }
@@ -813,9 +672,9 @@ TEST(SampleTest, AgreesWithTheReferenceWhereManyTokensTie) {
     for (float& logit : request.logits) {
       logit = std::round(logit / step) * step;
     }
-    request.row.seed = generator();
-    request.row.top_k = i % 3 == 0 ? 0 : static_cast<int32_t>(1 + generator() % 11000);
-    request.row.top_p = i % 3 == 1 ? 1.0F : 0.05F + 0.9F * static_cast<float>(i) / 24.0F;
+    request.params.seed = generator();
+    request.params.top_k = i % 3 == 0 ? 0 : static_cast<int32_t>(1 + generator() % 11000);
+    request.params.top_p = i % 3 == 1 ? 1.0F : 0.05F + 0.9F * static_cast<float>(i) / 24.0F;
     requests.push_back(request);
   }
   EXPECT_LE(CountNarrowDifferences(requests), 1);
@@ -827,20 +686,21 @@ TEST(SampleTest, DrawsFollowTheDistribution) {
   constexpr int kDraws = 1500;
   SampleRequest plain = Drawing(RandomFloats(60, 61, 1.5F));
   SampleRequest filtered = plain;
-  filtered.row.temperature = 1.7F;
-  filtered.row.top_k = 30;
-  filtered.row.top_p = 0.9F;
-  filtered.row.min_p = 0.02F;
+  filtered.params.temperature = 1.7F;
+  filtered.params.top_k = 30;
+  filtered.params.top_p = 0.9F;
+  filtered.params.min_p = 0.02F;
   SampleRequest by_histogram = plain;
-  by_histogram.row.top_k = 40;
-  by_histogram.row.top_p = 0.93F;
+  by_histogram.params.top_k = 40;
+  by_histogram.params.top_p = 0.93F;
   SampleRequest adjusted = plain;
-  adjusted.row.repetition_penalty = 1.5F;
-  adjusted.row.presence_penalty = 0.5F;
-  adjusted.adjustments = {{1, 2.0F, 1, 1}, {7, -kInfinity, 0, 0}, {20, 0.0F, 0, 1}};
+  adjusted.params.repetition_penalty = 1.5F;
+  adjusted.params.presence_penalty = 0.5F;
+  Adjust(&adjusted, {{1, 2.0F, 1, 1}, {7, -kInfinity, 0, 0}, {20, 0.0F, 0, 1}});
   for (const SampleRequest& request : {plain, filtered, by_histogram, adjusted}) {
-    const std::vector<double> probabilities = ReferenceProbabilities(request);
-    std::vector<double> counts(probabilities.size(), 0.0);
+    const std::vector<double> weights = reference::SamplingWeights(request.row(), request.logits);
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    std::vector<double> counts(weights.size(), 0.0);
     for (const SampledRow& row : SampleRows(WithSeeds(request, kDraws))) {
       counts[static_cast<size_t>(row.token_id)] += 1.0;
     }
@@ -850,7 +710,7 @@ TEST(SampleTest, DrawsFollowTheDistribution) {
     double rare_expected = 0.0;
     double rare_count = 0.0;
     for (size_t token = 0; token < counts.size(); ++token) {
-      const double expected = probabilities[token] * kDraws;
+      const double expected = weights[token] / total * kDraws;
       if (expected == 0.0) {
         EXPECT_EQ(counts[token], 0.0) << "token " << token;
       } else if (expected < 10.0) {
@@ -875,7 +735,7 @@ TEST(SampleTest, DrawsFollowTheDistribution) {
 }
 
 TEST(SampleTest, NoRowsAreNoWork) {
-  EXPECT_EQ(Sample({.num_rows = 0, .vocab_size = 10}, nullptr), 0);
+  EXPECT_EQ(Sample({.num_rows = 0, .vocab_size = 10}, {}, nullptr), 0);
 }
 
 }  // namespace

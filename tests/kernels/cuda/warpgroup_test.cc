@@ -240,14 +240,16 @@ enum class Bug : uint8_t {
   kNoArrival,
   kUnevenNamedBarrier,
   kLonelyArrival,
+  kLateCopy,
 };
 
 constexpr int kRounds = 3;
 constexpr int kSize = 64;
 
 // out = a * (b[0] + b[1] + b[2]), all [64, 64]. Threads 0 to 127 copy one b after the other into
-// one buffer, the others multiply.
-template <Bug kBug>
+// one buffer, the others multiply. kNoinc: the buffer is full when the copies themselves have
+// arrived, and the fence between them and products is for who multiplies.
+template <Bug kBug, bool kNoinc>
 QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
   QUIRE_SHARED_MEMORY(shared);
   shared += -SharedAddress(shared) & (kSwizzleBytes - 1);
@@ -257,7 +259,7 @@ QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;
   if (threadIdx.x == 0 && kBug != Bug::kNoInit) {
-    full->Init(4);
+    full->Init(kNoinc ? kWarpgroupSize : 4);
     free->Init(4);
   }
   __syncthreads();
@@ -269,8 +271,20 @@ QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
       }
       for (int i = thread; i < kSize * 8; i += kWarpgroupSize) {
         CopyAsync16(shared + SwizzledOffset(i / 8, i % 8), b + (round * kSize * 8 + i) * 8, true);
+        if (kNoinc && kBug == Bug::kLateCopy && i == thread + 2 * kWarpgroupSize) {
+          full->ArriveAfterCopies();
+        }
       }
       CommitCopies();
+      if (kNoinc) {
+        if (kBug != Bug::kLateCopy && (kBug != Bug::kNoArrival || warp != 2)) {
+          full->ArriveAfterCopies();
+        }
+        if (round == kRounds - 1 && kBug != Bug::kNoWait) {
+          WaitCopies<0>();
+        }
+        continue;
+      }
       WaitCopies<0>();
       if (kBug != Bug::kNoProxyFence) {
         FenceAsyncProxy();
@@ -308,6 +322,9 @@ QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
     if (kBug != Bug::kNoFullWait) {
       full->Wait(round & 1);
     }
+    if (kNoinc && kBug != Bug::kNoProxyFence) {
+      FenceAsyncProxy();
+    }
     if (kBug != Bug::kNoFence) {
       FenceWarpgroup();
     }
@@ -337,7 +354,7 @@ QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
         free->Arrive();
       }
     }
-    if (kBug != Bug::kNoWait) {
+    if (kBug != Bug::kNoWait || kNoinc) {
       WaitProducts<0>();
     }
     if (kBug != Bug::kFreeBeforeWait) {
@@ -381,9 +398,9 @@ class WarpgroupFaultTest : public testing::Test {
   }
   ~WarpgroupFaultTest() override { emulator::SetFaultHandler(former_); }
 
-  template <Bug kBug>
+  template <Bug kBug, bool kNoinc = false>
   int Run() {
-    return QUIRE_LAUNCH((CopyAndMultiply<kBug>),
+    return QUIRE_LAUNCH((CopyAndMultiply<kBug, kNoinc>),
                         dim3(1),
                         dim3(2 * kWarpgroupSize),
                         kSwizzleBytes + kSize * kSwizzleRowBytes + 2 * sizeof(SharedBarrier),
@@ -393,12 +410,12 @@ class WarpgroupFaultTest : public testing::Test {
                         out_.data());
   }
 
-  template <Bug kBug>
+  template <Bug kBug, bool kNoinc = false>
   void ExpectFault(FaultKind kind) {
-    EXPECT_EQ(Run<kBug>(), emulator::kErrorLaunchFailure);
+    EXPECT_EQ((Run<kBug, kNoinc>()), emulator::kErrorLaunchFailure);
     EXPECT_EQ(seen_faults, std::vector<FaultKind>{kind});
     // The emulator is none the worse.
-    EXPECT_EQ(Run<Bug::kNone>(), 0);
+    EXPECT_EQ((Run<Bug::kNone, kNoinc>()), 0);
     ExpectRight();
   }
 
@@ -485,6 +502,32 @@ TEST_F(WarpgroupFaultTest, NamedBarriersOfUnevenCounts) {
 }
 TEST_F(WarpgroupFaultTest, NamedBarriersThatNobodyCompletes) {
   ExpectFault<Bug::kLonelyArrival>(FaultKind::kIncompleteBarrier);
+}
+
+// ---- Arrivals that come with the copies --------------------------------------------------------
+
+TEST_F(WarpgroupFaultTest, ArrivingWithTheCopiesTheProductIsRight) {
+  EXPECT_EQ((Run<Bug::kNone, true>()), 0);
+  EXPECT_TRUE(seen_faults.empty());
+  ExpectRight();
+}
+TEST_F(WarpgroupFaultTest, StartingBeforeTheCopiesHaveArrived) {
+  ExpectFault<Bug::kNoFullWait, true>(FaultKind::kOperandChanged);
+}
+TEST_F(WarpgroupFaultTest, CopiesThatArrivedWithoutAProxyFenceOfWhoMultiplies) {
+  ExpectFault<Bug::kNoProxyFence, true>(FaultKind::kMissingFence);
+}
+TEST_F(WarpgroupFaultTest, AnArrivalWithCopiesThatIsLeftOut) {
+  ExpectFault<Bug::kNoArrival, true>(FaultKind::kDeadlock);
+}
+TEST_F(WarpgroupFaultTest, FillingABufferThatIsNotFreeWithoutAWait) {
+  ExpectFault<Bug::kNoFreeWait, true>(FaultKind::kOperandChanged);
+}
+TEST_F(WarpgroupFaultTest, CopiesStartedAfterTheArrivalHaveNotArrived) {
+  ExpectFault<Bug::kLateCopy, true>(FaultKind::kOperandChanged);
+}
+TEST_F(WarpgroupFaultTest, ReturningWithoutAWaitForTheCopies) {
+  ExpectFault<Bug::kNoWait, true>(FaultKind::kCopyInFlight);
 }
 
 // An accumulator is NaN from the start of the product to the wait.

@@ -34,7 +34,7 @@ def random_text(rng):
         elif kind < 0.85:
             parts.append(rng.choice(SPECIAL_TEXT))
         else:
-            parts.append(rng.choice("0123456789'.,!-_/\\\n\t\r") * rng.randint(1, 5))
+            parts.append(rng.choice("0123456789'.,!?()|[]-_/…。，、।۔،\\\n\t\r") * rng.randint(1, 5))
         parts.append(rng.choice(SPACES + [""] * 6 + ["'s", "'LL", "\u0301\u0316"]))
     return "".join(parts)
 

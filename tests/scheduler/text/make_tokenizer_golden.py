@@ -34,6 +34,9 @@ CASED_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+# Oniguruma reads the inner brackets as a class inside the class, and | and ( as themselves.
+BLOOM_PATTERN = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+
 SENTENCES = """\
 The scheduler keeps every request, and the workers keep only what can be computed again.
 When a block is full, it is hashed; when it is free, it waits at the end of the list.
@@ -228,6 +231,23 @@ def cased():
     return data
 
 
+def bloom():
+    split = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(BLOOM_PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    names = ["<unk>", "<s>", "</s>", "<pad>"]  # first in the vocabulary
+    data = train(split, names, pre_tokenizers.ByteLevel.alphabet())
+    data["added_tokens"] = [added(i, name) for i, name in enumerate(names)]
+    data["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False,
+                              "use_regex": False}
+    data["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                       "use_regex": False}
+    return data
+
+
 def sentencepiece(pre_tokenizer, extra_tokens=()):
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     alphabet = sorted({c for line in SENTENCES[:11] for c in line if c not in " \n\t"})
@@ -299,7 +319,7 @@ def metaspace():
     return data
 
 
-TOKENIZERS = [gpt2, opt, roberta_like, llama3, qwen2, cased, llama2, mistral, metaspace]
+TOKENIZERS = [gpt2, opt, roberta_like, llama3, qwen2, cased, bloom, llama2, mistral, metaspace]
 
 # ------------------------------------------------------------------------------------ strings
 

@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,6 +83,15 @@ Json OptConfig(const Json& more = Json::object()) {
   return config;
 }
 
+Json BloomConfig(int32_t num_heads) {
+  return {{"architectures", {"BloomForCausalLM"}},
+          {"vocab_size", kVocabSize},
+          {"hidden_size", num_heads * 64},
+          {"n_layer", 2},
+          {"n_head", num_heads},
+          {"torch_dtype", "bfloat16"}};
+}
+
 struct Family {
   std::string name;
   Json config;
@@ -99,21 +111,31 @@ std::vector<Family> Families() {
       {"llama_head_dim_96", DecoderConfig("LlamaForCausalLM", {{"head_dim", 96}})},
       {"mistral_window", DecoderConfig("MistralForCausalLM", {{"sliding_window", 24}})},
       {"qwen2", DecoderConfig("Qwen2ForCausalLM")},
+      {"qwen2_window_in_one_layer",
+       DecoderConfig("Qwen2ForCausalLM",
+                     {{"use_sliding_window", true},
+                      {"sliding_window", 24},
+                      {"layer_types", {"sliding_attention", "full_attention"}}})},
       {"qwen3", DecoderConfig("Qwen3ForCausalLM")},
       {"opt", OptConfig()},
       {"opt_post_norm", OptConfig({{"do_layer_norm_before", false}, {"word_embed_proj_dim", 128}})},
+      {"bloom", BloomConfig(/*num_heads=*/4)},
+      {"bloom_of_3_heads", BloomConfig(/*num_heads=*/3)},
   };
 }
 
 // A model on one backend, with sequences on it.
 class Served {
  public:
-  Served(const std::string& model_dir, std::unique_ptr<KernelBackend> backend)
+  Served(const std::string& model_dir,
+         std::unique_ptr<KernelBackend> backend,
+         std::optional<DType> cache_dtype = std::nullopt,
+         int64_t num_blocks = kNumBlocks)
       : backend_(std::move(backend)) {
     auto model = LoadModel(model_dir, *backend_, nullptr);
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = std::move(*model);
-    runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+    runner_ = std::make_unique<ModelRunner>(*model_, *backend_, num_blocks, cache_dtype);
   }
 
   ModelRunner* operator->() { return runner_.get(); }
@@ -138,17 +160,23 @@ TokenId Greedy(const std::vector<float>& logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-void ExpectClose(const std::vector<float>& got,
-                 const std::vector<float>& expected,
-                 double tolerance) {
+// Relative, L2. NaN where a logit is not finite.
+double Distance(const std::vector<float>& got, const std::vector<float>& expected) {
   double error = 0.0;
   double norm = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(got[i]));
     error += std::pow(double{got[i]} - expected[i], 2);
     norm += std::pow(double{expected[i]}, 2);
   }
-  EXPECT_LE(std::sqrt(error / norm), tolerance);
+  return std::sqrt(error / norm);
+}
+
+void ExpectClose(const std::vector<float>& got,
+                 const std::vector<float>& expected,
+                 double tolerance) {
+  const double distance = Distance(got, expected);
+  ASSERT_TRUE(std::isfinite(distance));
+  EXPECT_LE(distance, tolerance);
 }
 
 class GpuModelTest : public testing::TestWithParam<Family> {
@@ -253,6 +281,31 @@ TEST_F(GpuStepTest, PaddingWritesNothing) {
   EXPECT_EQ(ReadBack(*backend, cache.base, floats), zeros);
 }
 
+// What is stored times the scale is the value. 2^-6 moves numbers of about 1 to the upper end of
+// e4m3, which changes little. With 2^-20 all of them lie beyond its end and read as nearly zero.
+TEST_F(GpuStepTest, AnFp8CacheIsStoredWithTheScalesOfTheCheckpoint) {
+  auto logits = [this](float k_scale, float v_scale, DType cache_dtype) {
+    std::map<std::string, float> scales;
+    for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+      scales[layer + "self_attn.k_scale"] = k_scale;
+      scales[layer + "self_attn.v_scale"] = v_scale;
+    }
+    WriteRandomModel(DecoderConfig("LlamaForCausalLM"), /*seed=*/3, &dir_, scales);
+    Served served(dir_.path(), MakeGpuBackend(), cache_dtype);
+    const int sequence = served->AddSequence();
+    served->Feed(sequence, RandomPrompt(40, 1), 17);
+    return served->Run({{.sequence = sequence, .tokens = {5}}}).front();
+  };
+  const std::vector<float> expected = logits(1.0F, 1.0F, DType::kBF16);
+
+  const double unscaled = Distance(logits(1.0F, 1.0F, DType::kF8E4M3), expected);
+  EXPECT_LT(unscaled, kTolerance);
+  EXPECT_LT(Distance(logits(0x1p-6F, 0x1p-5F, DType::kF8E4M3), expected), 1.5 * unscaled);
+  EXPECT_GT(Distance(logits(0x1p-20F, 1.0F, DType::kF8E4M3), expected), 4 * unscaled);
+  EXPECT_GT(Distance(logits(1.0F, 0x1p-20F, DType::kF8E4M3), expected), 4 * unscaled);
+  EXPECT_EQ(logits(0x1p-20F, 0x1p-20F, DType::kBF16), expected) << "a cache of 16 bits has none";
+}
+
 // A long prompt between decodes needs a larger workspace, elsewhere: what was recorded must go.
 TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
   Served graphs(dir_.path(),
@@ -301,6 +354,93 @@ TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) 
     const auto expected = eager->Run({decode});
     ASSERT_EQ(graphs->Run({decode}), expected) << step;
     decode.tokens = {Greedy(expected.front())};
+  }
+}
+
+// All memory is there already but for the plan of the splits, which grows with the number of
+// decoding sequences. (The emulated device looks at what a graph refers to when it is launched.)
+TEST_F(GpuStepTest, MoreSequencesDoNotLeaveGraphsBehindThatReadTheOldPlan) {
+  constexpr int32_t kSplitTokens = 256;  // of this model
+  ModelDir dir;
+  WriteRandomModel(DecoderConfig("LlamaForCausalLM",
+                                 {{"hidden_size", 64},
+                                  {"intermediate_size", 64},
+                                  {"num_hidden_layers", 1},
+                                  {"num_attention_heads", 2},
+                                  {"num_key_value_heads", 1},
+                                  {"max_position_embeddings", 2048}}),
+                   /*seed=*/5,
+                   &dir);
+  Served graphs(dir.path(), MakeGpuBackend({.use_graphs = true}), std::nullopt, /*num_blocks=*/128);
+  Served eager(dir.path(), MakeGpuBackend({.use_graphs = false}), std::nullopt, /*num_blocks=*/128);
+  for (Served* served : {&graphs, &eager}) {
+    ASSERT_TRUE(served->model().Reserve(256, 8).ok());
+    for (int sequence = 0; sequence < 4; ++sequence) {
+      ASSERT_EQ((*served)->AddSequence(), sequence);
+    }
+    // Five splits: with those of three more sequences they are eight, for which there is room.
+    (*served)->Feed(0, RandomPrompt(4 * kSplitTokens + 8, 9), 256);
+  }
+  const std::vector<ModelRunner::Slice> alone = {{.sequence = 0, .tokens = {5}}};
+  std::vector<ModelRunner::Slice> together = alone;
+  for (int step = 0; step < 3; ++step) {  // eager, recorded, repeated
+    ASSERT_EQ(graphs->Run(alone), eager->Run(alone)) << step;
+  }
+  for (int sequence = 1; sequence < 4; ++sequence) {
+    const std::vector<TokenId> prompt = RandomPrompt(6, 10);
+    ASSERT_EQ(graphs->Feed(sequence, prompt, 6), eager->Feed(sequence, prompt, 6));
+    together.push_back({.sequence = sequence, .tokens = {sequence}});
+  }
+  ASSERT_EQ(graphs->Run(together), eager->Run(together));
+
+  ASSERT_EQ(graphs->Run(alone), eager->Run(alone));
+}
+
+// The table of rotations grows with the longest position, and nothing else of the step does.
+TEST_F(GpuStepTest, AFartherPositionDoesNotLeaveGraphsBehindThatReadTheOldRotations) {
+  Served graphs(dir_.path(), MakeGpuBackend({.use_graphs = true}), std::nullopt, /*num_blocks=*/96);
+  Served eager(dir_.path(), MakeGpuBackend({.use_graphs = false}), std::nullopt, /*num_blocks=*/96);
+  const std::vector<TokenId> far = RandomPrompt(1030, 8);
+  ModelRunner::Slice decode = {.sequence = 0, .tokens = {5}};
+  for (Served* served : {&graphs, &eager}) {
+    ASSERT_TRUE(served->model().Reserve(512, 8).ok());
+    ASSERT_EQ((*served)->AddSequence(), 0);
+    ASSERT_EQ((*served)->AddSequence(), 1);
+    (*served)->Feed(0, RandomPrompt(4, 7), 4);
+    (*served)->Feed(1, std::span(far).first(1020), 204);  // all that scratch memory will hold
+  }
+  for (int step = 0; step < 3; ++step) {  // eager, recorded, repeated
+    ASSERT_EQ(graphs->Run({decode}), eager->Run({decode})) << step;
+  }
+  ASSERT_EQ(graphs->Feed(1, std::span(far).last(10), 10),
+            eager->Feed(1, std::span(far).last(10), 10));
+
+  ASSERT_EQ(graphs->Run({decode}), eager->Run({decode}));
+}
+
+// Layers under a window and layers without read plans of their own, each made once a step: the last
+// layer reads that of the first. The context has three splits.
+TEST_F(GpuStepTest, LayersOfDifferentWindowsHaveDifferentSplits) {
+  ModelDir dir;
+  WriteRandomModel(DecoderConfig("Qwen2ForCausalLM",
+                                 {{"num_hidden_layers", 3},
+                                  {"use_sliding_window", true},
+                                  {"sliding_window", 24},
+                                  {"layer_types",
+                                   {"full_attention", "sliding_attention", "full_attention"}}}),
+                   /*seed=*/6,
+                   &dir);
+  Served gpu(dir.path(), MakeGpuBackend());
+  Served reference(dir.path(), CreateReferenceBackend());
+  const std::vector<TokenId> prompt = RandomPrompt(600, 11);
+  for (Served* served : {&gpu, &reference}) {
+    ASSERT_EQ((*served)->AddSequence(), 0);
+    (*served)->Feed(0, prompt, 200);
+  }
+  for (TokenId token = 1; token < 4; ++token) {
+    ExpectClose(gpu->Run({{.sequence = 0, .tokens = {token}}}).front(),
+                reference->Run({{.sequence = 0, .tokens = {token}}}).front(),
+                kTolerance);
   }
 }
 
@@ -402,6 +542,7 @@ TEST(GpuBackendTest, Fp8WeightsGoThroughTheStagingMemoryInOrder) {
   backend->Upload(x->data(), ones.data(), x->size_bytes());
   backend->Linear({.num_tokens = 1, .x = x->data(), .y = y->data(), .weight = packed->get()});
 
+  ReadBack(*backend, y->data(), 1);  // waits
   const auto* products = static_cast<const gpu::Bf16*>(y->data());
   for (int64_t n = 0; n < (*packed)->out_features(); ++n) {
     const double expected = kCols * static_cast<double>(n + 1) + 4096.0;
@@ -445,6 +586,23 @@ TEST(GpuBackendTest, Fp8RefusesWidthsThatItsProductsDoNotTake) {
       std::string(model.status().message()).find("intermediate_size must be a multiple of 16"),
       std::string::npos);
   EXPECT_TRUE(LoadModel(dir.path(), *MakeGpuBackend(), nullptr).ok());
+}
+
+TEST(GpuBackendTest, SpaceIsThatOfItsOwnDevice) {
+  if (DeviceName() != "emu") {
+    GTEST_SKIP() << "needs two devices";
+  }
+  constexpr int64_t kBytes = 1 << 20;
+  auto library = GpuLibrary::Open(DeviceName(), 1);
+  ASSERT_TRUE(library.ok()) << library.status();
+  auto backend = CreateGpuBackend(*library, {});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const int64_t free_before = (*backend)->space()->free_bytes;
+
+  auto memory = (*backend)->Allocate(kBytes);
+
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ((*backend)->space()->free_bytes, free_before - kBytes);
 }
 
 TEST(GpuBackendTest, RefusesAModelForWhichThereIsNoKernel) {

@@ -46,6 +46,7 @@ ROPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atten
             tie_word_embeddings=False)
 OPT = dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=96,
            max_position_embeddings=352, bos_token_id=2, eos_token_id=2, pad_token_id=1)
+BLOOM = dict(hidden_size=36, n_layer=2, n_head=6, vocab_size=96, bos_token_id=1, eos_token_id=2, pad_token_id=3)
 
 
 def rope(kind, **fields):
@@ -53,7 +54,7 @@ def rope(kind, **fields):
 
 
 # name: (class, config, options). Options: dtype, shards, old_style (field names before
-# transformers 5), prefix (of tensor names).
+# transformers 5), prefix (of tensor names: from, to), published (BLOOM as bigscience wrote it).
 CASES = {
     "llama": ("Llama", dict(ROPE), {}),
     "llama_bf16": ("Llama", dict(ROPE), {"dtype": torch.bfloat16}),
@@ -84,7 +85,12 @@ CASES = {
     "opt": ("OPT", dict(OPT), {}),
     "opt_post_norm": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24), {}),
     "opt_plain": ("OPT", dict(OPT, enable_bias=False, layer_norm_elementwise_affine=False,
-                              word_embed_proj_dim=16, activation_function="gelu", tie_word_embeddings=False), {"prefix": "decoder."}),
+                              word_embed_proj_dim=16, activation_function="gelu", tie_word_embeddings=False), {"prefix": ("model.decoder.", "decoder.")}),
+    "bloom": ("Bloom", dict(BLOOM), {}),
+    "bloom_published": ("Bloom", dict(BLOOM, hidden_size=32, n_head=4, n_layer=3),
+                        {"dtype": torch.float16, "prefix": ("transformer.", ""), "published": True}),
+    "bloom_residual_after_norm": ("Bloom", dict(BLOOM, n_head=3, layer_norm_epsilon=1e-3, tie_word_embeddings=False,
+                                                apply_residual_connection_post_layernorm=True), {}),
 }
 
 
@@ -107,17 +113,19 @@ def randomize(model, config, seed):
             noise = torch.randn(value.shape, generator=generator)
             if name.endswith(".bias"):
                 value.copy_(noise * 0.2)
-            elif "norm" in name:
+            elif "embeddings_layernorm" in name and config.tie_word_embeddings:
+                value.copy_(noise)  # of any sign: as above
+            elif "norm" in name or "ln_f" in name:
                 value.copy_(1.0 + 0.1 * noise)
             elif "embed_positions" in name:
                 value.copy_(noise)
-            elif "embed_tokens" in name:
+            elif "embed_tokens" in name or "word_embeddings" in name:
                 value.copy_(noise * (4.0 / math.sqrt(width) if config.tie_word_embeddings else 1.0))
             elif "lm_head" in name:
                 value.copy_(noise * (4.0 / math.sqrt(width)))
             else:
                 scale = 1.0 / math.sqrt(value.shape[1])
-                if any(part in name for part in ("o_proj", "out_proj", "down_proj", "fc2")):
+                if any(part in name for part in ("o_proj", "out_proj", "down_proj", "fc2", "attention.dense", "4h_to_h")):
                     scale *= residual
                 value.copy_(noise * scale)
 
@@ -136,6 +144,19 @@ def old_style(fields):
     return fields
 
 
+def published_bloom(fields):
+    """config.json with the names and the extras of the models that bigscience published."""
+    fields = old_style(fields)
+    for field in ("rope_theta", "rope_scaling"):
+        fields.pop(field)
+    fields["n_embed"] = fields.pop("hidden_size")
+    fields["num_attention_heads"] = fields.pop("n_head")
+    fields.update(seq_length=2048, n_inner=None, offset_alibi=100, skip_bias_add=True, skip_bias_add_qkv=False,
+                  bias_dropout_fusion=True, attention_softmax_in_fp32=True, masked_softmax_fusion=True,
+                  unk_token_id=0, pretraining_tp=2)
+    return fields
+
+
 def write_model(path, model, config, options):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
@@ -144,13 +165,15 @@ def write_model(path, model, config, options):
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight")
     if "prefix" in options:
-        tensors = {name.replace("model.decoder.", options["prefix"]): value for name, value in tensors.items()}
+        tensors = {name.replace(*options["prefix"]): value for name, value in tensors.items()}
     fields = config.to_dict()
     fields["architectures"] = [type(model).__name__]
     fields["dtype"] = str(dtype).removeprefix("torch.")
     fields.pop("transformers_version", None)
     if options.get("old_style"):
         fields = old_style(fields)
+    if options.get("published"):
+        fields = published_bloom(fields)
     with open(os.path.join(path, "config.json"), "w") as f:
         json.dump(fields, f, indent=1, sort_keys=True)
         f.write("\n")
@@ -199,7 +222,11 @@ def load_as_float32(path):
     tensors = {}
     for file in files:
         tensors.update(load_file(os.path.join(path, file)))
-    tensors = {("model." + n if n.startswith("decoder.") else n): v.float() for n, v in tensors.items()}
+    if any(n.startswith("decoder.") for n in tensors):
+        tensors = {n.replace("decoder.", "model.decoder."): v for n, v in tensors.items()}
+    if "word_embeddings.weight" in tensors:
+        tensors = {"transformer." + n: v for n, v in tensors.items()}
+    tensors = {n: v.float() for n, v in tensors.items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
     model.tie_weights()
@@ -231,7 +258,7 @@ def make_case(name):
     kind, fields, options = CASES[name]
     config = make_config(kind, fields)
     path = os.path.join(HERE, "testdata", name)
-    lengths = PROMPT_LENGTHS + (LONG_PROMPT_LENGTHS if name in ("llama", "qwen2", "opt") else ())
+    lengths = PROMPT_LENGTHS + (LONG_PROMPT_LENGTHS if name in ("llama", "qwen2", "opt", "bloom") else ())
     for seed in range(1, 200):
         model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
         randomize(model, config, seed)

@@ -410,10 +410,54 @@ std::vector<Fault> FolderFaults() {
   };
 }
 
+// A BLOOM with a fault.
+std::function<void(ModelDir&)> Bloom(void (*change)(ModelDir&)) {
+  return [change](ModelDir& dir) {
+    dir.BecomeBloom();
+    change(dir);
+    dir.WriteAll();
+  };
+}
+
+std::vector<Fault> BloomFaults() {
+  static constexpr char kQkv[] = "h.0.self_attention.query_key_value.weight";
+  static constexpr char kNormBias[] = "word_embeddings_layernorm.bias";
+  return {
+      {"BloomQkvIsNotOfThreeParts",
+       Bloom([](ModelDir& dir) {
+         dir.Find(kQkv).shape = {16, 8};
+       }),
+       "load: model.safetensors: h.0.self_attention.query_key_value.weight: has the wrong shape"
+       " (got [16, 8], config.json needs [24, 8])"},
+      {"BloomQkvHasNoBias",
+       Bloom([](ModelDir& dir) { dir.Remove("h.0.self_attention.query_key_value.bias"); }),
+       "load: model.safetensors: h.0.self_attention.query_key_value.bias: is missing"},
+      {"BloomEmbeddingNormMissing",
+       Bloom([](ModelDir& dir) { dir.Remove(kNormBias); }),
+       "load: model.safetensors: word_embeddings_layernorm.bias: is missing"},
+      {"BloomTokenTableMissing",
+       Bloom([](ModelDir& dir) { dir.Remove("word_embeddings.weight"); }),
+       "load: model.safetensors: transformer.word_embeddings.weight: is missing"},
+      {"BloomWithoutAPrefixHasATensorWithOne",
+       Bloom([](ModelDir& dir) { dir.Find(kQkv).name = std::string("transformer.") + kQkv; }),
+       "load: model.safetensors: h.0.self_attention.query_key_value.weight: is missing"},
+      {"BloomUntiedWithoutAnOutputMatrix",
+       Bloom([](ModelDir& dir) { dir.config["tie_word_embeddings"] = false; }),
+       "load: model.safetensors: lm_head.weight: is missing"},
+      {"BloomWithHeadsThatDoNotDivide",
+       Bloom([](ModelDir& dir) { dir.config["num_attention_heads"] = 3; }),
+       "config.json: num_attention_heads: must divide n_embed (got 3, n_embed 8)"},
+  };
+}
+
 std::vector<Fault> AllFaults() {
   std::vector<Fault> all;
-  for (auto& faults :
-       {LengthFaults(), TensorFaults(), ModelFaults(), IndexFaults(), FolderFaults()}) {
+  for (auto& faults : {LengthFaults(),
+                       TensorFaults(),
+                       ModelFaults(),
+                       BloomFaults(),
+                       IndexFaults(),
+                       FolderFaults()}) {
     all.insert(all.end(), faults.begin(), faults.end());
   }
   return all;
@@ -472,6 +516,26 @@ TEST(MalformedModelTest, KnownLeftoversOfOldCheckpointsAreIgnored) {
   auto model = LoadModel(dir.path(), *backend, nullptr);
 
   EXPECT_TRUE(model.ok()) << model.status();
+}
+
+TEST(MalformedModelTest, BloomLoadsWithAndWithoutAPrefixAndItsTiedOutputMatrix) {
+  ModelDir bare;
+  ModelDir prefixed;
+  bare.BecomeBloom();
+  prefixed.BecomeBloom();
+  for (TensorSpec& tensor : prefixed.tensors) {
+    tensor.name = "transformer." + tensor.name;
+  }
+  prefixed.tensors.push_back({"lm_head.weight", "F32", {8, 8}});
+  bare.WriteAll();
+  prefixed.WriteAll();
+  auto backend = CreateReferenceBackend();
+
+  auto from_bare = LoadModel(bare.path(), *backend, nullptr);
+  auto from_prefixed = LoadModel(prefixed.path(), *backend, nullptr);
+
+  EXPECT_TRUE(from_bare.ok()) << from_bare.status();
+  EXPECT_TRUE(from_prefixed.ok()) << from_prefixed.status();
 }
 
 TEST(MalformedModelTest, LinksInsideTheFolderAndOfAHubCacheAreFollowed) {

@@ -57,6 +57,33 @@ ModelDir::ModelDir() {
              {"model.norm.weight", "F32", {8}}};
 }
 
+void ModelDir::BecomeBloom() {
+  config = {{"architectures", {"BloomForCausalLM"}},
+            {"vocab_size", 8},
+            {"n_embed", 8},
+            {"n_layer", 1},
+            {"num_attention_heads", 2},
+            {"seq_length", 64},
+            {"torch_dtype", "float32"}};
+  tensors = {{"h.0.input_layernorm.bias", "F32", {8}},
+             {"h.0.input_layernorm.weight", "F32", {8}},
+             {"h.0.mlp.dense_4h_to_h.bias", "F32", {8}},
+             {"h.0.mlp.dense_4h_to_h.weight", "F32", {8, 32}},
+             {"h.0.mlp.dense_h_to_4h.bias", "F32", {32}},
+             {"h.0.mlp.dense_h_to_4h.weight", "F32", {32, 8}},
+             {"h.0.post_attention_layernorm.bias", "F32", {8}},
+             {"h.0.post_attention_layernorm.weight", "F32", {8}},
+             {"h.0.self_attention.dense.bias", "F32", {8}},
+             {"h.0.self_attention.dense.weight", "F32", {8, 8}},
+             {"h.0.self_attention.query_key_value.bias", "F32", {24}},
+             {"h.0.self_attention.query_key_value.weight", "F32", {24, 8}},
+             {"ln_f.bias", "F32", {8}},
+             {"ln_f.weight", "F32", {8}},
+             {"word_embeddings.weight", "F32", {8, 8}},
+             {"word_embeddings_layernorm.bias", "F32", {8}},
+             {"word_embeddings_layernorm.weight", "F32", {8}}};
+}
+
 ModelDir::~ModelDir() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);

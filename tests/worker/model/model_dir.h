@@ -30,6 +30,9 @@ class ModelDir {
   Json config;                      // of config.json
   std::vector<TensorSpec> tensors;  // of model.safetensors, in the order of their data
 
+  // Makes config and tensors those of a small BLOOM, named as it was published.
+  void BecomeBloom();
+
   std::string path() const { return path_.string(); }
   std::string path(std::string_view name) const { return (path_ / name).string(); }
 

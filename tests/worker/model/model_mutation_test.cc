@@ -195,6 +195,29 @@ TEST(ModelMutationTest, SpoiltConfigurationsNeverCrashAndNeverTakeMuchMemory) {
   EXPECT_LT(largest_allocation.load(), size_t{4} << 20);
 }
 
+TEST(ModelMutationTest, SpoiltBloomConfigurationsNeverCrash) {
+  ModelDir dir;
+  dir.BecomeBloom();
+  dir.config["hidden_size"] = 8;
+  dir.config["apply_residual_connection_post_layernorm"] = false;
+  dir.config["layer_norm_epsilon"] = 1e-5;
+  dir.config["eos_token_id"] = 2;
+  dir.WriteAll();
+  const std::string config = dir.config.dump();
+  auto backend = CreateReferenceBackend();
+  Mutator mutator;
+
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = config;
+    mutator.Mutate(text, text.size());
+    dir.WriteFile("config.json", text);
+    refused += LoadAndExpectOneLine(dir, *backend) ? 0 : 1;
+  }
+
+  EXPECT_GT(refused, 1500);
+}
+
 TEST(ModelMutationTest, SpoiltIndexesNeverCrashAndNeverTakeMuchMemory) {
   ModelDir dir;
   const std::string index = dir.WriteShards().dump();

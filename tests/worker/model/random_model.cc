@@ -78,7 +78,10 @@ class Tensors {
 
 }  // namespace
 
-void WriteRandomModel(const Json& config, uint64_t seed, ModelDir* dir) {
+void WriteRandomModel(const Json& config,
+                      uint64_t seed,
+                      ModelDir* dir,
+                      const std::map<std::string, float>& scalars) {
   auto parsed = ParseModelConfig(config.dump());
   QUIRE_CHECK(parsed.ok());
   const WeightLayout layout = MakeWeightLayout(*parsed, NamePrefixes(*parsed).front());
@@ -92,6 +95,7 @@ void WriteRandomModel(const Json& config, uint64_t seed, ModelDir* dir) {
       tensors.Add(**linear, 1.0);
     }
   }
+  tensors.Add(layout.embedding_norm);
   for (const LayerLayout& layer : layout.layers) {
     tensors.Add(layer.attention_norm);
     tensors.Add(layer.qkv, 1.0);
@@ -106,6 +110,9 @@ void WriteRandomModel(const Json& config, uint64_t seed, ModelDir* dir) {
   if (!parsed->tie_word_embeddings) {
     constexpr double kLogitDeviation = 4.0;
     tensors.Add(layout.lm_head, kLogitDeviation);
+  }
+  for (const auto& [name, value] : scalars) {
+    tensors.Add(name, {}, value, 0.0);
   }
   dir->config = config;
   dir->tensors = tensors.specs();

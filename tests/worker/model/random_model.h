@@ -4,6 +4,8 @@
 #define QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "common/json/json.h"
 #include "tests/worker/model/model_dir.h"
@@ -11,8 +13,11 @@
 namespace quire {
 
 // Weights in bf16, scaled so that activations stay near 1 and logits have clear winners. Ends the
-// test program when the configuration is refused.
-void WriteRandomModel(const Json& config, uint64_t seed, ModelDir* dir);
+// test program when the configuration is refused. `scalars` are tensors of one number beside them.
+void WriteRandomModel(const Json& config,
+                      uint64_t seed,
+                      ModelDir* dir,
+                      const std::map<std::string, float>& scalars = {});
 
 }  // namespace quire
 

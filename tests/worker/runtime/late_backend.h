@@ -22,6 +22,7 @@ class LateBackend : public KernelBackend {
   explicit LateBackend(std::unique_ptr<KernelBackend> below) : below_(std::move(below)) {}
 
   std::string name() const override { return below_->name(); }
+  void BindThread() override { below_->BindThread(); }
   absl::Status PrepareFor(const ModelConfig& config) override { return below_->PrepareFor(config); }
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override {
     return below_->LayoutFor(spec);

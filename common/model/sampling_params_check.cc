@@ -1,4 +1,4 @@
-#include "common/model/sampling_params.h"
+#include "common/model/sampling_params_check.h"
 
 #include <cmath>
 #include <string_view>

@@ -1,5 +1,5 @@
 // AttentionProblem says what attention is to be computed; AttentionData makes up its inputs on the
-// host and computes the outputs in double, by definition; DeviceAttention brings it to the device.
+// host; DeviceAttention brings them to the device. ExpectClose compares with kernels/reference.
 // Shared by the tests of decode and prefill.
 //
 // Every element of q, k and v is a function of (sequence key, position, head, dim), so that a
@@ -9,27 +9,24 @@
 // call. Blocks that lie wholly before the window of a sequence's first query are not in its block
 // table.
 //
-// Usage:
-//   AttentionData data({.head_dim = 128, .sequences = {{.query_len = 1, .seq_len = 300, .key =
-//   1}}}); DeviceAttention device(data); ASSERT_EQ(Prefill({.attention = device.Args(), ...},
-//   nullptr), 0); ExpectClose(data, device.Out());
-#ifndef QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_
-#define QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_
+// Usage: AttentionData makes up a problem's inputs, DeviceAttention brings them to the device and
+// has the params to call an operation with, and ExpectClose compares its output.
+#ifndef QUIRE_TESTS_KERNELS_CUDA_ATTENTION_DATA_H_
+#define QUIRE_TESTS_KERNELS_CUDA_ATTENTION_DATA_H_
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "common/model/kv_cache_spec.h"
-#include "kernels/cuda/device/element.h"
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/reference/element.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
@@ -47,7 +44,6 @@ struct AttentionProblem {
   int32_t num_heads = 4;
   int32_t num_kv_heads = 2;
   int32_t block_size_tokens = 16;
-  float soft_cap = 0.0F;
   int32_t sliding_window = 0;
   bool alibi = false;
   float k_scale = 1.0F;
@@ -82,47 +78,19 @@ inline float NumberFor(uint64_t key, NumberKind kind, int32_t position, int32_t 
   return static_cast<float>(sum * std::sqrt(3.0));
 }
 
-// bits: of an element of dtype, in the low bytes. Written from the formats' definitions.
-inline double DecodeElement(DType dtype, uint32_t bits) {
-  struct Format {
-    int exponent_bits;
-    int mantissa_bits;
-  };
-  Format format = dtype == DType::kBF16  ? Format{8, 7}
-                  : dtype == DType::kF16 ? Format{5, 10}
-                                         : Format{4, 3};
-  uint32_t mantissa = bits & ((1U << format.mantissa_bits) - 1);
-  uint32_t exponent = (bits >> format.mantissa_bits) & ((1U << format.exponent_bits) - 1);
-  bool negative = (bits >> (format.mantissa_bits + format.exponent_bits)) != 0;
-  int bias = (1 << (format.exponent_bits - 1)) - 1;
-  bool all_ones = exponent + 1 == 1U << format.exponent_bits;
-  if (all_ones && (dtype != DType::kF8E4M3 || mantissa == 7)) {
-    return mantissa == 0 ? std::numeric_limits<double>::infinity()
-                         : std::numeric_limits<double>::quiet_NaN();
+// Of an element of a 16-bit type.
+inline float ValueOf(DType dtype, uint16_t bits) { return reference::LoadElement(&bits, dtype, 0); }
+
+// Exactly.
+inline std::vector<float> Widened(DType dtype, const std::vector<uint8_t>& bytes) {
+  std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = reference::LoadElement(bytes.data(), dtype, static_cast<int64_t>(i));
   }
-  double magnitude = exponent == 0
-                         ? std::ldexp(mantissa, 1 - bias - format.mantissa_bits)
-                         : std::ldexp(mantissa + (1U << format.mantissa_bits),
-                                      static_cast<int>(exponent) - bias - format.mantissa_bits);
-  return negative ? -magnitude : magnitude;
+  return values;
 }
 
-inline double LoadElement(DType dtype, const std::vector<uint8_t>& bytes, int64_t index) {
-  uint32_t bits = 0;
-  auto size = static_cast<size_t>(SizeOf(dtype));
-  std::memcpy(&bits, bytes.data() + static_cast<size_t>(index) * size, size);
-  return DecodeElement(dtype, bits);
-}
-
-inline void StoreElement(DType dtype, std::vector<uint8_t>& bytes, int64_t index, float value) {
-  uint32_t bits = dtype == DType::kBF16  ? portable::Bf16FromFloat(value)
-                  : dtype == DType::kF16 ? portable::F16FromFloat(value)
-                                         : portable::F8E4M3FromFloat(value);
-  auto size = static_cast<size_t>(SizeOf(dtype));
-  std::memcpy(bytes.data() + static_cast<size_t>(index) * size, &bits, size);
-}
-
-// ---- Inputs and reference -----------------------------------------------------------------------
+// ---- Inputs -------------------------------------------------------------------------------------
 
 class AttentionData {
  public:
@@ -133,23 +101,15 @@ class AttentionData {
     MakeLayout();
     MakeBlockTables();
     MakeCache();
-    for (size_t i = 0; i < pool_.size() / static_cast<size_t>(SizeOf(problem_.cache_dtype)); ++i) {
-      cache_.push_back(LoadElement(problem_.cache_dtype, pool_, static_cast<int64_t>(i)));
-    }
     MakeQueries();
   }
 
   const AttentionProblem& problem() const { return problem_; }
   const KvCacheLayout& layout() const { return layout_; }
   int64_t num_blocks() const { return num_blocks_; }
-  int32_t max_blocks_per_seq() const { return max_blocks_per_seq_; }
   int32_t num_tokens() const { return query_start_.back(); }
   int64_t q_row_stride() const {
     return int64_t{problem_.num_heads + 2 * problem_.num_kv_heads} * problem_.head_dim;
-  }
-  float scale() const {
-    return problem_.scale > 0.0F ? problem_.scale
-                                 : 1.0F / std::sqrt(static_cast<float>(problem_.head_dim));
   }
 
   const std::vector<uint8_t>& q() const { return q_; }
@@ -160,19 +120,40 @@ class AttentionData {
   const std::vector<float>& alibi_slopes() const { return alibi_slopes_; }
 
   // index: in q, [num_tokens, q_row_stride].
-  void SetQuery(int64_t index, float value) { StoreElement(problem_.dtype, q_, index, value); }
+  void SetQuery(int64_t index, float value) {
+    reference::StoreElement(q_.data(), problem_.dtype, index, value);
+  }
+
+  // All but q, the output and the pool.
+  PagedAttentionParams Params() const {
+    const float head_dim = static_cast<float>(problem_.head_dim);
+    return {.num_seqs = static_cast<int32_t>(problem_.sequences.size()),
+            .num_heads = problem_.num_heads,
+            .layer = kLayer,
+            .q_row_stride = q_row_stride(),
+            .scale = problem_.scale > 0.0F ? problem_.scale : 1.0F / std::sqrt(head_dim),
+            .sliding_window = problem_.sliding_window,
+            .alibi_slopes = problem_.alibi ? alibi_slopes_.data() : nullptr,
+            .query_start = query_start_.data(),
+            .seq_lens = seq_lens_.data(),
+            .block_tables = block_tables_.data(),
+            .max_blocks_per_seq = max_blocks_per_seq_,
+            .cache = {nullptr, num_blocks_, layout_},
+            .k_scale = problem_.k_scale,
+            .v_scale = problem_.v_scale};
+  }
 
   // [num_tokens, num_heads * head_dim]; rows of padding are 0.
-  std::vector<double> Reference() const {
-    std::vector<double> out(static_cast<size_t>(num_tokens()) * OutWidth(), 0.0);
-    for (size_t s = 0; s < problem_.sequences.size(); ++s) {
-      const AttentionSequence& sequence = problem_.sequences[s];
-      for (int32_t i = 0; i < sequence.query_len && sequence.seq_len > 0; ++i) {
-        for (int32_t head = 0; head < problem_.num_heads; ++head) {
-          AttendTo(s, i, head, out);
-        }
-      }
-    }
+  std::vector<float> Reference() const {
+    const std::vector<float> q = Widened(problem_.dtype, q_);
+    std::vector<float> pool = Widened(problem_.cache_dtype, pool_);
+    std::vector<float> out(static_cast<size_t>(num_tokens()) * OutWidth(), 0.0F);
+    PagedAttentionParams params = Params();
+    params.q = q.data();
+    params.out = out.data();
+    params.cache.base = pool.data();
+    params.cache.layout.dtype = DType::kF32;
+    reference::PagedAttention(params);
     return out;
   }
 
@@ -253,8 +234,10 @@ class AttentionData {
           for (int32_t d = 0; d < problem_.head_dim; ++d) {
             float k = NumberFor(sequence.key, NumberKind::kKey, position, head, d);
             float v = NumberFor(sequence.key, NumberKind::kValue, position, head, d);
-            StoreElement(problem_.cache_dtype, pool_, key + d, k / problem_.k_scale);
-            StoreElement(problem_.cache_dtype, pool_, value + d, v / problem_.v_scale);
+            reference::StoreElement(
+                pool_.data(), problem_.cache_dtype, key + d, k / problem_.k_scale);
+            reference::StoreElement(
+                pool_.data(), problem_.cache_dtype, value + d, v / problem_.v_scale);
           }
         }
       }
@@ -279,7 +262,7 @@ class AttentionData {
                               position,
                               c / problem_.head_dim,
                               c % problem_.head_dim);
-          StoreElement(problem_.dtype, q_, row + c, q * problem_.query_size);
+          reference::StoreElement(q_.data(), problem_.dtype, row + c, q * problem_.query_size);
         }
       }
     }
@@ -289,61 +272,12 @@ class AttentionData {
     }
   }
 
-  // Query i of sequence s: softmax over all its keys at once.
-  void AttendTo(size_t s, int32_t i, int32_t head, std::vector<double>& out) const {
-    const AttentionSequence& sequence = problem_.sequences[s];
-    int32_t kv_head = head / (problem_.num_heads / problem_.num_kv_heads);
-    int32_t position = sequence.seq_len - sequence.query_len + i;
-    int32_t first = FirstKeyOf(position, problem_.sliding_window);
-    std::vector<double> q(static_cast<size_t>(problem_.head_dim));
-    for (size_t d = 0; d < q.size(); ++d) {
-      q[d] = LoadElement(problem_.dtype,
-                         q_,
-                         (query_start_[s] + i) * q_row_stride() + head * problem_.head_dim +
-                             static_cast<int64_t>(d));
-    }
-
-    std::vector<double> scores;
-    for (int32_t key = first; key <= position; ++key) {
-      int64_t offset = SlotOffset(s, kv_head, key, false);
-      double score = 0.0;
-      for (size_t d = 0; d < q.size(); ++d) {
-        score += q[d] * cache_[static_cast<size_t>(offset) + d];
-      }
-      score *= double{scale()} * double{problem_.k_scale};
-      if (problem_.soft_cap > 0.0F) {
-        score = problem_.soft_cap * std::tanh(score / problem_.soft_cap);
-      }
-      if (problem_.alibi) {
-        score += double{alibi_slopes_[static_cast<size_t>(head)]} * (key - position);
-      }
-      scores.push_back(score);
-    }
-
-    double max = *std::max_element(scores.begin(), scores.end());
-    double sum = 0.0;
-    double* row = out.data() + static_cast<size_t>(query_start_[s] + i) * OutWidth() +
-                  static_cast<size_t>(head * problem_.head_dim);
-    for (int32_t key = first; key <= position; ++key) {
-      int64_t offset = SlotOffset(s, kv_head, key, true);
-      double weight = std::exp(scores[static_cast<size_t>(key - first)] - max);
-      sum += weight;
-      for (int32_t d = 0; d < problem_.head_dim; ++d) {
-        row[d] += weight * cache_[static_cast<size_t>(offset + d)];
-      }
-    }
-    for (int32_t d = 0; d < problem_.head_dim; ++d) {
-      row[d] *= double{problem_.v_scale} / sum;
-    }
-  }
-
   AttentionProblem problem_;
   KvCacheLayout layout_;
   int64_t num_blocks_ = 0;
   int32_t max_blocks_per_seq_ = 0;
   std::vector<uint8_t> q_;
   std::vector<uint8_t> pool_;
-  std::vector<double> cache_;  // the pool's elements
   std::vector<BlockId> block_tables_;
   std::vector<int32_t> query_start_;
   std::vector<int32_t> seq_lens_;
@@ -362,28 +296,17 @@ class DeviceAttention {
         seq_lens_(data.seq_lens()),
         alibi_slopes_(data.alibi_slopes()),
         out_(static_cast<int64_t>(data.OutWidth()) * data.num_tokens()) {
-    const AttentionProblem& problem = data.problem();
-    args_ = {.num_seqs = static_cast<int32_t>(problem.sequences.size()),
-             .num_heads = problem.num_heads,
-             .layer = AttentionData::kLayer,
-             .dtype = problem.dtype,
-             .q = q_.data(),
-             .q_row_stride = data.q_row_stride(),
-             .out = out_.data(),
-             .scale = data.scale(),
-             .soft_cap = problem.soft_cap,
-             .sliding_window = problem.sliding_window,
-             .alibi_slopes = problem.alibi ? alibi_slopes_.data() : nullptr,
-             .query_start = query_start_.data(),
-             .seq_lens = seq_lens_.data(),
-             .block_tables = block_tables_.data(),
-             .max_blocks_per_seq = data.max_blocks_per_seq(),
-             .cache = {pool_.data(), data.num_blocks(), data.layout()},
-             .k_scale = problem.k_scale,
-             .v_scale = problem.v_scale};
+    params_ = data.Params();
+    params_.q = q_.data();
+    params_.out = out_.data();
+    params_.alibi_slopes = data.problem().alibi ? alibi_slopes_.data() : nullptr;
+    params_.query_start = query_start_.data();
+    params_.seq_lens = seq_lens_.data();
+    params_.block_tables = block_tables_.data();
+    params_.cache.base = pool_.data();
   }
 
-  const AttentionArgs& Args() const { return args_; }
+  const PagedAttentionParams& params() const { return params_; }
 
   // [num_tokens, num_heads * head_dim]: bits of the problem's dtype.
   std::vector<uint16_t> Out() const { return out_.ToHost(); }
@@ -396,7 +319,7 @@ class DeviceAttention {
   DeviceArray<int32_t> seq_lens_;
   DeviceArray<float> alibi_slopes_;
   DeviceArray<uint16_t> out_;
-  AttentionArgs args_;
+  PagedAttentionParams params_;
 };
 
 // ---- Comparison ---------------------------------------------------------------------------------
@@ -419,8 +342,8 @@ inline void ExpectClose(const AttentionData& data,
   // all together, the more so the fewer keys it has.
   double tolerance = problem.dtype == DType::kBF16 ? 4e-3 : 6e-4;
   double row_tolerance = 1.5 * tolerance;
-  std::vector<double> reference = data.Reference();
-  ASSERT_EQ(out.size(), reference.size());
+  const std::vector<float> expected_out = data.Reference();
+  ASSERT_EQ(out.size(), expected_out.size());
 
   double all_differences = 0.0;
   double all_expected = 0.0;
@@ -439,9 +362,9 @@ inline void ExpectClose(const AttentionData& data,
             ASSERT_EQ(out[d], kPoisonedElement) << "written: token " << token << ", head " << head;
             continue;
           }
-          double difference = DecodeElement(problem.dtype, out[d]) - reference[d];
+          double difference = double{ValueOf(problem.dtype, out[d])} - double{expected_out[d]};
           differences += difference * difference;
-          squares += reference[d] * reference[d];
+          squares += double{expected_out[d]} * double{expected_out[d]};
         }
         if (expected) {
           EXPECT_LT(RelativeError(differences, squares), row_tolerance)
@@ -460,4 +383,4 @@ inline void ExpectClose(const AttentionData& data,
 
 }  // namespace quire::gpu
 
-#endif  // QUIRE_TESTS_KERNELS_CUDA_ATTENTION_REFERENCE_H_
+#endif  // QUIRE_TESTS_KERNELS_CUDA_ATTENTION_DATA_H_

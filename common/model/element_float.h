@@ -1,0 +1,18 @@
+// ElementToFloat: a number of a model file, or of memory in its types, widened to fp32.
+//
+// Thread safety: a pure function.
+#ifndef QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_
+#define QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_
+
+#include <cstddef>
+
+#include "common/model/dtype.h"
+
+namespace quire {
+
+// `at` needs no alignment. Exact. REQUIRES: fp32, f16 or bf16.
+float ElementToFloat(const std::byte* at, DType dtype);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_

@@ -1,0 +1,111 @@
+// Graphs of runtime.h: operations recorded with their arguments, to be run later.
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/streams.h"
+#include "kernels/cuda/runtime.h"
+
+namespace quire::gpu {
+namespace emulator {
+namespace {
+
+thread_local Recording* current_recording = nullptr;
+
+struct GraphState {
+  int32_t device = 0;
+  std::vector<Operation> operations;
+
+  // Stops at the first error.
+  int Run() const {
+    for (const Operation& operation : operations) {
+      if (const int error = RunOperation(operation); error != 0) {
+        return error;
+      }
+    }
+    return 0;
+  }
+};
+
+// Never destroyed: see Map in memory.cc. A graph that is destroyed goes when its launches are done.
+std::map<void*, std::shared_ptr<const GraphState>>& AllGraphs() {
+  static auto& graphs = *new std::map<void*, std::shared_ptr<const GraphState>>();
+  return graphs;
+}
+
+}  // namespace
+
+int RefuseWhileRecording() {
+  if (current_recording == nullptr) {
+    return 0;
+  }
+  current_recording->is_invalid = true;
+  return kErrorCaptureUnsupported;
+}
+
+}  // namespace emulator
+
+int BeginGraph(Stream stream) {
+  emulator::StreamQueue* queue = emulator::FindStream(stream);
+  if (queue == nullptr) {
+    return emulator::kErrorInvalidResourceHandle;
+  }
+  if (queue->is_default()) {
+    return emulator::kErrorCaptureUnsupported;
+  }
+  if (queue->recording != nullptr || emulator::current_recording != nullptr) {
+    return emulator::kErrorInvalidValue;
+  }
+  queue->recording = std::make_unique<emulator::Recording>();
+  emulator::current_recording = queue->recording.get();
+  return 0;
+}
+
+int EndGraph(Stream stream, Graph* graph) {
+  *graph = nullptr;
+  emulator::StreamQueue* queue = emulator::FindStream(stream);
+  if (queue == nullptr || queue->recording == nullptr) {
+    return emulator::kErrorInvalidValue;
+  }
+  if (queue->recording->thread != std::this_thread::get_id()) {
+    return emulator::kErrorCaptureWrongThread;
+  }
+  const std::unique_ptr<emulator::Recording> recorded = std::move(queue->recording);
+  emulator::current_recording = nullptr;
+  if (recorded->is_invalid) {
+    return emulator::kErrorCaptureInvalidated;
+  }
+  auto made = std::make_shared<emulator::GraphState>();
+  made->device = queue->device();
+  made->operations = std::move(recorded->operations);
+  *graph = made.get();
+  emulator::AllGraphs()[*graph] = std::move(made);
+  return 0;
+}
+
+int LaunchGraph(Graph graph, Stream stream) {
+  auto found = emulator::AllGraphs().find(graph);
+  emulator::StreamQueue* queue = emulator::FindStream(stream);
+  if (found == emulator::AllGraphs().end() || queue == nullptr ||
+      found->second->device != queue->device()) {
+    return emulator::kErrorInvalidResourceHandle;
+  }
+  if (const int error = queue->RefuseIfRecorded(); error != 0) {
+    return error;
+  }
+  return emulator::Enqueue(
+      stream, {.name = "LaunchGraph", .run = [state = found->second] { return state->Run(); }});
+}
+
+int DestroyGraph(Graph graph) {
+  return emulator::AllGraphs().erase(graph) == 0 ? emulator::kErrorInvalidResourceHandle : 0;
+}
+
+int IsRecording(Stream stream, bool* is_recording) {
+  const emulator::StreamQueue* queue = emulator::FindStream(stream);
+  *is_recording = queue != nullptr && queue->recording != nullptr;
+  return queue == nullptr ? emulator::kErrorInvalidResourceHandle : 0;
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,161 @@
+// The likeliest tokens of a row without sorting the row: a short list that is, or a search by the
+// bits of the rank. sample.cu says what for.
+//
+// All threads of the CTA call together.
+#ifndef QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
+#define QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/cta_integers.cuh"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/sample_masses.cuh"
+#include "kernels/cuda/sample_row.cuh"
+
+namespace quire::gpu {
+
+inline constexpr int kGroupThreads = 4;  // that share one maximum of the first pass
+
+// ---- The short list ----
+
+QUIRE_DEVICE bool CandidatesOverflow(const SampleWorkspace* workspace) {
+  return workspace->num_candidates > kMaxCandidates;
+}
+
+// Collects the ranks of the tokens that are candidates, in any order; returns this thread's sum of
+// the masses of those that are summed.
+template <typename IsSummed, typename IsCandidate>
+QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
+                              const Distribution& distribution,
+                              SampleWorkspace* workspace,
+                              IsSummed is_summed,
+                              IsCandidate is_candidate) {
+  if (threadIdx.x == 0) {
+    workspace->num_candidates = 0;
+  }
+  __syncthreads();
+  uint64_t sum = 0;
+  ForEachToken(row, [&](TokenId token_id, float logit) {
+    if (is_summed(logit)) {
+      sum += distribution.MassOf(logit);
+    }
+    if (is_candidate(token_id, logit)) {
+      const uint32_t place = atomicAdd(&workspace->num_candidates, 1U);
+      if (place < kMaxCandidates) {
+        workspace->candidates[place] = RankOf(logit, token_id);
+      }
+    }
+  });
+  __syncthreads();
+  return sum;
+}
+
+// Likeliest first. Returns how many there are.
+QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
+  const auto count = static_cast<int32_t>(workspace->num_candidates);
+  int32_t padded_count = 1;
+  while (padded_count < count) {
+    padded_count *= 2;
+  }
+  for (int32_t i = count + static_cast<int32_t>(threadIdx.x); i < padded_count;
+       i += static_cast<int32_t>(blockDim.x)) {
+    workspace->candidates[i] = 0;
+  }
+  __syncthreads();
+  SortDescending(workspace->candidates, padded_count);
+  return count;
+}
+
+// A logit that at least count tokens reach, and few more: the count-th greatest of the maxima of
+// the groups of threads. -infinity: not known.
+QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
+  const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
+  if (count > num_groups) {
+    return -INFINITY;
+  }
+  for (int lane_mask = kGroupThreads / 2; lane_mask > 0; lane_mask /= 2) {
+    const uint64_t other = __shfl_xor_sync(kWholeWarp, best_rank, lane_mask);
+    best_rank = best_rank < other ? other : best_rank;
+  }
+  if (threadIdx.x % kGroupThreads == 0) {
+    workspace->candidates[threadIdx.x / kGroupThreads] = best_rank;
+  }
+  __syncthreads();
+  SortDescending(workspace->candidates, num_groups);
+  const uint64_t rank = workspace->candidates[count - 1];
+  __syncthreads();
+  return rank == 0 ? -INFINITY : LogitOf(rank);
+}
+
+// ---- Limits ----
+
+enum class LimitKind : uint8_t { kCount, kMass };
+
+// Keeps the likeliest tokens until there are value of them, or until their mass reaches value.
+struct Limit {
+  LimitKind kind;
+  uint64_t value;
+};
+
+QUIRE_DEVICE Found FindBin(const Limit& limit, int32_t num_bins, SampleWorkspace* workspace) {
+  return FindReached(num_bins, limit.value, &workspace->scratch, [&](int32_t bin) {
+    return workspace->bins.Get(bin);
+  });
+}
+
+// Adds up, for each bin, what the limit is about. bin_of gives -1 for tokens that do not matter.
+template <typename BinOf>
+QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
+                                 const Distribution& distribution,
+                                 LimitKind kind,
+                                 SampleWorkspace* workspace,
+                                 BinOf bin_of) {
+  for (auto bin = static_cast<int32_t>(threadIdx.x); bin < kNumBins;
+       bin += static_cast<int32_t>(blockDim.x)) {
+    workspace->bins.Set(bin, 0);
+  }
+  __syncthreads();
+  ForEachToken(row, [&](TokenId token_id, float logit) {
+    const int32_t bin = bin_of(token_id, logit);
+    if (bin >= 0) {
+      const uint64_t value = kind == LimitKind::kCount ? 1 : distribution.MassOf(logit);
+      if (value != 0) {
+        workspace->bins.Add(bin, value);
+      }
+    }
+  });
+  __syncthreads();
+}
+
+// The rank at which the limit is reached, among the tokens in scope alone: eleven bits at a time.
+template <typename IsInScope>
+QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
+                                         const Distribution& distribution,
+                                         Limit limit,
+                                         SampleWorkspace* workspace,
+                                         IsInScope is_in_scope) {
+  uint64_t prefix = 0;  // of the cutoff: its bits from shift on
+  int shift = 64;
+  while (shift > 0) {
+    const int digit_bits = shift < kDigitBits ? shift : kDigitBits;
+    const int prefix_shift = shift;
+    shift -= digit_bits;
+    const int32_t greatest = (1 << digit_bits) - 1;  // in bin 0, likeliest first
+    BuildHistogram(row, distribution, limit.kind, workspace, [&](TokenId token_id, float logit) {
+      const uint64_t rank = RankOf(logit, token_id);
+      const bool has_prefix = prefix_shift == 64 || rank >> prefix_shift == prefix;
+      return is_in_scope(logit) && has_prefix
+                 ? greatest - (static_cast<int32_t>(rank >> shift) & greatest)
+                 : -1;
+    });
+    const Found bin = FindBin(limit, kNumBins, workspace);
+    limit.value -= bin.before;
+    prefix = prefix << digit_bits | static_cast<uint64_t>(greatest - bin.index);
+  }
+  return prefix;
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_

@@ -1,0 +1,129 @@
+// Probabilities as integers, in the shared memory of the sampling kernel: the mass of a token, and
+// the masses of what is kept of each warp's segment of the row. sample.cu says what for.
+//
+// All threads of the CTA call together, except for methods.
+#ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
+#define QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/cta_integers.cuh"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/sample_row.cuh"
+
+namespace quire::gpu {
+
+inline constexpr int kMaxSampleThreads = 1024;
+inline constexpr int kMaxSegments = kMaxSampleThreads / kWarpSize;
+inline constexpr int32_t kMaxCandidates = 4096;  // a power of two
+
+inline constexpr float kMassOfLikeliest = 0x1p40F;
+inline constexpr int kDigitBits = 11;
+inline constexpr int kNumBins = 1 << kDigitBits;
+// The last bin holds all from 41 octaves on, where masses are 0.
+inline constexpr float kBinsPerOctave = 49.9F;
+
+// ---- Shared memory ----
+
+// 64-bit sums by 32-bit atomics, which the hardware has for shared memory: a carry is known from
+// what the low half was before.
+template <int kCount>
+struct MassSums {
+  uint32_t low[kCount];
+  uint32_t high[kCount];
+
+  QUIRE_DEVICE uint64_t Get(int32_t i) const { return uint64_t{high[i]} << 32 | low[i]; }
+  QUIRE_DEVICE void Set(int32_t i, uint64_t mass) {
+    low[i] = static_cast<uint32_t>(mass);
+    high[i] = static_cast<uint32_t>(mass >> 32);
+  }
+  QUIRE_DEVICE void Add(int32_t i, uint64_t mass) {
+    const auto mass_low = static_cast<uint32_t>(mass);
+    const uint32_t before = atomicAdd(&low[i], mass_low);
+    const uint32_t carry = before + mass_low < before ? 1 : 0;
+    const uint32_t mass_high = static_cast<uint32_t>(mass >> 32) + carry;
+    if (mass_high != 0) {
+      atomicAdd(&high[i], mass_high);
+    }
+  }
+};
+
+struct SampleWorkspace {
+  uint64_t candidates[kMaxCandidates];  // ranks
+  // Counts use low alone.
+  MassSums<kNumBins> bins;
+  MassSums<kMaxSegments> segments;  // mass of what is kept, by segment of the row
+  CtaScratch scratch;
+  float float_scratch[kWarpSize];
+  uint32_t num_candidates;  // found; there may be more than fit
+  float raw_logit;
+};
+
+// ---- Masses ----
+
+struct Distribution {
+  float max_logit;
+  float octaves_per_logit;
+  float min_p;
+
+  // Below the likeliest token.
+  QUIRE_DEVICE float OctavesOf(float logit) const {
+    return (max_logit - logit) * octaves_per_logit;
+  }
+
+  // 0: below min-p, or too small to be drawn.
+  QUIRE_DEVICE uint64_t MassOf(float logit) const {
+    const float weight = Exp2(-OctavesOf(logit));
+    if (weight < min_p) {
+      return 0;
+    }
+    const float mass = weight * kMassOfLikeliest;
+    // Most are small, and conversion to 32 bits is the faster one.
+    return mass < 0x1p32F ? uint64_t{static_cast<uint32_t>(mass)} : static_cast<uint64_t>(mass);
+  }
+
+  // Likelier tokens have lower positions. The integer part is the bin.
+  QUIRE_DEVICE float BinPosition(float logit) const { return OctavesOf(logit) * kBinsPerOctave; }
+
+  QUIRE_DEVICE int32_t BinOf(float logit) const {
+    const float position = BinPosition(logit);
+    return position < kNumBins - 1 ? static_cast<int32_t>(position) : kNumBins - 1;
+  }
+};
+
+// ---- Segments ----
+
+// Sets the masses of the segments from each thread's sum.
+QUIRE_DEVICE void StoreSegments(uint64_t sum, SampleWorkspace* workspace) {
+  sum = WarpInclusiveSum(sum);
+  if (threadIdx.x % kWarpSize == kWarpSize - 1) {
+    workspace->segments.Set(static_cast<int32_t>(threadIdx.x / kWarpSize), sum);
+  }
+  __syncthreads();
+}
+
+QUIRE_DEVICE void AddCandidatesToSegments(int32_t count,
+                                          const LogitRow& row,
+                                          const Distribution& distribution,
+                                          SampleWorkspace* workspace) {
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < count;
+       i += static_cast<int32_t>(blockDim.x)) {
+    const uint64_t rank = workspace->candidates[i];
+    workspace->segments.Add(TokenOf(rank) / (4 * row.quads_per_segment),
+                            distribution.MassOf(LogitOf(rank)));
+  }
+  __syncthreads();
+}
+
+QUIRE_DEVICE uint64_t TotalOfSegments(const SampleWorkspace* workspace) {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < blockDim.x / kWarpSize; ++i) {
+    total += workspace->segments.Get(static_cast<int32_t>(i));
+  }
+  return total;
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_

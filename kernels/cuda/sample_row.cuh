@@ -1,0 +1,142 @@
+// A row of logits as the sampling kernel sees it: how its threads walk it, the rank of a token, and
+// what a first pass tells of the row. sample.cu says what for.
+//
+// All threads of the CTA call together, except RankOf, TokenOf and LogitOf.
+#ifndef QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
+#define QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/cta_integers.cuh"
+#include "kernels/cuda/device/math.h"
+#include "kernels/cuda/device/portability.h"
+#include "kernels/cuda/device/vector.h"
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+
+inline constexpr int kUnroll = 4;  // 16-byte loads in flight a thread
+
+struct LogitRow {
+  const float* logits;
+  int32_t vocab_size;
+  bool is_aligned;  // to 16 bytes
+  // Each warp reads a segment of consecutive tokens, in quads of four, one a lane. Which token is
+  // whose depends on vocab_size alone.
+  int32_t quads_per_segment;
+};
+
+QUIRE_DEVICE LogitRow RowOf(const SampleParams& args, int32_t index) {
+  const float* logits = args.logits + index * args.row_stride;
+  const auto num_warps = static_cast<int32_t>(blockDim.x) / kWarpSize;
+  const int32_t quads = (args.vocab_size + 3) / 4;
+  const int32_t per_warp = (quads + num_warps - 1) / num_warps;
+  return {logits,
+          args.vocab_size,
+          reinterpret_cast<uintptr_t>(logits) % 16 == 0,
+          (per_warp + kWarpSize - 1) / kWarpSize * kWarpSize};
+}
+
+// visit(token_id, logit), ids ascending, for this thread's tokens.
+template <typename Visit>
+QUIRE_DEVICE void ForEachToken(const LogitRow& row, Visit visit) {
+  const auto warp = static_cast<int32_t>(threadIdx.x / kWarpSize);
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpSize);
+  const int32_t begin = warp * row.quads_per_segment;
+  const int32_t quads = (row.vocab_size + 3) / 4;
+  const int32_t end = begin + row.quads_per_segment < quads ? begin + row.quads_per_segment : quads;
+  const int32_t whole_quads = row.is_aligned ? row.vocab_size / 4 : 0;
+  const int32_t whole_end = end < whole_quads ? end : whole_quads;
+
+  int32_t quad = begin + lane;
+  for (; quad + (kUnroll - 1) * kWarpSize < whole_end; quad += kUnroll * kWarpSize) {
+    float logits[kUnroll][4];
+    QUIRE_UNROLL
+    for (int u = 0; u < kUnroll; ++u) {
+      LoadVector(row.logits + 4 * (quad + u * kWarpSize), logits[u]);
+    }
+    QUIRE_UNROLL
+    for (int u = 0; u < kUnroll; ++u) {
+      QUIRE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        visit(4 * (quad + u * kWarpSize) + e, logits[u][e]);
+      }
+    }
+  }
+  for (; quad < end; quad += kWarpSize) {
+    for (int32_t id = 4 * quad; id < 4 * quad + 4 && id < row.vocab_size; ++id) {
+      visit(id, row.logits[id]);
+    }
+  }
+}
+
+// ---- Ranks ----
+
+QUIRE_DEVICE uint64_t RankOf(float logit, TokenId token_id) {
+  constexpr uint32_t kSign = uint32_t{1} << 31;
+  const uint32_t bits = __float_as_uint(logit + 0.0F);  // -0 becomes 0
+  const uint32_t key = (bits & kSign) != 0 ? ~bits : bits | kSign;
+  return uint64_t{key} << 32 | ~static_cast<uint32_t>(token_id);
+}
+
+QUIRE_DEVICE TokenId TokenOf(uint64_t rank) {
+  return static_cast<TokenId>(~static_cast<uint32_t>(rank));
+}
+
+QUIRE_DEVICE float LogitOf(uint64_t rank) {
+  constexpr uint32_t kSign = uint32_t{1} << 31;
+  const auto key = static_cast<uint32_t>(rank >> 32);
+  return __uint_as_float((key & kSign) != 0 ? key & ~kSign : ~key);
+}
+
+// ---- The first pass ----
+
+// What one thread saw of the row.
+struct Scan {
+  uint64_t best_rank;  // 0: no token, or only banned ones
+  float best_logit;
+  float sum;  // of exponentials relative to best_logit
+  uint32_t num_not_finite;
+};
+
+template <bool kWithSum>
+QUIRE_DEVICE Scan ScanRow(const LogitRow& row) {
+  float best = -INFINITY;
+  TokenId best_id = 0;
+  float sum = 0.0F;
+  uint32_t num_not_finite = 0;
+  ForEachToken(row, [&](TokenId token_id, float logit) {
+    num_not_finite += fabsf(logit) <= FLT_MAX ? 0 : 1;
+    if (logit > best) {
+      if constexpr (kWithSum) {
+        sum = sum * Exp2((best - logit) * kLog2E) + 1.0F;
+      }
+      best = logit;
+      best_id = token_id;
+    } else if constexpr (kWithSum) {
+      sum += Exp2((logit - best) * kLog2E);
+    }
+  });
+  return {best == -INFINITY ? 0 : RankOf(best, best_id), best, sum, num_not_finite};
+}
+
+// What all threads saw of the row.
+struct Summary {
+  bool is_valid;  // finite but for what was banned, and not all banned
+  float max_logit;
+  uint64_t best_rank;
+};
+
+QUIRE_DEVICE Summary Summarise(const Scan& scan, uint32_t num_banned, CtaScratch* scratch) {
+  const uint64_t faults = uint64_t{scan.num_not_finite} - num_banned;
+  const bool is_finite = CtaSumOf(faults, scratch) == 0;
+  const uint64_t best_rank = CtaMaxOf(scan.best_rank, scratch);
+  const float max_logit = LogitOf(best_rank);
+  return {is_finite && best_rank != 0 && max_logit <= FLT_MAX, max_logit, best_rank};
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_

@@ -1,0 +1,38 @@
+// One product of a warpgroup in each form in which the kernels use it, for wgmma_product_test.
+//
+// Thread safety: as the stream's.
+#ifndef QUIRE_TESTS_KERNELS_CUDA_SINGLE_WGMMA_PRODUCT_H_
+#define QUIRE_TESTS_KERNELS_CUDA_SINGLE_WGMMA_PRODUCT_H_
+
+#include <cstdint>
+
+#include "common/model/dtype.h"
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+
+inline constexpr int32_t kProductRows = 64;
+inline constexpr int32_t kProductDepth = 16;  // K
+inline constexpr int32_t kPanelColumns = 64;  // a row of swizzled shared memory: 4 slices of K
+
+// out [64, columns] = init + A B^T or A B with A = a[:, 16 slice .. 16 slice + 15], fp32.
+struct SingleProduct {
+  DType dtype = DType::kBF16;  // of a and b: bf16 or f16
+  int32_t columns = 64;        // 64 or 128
+  int32_t slice = 0;           // 0 .. 3
+  // As S = Q K^T: both factors in shared memory, b is [columns, 64], of which the same slice is
+  // read. Else as O += P V: A in registers, b is [64, columns], of which the rows 16 slice and on
+  // are read.
+  bool a_is_shared = true;
+  bool accumulates = true;  // else init does not count; where a_is_shared
+  float init = 0.0F;
+  const void* a = nullptr;  // [64, 64]
+  const void* b = nullptr;
+  float* out = nullptr;
+};
+// 0, the cudaError_t of the launch, or kUnsupported for another type or number of columns.
+int RunSingleProduct(const SingleProduct& product, Stream stream);
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_TESTS_KERNELS_CUDA_SINGLE_WGMMA_PRODUCT_H_
