@@ -72,8 +72,8 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
   CheckTimers();
   Dispatch();
   Publish();
-  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());
   PublishStats();
+  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // an operator then looks at the metrics
   return !stopping_;
 }
 

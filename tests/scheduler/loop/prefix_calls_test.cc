@@ -108,6 +108,21 @@ TEST_F(PrefixCallsTest, PinningIsAnsweredWhenItIsDone) {
   EXPECT_THAT(List(), IsEmpty());
 }
 
+TEST_F(PrefixCallsTest, TheFiguresKnowOfAPrefixWhenItsCallIsAnswered) {
+  client_.BeginEpoch();
+  int32_t num_pinned = -1;
+  PinCall call;
+  call.token_ids.assign(17, 7);
+  call.answer = [this, &num_pinned](const absl::StatusOr<PrefixInfo>& /*info*/) {
+    num_pinned = state_.Get().stats.num_pinned_prefixes;
+  };
+  ASSERT_TRUE(inbox_.Add(std::move(call)));
+
+  RunDry();
+
+  EXPECT_EQ(num_pinned, 1);
+}
+
 TEST_F(PrefixCallsTest, WhatCannotBePinnedIsRefusedWithItsReason) {
   PinAnswer early;
   Pin(8, &early);
