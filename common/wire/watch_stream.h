@@ -1,0 +1,45 @@
+// WatchStream is one Watch call to one worker: its reports and the end of the call come back as
+// callbacks.
+//
+// Thread safety: Cancel may be called from any thread. Callbacks come from library threads, one at
+//                a time, on_end last and exactly once.
+// Lifetime:      destroy only after on_end has returned.
+#ifndef QUIRE_COMMON_WIRE_WATCH_STREAM_H_
+#define QUIRE_COMMON_WIRE_WATCH_STREAM_H_
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include "proto/v1/worker.grpc.pb.h"
+
+namespace quire {
+
+class WatchStream : private grpc::ClientReadReactor<v1::WatchReport> {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::WatchReport&)> on_report;
+    std::function<void(absl::Status)> on_end;  // the status is never OK
+  };
+
+  // Starts the call. The stub must outlive the constructor only.
+  WatchStream(v1::WorkerService::Stub& stub, Callbacks callbacks);
+
+  // Ends the call; on_end still comes.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  grpc::ClientContext context_;
+  Callbacks callbacks_;
+  v1::WatchRequest request_;
+  v1::WatchReport report_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_WATCH_STREAM_H_
