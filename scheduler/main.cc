@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
+#include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
 #include "scheduler/rpc/served_model.h"
@@ -37,6 +38,14 @@ T ValueOrExit(absl::StatusOr<T> value, const char* prefix, int exit_code) {
     std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe)
   }
   return *std::move(value);
+}
+
+// `quire serve` reads it: before anything was served, such a worker will never do.
+void SayRefusal(const absl::Status& status) {
+  std::printf("quire_scheduler: refuses %s %s\n",
+              quire::ReasonOf(status).c_str(),
+              std::string(status.message()).c_str());
+  std::fflush(stdout);
 }
 
 // Until a signal to stop. Says on standard output when requests can be sent.
@@ -75,8 +84,8 @@ int main(int argc, char** argv) {
       quire::SchedulerConfigFromFlags(positional), "quire_scheduler: ", quire::kExitUsage);
   const quire::ServedModel model =
       ValueOrExit(quire::LoadServedModel(config.model), "load: ", quire::kExitModel);
-  const auto server =
-      ValueOrExit(quire::SchedulerServer::Start(config, &model), "quire_scheduler: ", EXIT_FAILURE);
+  const auto server = ValueOrExit(
+      quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},
                   {"http", server->http_address()},

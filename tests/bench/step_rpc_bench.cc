@@ -100,7 +100,8 @@ class Session {
   // One step, there and back. The worker's share of it, in microseconds.
   int64_t Exchange() {
     ++plan_.header.step_id;
-    EncodePlan(plan_, DigestOf(plan_), &request_);
+    plan_.digest = DigestOf(plan_);
+    EncodePlan(plan_, &request_);
     QUIRE_CHECK(stream_->Write(request_));
     QUIRE_CHECK(stream_->Read(&response_));
     auto result = DecodeResult(response_);
