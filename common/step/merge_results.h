@@ -1,6 +1,6 @@
-// MergeResults makes one result of what the ranks of a group answered to one plan. All ranks compute
-// the same tokens; a rank that says something else computes wrongly, and what it wrote into its
-// blocks cannot be trusted either.
+// MergeResults makes one result of what the ranks of a group answered to one plan. All ranks
+// compute the same tokens; a rank that says something else computes wrongly, and what it wrote into
+// its blocks cannot be trusted either.
 //
 //   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 promises nothing)
 //   failed swap-ins                    of any rank, in the order of the plan

@@ -6,8 +6,8 @@
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// When the group is lost, or answers what does not fit its plan, every request stays: the core takes
-// it back to waiting with its committed tokens, and it goes on under the next epoch.
+// When the group is lost, or answers what does not fit its plan, every request stays: the core
+// takes it back to waiting with its committed tokens, and it goes on under the next epoch.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
 // Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.

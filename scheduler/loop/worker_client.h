@@ -1,7 +1,7 @@
 // WorkerClient is the loop's view of the worker group, however many ranks it has: plans go out,
 // events come back through the inbox (GroupReady, StepReply, GroupLost). It connects and reconnects
-// by itself, and it decides when a group is lost; every time it is through, it has begun a new group
-// epoch and reports GroupReady.
+// by itself, and it decides when a group is lost; every time it is through, it has begun a new
+// group epoch and reports GroupReady.
 //
 // Thread safety: called by the loop thread only. No call blocks.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_CLIENT_H_

@@ -184,8 +184,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   }
   Schedule(plan.slices);
   BuildBatch(slices_, spec_.block_size_tokens, &batch_);
-  StepResult result{
-      .header = plan.header, .plan_digest = plan.digest, .failed_swap_ins = std::move(failed_swap_ins)};
+  StepResult result{.header = plan.header,
+                    .plan_digest = plan.digest,
+                    .failed_swap_ins = std::move(failed_swap_ins)};
   Instant built = SteadyNow();
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   Instant computed = SteadyNow();

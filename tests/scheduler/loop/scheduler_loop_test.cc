@@ -361,8 +361,8 @@ TEST_F(SchedulerLoopTest, StopEndsTheLoopAndEveryStream) {
 class BoundedQueueLoopTest : public SchedulerLoopTest {
  protected:
   BoundedQueueLoopTest()
-      : SchedulerLoopTest(
-            LoopConfig{.core = {.max_queued_requests = 2, .max_queued_tokens = 10, .watermark = 0}}) {}
+      : SchedulerLoopTest(LoopConfig{
+            .core = {.max_queued_requests = 2, .max_queued_tokens = 10, .watermark = 0}}) {}
 };
 
 TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
