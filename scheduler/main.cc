@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
@@ -17,6 +18,14 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
+
+// `quire serve` reads it: before anything was served, such a worker will never do.
+void SayRefusal(const absl::Status& status) {
+  std::printf("quire_scheduler: refuses %s %s\n",
+              quire::ReasonOf(status).c_str(),
+              std::string(status.message()).c_str());
+  std::fflush(stdout);
+}
 
 // Until a signal to stop. Says on standard output when requests can be sent.
 int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
@@ -55,7 +64,7 @@ int main(int argc, char** argv) {
   const quire::ServedModel model =
       quire::ValueOrExit(quire::LoadServedModel(config.model), "load: ", quire::kExitModel);
   const auto server = quire::ValueOrExit(
-      quire::SchedulerServer::Start(config, &model), "quire_scheduler: ", EXIT_FAILURE);
+      quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},
                   {"http", server->http_address()},

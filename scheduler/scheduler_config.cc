@@ -28,6 +28,22 @@ ABSL_FLAG(std::string,
           workers,
           "127.0.0.1:50061",
           "Address of the worker, unix:/path or host:port. One per rank, in order of rank.");
+ABSL_FLAG(int32_t,
+          step_timeout,
+          5,
+          "Seconds that a worker may stand still in a step, doing no part of any operation, before "
+          "it is taken for stuck. A slow step that gets on is never cut short.");
+ABSL_FLAG(
+    int32_t,
+    worker_timeout,
+    300,
+    "Seconds that requests wait while there is no worker, or none that gets on with loading "
+    "its model. Then they end with UNAVAILABLE, and new ones are refused until one is there.");
+ABSL_FLAG(bool,
+          allow_changed_numerics,
+          false,
+          "Let a worker of another instruction set or cache type go on where another one stopped: "
+          "streams then go on with other bits than they would have had.");
 ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on, for gRPC and HTTP.");
 ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
 ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
@@ -113,6 +129,8 @@ constexpr int32_t kMaxTokensPerStep = 1 << 20;
 constexpr int32_t kMaxBlockSize = 1024;
 constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
+constexpr int32_t kMaxWaitSeconds = 24 * 3600;
+constexpr size_t kMaxRanks = 64;
 constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
 absl::Status FlagError(std::string_view flag, std::string_view rule) {
@@ -143,22 +161,38 @@ absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& po
   return source;
 }
 
-absl::StatusOr<Address> WorkerAddress() {
+absl::StatusOr<std::vector<Address>> WorkerAddresses() {
   const std::vector<std::string> workers =
       absl::StrSplit(absl::GetFlag(FLAGS_workers), ',', absl::SkipEmpty());
-  if (workers.size() != 1) {
+  if (workers.empty() || workers.size() > kMaxRanks) {
     return FlagError(
         "workers",
-        absl::StrCat("this version serves with one worker (got ", workers.size(), " addresses)"));
+        absl::StrCat(
+            "one address per rank is needed (got ", workers.size(), ", limit ", kMaxRanks, ")"));
   }
-  absl::StatusOr<Address> address = ParseAddress(workers.front());
-  if (!address.ok()) {
-    return FlagError("workers", ToStd(address.status().message()));
+  std::vector<Address> addresses;
+  for (const std::string& worker : workers) {
+    absl::StatusOr<Address> address = ParseAddress(worker);
+    if (!address.ok()) {
+      return FlagError("workers", ToStd(address.status().message()));
+    }
+    if (!address->is_unix() && address->port == 0) {
+      return FlagError("workers", "needs a port");
+    }
+    addresses.push_back(*std::move(address));
   }
-  if (!address->is_unix() && address->port == 0) {
-    return FlagError("workers", "needs a port");
-  }
-  return address;
+  return addresses;
+}
+
+absl::Status SetWaiting(SchedulerConfig* config) {
+  const int32_t step_seconds = absl::GetFlag(FLAGS_step_timeout);
+  const int32_t worker_seconds = absl::GetFlag(FLAGS_worker_timeout);
+  QUIRE_RETURN_IF_ERROR(CheckRange("step-timeout", step_seconds, 1, kMaxWaitSeconds));
+  QUIRE_RETURN_IF_ERROR(CheckRange("worker-timeout", worker_seconds, 1, kMaxWaitSeconds));
+  config->group_timing.step_timeout_ns = step_seconds * kNanosPerSecond;
+  config->loop.worker_timeout_ns = worker_seconds * kNanosPerSecond;
+  config->allow_changed_numerics = absl::GetFlag(FLAGS_allow_changed_numerics);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<DType>> KvCacheDType() {
@@ -282,11 +316,12 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional) {
   SchedulerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model, ModelSource(positional));
-  QUIRE_ASSIGN_OR_RETURN(config.worker, WorkerAddress());
+  QUIRE_ASSIGN_OR_RETURN(config.workers, WorkerAddresses());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
   QUIRE_RETURN_IF_ERROR(SetListening(&config));
   QUIRE_RETURN_IF_ERROR(SetAdmin(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
+  QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));

@@ -15,6 +15,7 @@
 
 #include "common/model/dtype.h"
 #include "common/wire/address.h"
+#include "scheduler/group/worker_group.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/rpc/served_model.h"
 
@@ -22,7 +23,7 @@ namespace quire {
 
 struct SchedulerConfig {
   ServedModelSource model;
-  Address worker;
+  std::vector<Address> workers;  // by rank
   std::string host = "127.0.0.1";
   int32_t port = 50051;          // gRPC; 0: a free one
   int32_t http_port = 8000;      // 0: a free one
@@ -33,6 +34,8 @@ struct SchedulerConfig {
   std::optional<DType> kv_cache_dtype;
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
+  bool allow_changed_numerics = false;
+  GroupTiming group_timing;
   LoopConfig loop;
   std::string step_log;  // file; empty: none
   absl::Duration shutdown_timeout = absl::Seconds(25);

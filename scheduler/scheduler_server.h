@@ -2,13 +2,14 @@
 // connects them, and takes them down in the order in which they need each other.
 //
 //   operator ── AdminService ── Inbox
-//   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerClient ── worker
+//   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
 //   Prometheus, probes ── HttpEndpoint ── MetricsRegistry, ServingState
 //
 // Thread safety: one thread constructs, polls and shuts down.
 #ifndef QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
 #define QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,7 +26,7 @@
 #include "scheduler/metrics/scheduler_metrics.h"
 #include "scheduler/rpc/admin_service.h"
 #include "scheduler/rpc/generation_service.h"
-#include "scheduler/rpc/grpc_worker_client.h"
+#include "scheduler/rpc/grpc_worker_group.h"
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/scheduler_config.h"
@@ -35,10 +36,14 @@ namespace quire {
 
 class SchedulerServer {
  public:
-  // Listens and starts to look for the worker. The model must outlive the server.
+  // Hears why a worker is not let in; from any thread.
+  using RefusalListener = std::function<void(const absl::Status&)>;
+
+  // Listens and starts to look for the workers. The model must outlive the server.
   // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
-                                                                const ServedModel* model);
+                                                                const ServedModel* model,
+                                                                RefusalListener on_refusal);
   // Shutdown(0), unless it was called.
   ~SchedulerServer();
 
@@ -59,7 +64,8 @@ class SchedulerServer {
  private:
   SchedulerServer(const SchedulerConfig& config,
                   const ServedModel* model,
-                  std::unique_ptr<StepLogFile> step_log);
+                  std::unique_ptr<StepLogFile> step_log,
+                  RefusalListener on_refusal);
 
   absl::Status StartGrpc();
   absl::Status StartAdmin();
@@ -78,7 +84,7 @@ class SchedulerServer {
   GenerationService service_;
   AdminService admin_service_;
   std::unique_ptr<StepLogFile> step_log_;  // null: none
-  std::unique_ptr<GrpcWorkerClient> workers_;
+  std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
   std::unique_ptr<grpc::Server> grpc_server_;

@@ -226,9 +226,9 @@ void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* req
 
 }  // namespace
 
-void EncodePlan(const StepPlan& plan, uint64_t digest, v1::StepRequest* request) {
+void EncodePlan(const StepPlan& plan, v1::StepRequest* request) {
   request->Clear();
-  SetHeader(plan.header, digest, request);
+  SetHeader(plan.header, plan.digest, request);
   EncodeSwaps(plan, request);
   for (const BlockCopy& copy : plan.copies) {
     request->add_copy_src(static_cast<uint32_t>(copy.src));
@@ -245,6 +245,7 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(request));
   StepPlan plan;
   plan.header = HeaderOf(request);
+  plan.digest = request.plan_digest();
   DecodeSwaps(request, &plan);
   plan.copies.reserve(static_cast<size_t>(request.copy_src_size()));
   for (int i = 0; i < request.copy_src_size(); ++i) {
@@ -290,6 +291,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
   }
   Append(result.failed_swap_ins, response->mutable_failed_swap_in_block());
   response->set_swaps_done_step_id(result.swaps_done_step_id);
+  response->set_row_hash(result.row_hash);
   response->set_build_us(result.timings.build_us);
   response->set_forward_us(result.timings.forward_us);
   response->set_sample_us(result.timings.sample_us);
@@ -300,6 +302,7 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   StepResult result;
   result.header = HeaderOf(response);
   result.plan_digest = response.plan_digest();
+  result.row_hash = response.row_hash();
   result.sampled.resize(static_cast<size_t>(response.handle_size()));
   int next_top = 0;
   for (int i = 0; i < response.handle_size(); ++i) {

@@ -59,8 +59,8 @@ absl::Status CheckHandshake(const v1::HandshakeRequest& request) {
 
 // The plan must be the one that its digest was made from: a peer with another digest function, or a
 // message that was damaged, must not be executed.
-absl::Status CheckDigest(const StepPlan& plan, uint64_t digest) {
-  if (DigestOf(plan) == digest) {
+absl::Status CheckDigest(const StepPlan& plan) {
+  if (DigestOf(plan) == plan.digest) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInternal,
@@ -241,14 +241,14 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuff
   v1::StepRequest& request = bytes.Length() > kMaxKeptRequestBytes ? large : step_request_;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_ASSIGN_OR_RETURN(StepPlan plan, DecodePlan(request));
-  QUIRE_RETURN_IF_ERROR(CheckDigest(plan, request.plan_digest()));
+  QUIRE_RETURN_IF_ERROR(CheckDigest(plan));
   const StepOrder& order = executor_->order();
-  const auto verdict = order.Classify(plan.header, request.plan_digest());
+  const auto verdict = order.Classify(plan.header, plan.digest);
   const bool is_new = verdict.ok() && *verdict == StepOrder::Verdict::kExecute;
   if (is_new) {
     progress_.BeginStep(plan.header.step_id);
   }
-  auto result = executor_->Execute(plan, request.plan_digest());
+  auto result = executor_->Execute(plan);
   if (is_new) {
     progress_.EndStep(order.last_done());
   }

@@ -165,9 +165,9 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, uint64_t digest) {
+absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Instant begin = SteadyNow();
-  QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, digest));
+  QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, plan.digest));
   if (verdict == StepOrder::Verdict::kReplay) {
     return &order_.last_result();
   }
@@ -188,8 +188,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
   }
   Schedule(plan.slices);
   BuildBatch(slices_, spec_.block_size_tokens, &batch_);
-  StepResult result{
-      .header = plan.header, .plan_digest = digest, .failed_swap_ins = std::move(failed_swap_ins)};
+  StepResult result{.header = plan.header,
+                    .plan_digest = plan.digest,
+                    .failed_swap_ins = std::move(failed_swap_ins)};
   if (fail_points_ != nullptr) {
     fail_points_->BeforeStep(batch_.token_ids);
   }

@@ -89,8 +89,8 @@ class StepExecutor {
   // MaxBlocks and MaxHostBlocks, and for memory that there is not.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // `digest` is DigestOf(plan). The result is valid until the next call.
-  absl::StatusOr<const StepResult*> Execute(const StepPlan& plan, uint64_t digest);
+  // The result is valid until the next call. REQUIRES: plan.digest is DigestOf(plan).
+  absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
   const StepOrder& order() const { return order_; }
   const Model& model() const { return model_; }

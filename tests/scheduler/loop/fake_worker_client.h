@@ -76,7 +76,6 @@ class FakeWorkerClient : public WorkerClient {
       Answer();
     }
   }
-  void ResendStep() override { ++num_resends_; }
   void AbandonEpoch(uint64_t group_epoch) override {
     abandoned_.push_back(group_epoch);
     unanswered_.reset();
@@ -88,7 +87,6 @@ class FakeWorkerClient : public WorkerClient {
   const std::optional<StepPlan>& unanswered() const { return unanswered_; }
   const std::vector<uint64_t>& abandoned() const { return abandoned_; }
   int num_steps() const { return num_steps_; }
-  int num_resends() const { return num_resends_; }
 
  private:
   Inbox* const inbox_;
@@ -98,7 +96,6 @@ class FakeWorkerClient : public WorkerClient {
   std::optional<StepPlan> unanswered_;
   std::vector<uint64_t> abandoned_;
   int num_steps_ = 0;
-  int num_resends_ = 0;
   bool runs_by_itself_ = false;
   // Sequentially consistent: one flag, rarely touched.
   std::atomic<bool> lose_soon_ = false;

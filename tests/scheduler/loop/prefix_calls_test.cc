@@ -193,9 +193,9 @@ TEST_F(PrefixCallsTest, WorkersThatDoNotComeBackEndTheWaiting) {
   Turn();
   client_.LoseGroup();
   Turn();
-  now_ += 121 * kNanosPerSecond;
+  now_ += LoopConfig().worker_timeout_ns;
   Turn();
-  EXPECT_EQ(ReasonOf(answer->status()), "RECOVERY_TIMEOUT");
+  EXPECT_EQ(ReasonOf(answer->status()), "WORKER_TIMEOUT");
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/random.h"
 #include "tests/worker/runtime/fake_model.h"
+#include "tests/support/with_digest.h"
 #include "worker/rpc/message_reader.h"
 #include "worker/rpc/worker_server.h"
 
@@ -52,7 +53,8 @@ class StepsConversation {
   bool Send(const StepPlan& plan) { return Send(plan, DigestOf(plan)); }
   bool Send(const StepPlan& plan, uint64_t digest) {
     v1::StepRequest request;
-    EncodePlan(plan, digest, &request);
+    EncodePlan(plan, &request);
+    request.set_plan_digest(digest);
     return stream_->Write(request);
   }
 
@@ -736,7 +738,7 @@ TEST_F(WorkerServiceTest, DamagedStepsNeverEndTheWorker) {
   v1::StepRequest request;
   for (int i = 0; i < kNumHostileMessages; ++i) {
     StepPlan plan = Prefill(1, epoch, {1, 2, 3});
-    EncodePlan(plan, DigestOf(plan), &request);
+    EncodePlan(WithDigest(plan), &request);
     std::string bytes = request.SerializeAsString();
     // Past the header half of the time, so that not only stale headers are tried.
     int32_t first = random.OneIn(2) ? 15 : 0;

@@ -1,8 +1,9 @@
 // The connection to a worker, against a worker service whose failures the test chooses.
-#include "scheduler/rpc/grpc_worker_client.h"
+#include "scheduler/rpc/grpc_worker_group.h"
 
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -22,12 +23,13 @@
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
+#include "tests/support/with_digest.h"
 
 namespace quire {
 namespace {
 
 // What to do with the next step; kAnswer when nothing else is asked.
-enum class OnStep { kAnswer, kAnswerNonsense, kBreakBefore, kBreakAfter, kRefuse };
+enum class OnStep { kAnswer, kAnswerNonsense, kAnswerAnother, kBreakBefore, kBreakAfter, kRefuse };
 
 class ScriptedWorker final : public v1::WorkerService::Service {
  public:
@@ -43,6 +45,12 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
   }
+  void FallSilent() {
+    absl::MutexLock lock(&mutex_);
+    is_silent_ = true;
+  }
+  // Streams of reports end by themselves.
+  void End(bool is_ending) { is_ending_ = is_ending; }
   // The bytes of every step that arrived, and how many were executed rather than remembered.
   std::vector<std::string> arrived() {
     absl::MutexLock lock(&mutex_);
@@ -64,6 +72,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     response->set_protocol_version(1);
     response->set_config_hash(
         HashOf(ModelConfig{.vocab_size = 100, .max_position_embeddings = 50}));
+    response->set_worker_uuid("a worker");
     response->set_model_hash(model_hash_);
     response->set_num_blocks_max(20);
     response->set_kv_cache_dtype(v1::DTYPE_F32);
@@ -83,6 +92,24 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     ++num_epochs_;
     return grpc::Status::OK;
   }
+  grpc::Status Watch(grpc::ServerContext* context,
+                     const v1::WatchRequest* /*request*/,
+                     grpc::ServerWriter<v1::WatchReport>* stream) override {
+    v1::WatchReport report;
+    report.set_worker_uuid("a worker");
+    report.set_phase(v1::WORKER_PHASE_EXECUTING);
+    while (!context->IsCancelled() && !is_ending_) {
+      {
+        absl::MutexLock lock(&mutex_);
+        report.set_progress(report.progress() + 1);
+        if (!is_silent_ && !stream->Write(report)) {
+          break;
+        }
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return grpc::Status::OK;
+  }
   grpc::Status Steps(grpc::ServerContext* /*context*/,
                      grpc::ServerReaderWriter<v1::StepResponse, v1::StepRequest>* stream) override {
     v1::StepRequest request;
@@ -99,10 +126,16 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       if (action == OnStep::kBreakAfter) {
         return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
       }
+      if (action == OnStep::kAnswerAnother) {
+        response.set_step_id(response.step_id() + 7);
+      }
       if (action == OnStep::kAnswerNonsense) {
         response.add_handle(1);  // and no token
       }
       stream->Write(response);
+      if (action == OnStep::kAnswerAnother) {
+        return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      }
     }
     return grpc::Status::OK;
   }
@@ -140,14 +173,16 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   uint64_t model_hash_ ABSL_GUARDED_BY(mutex_) = 1;
   int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_silent_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> is_ending_ = false;
 };
 
-class GrpcWorkerClientTest : public testing::Test {
+class GrpcWorkerGroupTest : public testing::Test {
  public:
-  GrpcWorkerClientTest() : inbox_(100) {
-    address_.unix_path = absl::StrCat(testing::TempDir(), "/quire-client-test-", getpid());
+  GrpcWorkerGroupTest() : inbox_(100) {
+    address_.unix_path = absl::StrCat(testing::TempDir(), "/quire-group-test-", getpid());
   }
-  ~GrpcWorkerClientTest() override {
+  ~GrpcWorkerGroupTest() override {
     client_.reset();
     StopWorker();
     unlink(address_.unix_path.c_str());
@@ -161,17 +196,23 @@ class GrpcWorkerClientTest : public testing::Test {
     builder.RegisterService(&worker_);
     server_ = builder.BuildAndStart();
     ASSERT_NE(server_, nullptr);
+    worker_.End(false);
   }
   void StopWorker() {
     if (server_ != nullptr) {
+      worker_.End(true);
       server_->Shutdown(std::chrono::system_clock::now());
       server_.reset();
     }
   }
-  void StartClient(GrpcWorkerClientTiming timing = {}) {
+  void StartClient(const GroupTiming& timing = {}) {
     GroupSettings settings;
     settings.model = {.vocab_size = 100, .max_position_embeddings = 50};
-    client_ = std::make_unique<GrpcWorkerClient>(address_, settings, &inbox_, timing);
+    client_ = std::make_unique<GrpcWorkerGroup>(
+        std::vector<Address>{address_}, settings, timing, &inbox_, [this](const absl::Status& s) {
+          absl::MutexLock lock(&mutex_);
+          refusals_.push_back(ReasonOf(s));
+        });
   }
   // The next event; fails the test when none comes for long.
   template <typename Event>
@@ -192,7 +233,7 @@ class GrpcWorkerClientTest : public testing::Test {
     StepPlan plan;
     plan.header = {.scheduler_incarnation = 1, .group_epoch = group_epoch, .step_id = step_id};
     plan.slices.push_back({.handle = 3, .num_tokens = 2, .new_block_ids = {1, 2}});
-    client_->SendStep(plan);
+    client_->SendStep(WithDigest(plan));
   }
 
   Address address_;
@@ -200,10 +241,12 @@ class GrpcWorkerClientTest : public testing::Test {
   std::unique_ptr<grpc::Server> server_;
   Inbox inbox_;
   std::deque<LoopEvent> events_;
-  std::unique_ptr<GrpcWorkerClient> client_;
+  std::unique_ptr<GrpcWorkerGroup> client_;
+  absl::Mutex mutex_;
+  std::vector<std::string> refusals_;  // guarded by mutex_
 };
 
-TEST_F(GrpcWorkerClientTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
+TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
   StartWorker();
   StartClient();
   const auto ready = Await<GroupReady>();
@@ -216,7 +259,7 @@ TEST_F(GrpcWorkerClientTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
   EXPECT_EQ(Await<StepReply>().result.header.step_id, 2U);
 }
 
-TEST_F(GrpcWorkerClientTest, WaitsForAWorkerThatStartsLater) {
+TEST_F(GrpcWorkerGroupTest, WaitsForAWorkerThatStartsLater) {
   StartClient();
   EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(50)).empty());
 
@@ -225,7 +268,7 @@ TEST_F(GrpcWorkerClientTest, WaitsForAWorkerThatStartsLater) {
   EXPECT_GT(Await<GroupReady>().group_epoch, 0U);
 }
 
-TEST_F(GrpcWorkerClientTest, ABrokenStreamIsMendedWithTheSameBytes) {
+TEST_F(GrpcWorkerGroupTest, ABrokenStreamIsMendedWithTheSameBytes) {
   for (OnStep breaks : {OnStep::kBreakBefore, OnStep::kBreakAfter, OnStep::kAnswerNonsense}) {
     worker_.Next(breaks);
   }
@@ -243,7 +286,7 @@ TEST_F(GrpcWorkerClientTest, ABrokenStreamIsMendedWithTheSameBytes) {
   EXPECT_EQ(worker_.num_epochs(), 1);
 }
 
-TEST_F(GrpcWorkerClientTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
+TEST_F(GrpcWorkerGroupTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
   worker_.Next(OnStep::kRefuse);
   StartWorker();
   StartClient();
@@ -261,9 +304,9 @@ TEST_F(GrpcWorkerClientTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
   EXPECT_EQ(Await<StepReply>().result.header.group_epoch, second.group_epoch);
 }
 
-TEST_F(GrpcWorkerClientTest, AWorkerThatDiesIsLostWhenTheLeaseEndsAndFoundWhenItIsBack) {
+TEST_F(GrpcWorkerGroupTest, AWorkerThatDiesIsLostWhenTheLeaseEndsAndFoundWhenItIsBack) {
   StartWorker();
-  StartClient({.lease = absl::Milliseconds(200)});
+  StartClient({.lease_ns = 200 * kNanosPerMilli});
   const auto first = Await<GroupReady>();
 
   StopWorker();
@@ -273,7 +316,7 @@ TEST_F(GrpcWorkerClientTest, AWorkerThatDiesIsLostWhenTheLeaseEndsAndFoundWhenIt
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
-TEST_F(GrpcWorkerClientTest, AnAbandonedEpochIsFollowedByTheNextWithoutALoss) {
+TEST_F(GrpcWorkerGroupTest, AnAbandonedEpochIsFollowedByTheNextWithoutALoss) {
   StartWorker();
   StartClient();
   const auto first = Await<GroupReady>();
@@ -283,34 +326,50 @@ TEST_F(GrpcWorkerClientTest, AnAbandonedEpochIsFollowedByTheNextWithoutALoss) {
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
-TEST_F(GrpcWorkerClientTest, ResendAsksAgainOverAnotherStream) {
+// It once made the client forget that its step was unanswered, so that nothing was asked again.
+TEST_F(GrpcWorkerGroupTest, AnAnswerToAnotherStepIsStaleAndTheStepIsAskedAgain) {
+  worker_.Next(OnStep::kAnswerAnother);
   StartWorker();
   StartClient();
   const auto ready = Await<GroupReady>();
+
   Send(ready.group_epoch, 1);
-  Await<StepReply>();
 
-  client_->ResendStep();  // nothing is unanswered: the stream is renewed, no step is repeated
-  Send(ready.group_epoch, 2);
-
-  EXPECT_EQ(Await<StepReply>().result.header.step_id, 2U);
+  Await<StaleReply>();
+  EXPECT_EQ(Await<StepReply>().result.header.step_id, 1U);
   EXPECT_EQ(worker_.num_epochs(), 1);
 }
 
-TEST_F(GrpcWorkerClientTest, AWorkerWithOtherWeightsIsNotLetIn) {
+TEST_F(GrpcWorkerGroupTest, AWorkerWithoutReportsIsLost) {
   StartWorker();
-  StartClient({.lease = absl::Milliseconds(50)});
+  StartClient({.silence_ns = 200 * kNanosPerMilli});
+  const auto first = Await<GroupReady>();
+
+  worker_.FallSilent();
+
+  const auto lost = Await<GroupLost>();
+  EXPECT_EQ(lost.group_epoch, first.group_epoch);
+  EXPECT_EQ(ReasonOf(lost.status), "WORKER_SILENT");
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerWithOtherWeightsIsNotLetIn) {
+  StartWorker();
+  StartClient();
   const auto first = Await<GroupReady>();
   worker_.SetModelHash(2);
 
   client_->AbandonEpoch(first.group_epoch);
   EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_THAT(refusals_, testing::ElementsAre("CONFIG_MISMATCH"));  // once, though it goes on
+  }
   worker_.SetModelHash(1);
 
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
-TEST_F(GrpcWorkerClientTest, ASchedulerWhoseClockWentBackStillTakesOver) {
+TEST_F(GrpcWorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
   const uint64_t far_future = uint64_t{1} << 62;
   worker_.SeeIncarnation(far_future);
   StartWorker();
