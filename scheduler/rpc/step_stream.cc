@@ -62,9 +62,10 @@ void StepStream::OnWriteDone(bool ok) {
 }
 
 void StepStream::OnDone(const grpc::Status& status) {
-  // What the callbacks hold goes with them, when this returns; it may hold this stream.
-  const std::shared_ptr<StepStream> self = std::move(self_);
+  // What the callbacks hold goes when this returns, after the stream: somebody may wait for it to be
+  // the last.
   const Callbacks callbacks = std::move(callbacks_);
+  const std::shared_ptr<StepStream> self = std::move(self_);
   absl::Status end = FromGrpcStatus(status);
   callbacks.on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of steps")
                             : std::move(end));

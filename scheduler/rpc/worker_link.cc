@@ -94,11 +94,10 @@ std::shared_ptr<WorkerLink> WorkerLink::Dial(const Address& address, Callbacks c
 }
 
 WorkerLink::WorkerLink(const Address& address, Callbacks callbacks)
-    : callbacks_(std::move(callbacks)),
+    : end_teller_{callbacks.on_destroyed},
+      callbacks_(std::move(callbacks)),
       channel_(DialWorker(address)),
       stub_(v1::WorkerService::NewStub(channel_)) {}
-
-WorkerLink::~WorkerLink() { callbacks_.on_destroyed(); }
 
 void WorkerLink::Watch() {
   watch_ = std::make_shared<WatchStream>(
@@ -114,28 +113,29 @@ void WorkerLink::Watch() {
 }
 
 void WorkerLink::Greet(const v1::HandshakeRequest& request) {
-  auto call = std::make_shared<UnaryCall<v1::HandshakeRequest, v1::HandshakeResponse>>(request);
-  greeting_ = call;
-  stub_->async()->Handshake(&call->context,
-                            &call->request,
-                            &call->response,
-                            [self = shared_from_this(), call](const grpc::Status& status) {
-                              const absl::Status end = FromGrpcStatus(status);
-                              self->callbacks_.on_hello(end.ok()
-                                                            ? HelloOf(call->response)
-                                                            : absl::StatusOr<WorkerHello>(end));
-                            });
+  using Call = UnaryCall<v1::HandshakeRequest, v1::HandshakeResponse>;
+  greeting_ = std::make_shared<Call>(request);
+  stub_->async()->Handshake(
+      &greeting_->context,
+      &greeting_->request,
+      &greeting_->response,
+      [held = Held<Call>{shared_from_this(), greeting_}](const grpc::Status& status) {
+        const absl::Status end = FromGrpcStatus(status);
+        held.link->callbacks_.on_hello(end.ok() ? HelloOf(held.call->response)
+                                                : absl::StatusOr<WorkerHello>(end));
+      });
 }
 
 void WorkerLink::BeginEpoch(const v1::BeginEpochRequest& request) {
-  auto call = std::make_shared<UnaryCall<v1::BeginEpochRequest, v1::BeginEpochResponse>>(request);
-  beginning_ = call;
-  stub_->async()->BeginEpoch(&call->context,
-                             &call->request,
-                             &call->response,
-                             [self = shared_from_this(), call](const grpc::Status& status) {
-                               self->callbacks_.on_epoch_begun(FromGrpcStatus(status));
-                             });
+  using Call = UnaryCall<v1::BeginEpochRequest, v1::BeginEpochResponse>;
+  beginning_ = std::make_shared<Call>(request);
+  stub_->async()->BeginEpoch(
+      &beginning_->context,
+      &beginning_->request,
+      &beginning_->response,
+      [held = Held<Call>{shared_from_this(), beginning_}](const grpc::Status& status) {
+        held.link->callbacks_.on_epoch_begun(FromGrpcStatus(status));
+      });
 }
 
 void WorkerLink::OpenSteps() {

@@ -41,7 +41,6 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   // Connects, and begins to watch.
   static std::shared_ptr<WorkerLink> Dial(const Address& address, Callbacks callbacks);
-  ~WorkerLink();
 
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
@@ -55,10 +54,22 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  private:
   template <typename Request, typename Response>
   struct UnaryCall;
+  // What a call under way holds. The link goes last.
+  template <typename Call>
+  struct Held {
+    std::shared_ptr<WorkerLink> link;
+    std::shared_ptr<Call> call;
+  };
+  // Tells, once every other member is gone: whoever waits for that may end the process.
+  struct EndTeller {
+    std::function<void()> tell;
+    ~EndTeller() { tell(); }
+  };
 
   WorkerLink(const Address& address, Callbacks callbacks);
   void Watch();
 
+  const EndTeller end_teller_;  // first: destroyed last
   const Callbacks callbacks_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::WorkerService::Stub> stub_;

@@ -240,7 +240,6 @@ class CommandLineTest(unittest.TestCase):
     def test_mistakes_are_named_in_one_line(self):
         model = f"--model={MODEL}"
         for flags, named in [((), "--model"),
-                             ((model, "--workers=a:1,b:2"), "--workers"),
                              ((model, "--workers=nonsense"), "--workers"),
                              ((model, "--port=70000"), "--port"),
                              ((model, "--block-size=0"), "--block-size"),
