@@ -25,6 +25,8 @@ std::string_view Version();
 // Exit codes of all programs.
 inline constexpr int kExitUsage = 2;  // a mistake on the command line
 inline constexpr int kExitModel = 3;  // model files that cannot be served
+inline constexpr int kExitMemory = 4;
+inline constexpr int kExitDevice = 5;
 
 struct ProgramInfo {
   std::string name;     // "quire_worker"
