@@ -22,8 +22,8 @@
 
 namespace quire {
 
-// Tokens in a step. One of prompt tokens holds up every running sequence: on a CPU 256 keeps the gap
-// short and the matrix products full.
+// Tokens in a step. One of prompt tokens holds up every running sequence: on a CPU 256 keeps the
+// gap short and the matrix products full.
 inline constexpr int32_t kDefaultMaxTokensPerStep = 256;
 
 struct SchedulerConfig {
