@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "common/flags/command_line.h"
+#include "common/base/exit_codes.h"
 #include "deploy/cli/serve_arguments.h"
 #include "deploy/cli/supervisor.h"
 

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "common/base/exit_codes.h"
 #include "common/base/log.h"
 #include "common/base/string_view.h"
-#include "common/flags/command_line.h"
 #include "deploy/cli/serve_arguments.h"
 
 #include <sys/signalfd.h>

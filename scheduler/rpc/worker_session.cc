@@ -14,12 +14,12 @@
 #include "common/wire/channel.h"
 #include "common/wire/dtype_codec.h"
 #include "common/wire/grpc_status.h"
+#include "common/wire/worker_protocol.h"
 #include "scheduler/core/admission.h"
 
 namespace quire {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
 // Far above any block; sums of bytes stay in range.
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 constexpr std::chrono::seconds kHandshakeTimeout(5);
@@ -44,12 +44,12 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
 absl::Status CheckHandshake(const v1::HandshakeResponse& response,
                             const GroupSettings& settings,
                             const GroupIdentity& identity) {
-  if (response.protocol_version() != kProtocolVersion) {
+  if (response.protocol_version() != kWorkerProtocolVersion) {
     return Mismatch("protocol_version",
                     absl::StrCat("the worker speaks another version (got ",
                                  response.protocol_version(),
                                  ", limit ",
-                                 kProtocolVersion,
+                                 kWorkerProtocolVersion,
                                  ")"));
   }
   if (response.vocab_size() != settings.model.vocab_size) {
@@ -139,7 +139,7 @@ absl::StatusOr<GroupReady> WorkerSession::Begin(uint64_t group_epoch) {
 
 absl::StatusOr<v1::HandshakeResponse> WorkerSession::Handshake() {
   v1::HandshakeRequest request;
-  request.set_protocol_version(kProtocolVersion);
+  request.set_protocol_version(kWorkerProtocolVersion);
   request.set_scheduler_incarnation(incarnation_);
   request.set_block_size_tokens(settings_.block_size_tokens);
   if (settings_.kv_cache_dtype.has_value()) {

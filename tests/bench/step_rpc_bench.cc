@@ -64,11 +64,10 @@ class Session {
   explicit Session(const Address& address)
       : backend_(*CreateCpuBackend({.num_threads = 1, .isa = ""})),
         executor_(model_, *backend_, {.bytes = int64_t{4} << 30, .num_blocks_override = 0}),
-        service_({.uuid = MakeWorkerUuid(),
-                  .version = "bench",
-                  .model_hash = 0,
-                  .determinism_fingerprint = "instant"},
-                 executor_) {
+        progress_(*backend_),
+        service_(progress_) {
+    service_.Serve({.version = "bench", .model_hash = 0, .determinism_fingerprint = "instant"},
+                   executor_);
     auto server = WorkerServer::Start(address, service_);
     QUIRE_CHECK(server.ok());
     server_ = *std::move(server);
@@ -134,6 +133,7 @@ class Session {
   InstantModel model_;
   std::unique_ptr<KernelBackend> backend_;
   StepExecutor executor_;
+  WorkerProgress progress_;
   WorkerService service_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;

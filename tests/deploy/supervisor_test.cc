@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,7 +17,7 @@
 
 #include "gtest/gtest.h"
 
-#include "common/flags/command_line.h"
+#include "common/base/exit_codes.h"
 
 #include <sys/signalfd.h>
 
@@ -41,14 +42,15 @@ class SupervisorTest : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // Runs the two scripts, as many seconds as `stop_when` says no (never without one).
+  // Runs the two scripts. SIGTERM comes when `stop_when` says so; without it, never.
   int Run(const std::string& scheduler,
           const std::string& worker,
           const std::function<bool()>& stop_when = nullptr) {
+    std::atomic<bool> is_over = false;
     std::thread stopper;
     if (stop_when != nullptr) {
       stopper = std::thread([&] {
-        while (!stop_when()) {
+        while (!is_over && !stop_when()) {
           ::usleep(1'000);
         }
         signalfd_siginfo info = {};
@@ -66,6 +68,7 @@ class SupervisorTest : public testing::Test {
                          .Run();
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
+    is_over = true;
     if (stopper.joinable()) {
       stopper.join();
     }
@@ -145,8 +148,8 @@ TEST_F(SupervisorTest, OnceReadyNoExitCodeEndsIt) {
 }
 
 TEST_F(SupervisorTest, ASchedulerThatDiedGetsItsAddressesAgain) {
-  const std::string first = "if [ ! -e first ]; then touch first;" +
-                            std::string(kListens) + kReady + "kill -KILL $$; fi;";
+  const std::string first = "if [ ! -e first ]; then touch first;" + std::string(kListens) +
+                            kReady + "kill -KILL $$; fi;";
 
   const int code = Run(first + "echo \"$0 $1 $2\" >> arguments;" + kListens + kReady + kWait,
                        "echo x >> workers;" + std::string(kWait),

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +24,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
+#include "common/wire/watch_stream.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/random.h"
 #include "tests/worker/runtime/fake_model.h"
@@ -79,23 +83,27 @@ class StepsConversation {
   std::unique_ptr<StepsClient> stream_;
 };
 
-class WorkerServiceTest : public testing::Test {
+// Before the model is loaded.
+class LoadingWorkerTest : public testing::Test {
  protected:
-  WorkerServiceTest()
+  LoadingWorkerTest()
       : backend_(CreateReferenceBackend()),
         executor_(model_,
                   *backend_,
                   {.bytes = 1 << 20, .swap_space_bytes = 1 << 16, .num_blocks_override = 0}),
-        service_({.uuid = MakeWorkerUuid(),
-                  .version = "1.2.3",
-                  .model_hash = 77,
-                  .determinism_fingerprint = backend_->name()},
-                 executor_) {
+        progress_(*backend_),
+        service_(progress_) {
     std::string path = "/tmp/quire_worker_test_" + std::to_string(getpid()) + ".sock";
     auto server = WorkerServer::Start({.unix_path = path, .host = "", .port = 0}, service_);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = NewStub();
+  }
+
+  void Serve() {
+    service_.Serve(
+        {.version = "1.2.3", .model_hash = 77, .determinism_fingerprint = backend_->name()},
+        executor_);
   }
 
   std::unique_ptr<Stub> NewStub() {
@@ -179,9 +187,15 @@ class WorkerServiceTest : public testing::Test {
   FakeModel model_;
   std::unique_ptr<KernelBackend> backend_;
   StepExecutor executor_;
+  WorkerProgress progress_;
   WorkerService service_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<Stub> stub_;
+};
+
+class WorkerServiceTest : public LoadingWorkerTest {
+ protected:
+  WorkerServiceTest() { Serve(); }
 };
 
 TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
@@ -218,7 +232,9 @@ TEST_F(WorkerServiceTest, ABlockOfEightBitsHasRoomForItsScales) {
   }
 }
 
-TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) { EXPECT_NE(MakeWorkerUuid(), MakeWorkerUuid()); }
+TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) {
+  EXPECT_NE(WorkerProgress(*backend_).uuid(), WorkerProgress(*backend_).uuid());
+}
 
 TEST_F(WorkerServiceTest, AnEpochTakesNoMoreThanTheSwapSpace) {
   EXPECT_TRUE(BeginEpoch(1, 1, 20, (1 << 16) / 64).ok());
@@ -431,6 +447,206 @@ TEST_F(WorkerServiceTest, StoppingEndsOpenStreamsWithUnavailable) {
   EXPECT_EQ(ReasonOf(status), "SHUTTING_DOWN");
 }
 
+TEST_F(WorkerServiceTest, AHandshakeIsAnsweredWhileAStepRuns) {
+  absl::Notification is_running;
+  absl::Notification may_end;
+  model_.OnForward([&](const Batch& /*batch*/) {
+    is_running.Notify();
+    may_end.WaitForNotification();
+  });
+  ASSERT_TRUE(BeginEpoch(2, 1).ok());
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Send(Prefill(2, 1, {4, 5, 6})));
+  is_running.WaitForNotification();
+  v1::HandshakeRequest request = GoodHandshake();
+  v1::HandshakeResponse response;
+
+  request.set_scheduler_incarnation(3);
+  absl::Status newer = Handshake(request, &response);
+  request.set_scheduler_incarnation(1);
+  absl::Status older = Handshake(request, &response);
+  may_end.Notify();
+
+  EXPECT_TRUE(newer.ok()) << newer;
+  EXPECT_EQ(ReasonOf(older), "STALE_SCHEDULER") << older;
+  EXPECT_TRUE(steps.Receive().ok());
+}
+
+TEST_F(LoadingWorkerTest, EverythingButWatchWaitsForTheModel) {
+  v1::HandshakeResponse response;
+  StepsConversation steps(*stub_);
+
+  for (const absl::Status& status : {Handshake(GoodHandshake(), &response),
+                                     BeginEpoch(1, 1),
+                                     steps.Exchange(Ping(1, 1, 1)).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(ReasonOf(status), "LOADING") << status;
+  }
+  Serve();
+  ExpectServes(1);
+}
+
+// The reports of one Watch call, and how it ended.
+class Watcher {
+ public:
+  explicit Watcher(Stub& stub)
+      : stream_(stub,
+                {.on_report = [this](const v1::WatchReport& report) { Add(report); },
+                 .on_end = [this](const absl::Status& status) { End(status); }}) {}
+
+  ~Watcher() {
+    stream_.Cancel();
+    ended_.WaitForNotification();
+  }
+
+  // The first report, past or future, that is as the test wants it.
+  template <typename Predicate>
+  v1::WatchReport WaitFor(const Predicate& is_wanted) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    size_t seen = 0;
+    std::optional<v1::WatchReport> found;
+    auto look = [&] {
+      for (; seen < reports_.size() && !found.has_value(); ++seen) {
+        if (is_wanted(reports_[seen])) {
+          found = reports_[seen];
+        }
+      }
+      return found.has_value();
+    };
+    EXPECT_TRUE(changed_.wait_for(lock, kDeadline, look));
+    return found.value_or(v1::WatchReport());
+  }
+
+  v1::WatchReport WaitForPhase(v1::WorkerPhase phase) {
+    return WaitFor([phase](const v1::WatchReport& report) { return report.phase() == phase; });
+  }
+
+  absl::Status WaitForEnd() {
+    EXPECT_TRUE(ended_.WaitForNotificationWithTimeout(absl::FromChrono(kDeadline)));
+    return end_;
+  }
+
+ private:
+  void Add(const v1::WatchReport& report) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    reports_.push_back(report);
+    changed_.notify_all();
+  }
+  void End(const absl::Status& status) {
+    end_ = status;
+    ended_.Notify();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<v1::WatchReport> reports_;  // under mutex_
+  absl::Notification ended_;
+  absl::Status end_;  // written before ended_
+  WatchStream stream_;
+};
+
+TEST_F(LoadingWorkerTest, WatchersSeeTheLoadAndThenAnIdleWorker) {
+  Watcher watcher(*stub_);
+
+  const v1::WatchReport first = watcher.WaitForPhase(v1::WORKER_PHASE_LOADING);
+  progress_.Load(300, 1000);
+  const v1::WatchReport later =
+      watcher.WaitFor([](const v1::WatchReport& report) { return report.loaded_bytes() > 0; });
+  Serve();
+  const v1::WatchReport last = watcher.WaitForPhase(v1::WORKER_PHASE_IDLE);
+
+  EXPECT_EQ(first.worker_uuid(), progress_.uuid());
+  EXPECT_EQ(first.loaded_bytes(), 0);
+  EXPECT_EQ(later.loaded_bytes(), 300);
+  EXPECT_EQ(later.total_bytes(), 1000);
+  EXPECT_NE(later.progress(), first.progress());
+  EXPECT_NE(last.progress(), later.progress());
+  EXPECT_EQ(last.num_steps(), 0U);
+}
+
+TEST_F(WorkerServiceTest, WatchersSeeEpochsAndSteps) {
+  Watcher watcher(*stub_);
+  Watcher other(*stub_);
+  absl::Notification is_running;
+  absl::Notification may_end;
+  ASSERT_TRUE(BeginEpoch(3, 7).ok());
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Exchange(Prefill(3, 7, {4, 5, 6})).ok());
+  model_.OnForward([&](const Batch& /*batch*/) {
+    is_running.Notify();
+    may_end.WaitForNotification();
+  });
+
+  ASSERT_TRUE(steps.Send(Decode(3, 7, 2)));
+  is_running.WaitForNotification();
+  const v1::WatchReport during = watcher.WaitForPhase(v1::WORKER_PHASE_EXECUTING);
+  const v1::WatchReport for_other = other.WaitForPhase(v1::WORKER_PHASE_EXECUTING);
+  may_end.Notify();
+  ASSERT_TRUE(steps.Receive().ok());
+  const v1::WatchReport after =
+      watcher.WaitFor([](const v1::WatchReport& report) { return report.num_steps() == 2; });
+
+  EXPECT_EQ(during.scheduler_incarnation(), 3U);
+  EXPECT_EQ(during.group_epoch(), 7U);
+  EXPECT_EQ(during.step_id(), 2U);
+  EXPECT_EQ(during.num_steps(), 1U);
+  EXPECT_EQ(for_other.progress(), during.progress());  // the step stands still
+  EXPECT_EQ(after.phase(), v1::WORKER_PHASE_IDLE);
+  EXPECT_EQ(after.step_id(), 2U);
+  EXPECT_NE(after.progress(), during.progress());
+}
+
+TEST_F(WorkerServiceTest, ARefusedOrRepeatedStepIsNotCounted) {
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  StepsConversation steps(*stub_);
+  const StepPlan first = Prefill(1, 1, {4, 5, 6});
+  ASSERT_TRUE(steps.Exchange(first).ok());
+  ASSERT_TRUE(steps.Exchange(first).ok());
+  StepPlan bad = Decode(1, 1, 2);
+  bad.slices[0].handle = 3;  // of no sequence
+  ASSERT_FALSE(steps.Exchange(bad).ok());
+
+  Watcher watcher(*stub_);
+  const v1::WatchReport report = watcher.WaitForPhase(v1::WORKER_PHASE_IDLE);
+
+  EXPECT_EQ(report.num_steps(), 1U);
+  EXPECT_EQ(report.step_id(), 1U);
+}
+
+TEST_F(WorkerServiceTest, StoppingEndsWatches) {
+  Watcher watcher(*stub_);
+  watcher.WaitForPhase(v1::WORKER_PHASE_IDLE);
+
+  server_->Shutdown();
+
+  EXPECT_EQ(ReasonOf(watcher.WaitForEnd()), "SHUTTING_DOWN");
+}
+
+TEST_F(WorkerServiceTest, AWatcherThatLeavesMakesRoomForAnother) {
+  // More in all than may watch at once, and than one connection carries.
+  for (size_t i = 0; i <= WorkerReporter::kMaxCalls; ++i) {
+    Watcher watcher(*stub_);
+    watcher.WaitForPhase(v1::WORKER_PHASE_IDLE);
+  }
+}
+
+TEST_F(WorkerServiceTest, TooManyWatchersAreRefused) {
+  constexpr size_t kCallsPerConnection = 8;
+  std::vector<std::unique_ptr<Stub>> stubs;
+  std::vector<std::unique_ptr<Watcher>> watchers;
+  for (size_t i = 0; i < WorkerReporter::kMaxCalls; ++i) {
+    if (i % kCallsPerConnection == 0) {
+      stubs.push_back(NewStub());
+    }
+    watchers.push_back(std::make_unique<Watcher>(*stubs.back()));
+    watchers.back()->WaitForPhase(v1::WORKER_PHASE_IDLE);
+  }
+
+  Watcher refused(*stub_);
+
+  EXPECT_EQ(ReasonOf(refused.WaitForEnd()), "QUEUE_FULL");
+}
+
 TEST_F(WorkerServiceTest, ThePublicServiceIsNotHere) {
   auto stub = v1::GenerationService::NewStub(DialWorker(server_->address()));
   grpc::ClientContext context;
@@ -486,7 +702,7 @@ TEST_F(WorkerServiceTest, BytesThatAreNoMessageAreRefusedByEveryMethod) {
                                          std::string(1000, '\x0B'),
                                          "\x08",
                                          std::string("\x00\x00", 2)};
-  for (const char* method : {"Handshake", "BeginEpoch", "Steps"}) {
+  for (const char* method : {"Handshake", "BeginEpoch", "Steps", "Watch"}) {
     for (const std::string& bytes : junk) {
       absl::Status status = caller.Call(method, bytes);
 
