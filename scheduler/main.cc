@@ -27,6 +27,18 @@ void SayRefusal(const absl::Status& status) {
   std::fflush(stdout);
 }
 
+// A line for whoever started this process: where it listens.
+void SayWhere(const char* what, const quire::SchedulerServer& server) {
+  const std::string admin = server.admin_address();
+  std::printf("quire_scheduler: %s grpc=%s http=%s%s%s\n",
+              what,
+              server.grpc_address().c_str(),
+              server.http_address().c_str(),
+              admin.empty() ? "" : " admin=",
+              admin.c_str());
+  std::fflush(stdout);
+}
+
 // Until a signal to stop. Says on standard output when requests can be sent.
 int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
   bool said_ready = false;
@@ -38,13 +50,7 @@ int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
     server.Poll();
     if (!said_ready && server.is_ready()) {
       said_ready = true;
-      const std::string admin = server.admin_address();
-      std::printf("quire_scheduler: ready grpc=%s http=%s%s%s\n",
-                  server.grpc_address().c_str(),
-                  server.http_address().c_str(),
-                  admin.empty() ? "" : " admin=",
-                  admin.c_str());
-      std::fflush(stdout);
+      SayWhere("ready", server);
     }
   }
 }
@@ -63,12 +69,16 @@ int main(int argc, char** argv) {
       quire::SchedulerConfigFromFlags(positional), "quire_scheduler: ", quire::kExitUsage);
   const quire::ServedModel model =
       quire::ValueOrExit(quire::LoadServedModel(config.model), "load: ", quire::kExitModel);
+  if (const absl::Status status = quire::CheckFlagsOfModel(config, model.config); !status.ok()) {
+    quire::ExitWith(status, "quire_scheduler: ", quire::kExitUsage);
+  }
   const auto server = quire::ValueOrExit(
       quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},
                   {"http", server->http_address()},
                   {"admin", server->admin_address()}});
+  SayWhere("listens", *server);
   const int signal = RunUntilSignal(*server, signals);
   quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
   server->Shutdown(config.shutdown_timeout);

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_config.h"
 
+#include <bit>
 #include <limits>
 #include <string_view>
 
@@ -11,6 +12,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/step/step_plan_check.h"
 
 ABSL_FLAG(std::string,
           model,
@@ -62,7 +64,7 @@ ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
 ABSL_FLAG(
     int32_t,
     max_num_batched_tokens,
-    256,
+    quire::kDefaultMaxTokensPerStep,
     "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
     "256 keeps the gap short and the matrix products full.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
@@ -124,9 +126,6 @@ namespace quire {
 namespace {
 
 constexpr int32_t kMaxPort = 65535;
-constexpr int32_t kMaxSequences = 65536;
-constexpr int32_t kMaxTokensPerStep = 1 << 20;
-constexpr int32_t kMaxBlockSize = 1024;
 constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
 constexpr int32_t kMaxWaitSeconds = 24 * 3600;
@@ -142,6 +141,15 @@ absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low, int64
     return absl::OkStatus();
   }
   return FlagError(flag, absl::StrCat("must be in [", low, ", ", high, "] (got ", value, ")"));
+}
+
+absl::Status CheckBlockSize(int32_t block_size_tokens) {
+  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", block_size_tokens, 1, kMaxBlockSizeTokens));
+  if (!std::has_single_bit(static_cast<uint32_t>(block_size_tokens))) {
+    return FlagError("block-size",
+                     absl::StrCat("must be a power of two (got ", block_size_tokens, ")"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& positional) {
@@ -295,13 +303,14 @@ absl::Status SetLimits(SchedulerConfig* config) {
     return FlagError("max-pinned-share", "must be in [0, 0.9]");
   }
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
-  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));
+  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequencesLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStep));
-  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", config->block_size_tokens, 1, kMaxBlockSize));
+      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStepLimit));
+  QUIRE_RETURN_IF_ERROR(CheckBlockSize(config->block_size_tokens));
+  QUIRE_RETURN_IF_ERROR(CheckRange(
+      "num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kMaxBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kAny));
-  QUIRE_RETURN_IF_ERROR(CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kAny));
+      CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kMaxModelLenLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
   return CheckRange("max-queued-tokens",
@@ -327,6 +336,19 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
   config.shutdown_timeout = absl::Seconds(shutdown_seconds);
   return config;
+}
+
+absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model) {
+  const int32_t limit = model.max_position_embeddings;
+  if (config.max_model_len.value_or(0) <= limit) {
+    return absl::OkStatus();
+  }
+  return FlagError("max-model-len",
+                   absl::StrCat("more than the positions of the model (got ",
+                                *config.max_model_len,
+                                ", limit ",
+                                limit,
+                                ")"));
 }
 
 }  // namespace quire
