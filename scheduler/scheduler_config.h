@@ -34,7 +34,8 @@ struct SchedulerConfig {
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   LoopConfig loop;
-  std::string step_log;  // file; empty: none
+  std::string step_log;              // file; empty: none
+  std::string pinned_prefixes_file;  // likewise
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 

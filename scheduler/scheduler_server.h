@@ -27,6 +27,7 @@
 #include "scheduler/rpc/generation_service.h"
 #include "scheduler/rpc/grpc_worker_client.h"
 #include "scheduler/rpc/live_requests.h"
+#include "scheduler/rpc/prefix_store.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/step_log/step_log_file.h"
@@ -36,7 +37,7 @@ namespace quire {
 class SchedulerServer {
  public:
   // Listens and starts to look for the worker. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model);
   // Shutdown(0), unless it was called.
@@ -59,7 +60,8 @@ class SchedulerServer {
  private:
   SchedulerServer(const SchedulerConfig& config,
                   const ServedModel* model,
-                  std::unique_ptr<StepLogFile> step_log);
+                  std::unique_ptr<StepLogFile> step_log,
+                  std::unique_ptr<PrefixStore> prefix_store);
 
   absl::Status StartGrpc();
   absl::Status StartAdmin();
@@ -73,6 +75,7 @@ class SchedulerServer {
   SchedulerMetrics metrics_;
   Inbox inbox_;
   ServingState state_;
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: none
   TaskPool tasks_;
   LiveRequests live_requests_;
   GenerationService service_;
