@@ -101,6 +101,12 @@ ABSL_FLAG(double,
           max_pinned_share,
           0.5,
           "Most of the KV cache that pinned prefixes may take, a fraction in [0, 0.9].");
+ABSL_FLAG(
+    std::string,
+    pinned_prefixes_file,
+    "",
+    "File that keeps pinned prefixes: they are pinned again at the next start. It holds prompts in "
+    "plain token ids: keep it as secret as they are. Empty: they end with the scheduler.");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
@@ -332,6 +338,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
   QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
+  config.pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
   config.shutdown_timeout = absl::Seconds(shutdown_seconds);

@@ -43,7 +43,8 @@ struct SchedulerConfig {
   bool allow_changed_numerics = false;
   GroupTiming group_timing;
   LoopConfig loop;
-  std::string step_log;  // file; empty: none
+  std::string step_log;              // file; empty: none
+  std::string pinned_prefixes_file;  // likewise
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 

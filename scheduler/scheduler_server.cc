@@ -78,8 +78,15 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
   if (!config.step_log.empty()) {
     QUIRE_ASSIGN_OR_RETURN(step_log, StepLogFile::Create(config.step_log));
   }
-  std::unique_ptr<SchedulerServer> server(
-      new SchedulerServer(config, model, std::move(step_log), std::move(on_refusal)));
+  std::unique_ptr<PrefixStore> prefix_store;
+  if (!config.pinned_prefixes_file.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(prefix_store, PrefixStore::Open(config.pinned_prefixes_file));
+  }
+  std::unique_ptr<SchedulerServer> server(new SchedulerServer(
+      config, model, std::move(step_log), std::move(prefix_store), std::move(on_refusal)));
+  if (server->prefix_store_ != nullptr) {
+    server->admin_service_.RestorePrefixes();
+  }
   QUIRE_RETURN_IF_ERROR(server->StartGrpc());
   QUIRE_RETURN_IF_ERROR(server->StartAdmin());
   QUIRE_RETURN_IF_ERROR(server->StartHttp());
@@ -90,6 +97,7 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
 SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                                  const ServedModel* model,
                                  std::unique_ptr<StepLogFile> step_log,
+                                 std::unique_ptr<PrefixStore> prefix_store,
                                  RefusalListener on_refusal)
     : config_(config),
       metrics_(&registry_,
@@ -97,6 +105,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                model->names.front(),
                config.loop.core.prefix_caching),
       inbox_(kInboxCapacity),
+      prefix_store_(std::move(prefix_store)),
       tasks_(kNumTaskThreads, kTaskCapacity),
       service_({.model = model,
                 .inbox = &inbox_,
@@ -107,7 +116,8 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                 .outbox_limits = {},
                 .has_priorities =
                     config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority}),
-      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_}),
+      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_},
+                     prefix_store_.get()),
       step_log_(std::move(step_log)),
       workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
                                                  SettingsOf(config, *model),

@@ -28,6 +28,7 @@
 #include "scheduler/rpc/generation_service.h"
 #include "scheduler/rpc/grpc_worker_group.h"
 #include "scheduler/rpc/live_requests.h"
+#include "scheduler/rpc/prefix_store.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/step_log/step_log_file.h"
@@ -40,7 +41,7 @@ class SchedulerServer {
   using RefusalListener = std::function<void(const absl::Status&)>;
 
   // Listens and starts to look for the workers. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
@@ -65,6 +66,7 @@ class SchedulerServer {
   SchedulerServer(const SchedulerConfig& config,
                   const ServedModel* model,
                   std::unique_ptr<StepLogFile> step_log,
+                  std::unique_ptr<PrefixStore> prefix_store,
                   RefusalListener on_refusal);
 
   absl::Status StartGrpc();
@@ -79,6 +81,7 @@ class SchedulerServer {
   SchedulerMetrics metrics_;
   Inbox inbox_;
   ServingState state_;
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: none
   TaskPool tasks_;
   LiveRequests live_requests_;
   GenerationService service_;

@@ -93,7 +93,7 @@ absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
 
 void SchedulerLoop::Handle(AddRequest& add) {
   const RequestId id = add.request.id;
-  router_.Open(add.request, add.output, std::move(add.stream));
+  router_.Open(add.request, std::move(add.output), std::move(add.stream));
   if (refuse_with_.has_value()) {
     router_.Reject(id, *refuse_with_, now_);
     return;
@@ -119,7 +119,7 @@ void SchedulerLoop::Handle(PinCall& call) {
     call.answer(*refuse_with_);
     return;
   }
-  prefix_calls_.Pin(core_, std::move(call));
+  prefix_calls_.Pin(core_, std::move(call), epoch_.has_value());
 }
 
 void SchedulerLoop::Handle(UnpinCall& call) { prefix_calls_.Unpin(core_, call); }
@@ -137,6 +137,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)}});
   core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits);
+  prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
   waiting_since_.reset();

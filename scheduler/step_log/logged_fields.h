@@ -81,12 +81,14 @@ QUIRE_LOGGED_FIELDS(SamplingParams,
                     seed)
 
 QUIRE_LOGGED_FIELDS(BeamOptions, num_beams, length_penalty, early_stopping)
+QUIRE_LOGGED_FIELDS(ResumedSequence, token_ids, has_ended)
 QUIRE_LOGGED_FIELDS(Request,
                     id,
                     prompt_token_ids,
                     sampling,
                     num_sequences,
                     beam_search,
+                    resumed,
                     max_tokens,
                     stop_token_ids,
                     priority,

@@ -45,7 +45,9 @@ LAYERS = {
     # Whole programs: main.cc and the configuration read by it.
     "scheduler": (["scheduler", "common", "proto"], ["grpc", "protobuf", "prometheus"]),
     "worker": (["worker", "kernels/api", "kernels/cpu", "kernels/gpu", "common", "proto"], ["grpc", "protobuf"]),
-    "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log"], ["grpc", "protobuf"]),
+    "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
+    "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
+                   ["grpc", "protobuf"]),
 }
 
 FAMILIES = {

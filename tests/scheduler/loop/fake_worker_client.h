@@ -25,6 +25,7 @@ namespace quire {
 class FakeWorkerClient : public WorkerClient {
  public:
   static constexpr int64_t kBlockBytes = 1000;
+  static constexpr char kFingerprint[] = "fake";
 
   FakeWorkerClient(Inbox* inbox, const StepLimits& limits) : inbox_(inbox), limits_(limits) {}
 
@@ -41,6 +42,7 @@ class FakeWorkerClient : public WorkerClient {
     ready.scheduler_incarnation = 1;
     ready.group_epoch = ++group_epoch_;
     ready.limits = limits_;
+    ready.determinism_fingerprint = kFingerprint;
     ready.block_bytes = kBlockBytes * static_cast<int64_t>(group_epoch_);  // each its own
     inbox_->Post(std::move(ready));
   }
