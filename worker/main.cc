@@ -72,25 +72,42 @@ T ValueOrStop(absl::StatusOr<T> value,
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
 }
 
-// Takes minutes when the model is large, so whoever watches is told how far it is, and signals to
-// stop are looked for.
-LoadedModel LoadOrStop(const quire::WorkerConfig& config,
-                       const sigset_t& signals,
-                       quire::WorkerProgress& progress,
-                       quire::WorkerServer& server,
-                       quire::KernelBackend& backend) {
-  quire::LoadProgressBar bar(STDERR_FILENO);
-  auto tell = [&](const quire::LoadProgress& done) {
+// Loading takes minutes when the model is large: whoever watches is told how far it is, and signals
+// to stop are looked for.
+class Loader {
+ public:
+  Loader(const sigset_t& signals, quire::WorkerProgress& progress, quire::WorkerServer& server)
+      : signals_(signals), progress_(progress), server_(server) {}
+
+  LoadedModel Load(const quire::WorkerConfig& config,
+                   const quire::FailPoints& fail_points,
+                   quire::KernelBackend& backend) {
+    fail_points.InLoad([this] {
+      progress_.Tick();
+      StopIfAsked();
+    });
+    quire::LoadProgressBar bar(STDERR_FILENO);
+    auto tell = [&](const quire::LoadProgress& done) {
+      bar.Update(done);
+      progress_.Load(done.bytes_done, done.bytes_total);
+      StopIfAsked();
+    };
+    return ValueOrStop(LoadWeights(config, tell, backend), server_, "load: ", quire::kExitModel);
+  }
+
+ private:
+  void StopIfAsked() {
     constexpr timespec kNoWait = {};
-    bar.Update(done);
-    progress.Load(done.bytes_done, done.bytes_total);
-    if (const int signal = sigtimedwait(&signals, nullptr, &kNoWait); signal > 0) {
-      StopNow(server, signal);
+    if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
+      StopNow(server_, signal);
       std::_Exit(EXIT_SUCCESS);  // threads still read files
     }
-  };
-  return ValueOrStop(LoadWeights(config, tell, backend), server, "load: ", quire::kExitModel);
-}
+  }
+
+  const sigset_t& signals_;
+  quire::WorkerProgress& progress_;
+  quire::WorkerServer& server_;
+};
 
 }  // namespace
 
@@ -118,8 +135,7 @@ int main(int argc, char** argv) {
   quire::WorkerService service(progress);
   auto server =
       quire::ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
-  fail_points.InLoad();
-  const LoadedModel loaded = LoadOrStop(config, signals, progress, *server, *backend);
+  const LoadedModel loaded = Loader(signals, progress, *server).Load(config, fail_points, *backend);
   const quire::KvCacheBudget budget = ValueOrStop(
       quire::SizeKvCache(config, *backend, *loaded.model), *server, kName, EXIT_FAILURE);
   quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points);

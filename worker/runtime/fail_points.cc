@@ -87,6 +87,13 @@ void StandStill() {
   }
 }
 
+void BeSlow(int64_t millis, const std::function<void()>& tick) {
+  for (int64_t left = millis; left > 0; left -= kTickMillis) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(left, kTickMillis)));
+    tick();
+  }
+}
+
 void Crash() {
   LogWarning("fail-point: crashes");
   std::abort();
@@ -114,11 +121,11 @@ absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text) {
 FailPoints::FailPoints(const FailPointList& list, std::function<void()> tick)
     : list_(list), tick_(std::move(tick)) {}
 
-void FailPoints::InLoad() const {
+void FailPoints::InLoad(const std::function<void()>& tick) const {
   if (list_.stick_in_load) {
     StandStill();
   }
-  BeSlow(list_.slow_load_millis);
+  BeSlow(list_.slow_load_millis, tick);
 }
 
 void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
@@ -133,20 +140,13 @@ void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
     StandStill();
   }
   if (num_steps_ == list_.slow_step) {
-    BeSlow(list_.slow_step_millis);
+    BeSlow(list_.slow_step_millis, tick_);
   }
 }
 
 void FailPoints::AfterStep() const {
   if (num_steps_ == list_.crash_after_step) {
     Crash();
-  }
-}
-
-void FailPoints::BeSlow(int64_t millis) const {
-  for (int64_t left = millis; left > 0; left -= kTickMillis) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(left, kTickMillis)));
-    tick_();
   }
 }
 

@@ -47,18 +47,17 @@ absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text);
 
 class FailPoints {
  public:
-  // `tick` is called while something is slow, to say that it makes progress.
+  // `tick` is called while a step is slow, to say that it makes progress.
   FailPoints(const FailPointList& list, std::function<void()> tick);
 
-  void InLoad() const;
+  // The same while loading is.
+  void InLoad(const std::function<void()>& tick) const;
   // The next step is about to compute these tokens.
   void BeforeStep(std::span<const TokenId> token_ids);
   // It is done.
   void AfterStep() const;
 
  private:
-  void BeSlow(int64_t millis) const;
-
   const FailPointList list_;
   const std::function<void()> tick_;
   uint64_t num_steps_ = 0;  // begun
