@@ -206,5 +206,31 @@ TEST(StepCodecTest, DamagedBytesNeverCrashTheDecoder) {
   EXPECT_LT(num_decoded, kNumRandomPlans * kMutationsPerPlan);
 }
 
+// Of every bit of the message: what is decoded is what was sent, or nothing is.
+TEST(StepCodecTest, AnAnswerWithAFlippedBitIsNotBelieved) {
+  Random random(5);
+  int num_refused = 0;
+  for (int i = 0; i < kNumRandomPlans; ++i) {
+    const StepResult result = RandomResult(random);
+    v1::StepResponse response;
+    EncodeResult(result, &response);
+    std::string bytes = response.SerializeAsString();
+    for (int m = 0; m < kMutationsPerPlan; ++m) {
+      const auto at = static_cast<size_t>(random.Below(static_cast<int32_t>(bytes.size())));
+      const auto bit = static_cast<char>(1 << random.Below(8));
+      bytes[at] = static_cast<char>(bytes[at] ^ bit);
+      v1::StepResponse received;
+      if (received.ParseFromString(bytes)) {
+        const auto decoded = DecodeResult(received);
+        num_refused += decoded.ok() ? 0 : 1;
+        ASSERT_TRUE(!decoded.ok() || *decoded == result) << "byte " << at;
+      }
+      bytes[at] = static_cast<char>(bytes[at] ^ bit);
+    }
+  }
+
+  EXPECT_GT(num_refused, kNumRandomPlans);
+}
+
 }  // namespace
 }  // namespace quire

@@ -157,11 +157,13 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       last_digest_ = request.plan_digest();
       ++num_executed_;
     }
+    StepResult result;
+    result.header = {.scheduler_incarnation = request.scheduler_incarnation(),
+                     .group_epoch = request.group_epoch(),
+                     .step_id = request.step_id()};
+    result.plan_digest = request.plan_digest();
     v1::StepResponse response;
-    response.set_scheduler_incarnation(request.scheduler_incarnation());
-    response.set_group_epoch(request.group_epoch());
-    response.set_step_id(request.step_id());
-    response.set_plan_digest(request.plan_digest());
+    EncodeResult(result, &response);
     return response;
   }
 
