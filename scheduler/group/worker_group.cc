@@ -276,6 +276,7 @@ void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
 
 void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
   std::vector<WorkerHello> hellos;
+  hellos.reserve(ranks_.size());
   for (const Rank& rank : ranks_) {
     if (rank.state != RankState::kGreeted) {
       return;
@@ -295,6 +296,7 @@ void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
   phase_ = Phase::kBeginning;
   ++group_epoch_;
   std::vector<std::string> rendezvous;
+  rendezvous.reserve(hellos.size());
   for (const WorkerHello& hello : hellos) {
     rendezvous.push_back(hello.rendezvous);
   }
