@@ -456,7 +456,7 @@ TEST_F(ResumedOutputTest, OfWhatIsMadeAnewTheClientGetsWhatItLacks) {
   Publish({Finished(FinishReason::kLength, 2)});
 
   ASSERT_THAT(stream->updates(), SizeIs(1));
-  const SequenceUpdate& update = stream->updates()[0];
+  const SequenceUpdate update = stream->updates()[0];
   EXPECT_EQ(update.sequence_index, 0);
   EXPECT_EQ(update.first_position, 2);
   EXPECT_THAT(update.token_ids, ElementsAre(8));
