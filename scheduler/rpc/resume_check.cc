@@ -64,7 +64,14 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
     return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
-  QUIRE_RETURN_IF_ERROR(CheckTokenIds(kSequences, sequence.token_ids, *rules.model));
+  // A model may sample an id that its tokenizer lacks, so unlike a prompt output may hold one.
+  const int32_t vocab_size = rules.model->config.vocab_size;
+  for (TokenId id : sequence.token_ids) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidArgument("TOKEN_ID_RANGE",
+                             OutOf(kSequences, "not a token of the model", id, vocab_size - 1));
+    }
+  }
   const auto ends = [&stop_token_ids](TokenId id) {
     return std::ranges::binary_search(stop_token_ids, id);
   };

@@ -188,7 +188,8 @@ BUGS = [
     Bug("unanswered_step_survives_its_workers", STATE,
         "  step.Clear();\n  epoch.reset();", "  epoch.reset();"),
     # Requests that go on in another scheduler.
-    Bug("resumed_output_forgotten", GROUP, "std::move(resumed.token_ids));", "{});"),
+    Bug("resumed_output_forgotten", GROUP, "std::move(resumed.token_ids));",
+        "std::vector<TokenId>());"),
     Bug("ended_sequence_generated_again", GROUP, "if (resumed.has_ended) {", "if (false) {"),
     Bug("resumed_output_taken_without_room", CORE,
         "FitsContext(request.num_known_tokens(), limits)",

@@ -382,7 +382,6 @@ std::vector<BadRequest> BadResumes() {
       {"MoreThanTheBestOnes", "RESUME", [](R& r) { r.set_best_of(2), Resume(r, 2); }},
       {"NegativeToken", "TOKEN_ID_RANGE", tokens({1, -1})},
       {"TokenOfNoVocabulary", "TOKEN_ID_RANGE", tokens({kTinyVocabSize})},
-      {"TokenWithoutText", "TOKEN_ID_RANGE", tokens({kTinyVocabSize - 1})},
       {"LongerThanTheContext", "RESUME", tokens(std::vector<TokenId>(kMaxModelLen, 1))},
       {"NoRoomBehindPrompt", "RESUME", tokens(std::vector<TokenId>(kMaxModelLen - 5, 1))},
       {"AsLongAsItMayBe",
@@ -642,6 +641,13 @@ TEST(ResumeTest, ASeedOfTheRequestOrNoNeedOfOneWillDo) {
   ASSERT_TRUE(Check(seeded).ok());
   EXPECT_EQ(Check(seeded)->request.sampling.seed, 9U);
   EXPECT_TRUE(Check(greedy).ok());
+}
+
+TEST(ResumeTest, OutputMayHoldAnIdThatTheTokenizerLacks) {
+  v1::GenerateRequest message = GoodRequest();
+  Resume(message).mutable_sequences(0)->add_token_ids(kTinyVocabSize - 1);
+
+  EXPECT_TRUE(Check(message).ok());
 }
 
 TEST(ResumeTest, WithoutSequencesTheRequestStartsAnew) {
