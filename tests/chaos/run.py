@@ -30,7 +30,7 @@ ROOMY_FLAGS = ("--threads=1",)
 Form = collections.namedtuple(
     "Form", "kills stops cuts noise scheduler_kills minutes num_requests max_tokens num_blocks")
 SHORT = Form(2, 2, 3, 3, 0, 0.1, 16, 40, 80)
-ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 260)
+ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 160)
 LONG_ROUND = Form(50, 10, 10, 9, 10, 8, 64, 120, 160)
 LONG_ROUNDS, LONG_CALLS = 20, 100_000
 
@@ -57,7 +57,7 @@ def finish_clients(processes):
 
 
 def run_oracle(args, form, folder):
-    """Every distinct request, alone on a server with room for all."""
+    """Every distinct request, on a server with room for all that nothing happens to."""
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
     with ServedModel(folder, *ROOMY_FLAGS) as server:
