@@ -8,6 +8,8 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/string_view.h"
+#include "scheduler/core/crash_suspects.h"
 
 namespace quire {
 namespace {
@@ -31,6 +33,8 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
       return Error(absl::StatusCode::kResourceExhausted,
                    "EXCEEDS_CAPACITY",
                    "request: does not fit the memory of the workers that are left");
+    case FinishReason::kWorkerCrash:
+      return WorkerCrashStatus("request");
     default:
       return abort_status.ok() ? Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled")
                                : abort_status;
@@ -54,6 +58,17 @@ RequestOutcome OutcomeOf(FinishReason reason) {
 }
 
 }  // namespace
+
+absl::Status WorkerCrashStatus(std::string_view field) {
+  return WithMetadata(Error(absl::StatusCode::kInternal,
+                            "WORKER_CRASH",
+                            absl::StrCat(ToAbsl(field),
+                                         ": crashed its workers ",
+                                         kMaxCrashes,
+                                         " times, the last three alone")),
+                      "crashes",
+                      absl::StrCat(kMaxCrashes));
+}
 
 absl::Status SlowConsumerStatus() {
   return Error(

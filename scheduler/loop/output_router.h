@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,6 +46,9 @@ struct OutputOptions {
   std::vector<std::string> stop_strings;    // for matched_stop
   std::optional<StopMatcher> stop_matcher;  // for stop_strings; none without them
 };
+
+// What ends that crashed its workers too often. field: "request" or "prefix".
+absl::Status WorkerCrashStatus(std::string_view field);
 
 // What a stream ends with that takes its output too slowly.
 absl::Status SlowConsumerStatus();

@@ -11,6 +11,9 @@
 //   - who computes, starts and is preempted, and whose blocks are shared: see ScheduleAudit (I8,
 //   I14);
 //   - under fair share, what tenants get that wait for each other: see FairnessAudit (I18);
+//   - a request ends for the crashes of its workers when they were its own, three of them alone,
+//   and
+//     after five at most; kills from outside end none;
 //   - a request is refused exactly when a bound says so (I13);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11).
@@ -85,11 +88,17 @@ class CoreSimulation {
   void Plan();
   void Apply();
   void ApplyWrongResult();
+  void KillWorkers();
+  void OnCrash();
   void LoseWorkers();
   void BeginEpoch();
 
   StepLimits DrawLimits();
-  StepResult AnswerWithFaults();
+  std::optional<StepResult> AnswerWithFaults();
+  bool IsAlone(uint64_t id) const;
+  void DrawPoison(RequestModel* request);
+  void CheckSuspects(const StepPlan& plan);
+  void OnPoisonComputed();
   void DrawFailedSwapIns(const StepPlan& plan);
   void StopOneSequence(RequestModel& request);
   bool LacksBlock() const;
@@ -160,13 +169,16 @@ class CoreSimulation {
   std::vector<BlockId> failed_swap_ins_;  // of the unanswered plan
   uint64_t returning_id_ = 0;             // whose they are
 
+  Random poison_draws_;  // likewise
+  int32_t poison_rate_;  // of requests, one in so many
+
   std::string failure_;
   uint64_t trace_hash_ = 0;
   int64_t num_events_ = 0;
   int64_t num_longer_than_pool_ = 0;
   int64_t num_passed_blocks_ = 0;
   CoreStats totals_;
-  int64_t num_finished_[7] = {};
+  int64_t num_finished_[8] = {};
 };
 
 }  // namespace quire
