@@ -4,13 +4,13 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
+#include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
+#include "common/flags/process.h"
 #include "scheduler/rpc/served_model.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/scheduler_server.h"
@@ -19,24 +19,24 @@ namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
 
-// Before any thread starts, so that all inherit the mask and only this one gets them.
-sigset_t BlockStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
+// `quire serve` reads it: before anything was served, such a worker will never do.
+void SayRefusal(const absl::Status& status) {
+  std::printf("quire_scheduler: refuses %s %s\n",
+              quire::ReasonOf(status).c_str(),
+              std::string(status.message()).c_str());
+  std::fflush(stdout);
 }
 
-// The value, or the end of the process with the message of the failure.
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> value, const char* prefix, int exit_code) {
-  if (!value.ok()) {
-    std::fprintf(stderr, "%s%s\n", prefix, std::string(value.status().message()).c_str());
-    std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe)
-  }
-  return *std::move(value);
+// A line for whoever started this process: where it listens.
+void SayWhere(const char* what, const quire::SchedulerServer& server) {
+  const std::string admin = server.admin_address();
+  std::printf("quire_scheduler: %s grpc=%s http=%s%s%s\n",
+              what,
+              server.grpc_address().c_str(),
+              server.http_address().c_str(),
+              admin.empty() ? "" : " admin=",
+              admin.c_str());
+  std::fflush(stdout);
 }
 
 // Until a signal to stop. Says on standard output when requests can be sent.
@@ -50,13 +50,7 @@ int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
     server.Poll();
     if (!said_ready && server.is_ready()) {
       said_ready = true;
-      const std::string admin = server.admin_address();
-      std::printf("quire_scheduler: ready grpc=%s http=%s%s%s\n",
-                  server.grpc_address().c_str(),
-                  server.http_address().c_str(),
-                  admin.empty() ? "" : " admin=",
-                  admin.c_str());
-      std::fflush(stdout);
+      SayWhere("ready", server);
     }
   }
 }
@@ -64,23 +58,27 @@ int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const sigset_t signals = BlockStopSignals();
+  const sigset_t signals = quire::BlockStopSignals();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,
       {.name = "quire_scheduler",
        .usage = "--model DIR --workers HOST:PORT [flags]",
        .summary = "Takes requests, plans every step and keeps the KV cache's books."});
-  const quire::SchedulerConfig config = ValueOrExit(
+  const quire::SchedulerConfig config = quire::ValueOrExit(
       quire::SchedulerConfigFromFlags(positional), "quire_scheduler: ", quire::kExitUsage);
   const quire::ServedModel model =
-      ValueOrExit(quire::LoadServedModel(config.model), "load: ", quire::kExitModel);
-  const auto server =
-      ValueOrExit(quire::SchedulerServer::Start(config, &model), "quire_scheduler: ", EXIT_FAILURE);
+      quire::ValueOrExit(quire::LoadServedModel(config.model), "load: ", quire::kExitModel);
+  if (const absl::Status status = quire::CheckFlagsOfModel(config, model.config); !status.ok()) {
+    quire::ExitWith(status, "quire_scheduler: ", quire::kExitUsage);
+  }
+  const auto server = quire::ValueOrExit(
+      quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},
                   {"http", server->http_address()},
                   {"admin", server->admin_address()}});
+  SayWhere("listens", *server);
   const int signal = RunUntilSignal(*server, signals);
   quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
   server->Shutdown(config.shutdown_timeout);

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_config.h"
 
+#include <bit>
 #include <limits>
 #include <string_view>
 
@@ -11,6 +12,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/step/step_plan_check.h"
 
 ABSL_FLAG(std::string,
           model,
@@ -28,6 +30,22 @@ ABSL_FLAG(std::string,
           workers,
           "127.0.0.1:50061",
           "Address of the worker, unix:/path or host:port. One per rank, in order of rank.");
+ABSL_FLAG(int32_t,
+          step_timeout,
+          5,
+          "Seconds that a worker may stand still in a step, doing no part of any operation, before "
+          "it is taken for stuck. A slow step that gets on is never cut short.");
+ABSL_FLAG(
+    int32_t,
+    worker_timeout,
+    300,
+    "Seconds that requests wait while there is no worker, or none that gets on with loading "
+    "its model. Then they end with UNAVAILABLE, and new ones are refused until one is there.");
+ABSL_FLAG(bool,
+          allow_changed_numerics,
+          false,
+          "Let a worker of another instruction set or cache type go on where another one stopped: "
+          "streams then go on with other bits than they would have had.");
 ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on, for gRPC and HTTP.");
 ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
 ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
@@ -46,7 +64,7 @@ ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
 ABSL_FLAG(
     int32_t,
     max_num_batched_tokens,
-    256,
+    quire::kDefaultMaxTokensPerStep,
     "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
     "256 keeps the gap short and the matrix products full.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
@@ -83,6 +101,12 @@ ABSL_FLAG(double,
           max_pinned_share,
           0.5,
           "Most of the KV cache that pinned prefixes may take, a fraction in [0, 0.9].");
+ABSL_FLAG(
+    std::string,
+    pinned_prefixes_file,
+    "",
+    "File that keeps pinned prefixes: they are pinned again at the next start. It holds prompts in "
+    "plain token ids: keep it as secret as they are. Empty: they end with the scheduler.");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
@@ -108,11 +132,10 @@ namespace quire {
 namespace {
 
 constexpr int32_t kMaxPort = 65535;
-constexpr int32_t kMaxSequences = 65536;
-constexpr int32_t kMaxTokensPerStep = 1 << 20;
-constexpr int32_t kMaxBlockSize = 1024;
 constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
+constexpr int32_t kMaxWaitSeconds = 24 * 3600;
+constexpr size_t kMaxRanks = 64;
 constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
 absl::Status FlagError(std::string_view flag, std::string_view rule) {
@@ -124,6 +147,15 @@ absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low, int64
     return absl::OkStatus();
   }
   return FlagError(flag, absl::StrCat("must be in [", low, ", ", high, "] (got ", value, ")"));
+}
+
+absl::Status CheckBlockSize(int32_t block_size_tokens) {
+  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", block_size_tokens, 1, kMaxBlockSizeTokens));
+  if (!std::has_single_bit(static_cast<uint32_t>(block_size_tokens))) {
+    return FlagError("block-size",
+                     absl::StrCat("must be a power of two (got ", block_size_tokens, ")"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& positional) {
@@ -143,22 +175,38 @@ absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& po
   return source;
 }
 
-absl::StatusOr<Address> WorkerAddress() {
+absl::StatusOr<std::vector<Address>> WorkerAddresses() {
   const std::vector<std::string> workers =
       absl::StrSplit(absl::GetFlag(FLAGS_workers), ',', absl::SkipEmpty());
-  if (workers.size() != 1) {
+  if (workers.empty() || workers.size() > kMaxRanks) {
     return FlagError(
         "workers",
-        absl::StrCat("this version serves with one worker (got ", workers.size(), " addresses)"));
+        absl::StrCat(
+            "one address per rank is needed (got ", workers.size(), ", limit ", kMaxRanks, ")"));
   }
-  absl::StatusOr<Address> address = ParseAddress(workers.front());
-  if (!address.ok()) {
-    return FlagError("workers", ToStd(address.status().message()));
+  std::vector<Address> addresses;
+  for (const std::string& worker : workers) {
+    absl::StatusOr<Address> address = ParseAddress(worker);
+    if (!address.ok()) {
+      return FlagError("workers", ToStd(address.status().message()));
+    }
+    if (!address->is_unix() && address->port == 0) {
+      return FlagError("workers", "needs a port");
+    }
+    addresses.push_back(*std::move(address));
   }
-  if (!address->is_unix() && address->port == 0) {
-    return FlagError("workers", "needs a port");
-  }
-  return address;
+  return addresses;
+}
+
+absl::Status SetWaiting(SchedulerConfig* config) {
+  const int32_t step_seconds = absl::GetFlag(FLAGS_step_timeout);
+  const int32_t worker_seconds = absl::GetFlag(FLAGS_worker_timeout);
+  QUIRE_RETURN_IF_ERROR(CheckRange("step-timeout", step_seconds, 1, kMaxWaitSeconds));
+  QUIRE_RETURN_IF_ERROR(CheckRange("worker-timeout", worker_seconds, 1, kMaxWaitSeconds));
+  config->group_timing.step_timeout_ns = step_seconds * kNanosPerSecond;
+  config->loop.worker_timeout_ns = worker_seconds * kNanosPerSecond;
+  config->allow_changed_numerics = absl::GetFlag(FLAGS_allow_changed_numerics);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<DType>> KvCacheDType() {
@@ -261,13 +309,14 @@ absl::Status SetLimits(SchedulerConfig* config) {
     return FlagError("max-pinned-share", "must be in [0, 0.9]");
   }
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
-  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequences));
+  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequencesLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStep));
-  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", config->block_size_tokens, 1, kMaxBlockSize));
+      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStepLimit));
+  QUIRE_RETURN_IF_ERROR(CheckBlockSize(config->block_size_tokens));
+  QUIRE_RETURN_IF_ERROR(CheckRange(
+      "num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kMaxBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kAny));
-  QUIRE_RETURN_IF_ERROR(CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kAny));
+      CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kMaxModelLenLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
   return CheckRange("max-queued-tokens",
@@ -282,16 +331,31 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional) {
   SchedulerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model, ModelSource(positional));
-  QUIRE_ASSIGN_OR_RETURN(config.worker, WorkerAddress());
+  QUIRE_ASSIGN_OR_RETURN(config.workers, WorkerAddresses());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
   QUIRE_RETURN_IF_ERROR(SetListening(&config));
   QUIRE_RETURN_IF_ERROR(SetAdmin(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
+  QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
+  config.pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
   config.shutdown_timeout = absl::Seconds(shutdown_seconds);
   return config;
+}
+
+absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model) {
+  const int32_t limit = model.max_position_embeddings;
+  if (config.max_model_len.value_or(0) <= limit) {
+    return absl::OkStatus();
+  }
+  return FlagError("max-model-len",
+                   absl::StrCat("more than the positions of the model (got ",
+                                *config.max_model_len,
+                                ", limit ",
+                                limit,
+                                ")"));
 }
 
 }  // namespace quire

@@ -10,31 +10,41 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "common/model/dtype.h"
+#include "common/model/model_config.h"
 #include "common/wire/address.h"
+#include "scheduler/group/worker_group.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/rpc/served_model.h"
 
 namespace quire {
 
+// Tokens in a step. One of prompt tokens holds up every running sequence: on a CPU 256 keeps the
+// gap short and the matrix products full.
+inline constexpr int32_t kDefaultMaxTokensPerStep = 256;
+
 struct SchedulerConfig {
   ServedModelSource model;
-  Address worker;
+  std::vector<Address> workers;  // by rank
   std::string host = "127.0.0.1";
   int32_t port = 50051;          // gRPC; 0: a free one
   int32_t http_port = 8000;      // 0: a free one
   std::optional<Address> admin;  // none: no admin calls; port 0: a free one
   int32_t max_sequences = 256;
-  int32_t max_tokens_per_step = 2048;
+  int32_t max_tokens_per_step = kDefaultMaxTokensPerStep;
   int32_t block_size_tokens = 16;
   std::optional<DType> kv_cache_dtype;
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
+  bool allow_changed_numerics = false;
+  GroupTiming group_timing;
   LoopConfig loop;
-  std::string step_log;  // file; empty: none
+  std::string step_log;              // file; empty: none
+  std::string pinned_prefixes_file;  // likewise
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 
@@ -42,6 +52,10 @@ struct SchedulerConfig {
 // Errors: kInvalidArgument FLAG, message "--flag: rule".
 absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional);
+
+// What the model rules out: --max-model-len beyond its positions, which no worker would agree to.
+// Errors: kInvalidArgument FLAG.
+absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 
 }  // namespace quire
 

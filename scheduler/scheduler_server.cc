@@ -46,6 +46,7 @@ GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model
   settings.wants_host_blocks = config.loop.core.preemption_mode != PreemptionMode::kRecompute;
   settings.max_sequences = config.max_sequences;
   settings.max_tokens_per_step = config.max_tokens_per_step;
+  settings.allow_changed_numerics = config.allow_changed_numerics;
   return settings;
 }
 
@@ -72,12 +73,20 @@ LoopConfig WithHashKey(LoopConfig config) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
-    const SchedulerConfig& config, const ServedModel* model) {
+    const SchedulerConfig& config, const ServedModel* model, RefusalListener on_refusal) {
   std::unique_ptr<StepLogFile> step_log;
   if (!config.step_log.empty()) {
     QUIRE_ASSIGN_OR_RETURN(step_log, StepLogFile::Create(config.step_log));
   }
-  std::unique_ptr<SchedulerServer> server(new SchedulerServer(config, model, std::move(step_log)));
+  std::unique_ptr<PrefixStore> prefix_store;
+  if (!config.pinned_prefixes_file.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(prefix_store, PrefixStore::Open(config.pinned_prefixes_file));
+  }
+  std::unique_ptr<SchedulerServer> server(new SchedulerServer(
+      config, model, std::move(step_log), std::move(prefix_store), std::move(on_refusal)));
+  if (server->prefix_store_ != nullptr) {
+    server->admin_service_.RestorePrefixes();
+  }
   QUIRE_RETURN_IF_ERROR(server->StartGrpc());
   QUIRE_RETURN_IF_ERROR(server->StartAdmin());
   QUIRE_RETURN_IF_ERROR(server->StartHttp());
@@ -87,13 +96,16 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
 
 SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                                  const ServedModel* model,
-                                 std::unique_ptr<StepLogFile> step_log)
+                                 std::unique_ptr<StepLogFile> step_log,
+                                 std::unique_ptr<PrefixStore> prefix_store,
+                                 RefusalListener on_refusal)
     : config_(config),
       metrics_(&registry_,
                std::string(Version()),
                model->names.front(),
                config.loop.core.prefix_caching),
       inbox_(kInboxCapacity),
+      prefix_store_(std::move(prefix_store)),
       tasks_(kNumTaskThreads, kTaskCapacity),
       service_({.model = model,
                 .inbox = &inbox_,
@@ -104,10 +116,14 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                 .outbox_limits = {},
                 .has_priorities =
                     config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority}),
-      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_}),
+      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_},
+                     prefix_store_.get()),
       step_log_(std::move(step_log)),
-      workers_(
-          std::make_unique<GrpcWorkerClient>(config.worker, SettingsOf(config, *model), &inbox_)),
+      workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
+                                                 SettingsOf(config, *model),
+                                                 config.group_timing,
+                                                 &inbox_,
+                                                 std::move(on_refusal))),
       loop_(std::make_unique<SchedulerLoop>(
           WithHashKey(config.loop),
           SchedulerLoop::Parts{.inbox = &inbox_,

@@ -2,13 +2,14 @@
 // connects them, and takes them down in the order in which they need each other.
 //
 //   operator ── AdminService ── Inbox
-//   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerClient ── worker
+//   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
 //   Prometheus, probes ── HttpEndpoint ── MetricsRegistry, ServingState
 //
 // Thread safety: one thread constructs, polls and shuts down.
 #ifndef QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
 #define QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,8 +26,9 @@
 #include "scheduler/metrics/scheduler_metrics.h"
 #include "scheduler/rpc/admin_service.h"
 #include "scheduler/rpc/generation_service.h"
-#include "scheduler/rpc/grpc_worker_client.h"
+#include "scheduler/rpc/grpc_worker_group.h"
 #include "scheduler/rpc/live_requests.h"
+#include "scheduler/rpc/prefix_store.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/step_log/step_log_file.h"
@@ -35,10 +37,14 @@ namespace quire {
 
 class SchedulerServer {
  public:
-  // Listens and starts to look for the worker. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
+  // Hears why a worker is not let in; from any thread.
+  using RefusalListener = std::function<void(const absl::Status&)>;
+
+  // Listens and starts to look for the workers. The model must outlive the server.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
-                                                                const ServedModel* model);
+                                                                const ServedModel* model,
+                                                                RefusalListener on_refusal);
   // Shutdown(0), unless it was called.
   ~SchedulerServer();
 
@@ -59,7 +65,9 @@ class SchedulerServer {
  private:
   SchedulerServer(const SchedulerConfig& config,
                   const ServedModel* model,
-                  std::unique_ptr<StepLogFile> step_log);
+                  std::unique_ptr<StepLogFile> step_log,
+                  std::unique_ptr<PrefixStore> prefix_store,
+                  RefusalListener on_refusal);
 
   absl::Status StartGrpc();
   absl::Status StartAdmin();
@@ -73,12 +81,13 @@ class SchedulerServer {
   SchedulerMetrics metrics_;
   Inbox inbox_;
   ServingState state_;
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: none
   TaskPool tasks_;
   LiveRequests live_requests_;
   GenerationService service_;
   AdminService admin_service_;
   std::unique_ptr<StepLogFile> step_log_;  // null: none
-  std::unique_ptr<GrpcWorkerClient> workers_;
+  std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
   std::unique_ptr<grpc::Server> grpc_server_;

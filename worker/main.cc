@@ -14,10 +14,15 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/flags/process.h"
 #include "common/model/digest.h"
+#include "worker/kv_cache/available_memory.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
+#include "worker/rpc/worker_progress.h"
 #include "worker/rpc/worker_server.h"
+#include "worker/rpc/worker_service.h"
+#include "worker/runtime/fail_points.h"
 #include "worker/worker_backend.h"
 #include "worker/worker_config.h"
 
@@ -25,41 +30,20 @@ namespace {
 
 constexpr char kName[] = "quire_worker: ";
 
-// Before any thread starts, so that all inherit the mask and only sigwait gets them.
-sigset_t BlockStopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signals;
-}
-
-// The value, or the end of the process with one line that begins with the prefix.
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> value, const std::string& prefix, int exit_code) {
-  if (!value.ok()) {
-    std::string line(value.status().message());
-    std::fprintf(stderr, "%s%s\n", line.starts_with(prefix) ? "" : prefix.c_str(), line.c_str());
-    std::exit(exit_code);  // NOLINT(concurrency-mt-unsafe): no other thread yet
-  }
-  return *std::move(value);
-}
-
 struct LoadedModel {
   std::unique_ptr<quire::Model> model;
   uint64_t hash = 0;
 };
 
-absl::StatusOr<LoadedModel> Load(const quire::WorkerConfig& config, quire::KernelBackend& backend) {
+absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
+                                        const quire::LoadProgressFn& progress,
+                                        quire::KernelBackend& backend) {
   const std::string& dir = config.model_dir;
   if (config.has_dummy_weights) {
     QUIRE_ASSIGN_OR_RETURN(auto model, quire::MakeDummyModel(dir, /*seed=*/0, backend));
     return LoadedModel{.model = std::move(model)};
   }
-  quire::LoadProgressBar bar(STDERR_FILENO);
-  QUIRE_ASSIGN_OR_RETURN(
-      auto model, quire::LoadModel(dir, backend, [&bar](const auto& done) { bar.Update(done); }));
+  QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress));
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
     // Other weights, then: no worker without them may go on where this one stopped.
@@ -71,31 +55,94 @@ absl::StatusOr<LoadedModel> Load(const quire::WorkerConfig& config, quire::Kerne
   return LoadedModel{.model = std::move(model), .hash = hash};
 }
 
+void StopNow(quire::WorkerServer& server, int signal) {
+  quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}});
+  server.Shutdown();
+}
+
+// The value, or the end of a process that listens already.
+template <typename T>
+T ValueOrStop(absl::StatusOr<T> value,
+              quire::WorkerServer& server,
+              const char* prefix,
+              int exit_code) {
+  if (!value.ok()) {
+    server.Shutdown();
+  }
+  return quire::ValueOrExit(std::move(value), prefix, exit_code);
+}
+
+// Loading takes minutes when the model is large: whoever watches is told how far it is, and signals
+// to stop are looked for.
+class Loader {
+ public:
+  Loader(const sigset_t& signals, quire::WorkerProgress& progress, quire::WorkerServer& server)
+      : signals_(signals), progress_(progress), server_(server) {}
+
+  LoadedModel Load(const quire::WorkerConfig& config,
+                   const quire::FailPoints& fail_points,
+                   quire::KernelBackend& backend) {
+    fail_points.InLoad([this] {
+      progress_.Tick();
+      StopIfAsked();
+    });
+    quire::LoadProgressBar bar(STDERR_FILENO);
+    auto tell = [&](const quire::LoadProgress& done) {
+      bar.Update(done);
+      progress_.Load(done.bytes_done, done.bytes_total);
+      StopIfAsked();
+    };
+    return ValueOrStop(LoadWeights(config, tell, backend), server_, "load: ", quire::kExitModel);
+  }
+
+ private:
+  void StopIfAsked() {
+    constexpr timespec kNoWait = {};
+    if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
+      StopNow(server_, signal);
+      std::_Exit(EXIT_SUCCESS);  // threads still read files
+    }
+  }
+
+  const sigset_t& signals_;
+  quire::WorkerProgress& progress_;
+  quire::WorkerServer& server_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  sigset_t signals = BlockStopSignals();
+  const sigset_t signals = quire::BlockStopSignals();
   auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,
       {.name = "quire_worker",
        .usage = "--model DIR [flags]",
        .summary = "Computes the steps that a scheduler orders, for one rank of a model."});
-  quire::WorkerConfig config =
-      ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);
-  auto backend = ValueOrExit(quire::CreateBackend(config), kName, quire::kExitUsage);
-  LoadedModel loaded = ValueOrExit(Load(config, *backend), "load: ", quire::kExitModel);
+  const quire::WorkerConfig config =
+      quire::ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);
+  auto backend = quire::ValueOrExit(quire::CreateBackend(config), kName, quire::kExitUsage);
+  if (absl::Status status = quire::CheckMemory(config, backend->space(), quire::TotalMemoryBytes());
+      !status.ok()) {
+    quire::ExitWith(status, kName, quire::kExitMemory);
+  }
+  if (config.fail_points != quire::FailPointList()) {
+    quire::LogWarning("fail-points are on: this worker fails on purpose");
+  }
 
-  const quire::KvCacheBudget budget =
-      ValueOrExit(quire::SizeKvCache(config, *backend, *loaded.model), kName, EXIT_FAILURE);
-  quire::StepExecutor executor(*loaded.model, *backend, budget);
-  quire::WorkerService service({.uuid = quire::MakeWorkerUuid(),
-                                .version = std::string(quire::Version()),
-                                .model_hash = loaded.hash,
-                                .determinism_fingerprint = backend->name()},
-                               executor);
+  quire::WorkerProgress progress(*backend);
+  quire::FailPoints fail_points(config.fail_points, [&progress] { progress.Tick(); });
+  quire::WorkerService service(progress);
   auto server =
-      ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
+      quire::ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
+  const LoadedModel loaded = Loader(signals, progress, *server).Load(config, fail_points, *backend);
+  const quire::KvCacheBudget budget = ValueOrStop(
+      quire::SizeKvCache(config, *backend, *loaded.model), *server, kName, EXIT_FAILURE);
+  quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points);
+  service.Serve({.version = std::string(quire::Version()),
+                 .model_hash = loaded.hash,
+                 .determinism_fingerprint = backend->name()},
+                executor);
   quire::LogInfo("worker ready",
                  {{"backend", backend->name()},
                   {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
@@ -105,7 +152,6 @@ int main(int argc, char** argv) {
 
   int signal = 0;
   sigwait(&signals, &signal);
-  quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}});
-  server->Shutdown();
+  StopNow(*server, signal);
   return EXIT_SUCCESS;
 }

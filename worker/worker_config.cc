@@ -84,13 +84,19 @@ ABSL_FLAG(std::string,
 ABSL_FLAG(
     std::string,
     swap_space,
-    "4GiB",
+    "",
     "Host memory for blocks of preempted requests, for example 16GiB; on a GPU it is pinned. 0: "
-    "none. Taken when a scheduler asks for it.");
+    "none. Taken when a scheduler asks for it. Empty: 4 GiB, or a quarter of the machine's memory "
+    "where that is less.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
           "Blocks of the KV cache, whatever they take. 0: what the memory holds.");
+ABSL_FLAG(
+    std::string,
+    fail_points,
+    "",
+    "For tests: fail on purpose, for example crash-before-step=3. worker/README.md lists them.");
 
 namespace quire {
 namespace {
@@ -202,7 +208,9 @@ absl::StatusOr<KvCacheBudget> Budget() {
     return FlagError("num-gpu-blocks-override", "must be 0 or at least 2 (one is the null block)");
   }
   const std::string swap_space = absl::GetFlag(FLAGS_swap_space);
-  if (swap_space != "0") {
+  if (swap_space.empty()) {
+    budget.swap_space_bytes = DefaultSwapSpaceBytes(TotalMemoryBytes());
+  } else if (swap_space != "0") {
     std::optional<int64_t> bytes = ParseByteSize(swap_space);
     if (!bytes.has_value()) {
       return FlagError("swap-space", "must be a number of bytes, for example 16GiB, or 0");
@@ -264,6 +272,10 @@ int64_t DefaultKvCacheBytes(std::optional<int64_t> available_bytes) {
   return std::min(4 * kGibibyte, *available_bytes / 10 * 3);
 }
 
+int64_t DefaultSwapSpaceBytes(std::optional<int64_t> total_bytes) {
+  return std::min(4 * kGibibyte, total_bytes.value_or(16 * kGibibyte) / 4);
+}
+
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional) {
   WorkerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
@@ -278,6 +290,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());
   config.kv_cache_bytes_given = !absl::GetFlag(FLAGS_kv_cache_memory_bytes).empty();
+  QUIRE_ASSIGN_OR_RETURN(config.fail_points, ParseFailPoints(absl::GetFlag(FLAGS_fail_points)));
   return config;
 }
 

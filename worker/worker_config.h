@@ -15,6 +15,7 @@
 #include "common/model/dtype.h"
 #include "common/wire/address.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "worker/runtime/fail_points.h"
 #include "worker/runtime/step_executor.h"
 
 namespace quire {
@@ -43,6 +44,7 @@ struct WorkerConfig {
   GpuOptions gpu;
   KvCacheBudget kv_cache;
   bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes, rather than by what is free
+  FailPointList fail_points;
 };
 
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
@@ -59,6 +61,9 @@ std::optional<int64_t> ParseByteSize(std::string_view text);
 // The pool that is taken when nobody says: 30 % of the available memory, at most 4 GiB. With 1 GiB
 // when the machine does not say what is available.
 int64_t DefaultKvCacheBytes(std::optional<int64_t> available_bytes);
+
+// The swap space that is taken when nobody says: 4 GiB, at most a quarter of the machine's memory.
+int64_t DefaultSwapSpaceBytes(std::optional<int64_t> total_bytes);
 
 }  // namespace quire
 

@@ -17,14 +17,12 @@
 
 #include "absl/status/statusor.h"
 
+#include "common/base/exit_codes.h"
+
 namespace quire {
 
 // The version of this build, "0.1.0".
 std::string_view Version();
-
-// Exit codes of all programs.
-inline constexpr int kExitUsage = 2;  // a mistake on the command line
-inline constexpr int kExitModel = 3;  // model files that cannot be served
 
 struct ProgramInfo {
   std::string name;     // "quire_worker"

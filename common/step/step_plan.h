@@ -105,6 +105,7 @@ struct StepPlan {
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;
   std::vector<SequenceHandle> releases;  // forget; after the slices
+  uint64_t digest = 0;                   // DigestOf(this), made once, when the plan is whole
 
   bool empty() const {
     return swap_outs.empty() && swap_ins.empty() && copies.empty() && introductions.empty() &&
@@ -114,7 +115,7 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// A 64-bit digest of everything in the plan, header included. Two plans under one step_id with
+// A 64-bit digest of everything else in the plan, header included. Two plans under one step_id with
 // different digests are a protocol violation.
 uint64_t DigestOf(const StepPlan& plan);
 

@@ -1,4 +1,5 @@
-// StepResult is what rank 0 of a worker group answers to a StepPlan.
+// StepResult is what a rank of a worker group answers to a StepPlan; merge_results.h makes one of
+// all ranks' results.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_STEP_STEP_RESULT_H_
@@ -47,6 +48,8 @@ struct StepResult {
   std::vector<BlockId> failed_swap_ins;
   // The swaps of this step and of all before it are done. A step without slices waits for all.
   uint64_t swaps_done_step_id = 0;
+  // Of the rows that were sampled from, after the last norm. 0: this rank promises no equal bits.
+  uint64_t row_hash = 0;
   StepTimings timings;
 
   friend bool operator==(const StepResult&, const StepResult&) = default;

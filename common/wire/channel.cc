@@ -15,6 +15,11 @@ constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 10'000;
 constexpr int kPublicMaxPingStrikes = 2;
 constexpr int kPublicMaxStreams = 128;
+// Of our clients: more seldom than the server allows.
+constexpr int kClientKeepaliveMs = 15'000;
+constexpr int kClientKeepaliveTimeoutMs = 5'000;
+constexpr int kClientMinReconnectMs = 200;
+constexpr int kClientMaxReconnectMs = 2'000;
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
 constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
@@ -79,6 +84,12 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder) {
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kClientKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   return grpc::CreateCustomChannel(
       address.ToString(), grpc::InsecureChannelCredentials(), arguments);

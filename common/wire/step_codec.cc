@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/fold_hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 
@@ -34,6 +35,37 @@ absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
   return sum == static_cast<uint64_t>(want)
              ? absl::OkStatus()
              : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
+}
+
+// Of the bytes of a column: as many words as it has pairs of numbers.
+template <typename T>
+void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& digest) {
+  static_assert(sizeof(T) == sizeof(uint32_t));
+  digest.AddBytes({reinterpret_cast<const char*>(column.data()),
+                   static_cast<size_t>(column.size()) * sizeof(T)});
+}
+
+// Of every field but the digest itself.
+uint64_t DigestOf(const v1::StepResponse& response) {
+  FoldHash digest;
+  digest.Add(response.scheduler_incarnation());
+  digest.Add(response.group_epoch());
+  digest.Add(response.step_id());
+  digest.Add(response.plan_digest());
+  AddColumn(response.handle(), digest);
+  AddColumn(response.token_id(), digest);
+  AddColumn(response.logprob(), digest);
+  AddColumn(response.finite(), digest);
+  AddColumn(response.num_top(), digest);
+  AddColumn(response.top_token_id(), digest);
+  AddColumn(response.top_logprob(), digest);
+  AddColumn(response.failed_swap_in_block(), digest);
+  digest.Add(response.swaps_done_step_id());
+  digest.Add(response.row_hash());
+  digest.AddInt(response.build_us());
+  digest.AddInt(response.forward_us());
+  digest.AddInt(response.sample_us());
+  return digest.value();
 }
 
 // Negative numbers travel as their two's complement.
@@ -226,9 +258,9 @@ void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* req
 
 }  // namespace
 
-void EncodePlan(const StepPlan& plan, uint64_t digest, v1::StepRequest* request) {
+void EncodePlan(const StepPlan& plan, v1::StepRequest* request) {
   request->Clear();
-  SetHeader(plan.header, digest, request);
+  SetHeader(plan.header, plan.digest, request);
   EncodeSwaps(plan, request);
   for (const BlockCopy& copy : plan.copies) {
     request->add_copy_src(static_cast<uint32_t>(copy.src));
@@ -245,6 +277,7 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(request));
   StepPlan plan;
   plan.header = HeaderOf(request);
+  plan.digest = request.plan_digest();
   DecodeSwaps(request, &plan);
   plan.copies.reserve(static_cast<size_t>(request.copy_src_size()));
   for (int i = 0; i < request.copy_src_size(); ++i) {
@@ -290,16 +323,23 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
   }
   Append(result.failed_swap_ins, response->mutable_failed_swap_in_block());
   response->set_swaps_done_step_id(result.swaps_done_step_id);
+  response->set_row_hash(result.row_hash);
   response->set_build_us(result.timings.build_us);
   response->set_forward_us(result.timings.forward_us);
   response->set_sample_us(result.timings.sample_us);
+  response->set_result_digest(DigestOf(*response));
 }
 
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(response));
+  // HTTP/2 has no checksum, and a token of a damaged answer would be committed like any other.
+  if (response.result_digest() != DigestOf(response)) {
+    return InvalidArgument("MALFORMED_PROTO", "result_digest: not the digest of this result");
+  }
   StepResult result;
   result.header = HeaderOf(response);
   result.plan_digest = response.plan_digest();
+  result.row_hash = response.row_hash();
   result.sampled.resize(static_cast<size_t>(response.handle_size()));
   int next_top = 0;
   for (int i = 0; i < response.handle_size(); ++i) {

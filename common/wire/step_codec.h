@@ -21,10 +21,10 @@
 
 namespace quire {
 
-// `digest` is DigestOf(plan), which the caller has at hand. `request` may live on an arena.
-void EncodePlan(const StepPlan& plan, uint64_t digest, v1::StepRequest* request);
+// `request` may live on an arena.
+void EncodePlan(const StepPlan& plan, v1::StepRequest* request);
 
-// The digest stays in request.plan_digest().
+// With the digest that the peer sent: whether it is that of the plan is the caller's to say.
 absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request);
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response);

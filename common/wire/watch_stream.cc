@@ -21,10 +21,11 @@ void WatchStream::OnReadDone(bool ok) {
 }
 
 void WatchStream::OnDone(const grpc::Status& status) {
-  // After this call returns the object may be gone: the callback is called last, from a copy.
-  const std::function<void(absl::Status)> on_end = std::move(callbacks_.on_end);
+  // What the callbacks hold goes with them, when this returns; it may hold this stream.
+  const Callbacks callbacks = std::move(callbacks_);
   absl::Status end = FromGrpcStatus(status);
-  on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of reports") : std::move(end));
+  callbacks.on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of reports")
+                            : std::move(end));
 }
 
 }  // namespace quire

@@ -18,7 +18,7 @@ namespace {
 // Runs in the forked child: only async-signal-safe calls until exec.
 [[noreturn]] void Exec(char* const* argv, int output_fd, pid_t parent) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(127);  // the parent died before the line above took effect
   }

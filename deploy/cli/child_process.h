@@ -1,5 +1,6 @@
 // ChildProcess starts a program, reads its standard output line by line and can signal and await
-// it. The child gets SIGTERM when the parent dies, however it dies.
+// it. The child is killed (SIGKILL, which also ends a stopped one) when the parent dies, however it
+// dies: whatever starts the parent again finds the ports free.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
@@ -25,6 +26,8 @@ class ChildProcess {
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;
   ~ChildProcess();  // kills (SIGKILL) and reaps a child that still runs
+
+  pid_t pid() const { return pid_; }
 
   // The pipe to poll(2): readable when a line or the end of output is there.
   int output_fd() const { return output_fd_; }

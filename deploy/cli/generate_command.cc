@@ -6,10 +6,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "grpcpp/grpcpp.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
-
-#include "proto/v1/generation.grpc.pb.h"
 
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
@@ -18,6 +16,7 @@
 #include "common/wire/grpc_status.h"
 #include "deploy/cli/describe_error.h"
 #include "deploy/cli/flag_table.h"
+#include "deploy/clients/cpp/resuming_client.h"
 
 namespace quire {
 namespace {
@@ -25,7 +24,8 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
 
-    --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
+    --server ADDR[,ADDR...]          HOST:PORT or unix:PATH; default 127.0.0.1:50051. When a stream
+                                     breaks, it goes on at the next of them, or at the same one
     --prompt TEXT                    continue this text
     --prompt-token-ids 1,2,3         continue these tokens
     --max-tokens N                   output tokens; default: what the context leaves room for
@@ -114,6 +114,17 @@ std::string TextOfToken(const v1::Chunk& chunk, int i) {
 
 std::string FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+}
+
+using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
+
+absl::StatusOr<Channels> DialAll(const std::string& addresses) {
+  Channels channels;
+  for (absl::string_view text : absl::StrSplit(addresses, ',')) {
+    QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress({text.data(), text.size()}));
+    channels.push_back(DialPublic(address));
+  }
+  return channels;
 }
 
 // The text of several sequences at once cannot share one terminal: all but the first wait.
@@ -220,28 +231,26 @@ int RunGenerate(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: generate: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;
   }
-  absl::StatusOr<Address> address = ParseAddress(options->server);
-  if (!address.ok()) {
-    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(address.status()).c_str());
+  absl::StatusOr<Channels> channels = DialAll(options->server);
+  if (!channels.ok()) {
+    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(channels.status()).c_str());
     return kExitUsage;
   }
-  auto stub = v1::GenerationService::NewStub(DialPublic(*address));
-  grpc::ClientContext context;
-  auto reader = stub->Generate(&context, options->request);
-  v1::GenerateResponse response;
+  const ResumingClient client(*channels);
   TerminalWriter terminal;
   if (options->echo && !options->json) {
     std::fputs(options->request.text().c_str(), stdout);
   }
-  while (reader->Read(&response)) {
+  const auto print = [&options, &terminal](const v1::GenerateResponse& response) {
     if (options->json) {
       std::fputs(JsonLines(response).c_str(), stdout);
       std::fflush(stdout);
     } else {
       terminal.Write(response);
     }
-  }
-  absl::Status status = FromGrpcStatus(reader->Finish());
+    return true;
+  };
+  const absl::Status status = FromGrpcStatus(client.Generate(options->request, print));
   if (!options->json) {
     terminal.Finish();
   }

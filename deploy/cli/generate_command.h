@@ -1,5 +1,6 @@
 // `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: one request,
-// streamed to the terminal as it is made, or as one JSON object a token with --json.
+// streamed to the terminal as it is made, or as one JSON object a token with --json. It outlives
+// the server: see deploy/clients/cpp/resuming_client.h.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
@@ -16,7 +17,7 @@
 namespace quire {
 
 struct GenerateOptions {
-  std::string server = "127.0.0.1:50051";
+  std::string server = "127.0.0.1:50051";  // addresses, separated by commas
   bool json = false;
   bool echo = false;                          // print the prompt before its continuation
   std::optional<std::string> early_stopping;  // of beam search, as given

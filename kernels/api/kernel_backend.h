@@ -5,8 +5,9 @@
 // BeginStep and PackLinear gave; a HostBackend takes any pointer. Host data is named where it
 // occurs.
 //
-// Thread safety: one caller at a time (the executor thread). Operations take effect in the order of
-//                their calls; Sample waits for all of them. Transfers go on beside them.
+// Thread safety: one caller at a time (the executor thread), except where it says otherwise.
+//                Operations take effect in the order of their calls; Sample waits for all of them.
+//                Transfers go on beside them.
 // Errors:        arguments are the caller's duty and were checked before (step_plan_check); an
 //                operation itself cannot fail on the CPU. A GPU that fails ends the process: it has
 //                to be opened anew, and the scheduler recomputes. Allocation returns
@@ -39,8 +40,8 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the determinism
-  // fingerprint. Two backends with the same name give the same bits.
+  // Any thread. "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the
+  // determinism fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
 
   // Called on each thread before it calls anything else here, except on the one that made the
@@ -51,10 +52,10 @@ class KernelBackend {
   // DEVICE, naming what of the model there is no kernel for.
   virtual absl::Status PrepareFor(const ModelConfig& config) = 0;
 
+  // These three: any thread, once PrepareFor has returned.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
-
-  // The type of what linear layers read and write; known after PrepareFor.
+  // The type of what linear layers read and write.
   virtual DType activation_dtype() const = 0;
 
   // Nothing when the backend computes in main memory.
@@ -102,6 +103,11 @@ class KernelBackend {
   virtual void WaitForTransfers() = 0;
 
   virtual void Sample(const SampleParams& params) = 0;
+
+  // Grows while operations are under way and stands still when they are stuck: parts of operations
+  // finished on a CPU, operations handed to a GPU, which may run behind by as much as its queue
+  // holds. Any thread; it may lag a little behind.
+  virtual uint64_t progress() const = 0;
 };
 
 }  // namespace quire

@@ -51,6 +51,7 @@ class CpuBackend final : public HostBackend {
   }
   void CopyBlocks(const CopyBlocksParams& params) override { table_.copy_blocks(params, team_); }
   void Sample(const SampleParams& params) override { table_.sample(params, team_); }
+  uint64_t progress() const override { return team_.progress(); }
 
  protected:
   // A few threads are needed to fill the memory bus.

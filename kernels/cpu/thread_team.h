@@ -8,7 +8,8 @@
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
 // tasks. A server shares its cores with others, and longer spinning takes time from them.
 //
-// Thread safety: one caller at a time. ParallelFor returns when every task is finished, and what
+// Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
+// finished, and what
 //                tasks wrote is visible to the caller. No barriers or ParallelFor inside a task.
 // Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
 //                they sleep. A single task runs on the caller without waking anyone.
@@ -21,6 +22,8 @@
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "kernels/api/progress_counter.h"
 
 namespace quire {
 
@@ -46,10 +49,18 @@ class ThreadTeam {
     if (num_tasks <= 1 || num_threads_ == 1) {
       for (int64_t task = 0; task < num_tasks; ++task) {
         fn(task, 0);
+        tasks_of_caller_.Add();
       }
       return;
     }
     RunTasks(num_tasks, &Invoke<Fn>, &fn);
+  }
+
+  // Grows with every task that is taken or, where the caller runs all, finished; stands still
+  // otherwise. Any thread. It reads what is there anyway: for several threads it costs nothing.
+  uint64_t progress() const {
+    // A ticket counts the tasks of one job down: turned round it counts up, through all jobs.
+    return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
   // At least `bytes` of memory of this thread's own, 64-byte aligned, kept until the next call for
@@ -80,6 +91,7 @@ class ThreadTeam {
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;
+  ProgressCounter tasks_of_caller_;              // of ParallelFors that woke nobody
   alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> job_{0};  // job number: what idle threads watch

@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
+#include "kernels/api/progress_counter.h"
 #include "kernels/gpu/gpu_linear.h"
 #include "kernels/gpu/gpu_memory.h"
 #include "kernels/gpu/gpu_sampler.h"
@@ -105,7 +106,11 @@ class GpuBackend final : public KernelBackend {
   void PrepareAttention(const PrepareAttentionParams& params) override;
   void PagedAttention(const PagedAttentionParams& params) override;
   void CopyBlocks(const CopyBlocksParams& params) override;
-  void Sample(const SampleParams& params) override { sampler_.Sample(params); }
+  void Sample(const SampleParams& params) override {
+    sampler_.Sample(params);
+    launches_.Add();
+  }
+  uint64_t progress() const override { return launches_.value(); }
 
   TransferId StartTransfer(const BlockTransferParams& params) override {
     return transfers_.Start(params);
@@ -115,7 +120,11 @@ class GpuBackend final : public KernelBackend {
   void WaitForTransfers() override { transfers_.Wait(); }
 
  private:
-  void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
+  // For every call that hands something to the device.
+  void Require(int error, const char* what) const {
+    RequireGpu(api_, error, what);
+    launches_.Add();
+  }
   void ForgetGraphs();
   // For all memory that a step touches: a graph holds its address. While a step is recorded there
   // is nothing to reserve, since a step of its shape ran before; who tried would get an error.
@@ -158,6 +167,7 @@ class GpuBackend final : public KernelBackend {
   GpuScratch fp8_scales_{api_};  // fp32 [num_tokens]
 
   GpuSampler sampler_;
+  mutable ProgressCounter launches_;
 
   // A shape runs by itself once, so that all memory is there, and is recorded the second time.
   std::map<DecodeShape, gpu::Graph> graphs_;

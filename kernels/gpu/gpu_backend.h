@@ -7,8 +7,7 @@
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice): its state cannot be
-// trusted
-//                any more, and the scheduler computes what was lost again.
+//                trusted any more, and the scheduler computes what was lost again.
 #ifndef QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 #define QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 
@@ -23,8 +22,6 @@
 #include "kernels/gpu/gpu_library.h"
 
 namespace quire {
-
-inline constexpr int kExitDevice = 5;
 
 enum class GpuQuantization : uint8_t {
   kNone,

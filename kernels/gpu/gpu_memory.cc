@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/base/exit_codes.h"
 #include "common/base/log.h"
-#include "kernels/gpu/gpu_backend.h"
 
 namespace quire {
 namespace {

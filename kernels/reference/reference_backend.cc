@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/host_backend.h"
+#include "kernels/api/progress_counter.h"
 #include "kernels/reference/pack_linear.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -24,18 +25,41 @@ class ReferenceBackend : public HostBackend {
     return reference::PackLinear(source);
   }
 
-  void Embed(const EmbeddingParams& params) override { reference::Embed(params); }
-  void Norm(const NormParams& params) override { reference::Norm(params); }
-  void Linear(const LinearParams& params) override { reference::Linear(params); }
-  void Activate(const ActivationParams& params) override { reference::Activate(params); }
+  void Embed(const EmbeddingParams& params) override {
+    reference::Embed(params);
+    operations_.Add();
+  }
+  void Norm(const NormParams& params) override {
+    reference::Norm(params);
+    operations_.Add();
+  }
+  void Linear(const LinearParams& params) override {
+    reference::Linear(params);
+    operations_.Add();
+  }
+  void Activate(const ActivationParams& params) override {
+    reference::Activate(params);
+    operations_.Add();
+  }
   void PrepareAttention(const PrepareAttentionParams& params) override {
     reference::PrepareAttention(params);
+    operations_.Add();
   }
   void PagedAttention(const PagedAttentionParams& params) override {
     reference::PagedAttention(params);
   }
-  void CopyBlocks(const CopyBlocksParams& params) override { reference::CopyBlocks(params); }
-  void Sample(const SampleParams& params) override { reference::Sample(params); }
+  void CopyBlocks(const CopyBlocksParams& params) override {
+    reference::CopyBlocks(params);
+    operations_.Add();
+  }
+  void Sample(const SampleParams& params) override {
+    reference::Sample(params);
+    operations_.Add();
+  }
+  uint64_t progress() const override { return operations_.value(); }
+
+ private:
+  ProgressCounter operations_;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // OutputEvent is what the core tells the world about a sequence: a token was committed, or the
 // sequence ended. Tokens of a sequence come in order of token_index, 0, 1, 2, ...; exactly one
-// SequenceFinished comes for each sequence of each accepted request, after its last token. Beam
-// search tells its sequences at its end, the best first.
+// SequenceFinished comes for each sequence of each accepted request, after its last token. Of a
+// request that is resumed, indices go on behind its tokens, and sequences that had ended say
+// nothing. Beam search tells its sequences at its end, the best first.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_

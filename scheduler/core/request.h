@@ -25,25 +25,41 @@ struct BeamOptions {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
 };
 
+// A sequence of a request that was under way before, perhaps in another process. Draws are
+// functions of seed and position, so what comes behind its tokens is what would have come then.
+struct ResumedSequence {
+  std::vector<TokenId> token_ids;  // output so far, without a token that ends it
+  bool has_ended = false;          // nothing is generated for it, and nothing told
+};
+
 struct Request {
   RequestId id;                           // strictly increasing in order of arrival
   std::vector<TokenId> prompt_token_ids;  // at least one
   SamplingParams sampling;                // min_tokens and bans included
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
-  int32_t max_tokens = 16;              // output tokens of each sequence, >= 1
-  std::vector<TokenId> stop_token_ids;  // end a sequence once min_tokens exist; few, any order
-  int32_t priority = 0;                 // the smaller, the earlier, where the policy asks
-  std::string tenant;                   // who shares the service, where the policy asks
-  std::string cache_salt;               // only requests of the same salt share blocks
-  bool bypasses_prefix_cache = false;   // neither takes cached blocks nor leaves any
-  bool pins_prefix = false;             // the core's own (pinned_prefixes.h): it tells nobody
+  std::vector<ResumedSequence> resumed;  // by sequence; empty: see IsResumable
+  int32_t max_tokens = 16;               // output tokens of each sequence, >= 1
+  std::vector<TokenId> stop_token_ids;   // end a sequence once min_tokens exist; few, any order
+  int32_t priority = 0;                  // the smaller, the earlier, where the policy asks
+  std::string tenant;                    // who shares the service, where the policy asks
+  std::string cache_salt;                // only requests of the same salt share blocks
+  bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
+  bool pins_prefix = false;              // the core's own (pinned_prefixes.h): it tells nobody
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
   // Sequences that run side by side.
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
+  // Of them, those that have not ended before.
+  int32_t num_live_sequences() const;
+  // Known tokens of the longest of those, prompt included.
+  int64_t num_known_tokens() const;
 };
+
+// Whether what is resumed can be gone on with: nothing, or one entry for each sequence, of which
+// one at least has not ended and those have fewer than max_tokens tokens. Beam searches start anew.
+bool IsResumable(const Request& request);
 
 }  // namespace quire
 

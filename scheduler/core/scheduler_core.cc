@@ -65,12 +65,13 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
   QUIRE_CHECK(!state_->last_request_id.has_value() || *state_->last_request_id < request.id);
   QUIRE_CHECK(!request.prompt_token_ids.empty() && !request.pins_prefix);
   QUIRE_CHECK(request.max_tokens >= 1 && request.num_sequences >= 1);
+  QUIRE_CHECK(IsResumable(request));
   if (state_->last_limits.has_value()) {
     const StepLimits limits = state_->LimitsFor(request);
-    if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
+    if (!FitsContext(request.num_known_tokens(), limits)) {
       return AddOutcome::kTooLong;
     }
-    if (!FitsPool(request, request.group_size(), limits)) {
+    if (!FitsPool(request, request.num_live_sequences(), limits)) {
       return AddOutcome::kNeverFits;
     }
   }

@@ -49,7 +49,7 @@ enum class AddOutcome : uint8_t {
   kQueued,
   kQueueFull,        // max_queued_requests
   kQueueTokensFull,  // max_queued_tokens
-  kTooLong,          // prompt leaves no room for a token within max_model_len
+  kTooLong,          // prompt and resumed output leave no room for a token within max_model_len
   kNeverFits,        // prompt + max_tokens of all its sequences exceed the pool beside prefixes
 };
 
@@ -71,10 +71,10 @@ class SchedulerCore {
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
-  // num_sequences >= 1; CheckBeamSearchParams accepts its beam search, and its sampling is greedy
-  // with num_candidates() logprobs then. A request whose prompt + max_tokens is longer than
-  // max_model_len is cut short by kLength when the context is full. Before the first epoch the
-  // limits are not known and only the queue bounds are checked.
+  // num_sequences >= 1; IsResumable; CheckBeamSearchParams accepts its beam search, and its
+  // sampling is greedy with num_candidates() logprobs then. A request whose prompt + max_tokens is
+  // longer than max_model_len is cut short by kLength when the context is full. Before the first
+  // epoch the limits are not known and only the queue bounds are checked.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. False when it is unknown or finished.

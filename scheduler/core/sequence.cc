@@ -6,8 +6,12 @@
 
 namespace quire {
 
-Sequence::Sequence(int32_t sequence_index, int32_t num_prompt_tokens)
-    : sequence_index_(sequence_index), num_prompt_tokens_(num_prompt_tokens) {
+Sequence::Sequence(int32_t sequence_index,
+                   int32_t num_prompt_tokens,
+                   std::vector<TokenId> output_token_ids)
+    : sequence_index_(sequence_index),
+      num_prompt_tokens_(num_prompt_tokens),
+      output_token_ids_(std::move(output_token_ids)) {
   QUIRE_CHECK(num_prompt_tokens >= 1);
 }
 

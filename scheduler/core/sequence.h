@@ -38,8 +38,11 @@ enum class SequenceState : uint8_t {
 
 class Sequence {
  public:
-  // A waiting sequence without output. REQUIRES: num_prompt_tokens >= 1.
-  Sequence(int32_t sequence_index, int32_t num_prompt_tokens);
+  // A waiting sequence with the output that it had before, if any: it is in the state of one that
+  // was preempted. REQUIRES: num_prompt_tokens >= 1.
+  Sequence(int32_t sequence_index,
+           int32_t num_prompt_tokens,
+           std::vector<TokenId> output_token_ids = {});
 
   // The worker is about to learn of it, from what was computed on when it was swapped.
   // REQUIRES: waiting, or swapped with its blocks back in the table.

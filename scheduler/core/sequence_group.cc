@@ -9,10 +9,19 @@ namespace quire {
 
 SequenceGroup::SequenceGroup(Request request) : request_(std::move(request)) {
   QUIRE_CHECK(request_.num_sequences >= 1 && request_.group_size() >= request_.num_sequences);
+  QUIRE_CHECK(request_.num_live_sequences() >= 1);
   sequences_.reserve(static_cast<size_t>(request_.group_size()));
-  for (int32_t index = 0; index < request_.group_size(); ++index) {
-    sequences_.emplace_back(index, static_cast<int32_t>(request_.prompt_token_ids.size()));
+  request_.resumed.resize(static_cast<size_t>(request_.group_size()));
+  for (ResumedSequence& resumed : request_.resumed) {
+    Sequence& sequence =
+        sequences_.emplace_back(static_cast<int32_t>(sequences_.size()),
+                                static_cast<int32_t>(request_.prompt_token_ids.size()),
+                                std::move(resumed.token_ids));
+    if (resumed.has_ended) {
+      sequence.BecomeFinished();
+    }
   }
+  request_.resumed.clear();  // the sequences have it
 }
 
 void SequenceGroup::SetRank(int64_t value) {

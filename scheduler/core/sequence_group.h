@@ -36,7 +36,8 @@ struct ScheduleRank {
 
 class SequenceGroup {
  public:
-  // All sequences waiting. REQUIRES: group_size() >= 1 and a prompt.
+  // All sequences waiting, except those that had ended before. REQUIRES: group_size() >= 1, a
+  // prompt, and a sequence that has not ended.
   explicit SequenceGroup(Request request);
   SequenceGroup(const SequenceGroup&) = delete;
   SequenceGroup& operator=(const SequenceGroup&) = delete;

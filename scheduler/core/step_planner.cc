@@ -254,7 +254,8 @@ std::optional<StepPlan> StepPlanner::Finish() {
   UnansweredStep& step = state_.step;
   step.is_active = true;
   step.header = plan_.header;
-  step.plan_digest = DigestOf(plan_);
+  plan_.digest = DigestOf(plan_);
+  step.plan_digest = plan_.digest;
   step.num_sampled = static_cast<size_t>(
       std::count_if(step.slices.begin(), step.slices.end(), [](const UnansweredStep::Slice& slice) {
         return slice.samples;

@@ -63,6 +63,16 @@ struct StepReply {
   StepResult result;
 };
 
+// A worker answered something that is not asked for any more. It was dropped.
+struct StaleReply {};
+
+// A worker is loading its model, and got further.
+struct GroupLoading {
+  int32_t rank = 0;
+  int64_t loaded_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
 // The epoch is over: the group died, or refused a step.
 struct GroupLost {
   uint64_t group_epoch = 0;
@@ -80,6 +90,8 @@ using LoopEvent = std::variant<AddRequest,
                                ListPrefixesCall,
                                GroupReady,
                                StepReply,
+                               StaleReply,
+                               GroupLoading,
                                GroupLost,
                                Stop>;
 

@@ -33,7 +33,8 @@ std::vector<T> TakeFront(std::vector<T>& from, size_t count) {
   return front;
 }
 
-// The first num_tokens tokens of the update, which keeps the others.
+}  // namespace
+
 SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens) {
   SequenceUpdate front;
   front.sequence_index = update.sequence_index;
@@ -47,11 +48,9 @@ SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens) {
   for (uint32_t& end : update.text_ends) {
     end -= static_cast<uint32_t>(text_size);
   }
-  update.first_position += static_cast<int32_t>(num_tokens);
+  update.first_position += static_cast<int32_t>(front.token_ids.size());
   return front;
 }
-
-}  // namespace
 
 bool Outbox::Append(SequenceUpdate update, Instant now) {
   const size_t tokens = update.token_ids.size();

@@ -28,6 +28,10 @@ struct OutboxLimits {
   size_t max_bytes = 1 << 20;  // text, logprobs and ids
 };
 
+// Takes the first num_tokens tokens of an update, or all, with what they brought. The update keeps
+// the others, and the end.
+SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens);
+
 class Outbox {
  public:
   explicit Outbox(const OutboxLimits& limits) : limits_(limits) {}

@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/base/string_view.h"
 #include "scheduler/core/crash_suspects.h"
+#include "scheduler/loop/outbox.h"
 
 namespace quire {
 namespace {
@@ -57,6 +58,17 @@ RequestOutcome OutcomeOf(FinishReason reason) {
   }
 }
 
+// Takes from an update what the client has; false when that is all of it. Where the core started
+// anew, one update has all of a sequence.
+bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
+  if (received.empty()) {
+    return true;
+  }
+  const ReceivedOutput& has = received.at(static_cast<size_t>(update.sequence_index));
+  SplitFront(update, static_cast<size_t>(has.num_tokens));
+  return !has.has_ended;
+}
+
 }  // namespace
 
 absl::Status WorkerCrashStatus(std::string_view field) {
@@ -75,27 +87,40 @@ absl::Status SlowConsumerStatus() {
       absl::StatusCode::kAborted, "SLOW_CONSUMER", "stream: the client does not read its output");
 }
 
+OutputText OutputOptions::NewText(std::span<const TokenId> prompt) const {
+  if (tokenizer == nullptr || !(return_text || stop_matcher.has_value())) {
+    return {};
+  }
+  return {tokenizer, prompt, skip_special_tokens, stop_matcher};
+}
+
 void OutputRouter::Open(const Request& request,
-                        const OutputOptions& output,
+                        OutputOptions output,
                         std::shared_ptr<ResponseStream> stream) {
   auto open = std::make_unique<RequestOutput>();
+  std::vector<ReceivedOutput> received = std::exchange(output.received, {});
+  const bool is_resumed = !request.resumed.empty();
   open->stream = std::move(stream);
-  open->options = output;
   open->stop_token_ids = request.stop_token_ids;
   open->num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids.size());
   open->arrival = request.arrival;
   open->sequences.resize(static_cast<size_t>(request.num_sequences));
   open->is_held = output.num_best.has_value();
-  const bool makes_text = output.return_text || output.stop_matcher.has_value();
   for (size_t i = 0; i < open->sequences.size(); ++i) {
     SequenceOutput& sequence = open->sequences[i];
     sequence.update.sequence_index = static_cast<int32_t>(i);
-    if (output.tokenizer != nullptr && makes_text) {
-      sequence.detokenizer.emplace(
-          output.tokenizer, request.prompt_token_ids, output.skip_special_tokens);
-      sequence.stop_matcher = output.stop_matcher;
+    if (is_resumed) {
+      sequence.text = std::move(received.at(i).text);
+      sequence.num_tokens = received.at(i).num_tokens;
+      sequence.ended = received.at(i).has_ended;
+    } else {
+      sequence.text = output.NewText(request.prompt_token_ids);
     }
   }
+  if (!is_resumed) {
+    open->to_skip = std::move(received);
+  }
+  open->options = std::move(output);
   const bool is_new = requests_.emplace(request.id, std::move(open)).second;
   QUIRE_CHECK(is_new);
 }
@@ -147,7 +172,7 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
   }
   sequence.update.text += TextOf(request, sequence, token.token_id);
   sequence.update.text_ends.push_back(static_cast<uint32_t>(sequence.update.text.size()));
-  if (sequence.stop_matcher.has_value() && sequence.stop_matcher->matched()) {
+  if (sequence.text.has_stopped()) {
     EndSequence(request, sequence, SequenceEnd::Reason::kStop);
     published.stopped.push_back({token.request_id, token.sequence_index});
   }
@@ -156,13 +181,10 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
 std::string OutputRouter::TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token) {
   const auto& stops = request.stop_token_ids;
   const bool ends_sequence = std::find(stops.begin(), stops.end(), token) != stops.end();
-  if (!sequence.detokenizer.has_value() || ends_sequence) {
+  if (ends_sequence) {
     return "";
   }
-  std::string text = sequence.detokenizer->Push(token);
-  if (sequence.stop_matcher.has_value()) {
-    text = sequence.stop_matcher->Push(text).text;
-  }
+  std::string text = sequence.text.Push(token);
   return request.options.return_text ? text : "";
 }
 
@@ -173,17 +195,11 @@ void OutputRouter::EndSequence(RequestOutput& request,
   end.reason = reason;
   end.num_prompt_tokens = request.num_prompt_tokens;
   end.num_output_tokens = sequence.num_tokens;
-  std::optional<StopMatcher>& matcher = sequence.stop_matcher;
-  if (sequence.detokenizer.has_value() && !(matcher.has_value() && matcher->matched())) {
-    end.text = sequence.detokenizer->Flush();
-    if (matcher.has_value()) {
-      end.text = matcher->Push(end.text).text;
-      end.text += matcher->Flush();
-    }
-  }
-  if (matcher.has_value() && matcher->matched()) {
+  end.text = sequence.text.Flush();
+  if (sequence.text.has_stopped()) {
     end.reason = SequenceEnd::Reason::kStop;
-    end.matched_stop = request.options.stop_strings[static_cast<size_t>(matcher->matched_index())];
+    end.matched_stop =
+        request.options.stop_strings[static_cast<size_t>(sequence.text.stop_index())];
   }
   if (!request.options.return_text) {
     end.text.clear();
@@ -227,8 +243,8 @@ void OutputRouter::ObserveToken(RequestOutput& request, SequenceOutput& sequence
     request.has_first_token = true;
     observer_->OnFirstToken(now - request.arrival);
   }
-  if (sequence.num_tokens > 0) {
-    observer_->OnInterToken(now - sequence.last_token);
+  if (sequence.last_token.has_value()) {
+    observer_->OnInterToken(now - *sequence.last_token);
   }
   sequence.last_token = now;
 }
@@ -269,6 +285,9 @@ void OutputRouter::FlushTouched(Instant now, Published& published) {
     sequence.update = SequenceUpdate();
     sequence.update.sequence_index = ref.sequence_index;
     sequence.has_update = false;
+    if (!SkipReceived(request.to_skip, update)) {
+      continue;
+    }
     if (!request.overflowed && !request.stream->Write(std::move(update), now)) {
       request.overflowed = true;
       request.end_status = SlowConsumerStatus();

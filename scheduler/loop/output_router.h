@@ -5,9 +5,12 @@
 // A stream gets at most one update per sequence and call of Publish. With best_of nothing is sent
 // before every sequence has ended: the best are chosen then, and numbered from 0.
 //
+// Of a request that is resumed a stream gets what its client does not have: what comes behind
+// Request::resumed, or, where the core starts anew, all but the tokens that were received.
+//
 // Thread safety: not thread-safe; owned by the scheduler loop.
-// Invariants:    positions of a sequence are handed to its stream as 0, 1, 2, ...; a stream is
-//                ended exactly once, after the last update.
+// Invariants:    positions of a sequence are handed to its stream without gap or repeat, from 0 or
+//                behind what was received; a stream is ended exactly once, after the last update.
 // Cost:          O(bytes of text) per token.
 #ifndef QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
 #define QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
@@ -29,12 +32,19 @@
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/request.h"
 #include "scheduler/loop/loop_observer.h"
+#include "scheduler/loop/output_text.h"
 #include "scheduler/loop/response_stream.h"
-#include "scheduler/text/detokenizer.h"
 #include "scheduler/text/stop_matcher.h"
 #include "scheduler/text/tokenizer.h"
 
 namespace quire {
+
+// What the client has of one sequence, from a stream before this one.
+struct ReceivedOutput {
+  int32_t num_tokens = 0;
+  bool has_ended = false;
+  OutputText text;  // behind these tokens
+};
 
 // How a request wants its output. What the core need not know.
 struct OutputOptions {
@@ -45,6 +55,10 @@ struct OutputOptions {
   std::optional<int32_t> num_best;          // of best_of: only so many sequences are sent
   std::vector<std::string> stop_strings;    // for matched_stop
   std::optional<StopMatcher> stop_matcher;  // for stop_strings; none without them
+  std::vector<ReceivedOutput> received;     // by sequence that is sent; empty: nothing was
+
+  // Of a sequence behind this prompt, from its first token on.
+  OutputText NewText(std::span<const TokenId> prompt) const;
 };
 
 // What ends that crashed its workers too often. field: "request" or "prefix".
@@ -67,9 +81,7 @@ class OutputRouter {
   explicit OutputRouter(LoopObserver* observer) : observer_(observer) {}
 
   // A request begins. Call before the core hears of it: `request` still has its prompt.
-  void Open(const Request& request,
-            const OutputOptions& output,
-            std::shared_ptr<ResponseStream> stream);
+  void Open(const Request& request, OutputOptions output, std::shared_ptr<ResponseStream> stream);
 
   // The core did not take the request.
   void Reject(RequestId id, absl::Status status, Instant now);
@@ -88,11 +100,10 @@ class OutputRouter {
 
  private:
   struct SequenceOutput {
-    std::optional<Detokenizer> detokenizer;
-    std::optional<StopMatcher> stop_matcher;
+    OutputText text;
     int32_t num_tokens = 0;
     double sum_logprobs = 0.0;
-    Instant last_token = 0;
+    std::optional<Instant> last_token;  // of this stream
     bool ended = false;
     SequenceUpdate update;  // of the present Publish
     bool has_update = false;
@@ -106,9 +117,10 @@ class OutputRouter {
     bool has_first_token = false;
     bool overflowed = false;  // output was dropped: nothing more is written
     std::vector<SequenceOutput> sequences;
-    bool is_held = false;       // best_of: updates grow until the end
-    absl::Status abort_status;  // OK until somebody aborts
-    absl::Status end_status;    // the first sequence that ended badly decides
+    std::vector<ReceivedOutput> to_skip;  // by sequence that is sent, where the core starts anew
+    bool is_held = false;                 // best_of: updates grow until the end
+    absl::Status abort_status;            // OK until somebody aborts
+    absl::Status end_status;              // the first sequence that ended badly decides
     RequestOutcome outcome = RequestOutcome::kStop;
   };
 

@@ -47,7 +47,11 @@ absl::Status RefusalOf(PinOutcome outcome) {
 
 }  // namespace
 
-void PrefixCalls::Pin(RecordedCore& core, PinCall call) {
+void PrefixCalls::Pin(RecordedCore& core, PinCall call, bool has_workers) {
+  if (call.waits_for_workers && !has_workers) {
+    wait_for_workers_.push_back(std::move(call));
+    return;
+  }
   const PinResult result =
       core.PinPrefix(call.id, std::move(call.token_ids), std::move(call.cache_salt));
   const absl::Status refusal = RefusalOf(result.outcome);
@@ -57,6 +61,12 @@ void PrefixCalls::Pin(RecordedCore& core, PinCall call) {
   }
   call.id = result.id;
   waiting_.push_back(std::move(call));
+}
+
+void PrefixCalls::OnWorkersReady(RecordedCore& core) {
+  for (PinCall& call : std::exchange(wait_for_workers_, {})) {
+    Pin(core, std::move(call), /*has_workers=*/true);
+  }
 }
 
 void PrefixCalls::Unpin(RecordedCore& core, const UnpinCall& call) {
@@ -97,8 +107,10 @@ void PrefixCalls::AnswerWaiting(const RecordedCore& core, bool has_workers) {
 }
 
 void PrefixCalls::FailAll(const absl::Status& status) {
-  for (const PinCall& call : std::exchange(waiting_, {})) {
-    call.answer(status);
+  for (std::vector<PinCall>* calls : {&waiting_, &wait_for_workers_}) {
+    for (const PinCall& call : std::exchange(*calls, {})) {
+      call.answer(status);
+    }
   }
 }
 

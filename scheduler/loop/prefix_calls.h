@@ -28,6 +28,7 @@ struct PinCall {
   RequestId id;  // the next one, in the order of the inbox
   std::vector<TokenId> token_ids;
   std::string cache_salt;
+  bool waits_for_workers = false;  // else it is refused before the first ones
   std::function<void(const absl::StatusOr<PrefixInfo>&)> answer;
 };
 
@@ -42,10 +43,13 @@ struct ListPrefixesCall {
 
 class PrefixCalls {
  public:
-  void Pin(RecordedCore& core, PinCall call);
+  // has_workers: an epoch is active.
+  void Pin(RecordedCore& core, PinCall call, bool has_workers);
+  // Before any request of the new epoch: calls that wait have smaller ids.
+  void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
-  // Answers calls to pin whose prefix is there, or will not be. has_workers: an epoch is active.
+  // Answers calls to pin whose prefix is there, or will not be.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
   // Answers all calls that wait; their prefixes stay.
@@ -53,6 +57,7 @@ class PrefixCalls {
 
  private:
   std::vector<PinCall> waiting_;
+  std::vector<PinCall> wait_for_workers_;
 };
 
 }  // namespace quire

@@ -16,6 +16,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kStallCheckIntervalNs = kNanosPerSecond;
+constexpr int64_t kLoadingLogIntervalNs = 10 * kNanosPerSecond;
 // The loop turns at least this often, so that its liveness can be watched.
 constexpr absl::Duration kMaxIdleWait = absl::Seconds(1);
 
@@ -55,8 +56,8 @@ SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
       parts_(std::move(parts)),
       core_(config.core, parts_.step_log),
       router_(parts_.observer),
-      step_timer_(config.step_timer),
-      now_(parts_.clock()) {}
+      now_(parts_.clock()),
+      waiting_since_(now_) {}
 
 void SchedulerLoop::Run() {
   while (Turn(kMaxIdleWait)) {
@@ -82,7 +83,7 @@ absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
   if (replan_) {
     return absl::ZeroDuration();
   }
-  const Instant wake_at = sent_.has_value() ? sent_->overdue_at : core_.next_deadline();
+  const Instant wake_at = sent_.has_value() ? kInfiniteFuture : core_.next_deadline();
   if (wake_at == kInfiniteFuture) {
     return max_wait;
   }
@@ -92,7 +93,7 @@ absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
 
 void SchedulerLoop::Handle(AddRequest& add) {
   const RequestId id = add.request.id;
-  router_.Open(add.request, add.output, std::move(add.stream));
+  router_.Open(add.request, std::move(add.output), std::move(add.stream));
   if (refuse_with_.has_value()) {
     router_.Reject(id, *refuse_with_, now_);
     return;
@@ -118,7 +119,7 @@ void SchedulerLoop::Handle(PinCall& call) {
     call.answer(*refuse_with_);
     return;
   }
-  prefix_calls_.Pin(core_, std::move(call));
+  prefix_calls_.Pin(core_, std::move(call), epoch_.has_value());
 }
 
 void SchedulerLoop::Handle(UnpinCall& call) { prefix_calls_.Unpin(core_, call); }
@@ -136,9 +137,10 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)}});
   core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits);
+  prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
-  lost_at_.reset();
+  waiting_since_.reset();
   parts_.state->SetGroupReady(ready.limits, ready.determinism_fingerprint, ready.block_bytes);
   parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype, ready.block_bytes);
 }
@@ -163,9 +165,23 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step.round_trip_ns = answered_at - sent_->sent_at;
   step.apply_ns = parts_.clock() - answered_at;
   step.worker = reply.result.timings;
-  step_timer_.Observe(step.num_tokens, step.round_trip_ns);
   parts_.observer->OnStep(step);
   sent_.reset();
+}
+
+void SchedulerLoop::Handle(StaleReply& /*reply*/) { parts_.observer->OnStaleReply(); }
+
+void SchedulerLoop::Handle(GroupLoading& loading) {
+  if (waiting_since_.has_value()) {
+    waiting_since_ = now_;
+  }
+  if (now_ >= next_loading_log_) {
+    next_loading_log_ = now_ + kLoadingLogIntervalNs;
+    LogInfo("worker loads its model",
+            {{"rank", absl::StrCat(loading.rank)},
+             {"loaded_bytes", absl::StrCat(loading.loaded_bytes)},
+             {"total_bytes", absl::StrCat(loading.total_bytes)}});
+  }
 }
 
 void SchedulerLoop::Handle(GroupLost& lost) {
@@ -197,7 +213,6 @@ void SchedulerLoop::Dispatch() {
   step.observation.plan_ns = sent_at - start;
   step.observation.num_sequences = static_cast<int32_t>(plan->slices.size());
   step.observation.num_tokens = NumTokens(*plan);
-  step.overdue_at = sent_at + step_timer_.TimeoutFor(step.observation.num_tokens);
   sent_ = step;
   parts_.workers->SendStep(*plan);
 }
@@ -233,21 +248,11 @@ void SchedulerLoop::PublishStats() {
 }
 
 void SchedulerLoop::CheckTimers() {
-  if (sent_.has_value() && now_ >= sent_->overdue_at) {
-    if (sent_->was_resent) {
-      FenceGroup(Error(
-          absl::StatusCode::kDeadlineExceeded, "STEP_TIMEOUT", "worker: a step was not answered"));
-    } else {
-      sent_->was_resent = true;
-      sent_->overdue_at += step_timer_.TimeoutFor(sent_->observation.num_tokens);
-      parts_.workers->ResendStep();
-    }
-  }
-  if (lost_at_.has_value() && now_ - *lost_at_ >= config_.recovery_timeout_ns) {
+  if (waiting_since_.has_value() && now_ - *waiting_since_ >= config_.worker_timeout_ns) {
     parts_.state->SetGroup(ServingState::Group::kGivenUp);
     const absl::Status status = Error(absl::StatusCode::kUnavailable,
-                                      "RECOVERY_TIMEOUT",
-                                      "server: lost its workers and they did not come back");
+                                      "WORKER_TIMEOUT",
+                                      "server: no worker group for longer than --worker-timeout");
     for (RequestId id : router_.OpenRequests()) {
       Abort(id, status);
     }
@@ -272,7 +277,7 @@ void SchedulerLoop::FenceGroup(const absl::Status& cause) {
   core_.OnWorkersLost();
   epoch_.reset();
   sent_.reset();
-  lost_at_ = now_;
+  waiting_since_ = now_;
   parts_.state->SetGroup(ServingState::Group::kLost);
   parts_.observer->OnGroupLost();
 }

@@ -6,9 +6,8 @@
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// When the group is lost (broken connection past its lease, a step overdue twice, an answer that
-// does not fit its plan) every request stays: the core takes it back to waiting with its committed
-// tokens, and it goes on under the next epoch.
+// When the group is lost, or answers what does not fit its plan, every request stays: the core
+// takes it back to waiting with its committed tokens, and it goes on under the next epoch.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
 // Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.
@@ -29,7 +28,6 @@
 #include "scheduler/loop/output_router.h"
 #include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/serving_state.h"
-#include "scheduler/loop/step_timer.h"
 #include "scheduler/loop/worker_client.h"
 #include "scheduler/step_log/recorded_core.h"
 
@@ -37,10 +35,10 @@ namespace quire {
 
 struct LoopConfig {
   CoreConfig core;
-  StepTimerConfig step_timer;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Requests wait so long for a lost group to come back; then they end with UNAVAILABLE.
-  int64_t recovery_timeout_ns = 120 * kNanosPerSecond;
+  // Requests wait so long without a worker group, and without a worker that gets on with loading;
+  // then they end with UNAVAILABLE, and new ones are refused until a group is there.
+  int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
 class SchedulerLoop {
@@ -67,8 +65,6 @@ class SchedulerLoop {
   struct SentStep {
     StepHeader header;
     Instant sent_at = 0;
-    Instant overdue_at = 0;
-    bool was_resent = false;
     StepObservation observation;
   };
 
@@ -80,6 +76,8 @@ class SchedulerLoop {
   void Handle(ListPrefixesCall& call);
   void Handle(GroupReady& ready);
   void Handle(StepReply& reply);
+  void Handle(StaleReply& reply);
+  void Handle(GroupLoading& loading);
   void Handle(GroupLost& lost);
   void Handle(Stop& stop);
 
@@ -96,13 +94,13 @@ class SchedulerLoop {
   RecordedCore core_;
   OutputRouter router_;
   PrefixCalls prefix_calls_;
-  StepTimer step_timer_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
   int64_t block_bytes_ = 0;                  // of the last group that was ready
   Instant now_ = 0;                          // of this turn
   std::optional<uint64_t> epoch_;            // of the group that is ready
-  std::optional<Instant> lost_at_;           // when the group was lost, until it is back
+  std::optional<Instant> waiting_since_;     // for a group; later when one gets on with loading
+  Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
   std::optional<absl::Status> refuse_with_;  // after AbortAll
   Instant next_stall_check_ = 0;

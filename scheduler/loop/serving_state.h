@@ -25,7 +25,7 @@ class ServingState {
     kNeverReady,  // workers are loading, or were never reached
     kReady,
     kLost,     // requests queue; a group is expected back
-    kGivenUp,  // lost for longer than the recovery timeout
+    kGivenUp,  // not there for longer than the worker timeout
   };
   struct Snapshot {
     Group group = Group::kNeverReady;

@@ -1,6 +1,7 @@
-// WorkerClient is the loop's view of the worker group: plans go out, events come back through the
-// inbox (GroupReady, StepReply, GroupLost). It connects and reconnects by itself; every time it is
-// through, it has begun a new group epoch and reports GroupReady.
+// WorkerClient is the loop's view of the worker group, however many ranks it has: plans go out,
+// events come back through the inbox (GroupReady, StepReply, GroupLost). It connects and reconnects
+// by itself, and it decides when a group is lost; every time it is through, it has begun a new
+// group epoch and reports GroupReady.
 //
 // Thread safety: called by the loop thread only. No call blocks.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_CLIENT_H_
@@ -17,11 +18,8 @@ class WorkerClient {
   virtual ~WorkerClient() = default;
 
   // Sends the plan. A broken connection is mended, and the same bytes sent again, while the group's
-  // lease lasts; the worker executes a step once however often it is asked.
+  // lease lasts; a worker executes a step once however often it is asked.
   virtual void SendStep(const StepPlan& plan) = 0;
-
-  // The answer to the last step is overdue: ask again, over a new connection.
-  virtual void ResendStep() = 0;
 
   // The loop has given this epoch up: nothing of it will be accepted any more. The client starts
   // over with the next epoch. Ignored when the client is past that epoch already.

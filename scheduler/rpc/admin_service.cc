@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "scheduler/rpc/generate_request.h"
 #include "scheduler/rpc/public_status.h"
@@ -105,17 +106,23 @@ void AdminService::Pin(const v1::PinPrefixRequest& request,
     reactor->Finish(ToPublicStatus(ids.status()));
     return;
   }
+  const SavedPrefix prefix = {.token_ids = *std::move(ids), .cache_salt = request.cache_salt()};
   PinCall call;
-  call.token_ids = *std::move(ids);
-  call.cache_salt = request.cache_salt();
+  call.token_ids = prefix.token_ids;
+  call.cache_salt = prefix.cache_salt;
   // The library keeps reactor and response until Finish, whether or not the client still waits.
-  call.answer = [reactor, response](const absl::StatusOr<PrefixInfo>& info) {
-    if (info.ok()) {
-      v1::PinPrefixResponse message;
-      Fill(*info, message.mutable_prefix());
-      *response = SerializeMessage(message);
+  call.answer = [this, prefix, reactor, response](const absl::StatusOr<PrefixInfo>& info) {
+    if (!info.ok()) {
+      reactor->Finish(ToPublicStatus(info.status()));
+      return;
     }
-    reactor->Finish(ToPublicStatus(info.status()));
+    v1::PinPrefixResponse message;
+    Fill(*info, message.mutable_prefix());
+    *response = SerializeMessage(message);
+    if (store_ != nullptr) {
+      store_->OnPinned(info->id, prefix);
+    }
+    FinishSaved(reactor);
   };
   if (!parts_.inbox->Add(std::move(call))) {
     reactor->Finish(ToPublicStatus(QueueFull()));
@@ -132,12 +139,59 @@ grpc::ServerUnaryReactor* AdminService::UnpinPrefix(grpc::CallbackServerContext*
     reactor->Finish(ToPublicStatus(parsed));
     return reactor;
   }
-  parts_.inbox->Post(UnpinCall{.id = RequestId(message.prefix_id()),
-                               .answer = [reactor, response](const absl::Status& status) {
-                                 *response = SerializeMessage(v1::UnpinPrefixResponse());
-                                 reactor->Finish(ToPublicStatus(status));
-                               }});
+  const RequestId id(message.prefix_id());
+  parts_.inbox->Post(
+      UnpinCall{.id = id, .answer = [this, id, reactor, response](const absl::Status& status) {
+                  if (!status.ok()) {
+                    reactor->Finish(ToPublicStatus(status));
+                    return;
+                  }
+                  *response = SerializeMessage(v1::UnpinPrefixResponse());
+                  if (store_ != nullptr) {
+                    store_->OnUnpinned(id);
+                  }
+                  FinishSaved(reactor);
+                }});
   return reactor;
+}
+
+void AdminService::FinishSaved(grpc::ServerUnaryReactor* reactor) const {
+  if (store_ == nullptr) {
+    reactor->Finish(grpc::Status::OK);
+    return;
+  }
+  const bool is_queued =
+      parts_.tasks->Submit([this, reactor] { reactor->Finish(ToPublicStatus(store_->Save())); });
+  if (!is_queued) {
+    reactor->Finish(ToPublicStatus(QueueFull()));
+  }
+}
+
+void AdminService::RestorePrefixes() {
+  for (const SavedPrefix& prefix : store_->prefixes()) {
+    absl::Status status = CheckTokenIds("token_ids", prefix.token_ids, *parts_.model);
+    if (status.ok()) {
+      status = CheckCacheSalt(prefix.cache_salt);
+    }
+    const auto answer = [this, prefix](const absl::StatusOr<PrefixInfo>& info) {
+      if (info.ok()) {
+        store_->OnPinned(info->id, prefix);
+      } else if (ReasonOf(info.status()) == "UNPINNED") {
+        store_->Forget(prefix);
+      } else {
+        LogWarning("a prefix was not pinned again; it stays in the file",
+                   {{"cause", info.status().ToString()}});
+      }
+    };
+    const bool is_sent = status.ok() && parts_.inbox->Add(PinCall{.id = {},
+                                                                  .token_ids = prefix.token_ids,
+                                                                  .cache_salt = prefix.cache_salt,
+                                                                  .waits_for_workers = true,
+                                                                  .answer = answer});
+    if (!is_sent) {
+      answer(status.ok() ? QueueFull() : status);
+    }
+  }
 }
 
 grpc::ServerUnaryReactor* AdminService::ListPrefixes(grpc::CallbackServerContext* context,

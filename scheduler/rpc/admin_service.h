@@ -16,6 +16,7 @@
 #include "proto/v1/admin.grpc.pb.h"
 
 #include "scheduler/rpc/generate_call.h"
+#include "scheduler/rpc/prefix_store.h"
 
 namespace quire {
 
@@ -25,7 +26,11 @@ using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
 
 class AdminService final : public RawAdminService {
  public:
-  explicit AdminService(const ServiceParts& parts) : parts_(parts) {}
+  // store: null, or it must outlive the service.
+  AdminService(const ServiceParts& parts, PrefixStore* store) : parts_(parts), store_(store) {}
+
+  // Pins what the store has, as soon as workers are ready. Call once, before the first call.
+  void RestorePrefixes();
 
   grpc::ServerUnaryReactor* PinPrefix(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
@@ -45,8 +50,12 @@ class AdminService final : public RawAdminService {
   void Pin(const v1::PinPrefixRequest& request,
            grpc::ServerUnaryReactor* reactor,
            grpc::ByteBuffer* response) const;
+  // Answers when the store has saved what it was told: not on the caller's thread, which is the
+  // loop's.
+  void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
 
   const ServiceParts parts_;
+  PrefixStore* const store_;
 };
 
 }  // namespace quire

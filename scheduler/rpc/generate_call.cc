@@ -107,7 +107,9 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   }
   QUIRE_RETURN_IF_ERROR(parts_.state->CheckAdmission());
   rules_.model = parts_.model;
-  rules_.max_model_len = parts_.state->Get().limits.max_model_len;
+  const ServingState::Snapshot state = parts_.state->Get();
+  rules_.max_model_len = state.limits.max_model_len;
+  rules_.determinism_fingerprint = state.determinism_fingerprint;
   rules_.fresh_seed = RandomNumber();
   rules_.has_priorities = parts_.has_priorities;
   QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
@@ -118,9 +120,17 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   if (deadline_ <= arrival_) {
     return Error(absl::StatusCode::kDeadlineExceeded, "EXPIRED", "deadline: passed before arrival");
   }
-  QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
+  if (spec_.has_all_ended()) {
+    End(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  if (message.has_resume()) {  // the stream that broke may not have noticed
+    parts_.live_requests->TakeOver(request_id_, shared_from_this());
+  } else {
+    QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
+  }
   is_registered_ = true;
-  if (!spec_.text.has_value()) {
+  if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
   }
   if (!parts_.tasks->Submit([call = shared_from_this()] { call->Tokenize(); })) {
@@ -132,8 +142,11 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
 }
 
 void GenerateCall::Tokenize() {
-  absl::StatusOr<std::vector<TokenId>> prompt = parts_.model->tokenizer->Encode(
-      *spec_.text, spec_.add_special_tokens, spec_.parse_special_tokens);
+  absl::StatusOr<std::vector<TokenId>> prompt =
+      spec_.text.has_value()
+          ? parts_.model->tokenizer->Encode(
+                *spec_.text, spec_.add_special_tokens, spec_.parse_special_tokens)
+          : std::move(spec_.token_ids);
   spec_.text.reset();
   const absl::Status status = prompt.ok() ? Admit(*std::move(prompt)) : prompt.status();
   if (!status.ok()) {
@@ -246,7 +259,7 @@ void GenerateCall::FinishNow(const absl::Status& status) {
   }
   is_finished_ = true;
   if (is_registered_) {
-    parts_.live_requests->Remove(request_id_);
+    parts_.live_requests->Remove(request_id_, this);
   }
   context_->AddTrailingMetadata("x-request-id", request_id_);
   Finish(ToPublicStatus(status));
@@ -259,6 +272,7 @@ void GenerateCall::Encode(const SequenceUpdate& update) {
     started->set_request_id(request_id_);
     started->set_num_prompt_tokens(num_prompt_tokens_);
     started->set_seed(seed_);
+    started->set_determinism_fingerprint(rules_.determinism_fingerprint);
   }
   if (!update.token_ids.empty() || !update.text.empty()) {
     FillChunk(update, response_.mutable_chunk());

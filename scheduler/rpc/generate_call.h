@@ -74,7 +74,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Checks and admits, or says why not. OK: the loop or the pool goes on.
   absl::Status Begin(const grpc::ByteBuffer& request);
-  // On the pool.
+  // On the pool: what takes long. The prompt's tokens, and the text of tokens that are resumed.
   void Tokenize();
   absl::Status Admit(std::vector<TokenId> prompt);
   // Ends a call that the loop never heard of.

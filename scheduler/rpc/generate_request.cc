@@ -10,14 +10,11 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/sampling_params_check.h"
+#include "scheduler/rpc/resume_check.h"
 #include "scheduler/text/utf8.h"
 
 namespace quire {
 namespace {
-
-std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit) {
-  return absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", got, ", limit ", limit, ")");
-}
 
 absl::Status NoTokenizer(std::string_view field) {
   return Error(absl::StatusCode::kFailedPrecondition,
@@ -337,6 +334,15 @@ absl::Status SetTurn(const v1::GenerateRequest& message,
 
 }  // namespace
 
+bool GenerateSpec::has_all_ended() const {
+  return !request.resumed.empty() &&
+         std::ranges::all_of(request.resumed, [](const auto& each) { return each.has_ended; });
+}
+
+std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit) {
+  return absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", got, ", limit ", limit, ")");
+}
+
 absl::Status CheckRequestId(std::string_view id) {
   return CheckId("REQUEST_ID", "request_id", id, kMaxRequestIdBytes);
 }
@@ -423,6 +429,9 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
     }
     spec.timeout_ms = message.timeout_ms();
   }
+  if (message.has_resume()) {
+    QUIRE_RETURN_IF_ERROR(SetResume(message, rules, &spec));
+  }
   return spec;
 }
 
@@ -453,7 +462,7 @@ absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, G
                                  spec->request.max_tokens));
   }
   spec->request.prompt_token_ids = std::move(prompt);
-  return absl::OkStatus();
+  return ReplayResumed(spec);
 }
 
 }  // namespace quire

@@ -3,11 +3,12 @@
 //
 // Two steps, because the tokenizer runs between them, on another thread:
 //   CheckGenerateRequest   everything that can be said without the prompt's tokens
-//   SetPrompt              the prompt, and what depends on its length
+//   SetPrompt              the prompt, and what depends on it
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kInvalidArgument with the reason of the rule (README.md lists them);
-//                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER. No message repeats user text.
+//                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER; those of resume_check.h. No
+//                message repeats user text.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 
@@ -47,19 +48,26 @@ struct GenerateSpec {
   bool parse_special_tokens = false;
   std::optional<int32_t> max_tokens;  // as asked for
   std::optional<int64_t> timeout_ms;
+
+  // Whether the client has all that there will be.
+  bool has_all_ended() const;
 };
 
 struct RequestRules {
   const ServedModel* model = nullptr;
-  int32_t max_model_len = 0;    // tokens of prompt and output
-  uint64_t fresh_seed = 0;      // for a request without a seed
-  bool has_priorities = false;  // the policy asks for them
+  int32_t max_model_len = 0;            // tokens of prompt and output
+  uint64_t fresh_seed = 0;              // for a request without a seed
+  bool has_priorities = false;          // the policy asks for them
+  std::string determinism_fingerprint;  // of the workers
 };
 
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
 absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, GenerateSpec* spec);
+
+// "field: rule (got 3, limit 2)".
+std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit);
 
 // OK when `id` is empty or may name a request.
 absl::Status CheckRequestId(std::string_view id);

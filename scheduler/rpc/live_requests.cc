@@ -18,9 +18,25 @@ absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abor
   return absl::OkStatus();
 }
 
-void LiveRequests::Remove(const std::string& request_id) {
+void LiveRequests::TakeOver(const std::string& request_id,
+                            const std::shared_ptr<Abortable>& request) {
+  std::shared_ptr<Abortable> before;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(requests_[request_id], request).lock();
+  }
+  if (before != nullptr) {
+    before->Abort(
+        Error(absl::StatusCode::kAborted, "RESUMED", "stream: the request goes on in another one"));
+  }
+}
+
+void LiveRequests::Remove(const std::string& request_id, const Abortable* request) {
   absl::MutexLock lock(&mutex_);
-  requests_.erase(request_id);
+  auto it = requests_.find(request_id);
+  if (it != requests_.end() && it->second.lock().get() == request) {
+    requests_.erase(it);
+  }
 }
 
 absl::Status LiveRequests::Abort(const std::string& request_id, absl::Status status) {

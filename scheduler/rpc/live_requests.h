@@ -26,7 +26,11 @@ class LiveRequests {
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
   absl::Status Add(const std::string& request_id, std::weak_ptr<Abortable> request);
 
-  void Remove(const std::string& request_id);
+  // The same, and one of this id that lives ends with ABORTED RESUMED: its client is back.
+  void TakeOver(const std::string& request_id, const std::shared_ptr<Abortable>& request);
+
+  // Nothing if the id is another one's by now.
+  void Remove(const std::string& request_id, const Abortable* request);
 
   // Errors: kNotFound REQUEST_ID.
   absl::Status Abort(const std::string& request_id, absl::Status status);

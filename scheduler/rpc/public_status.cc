@@ -19,7 +19,7 @@ constexpr RetryRule kRetryRules[] = {
     {"QUEUE_TOKENS", absl::Seconds(1)},
     {"LOADING", absl::Seconds(2)},
     {"NO_WORKERS", absl::Seconds(2)},
-    {"RECOVERY_TIMEOUT", absl::Seconds(2)},
+    {"WORKER_TIMEOUT", absl::Seconds(2)},
 };
 
 }  // namespace

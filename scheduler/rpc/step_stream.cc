@@ -6,20 +6,27 @@
 
 namespace quire {
 
-StepStream::StepStream(v1::WorkerService::Stub& stub, Callbacks callbacks)
-    : callbacks_(std::move(callbacks)) {
-  stub.async()->Steps(&context_, this);
-  AddHold();
-  StartRead(&response_);
-  StartCall();
+StepStream::StepStream(const std::shared_ptr<grpc::Channel>& channel, Callbacks callbacks)
+    : stub_(channel), callbacks_(std::move(callbacks)) {
+  stub_.PrepareBidiStreamingCall(&context_, "/quire.v1.WorkerService/Steps", {}, this);
 }
 
-void StepStream::Send(const v1::StepRequest& request) {
+std::shared_ptr<StepStream> StepStream::Start(const std::shared_ptr<grpc::Channel>& channel,
+                                              Callbacks callbacks) {
+  std::shared_ptr<StepStream> stream(new StepStream(channel, std::move(callbacks)));
+  stream->self_ = stream;
+  stream->AddHold();
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
+  return stream;
+}
+
+void StepStream::Send(grpc::ByteBuffer request) {
   absl::MutexLock lock(&mutex_);
   if (!has_hold_) {
     return;  // the call has failed; on_end tells
   }
-  waiting_ = request;
+  waiting_.Swap(&request);
   has_waiting_ = true;
   if (!is_writing_) {
     StartWriteLocked();
@@ -27,7 +34,7 @@ void StepStream::Send(const v1::StepRequest& request) {
 }
 
 void StepStream::StartWriteLocked() {
-  std::swap(writing_, waiting_);
+  writing_.Swap(&waiting_);
   has_waiting_ = false;
   is_writing_ = true;
   StartWrite(&writing_);
@@ -55,10 +62,13 @@ void StepStream::OnWriteDone(bool ok) {
 }
 
 void StepStream::OnDone(const grpc::Status& status) {
-  // After this call returns the object may be gone: the callback is called last, from a copy.
-  const std::function<void(absl::Status)> on_end = std::move(callbacks_.on_end);
+  // What the callbacks hold goes when this returns, after the stream: somebody may wait for it to
+  // be the last.
+  const Callbacks callbacks = std::move(callbacks_);
+  const std::shared_ptr<StepStream> self = std::move(self_);
   absl::Status end = FromGrpcStatus(status);
-  on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of steps") : std::move(end));
+  callbacks.on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of steps")
+                            : std::move(end));
 }
 
 }  // namespace quire

@@ -1,52 +1,59 @@
-// StepStream is one Steps call to one worker: requests go out, responses and the end of the call
-// come back as callbacks.
+// StepStream is one Steps call to one worker: requests go out as bytes, responses and the end of
+// the call come back as callbacks. Bytes, since the same plan goes to every rank and is encoded
+// once.
 //
 // Thread safety: Send and Cancel may be called from any thread. Callbacks come from library
-// threads,
-//                one at a time, on_end last and exactly once.
-// Lifetime:      destroy only after on_end has returned.
+//                threads, one at a time, on_end last and exactly once.
+// Lifetime:      holds itself until on_end has returned.
 #ifndef QUIRE_SCHEDULER_RPC_STEP_STREAM_H_
 #define QUIRE_SCHEDULER_RPC_STEP_STREAM_H_
 
 #include <functional>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/client_callback.h>
-
-#include "proto/v1/worker.grpc.pb.h"
 
 namespace quire {
 
-class StepStream : private grpc::ClientBidiReactor<v1::StepRequest, v1::StepResponse> {
+class StepStream : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   struct Callbacks {
-    std::function<void(const v1::StepResponse&)> on_response;
-    std::function<void(absl::Status)> on_end;
+    std::function<void(const grpc::ByteBuffer&)> on_response;
+    std::function<void(absl::Status)> on_end;  // the status is never OK
   };
 
-  StepStream(v1::WorkerService::Stub& stub, Callbacks callbacks);
+  static std::shared_ptr<StepStream> Start(const std::shared_ptr<grpc::Channel>& channel,
+                                           Callbacks callbacks);
 
   // Never blocks. REQUIRES: the request before was answered.
-  void Send(const v1::StepRequest& request);
+  void Send(grpc::ByteBuffer request);
 
   // Ends the call; on_end still comes.
   void Cancel();
 
  private:
+  StepStream(const std::shared_ptr<grpc::Channel>& channel, Callbacks callbacks);
+
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
   void StartWriteLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  std::shared_ptr<StepStream> self_;
   grpc::ClientContext context_;
+  grpc::GenericStub stub_;
   Callbacks callbacks_;
-  v1::StepResponse response_;
+  grpc::ByteBuffer response_;
   absl::Mutex mutex_;
-  v1::StepRequest writing_ ABSL_GUARDED_BY(mutex_);
-  v1::StepRequest waiting_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer writing_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer waiting_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_waiting_ ABSL_GUARDED_BY(mutex_) = false;
   // Keeps the call from ending between two of our own operations; given back when reading fails.

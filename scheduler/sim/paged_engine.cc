@@ -75,7 +75,7 @@ bool PagedEngine::BeginStep(Instant now, EngineStep* step) {
 StepWork PagedEngine::Execute(const StepPlan& plan) {
   result_ = {};
   result_.header = plan.header;
-  result_.plan_digest = DigestOf(plan);
+  result_.plan_digest = plan.digest;
   for (const SequenceIntroduction& introduction : plan.introductions) {
     known_[introduction.handle] = {
         .num_known_tokens = static_cast<int32_t>(introduction.token_ids.size()),

@@ -81,12 +81,14 @@ QUIRE_LOGGED_FIELDS(SamplingParams,
                     seed)
 
 QUIRE_LOGGED_FIELDS(BeamOptions, num_beams, length_penalty, early_stopping)
+QUIRE_LOGGED_FIELDS(ResumedSequence, token_ids, has_ended)
 QUIRE_LOGGED_FIELDS(Request,
                     id,
                     prompt_token_ids,
                     sampling,
                     num_sequences,
                     beam_search,
+                    resumed,
                     max_tokens,
                     stop_token_ids,
                     priority,
@@ -101,8 +103,14 @@ QUIRE_LOGGED_FIELDS(StepHeader, scheduler_incarnation, group_epoch, step_id)
 QUIRE_LOGGED_FIELDS(TokenLogprob, token_id, logprob)
 QUIRE_LOGGED_FIELDS(SampledToken, handle, token_id, logprob, finite, top_logprobs)
 QUIRE_LOGGED_FIELDS(StepTimings, build_us, forward_us, sample_us)
-QUIRE_LOGGED_FIELDS(
-    StepResult, header, plan_digest, sampled, failed_swap_ins, swaps_done_step_id, timings)
+QUIRE_LOGGED_FIELDS(StepResult,
+                    header,
+                    plan_digest,
+                    sampled,
+                    failed_swap_ins,
+                    swaps_done_step_id,
+                    row_hash,
+                    timings)
 
 // Events are not written themselves, only their digest.
 QUIRE_LOGGED_FIELDS(

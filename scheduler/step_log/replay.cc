@@ -55,7 +55,8 @@ absl::Status Impossible(std::string_view what) {
 // What SchedulerCore::AddRequest REQUIRES of a request by itself.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
-      request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix) {
+      request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix ||
+      !IsResumable(request)) {
     return false;
   }
   if (!request.beam_search.has_value()) {

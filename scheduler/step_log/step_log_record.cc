@@ -6,7 +6,7 @@
 namespace quire {
 
 PlanMade Summarize(const StepPlan& plan) {
-  PlanMade made{.digest = DigestOf(plan),
+  PlanMade made{.digest = plan.digest,
                 .group_epoch = plan.header.group_epoch,
                 .step_id = plan.header.step_id,
                 .num_swap_outs = static_cast<uint32_t>(plan.swap_outs.size()),

@@ -1,25 +1,26 @@
 // What the step RPC costs beside the model: a model that answers at once, behind the real worker
-// server, driven with the synchronous client over one stream. One iteration is one round trip.
+// server, driven by the scheduler's own worker group. One iteration is one round trip.
 //
-//   p50_us, p99_us  of the round trip as the scheduler sees it, encoding included
+//   p50_us, p99_us  of the round trip as the loop sees it, encoding and both threads included
 //   worker_us       mean of what the worker spent on checks, batch and sampling
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <benchmark/benchmark.h>
-#include <grpcpp/client_context.h>
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/wire/channel.h"
-#include "common/wire/step_codec.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "scheduler/rpc/grpc_worker_group.h"
 #include "worker/rpc/worker_server.h"
 #include "worker/rpc/worker_service.h"
 
@@ -61,55 +62,44 @@ class InstantModel : public Model {
 // A worker and a scheduler's end of its stream.
 class Session {
  public:
-  explicit Session(const Address& address)
+  Session(const Address& address, int32_t num_sequences)
       : backend_(*CreateCpuBackend({.num_threads = 1, .isa = ""})),
         executor_(model_, *backend_, {.bytes = int64_t{4} << 30, .num_blocks_override = 0}),
-        service_({.uuid = MakeWorkerUuid(),
-                  .version = "bench",
-                  .model_hash = 0,
-                  .determinism_fingerprint = "instant"},
-                 executor_) {
+        progress_(*backend_),
+        service_(progress_) {
+    service_.Serve({.version = "bench", .model_hash = 0, .determinism_fingerprint = "instant"},
+                   executor_);
     auto server = WorkerServer::Start(address, service_);
     QUIRE_CHECK(server.ok());
     server_ = *std::move(server);
-    stub_ = v1::WorkerService::NewStub(DialWorker(server_->address()));
-  }
-
-  ~Session() {
-    stream_->WritesDone();
-    QUIRE_CHECK(stream_->Finish().ok());
-  }
-
-  void Begin(int32_t num_sequences) {
-    v1::BeginEpochRequest request;
-    request.set_scheduler_incarnation(1);
-    request.set_group_epoch(1);
-    request.set_num_blocks(1 + std::max(1, num_sequences) * kBlocksPerSequence);
-    request.set_block_size_tokens(kBlockSize);
-    request.set_max_sequences(std::max(1, num_sequences));
-    request.set_max_tokens_per_step(std::max(1, num_sequences));
-    request.set_max_model_len_tokens(kMaxModelLen);
-    v1::BeginEpochResponse response;
-    grpc::ClientContext context;
-    QUIRE_CHECK(stub_->BeginEpoch(&context, request, &response).ok());
-    stream_ = stub_->Steps(&context_);
-    plan_.header = {.scheduler_incarnation = 1, .group_epoch = 1, .step_id = 0};
+    GroupSettings settings;
+    settings.model = model_.config();
+    settings.block_size_tokens = kBlockSize;
+    settings.num_blocks_override = 1 + std::max(1, num_sequences) * kBlocksPerSequence;
+    settings.max_sequences = std::max(1, num_sequences);
+    settings.max_tokens_per_step = std::max(1, num_sequences);
+    workers_ = std::make_unique<GrpcWorkerGroup>(std::vector<Address>{server_->address()},
+                                                 settings,
+                                                 GroupTiming(),
+                                                 &inbox_,
+                                                 [](const absl::Status&) {});
+    const auto ready = Await<GroupReady>();
+    plan_.header = {.scheduler_incarnation = ready.scheduler_incarnation,
+                    .group_epoch = ready.group_epoch,
+                    .step_id = 0};
     Introduce(num_sequences);
   }
 
   // One step, there and back. The worker's share of it, in microseconds.
   int64_t Exchange() {
     ++plan_.header.step_id;
-    EncodePlan(plan_, DigestOf(plan_), &request_);
-    QUIRE_CHECK(stream_->Write(request_));
-    QUIRE_CHECK(stream_->Read(&response_));
-    auto result = DecodeResult(response_);
-    QUIRE_CHECK(result.ok() && result->sampled.size() == plan_.slices.size());
-    return result->timings.build_us + result->timings.forward_us + result->timings.sample_us;
+    plan_.digest = DigestOf(plan_);
+    workers_->SendStep(plan_);
+    const auto reply = Await<StepReply>();
+    QUIRE_CHECK(reply.result.sampled.size() == plan_.slices.size());
+    const StepTimings& timings = reply.result.timings;
+    return timings.build_us + timings.forward_us + timings.sample_us;
   }
-
-  size_t request_bytes() const { return request_.ByteSizeLong(); }
-  size_t response_bytes() const { return response_.ByteSizeLong(); }
 
  private:
   // The first step introduces all sequences with all the blocks they will need; what is left of the
@@ -131,17 +121,31 @@ class Session {
     plan_.introductions.clear();
   }
 
+  // Events of other kinds are dropped.
+  template <typename Event>
+  Event Await() {
+    for (;;) {
+      while (events_.empty()) {
+        events_ = inbox_.TakeAll(absl::Seconds(1));
+      }
+      LoopEvent event = std::move(events_.front());
+      events_.pop_front();
+      if (auto* wanted = std::get_if<Event>(&event)) {
+        return std::move(*wanted);
+      }
+    }
+  }
+
   InstantModel model_;
   std::unique_ptr<KernelBackend> backend_;
   StepExecutor executor_;
+  WorkerProgress progress_;
   WorkerService service_;
   std::unique_ptr<WorkerServer> server_;
-  std::unique_ptr<v1::WorkerService::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::StepRequest, v1::StepResponse>> stream_;
+  Inbox inbox_{100};
+  std::deque<LoopEvent> events_;
+  std::unique_ptr<GrpcWorkerGroup> workers_;
   StepPlan plan_;
-  v1::StepRequest request_;
-  v1::StepResponse response_;
 };
 
 double Percentile(std::vector<double>& values, double fraction) {
@@ -152,8 +156,7 @@ double Percentile(std::vector<double>& values, double fraction) {
 
 void BenchStep(benchmark::State& state, const Address& address, int32_t num_sequences) {
   SetLogLevel(LogLevel::kWarning);
-  Session session(address);
-  session.Begin(num_sequences);
+  Session session(address, num_sequences);
   std::vector<double> micros;
   int64_t worker_micros = 0;
   for ([[maybe_unused]] auto _ : state) {
@@ -165,8 +168,6 @@ void BenchStep(benchmark::State& state, const Address& address, int32_t num_sequ
   state.counters["p99_us"] = Percentile(micros, 0.99);
   state.counters["worker_us"] =
       static_cast<double>(worker_micros) / static_cast<double>(micros.size());
-  state.counters["request_bytes"] = static_cast<double>(session.request_bytes());
-  state.counters["response_bytes"] = static_cast<double>(session.response_bytes());
 }
 
 Address UnixSocket() {
@@ -185,8 +186,14 @@ void StepOverTcp(benchmark::State& state) {
 }
 
 // Sequences in the step; 0 is a ping.
-BENCHMARK(StepOverUnixSocket)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
-BENCHMARK(StepOverTcp)->Arg(0)->Arg(1)->Arg(256)->Iterations(kIterations)->UseRealTime();
+BENCHMARK(StepOverUnixSocket)
+    ->Arg(0)
+    ->Arg(1)
+    ->Arg(256)
+    ->Arg(1024)
+    ->Iterations(kIterations)
+    ->UseRealTime();
+BENCHMARK(StepOverTcp)->Arg(0)->Arg(1)->Arg(256)->Arg(1024)->Iterations(kIterations)->UseRealTime();
 
 }  // namespace
 }  // namespace quire

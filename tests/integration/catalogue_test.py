@@ -136,6 +136,37 @@ def rows(info):
         ("B068 bad request id", request(request_id="a/b"), INVALID, "REQUEST_ID"),
         ("B072 timeout 0", request(timeout_ms=0), INVALID, "TIMEOUT"),
         ("B072 timeout -1", request(timeout_ms=-1), INVALID, "TIMEOUT"),
+    ] + resume_rows(info)
+
+
+def resume_rows(info):
+    fingerprint = info.determinism_fingerprint
+    failed = grpc.StatusCode.FAILED_PRECONDITION
+
+    def resume(*sequences, seed=7, fingerprint=fingerprint, **fields):
+        sequences = [{"token_ids": each} if isinstance(each, list) else each for each in sequences]
+        return request(resume={"seed": seed, "determinism_fingerprint": fingerprint,
+                               "sequences": sequences}, **fields)
+
+    stop = {"max_tokens": 40, "stop_token_ids": [301]}
+    return [
+        ("B090 two sequences of one", resume([300], [300]), INVALID, "RESUME"),
+        ("B090 one sequence of three", resume([300], n=3), INVALID, "RESUME"),
+        ("B090 many sequences", resume(*[[]] * 5000), INVALID, "RESUME"),
+        ("B091 negative token", resume([-1]), INVALID, "TOKEN_ID_RANGE"),
+        ("B091 no such token", resume([info.vocab_size]), INVALID, "TOKEN_ID_RANGE"),
+        ("B092 max_tokens reached", resume([300] * 4), INVALID, "RESUME"),
+        ("B092 beyond the context", resume([300] * 20_000), INVALID, "RESUME"),
+        ("B093 stop token inside", resume([300, 301, 302], stopping=stop), INVALID, "RESUME"),
+        ("B093 end of sequence inside", resume([info.eos_token_ids[0]]), INVALID, "RESUME"),
+        ("B094 seed missing", resume([300], seed=None, sampling={"temperature": 1}), INVALID,
+         "MISSING_FIELD"),
+        ("B094 another seed", resume([300], sampling={"seed": 8}), INVALID, "CONFLICTING_FIELDS"),
+        ("B095 another fingerprint", resume([300], fingerprint="abacus"), failed, "FINGERPRINT"),
+        ("B095 no fingerprint", resume([300], fingerprint=""), INVALID, "MISSING_FIELD"),
+        ("B096 greedy without a seed", resume([300], seed=None, sampling={"temperature": 0}), None,
+         ""),
+        ("B096 empty", request(resume={}), None, ""),
     ]
 
 

@@ -240,10 +240,15 @@ class CommandLineTest(unittest.TestCase):
     def test_mistakes_are_named_in_one_line(self):
         model = f"--model={MODEL}"
         for flags, named in [((), "--model"),
-                             ((model, "--workers=a:1,b:2"), "--workers"),
                              ((model, "--workers=nonsense"), "--workers"),
                              ((model, "--port=70000"), "--port"),
                              ((model, "--block-size=0"), "--block-size"),
+                             ((model, "--block-size=24"), "power of two"),
+                             ((model, "--block-size=512"), "--block-size"),
+                             ((model, "--max-num-seqs=4097"), "--max-num-seqs"),
+                             ((model, "--max-num-batched-tokens=131073"),
+                              "--max-num-batched-tokens"),
+                             ((model, "--max-model-len=99999"), "--max-model-len"),
                              ((model, "--kv-cache-dtype=int3"), "--kv-cache-dtype"),
                              ((model, "--host=0.0.0.0"), "--allow-insecure-bind"),
                              ((model, "--no-such-flag"), "no-such-flag")]:

@@ -21,8 +21,8 @@ class PrefixTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.admin = "unix:" + os.path.join(folder.name, "admin.sock")
 
-    def start(self):
-        server = Server(*FLAGS, f"--admin-address={self.admin}")
+    def start(self, *flags):
+        server = Server(*FLAGS, f"--admin-address={self.admin}", *flags)
         self.addCleanup(server.close)
         channel = server.channel()
         self.addCleanup(channel.close)
@@ -70,6 +70,50 @@ class PrefixTest(unittest.TestCase):
         kept = admin.ListPrefixes(admin_api.ListPrefixesRequest()).prefixes
         self.assertEqual([(p.prefix_id, p.state) for p in kept],
                          [(prefix.prefix_id, admin_api.PREFIX_STATE_PINNED)])
+
+    def test_a_prefix_outlives_its_scheduler(self):
+        file = self.admin.removeprefix("unix:") + ".pins"
+        server, channel, admin = self.start(f"--pinned-prefixes-file={file}")
+        info = server_info(channel)
+        undisturbed = self.answer(channel, prompt_of(info, 120))
+        pins = [(prompt_of(info, 100), b""), (prompt_of(info, 64, first=9), b"salt"),
+                (prompt_of(info, 64, first=8), b"")]
+        ids = [admin.PinPrefix(admin_api.PinPrefixRequest(token_ids=tokens, cache_salt=salt)).prefix.prefix_id
+               for tokens, salt in pins]
+        admin.UnpinPrefix(admin_api.UnpinPrefixRequest(prefix_id=ids[2]))
+        self.assertEqual(os.stat(file).st_mode & 0o777, 0o600)
+
+        server.kill_scheduler()
+        server.wait_until_ready()
+        with server.channel() as channel:
+            # The first answer comes behind them: they were there first.
+            self.assertEqual(self.answer(channel, prompt_of(info, 120)).tokens, undisturbed.tokens)
+            self.assertEqual(metric(server, 'quire_prefix_cache_tokens_total{result="hit"}'), 96)
+            kept = self.prefixes(admin)
+            self.assertEqual([(p.num_tokens, p.state) for p in kept],
+                             [(96, admin_api.PREFIX_STATE_PINNED), (64, admin_api.PREFIX_STATE_PINNED)])
+            again = admin.PinPrefix(admin_api.PinPrefixRequest(token_ids=pins[1][0], cache_salt=b"salt"))
+            self.assertEqual(again.prefix.prefix_id, kept[1].prefix_id)
+            admin.UnpinPrefix(admin_api.UnpinPrefixRequest(prefix_id=kept[0].prefix_id))
+
+        server.kill_scheduler()
+        server.wait_until_ready()
+        with server.channel() as channel:
+            self.answer(channel, prompt_of(info, 80))
+            self.assertEqual([p.num_tokens for p in self.prefixes(admin)], [64])
+
+    def prefixes(self, admin):
+        return admin.ListPrefixes(admin_api.ListPrefixesRequest(), wait_for_ready=True, timeout=20).prefixes
+
+    def test_a_damaged_file_is_set_aside(self):
+        file = self.admin.removeprefix("unix:") + ".pins"
+        with open(file, "w") as out:
+            out.write("quire pinned prefixes 1 0\n- 1 2 3\n")
+        server, channel, admin = self.start(f"--pinned-prefixes-file={file}")
+        self.assertEqual(len(self.prefixes(admin)), 0)
+        server.scheduler.wait_for("is damaged, and set aside")
+        self.assertTrue(os.path.exists(file + ".damaged"))
+        self.answer(channel, prompt_of(server_info(channel), 40))
 
     def test_every_wrong_call_has_its_code(self):
         _, channel, admin = self.start()

@@ -81,22 +81,31 @@ class Server:
         self.worker_address = "unix:" + os.path.join(self._folder.name, "worker.sock")
         self._model = model
         self._worker_flags = list(worker_flags)
+        self._scheduler_flags = list(scheduler_flags)
         self.worker = None
         self.scheduler = None
         try:
             if with_worker:
                 self.start_worker()
-            self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", model,
-                                      "--workers", self.worker_address, "--port=0",
-                                      "--http-port=0", *scheduler_flags])
-            # The ready line comes when a worker is there; this one as soon as both ports listen.
-            match = self.scheduler.wait_for(r"scheduler listens grpc=(\S+) http=(\S+)")
-            self.address, self.http_address = match.groups()
+            self.start_scheduler()
             if with_worker:
                 self.wait_until_ready()
         except BaseException:
             self.close()
             raise
+
+    def start_scheduler(self, port="0"):
+        self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", self._model,
+                                  "--workers", self.worker_address, f"--port={port}",
+                                  "--http-port=0", *self._scheduler_flags])
+        # The ready line comes when a worker is there; this one as soon as both ports listen.
+        match = self.scheduler.wait_for(r"scheduler listens grpc=(\S+) http=(\S+)")
+        self.address, self.http_address = match.groups()
+
+    def kill_scheduler(self):
+        """And starts another one on the same gRPC port."""
+        self.scheduler.kill()
+        self.start_scheduler(port=self.address.rpartition(":")[2])
 
     def start_worker(self):
         self.worker = Process([os.path.join(BIN, "quire_worker"), "--model", self._model, "--listen",

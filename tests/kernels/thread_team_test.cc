@@ -140,5 +140,42 @@ TEST(ThreadTeamTest, ATeamThatNeverWorkedEndsCleanly) {
   }
 }
 
+TEST(ThreadTeamTest, ProgressGrowsWithEveryTaskAndStandsStillBetween) {
+  for (const int num_threads : {1, 3}) {
+    ThreadTeam team(num_threads);
+    uint64_t before = team.progress();
+    for (const int64_t num_tasks : {1, 5, 2, 1, 100}) {
+      team.ParallelFor(num_tasks, [](int64_t /*task*/, int /*thread*/) {});
+
+      EXPECT_GE(team.progress(), before + static_cast<uint64_t>(num_tasks)) << num_threads;
+      before = team.progress();
+      EXPECT_EQ(team.progress(), before);
+    }
+  }
+}
+
+// Hangs when it fails: the tasks wait until their progress was seen.
+TEST(ThreadTeamTest, ProgressIsSeenFromOutsideWhileTasksRun) {
+  constexpr int64_t kWaitingTask = 500;
+  for (const int num_threads : {1, 2}) {
+    ThreadTeam team(num_threads);
+    const uint64_t begin = team.progress();
+    std::atomic<bool> was_seen{false};
+    std::thread caller([&] {
+      team.ParallelFor(2 * kWaitingTask, [&](int64_t task, int /*thread*/) {
+        while (task == kWaitingTask && !was_seen.load()) {
+          std::this_thread::yield();
+        }
+      });
+    });
+
+    while (team.progress() < begin + kWaitingTask) {
+      std::this_thread::yield();
+    }
+    was_seen.store(true);
+    caller.join();
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -77,9 +77,8 @@ bool Engine::Step() {
   for (const SequenceSlice& slice : plan->slices) {
     last_num_tokens_ += slice.num_tokens;
   }
-  const uint64_t digest = DigestOf(*plan);
   SpoilSwapIns(&*plan);
-  absl::StatusOr<const StepResult*> result = executor_->Execute(*plan, digest);
+  absl::StatusOr<const StepResult*> result = executor_->Execute(*plan);
   QUIRE_CHECK(result.ok());
   QUIRE_CHECK(core_->ApplyStepResult(**result).ok());
   Record();

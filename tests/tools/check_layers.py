@@ -29,11 +29,12 @@ LAYERS = {
     "scheduler/core": (["scheduler/kv_cache", "common/base", "common/model", "common/step"], []),
     "scheduler/sim": (["scheduler/core", "common/base", "common/model", "common/step"], []),
     "scheduler/step_log": (["scheduler/core", "common/base", "common/model", "common/step"], []),
+    "scheduler/group": (["scheduler/core", "common/base", "common/model", "common/step"], []),
     "scheduler/loop": (["scheduler/core", "scheduler/step_log", "scheduler/text", "common/base", "common/model",
                         "common/step"], []),
     "scheduler/metrics": (["scheduler/core", "scheduler/loop", "common/base", "common/metrics"],
                           ["prometheus"]),
-    "scheduler/rpc": (["scheduler/loop", "scheduler/core", "scheduler/text", "common", "proto"],
+    "scheduler/rpc": (["scheduler/group", "scheduler/loop", "scheduler/core", "scheduler/text", "common", "proto"],
                       ["grpc", "protobuf"]),
     "worker/kv_cache": (["kernels/api", "common/base", "common/model", "common/step"], []),
     "worker/model": (["worker/kv_cache", "kernels/api"] + COMMON, []),
@@ -44,7 +45,9 @@ LAYERS = {
     # Whole programs: main.cc and the configuration read by it.
     "scheduler": (["scheduler", "common", "proto"], ["grpc", "protobuf", "prometheus"]),
     "worker": (["worker", "kernels/api", "kernels/cpu", "kernels/gpu", "common", "proto"], ["grpc", "protobuf"]),
-    "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log"], ["grpc", "protobuf"]),
+    "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
+    "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
+                   ["grpc", "protobuf"]),
 }
 
 FAMILIES = {

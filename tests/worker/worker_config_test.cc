@@ -36,6 +36,7 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
                        "2GiB",
                        "--swap-space=16GiB",
                        "--num-gpu-blocks-override=77",
+                       "--fail-points=crash-before-step=3",
                        "--device=cpu"});
 
   ASSERT_TRUE(config.ok()) << config.status();
@@ -46,6 +47,7 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
   EXPECT_EQ(config->kv_cache.bytes, 2 * kGibibyte);
   EXPECT_EQ(config->kv_cache.swap_space_bytes, 16 * kGibibyte);
   EXPECT_EQ(config->kv_cache.num_blocks_override, 77);
+  EXPECT_EQ(config->fail_points, FailPointList{.crash_before_step = 3});
 }
 
 TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
@@ -56,6 +58,8 @@ TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
   EXPECT_EQ(config->listen.ToString(), "127.0.0.1:50061");
   EXPECT_GT(config->kv_cache.bytes, 0);
   EXPECT_LE(config->kv_cache.bytes, 4 * kGibibyte);
+  EXPECT_GT(config->kv_cache.swap_space_bytes, 0);
+  EXPECT_EQ(config->fail_points, FailPointList());
 }
 
 TEST_F(WorkerConfigTest, QuantizationIsForDevicesThatHaveIt) {
@@ -116,6 +120,7 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
       {{"m", "--swap-space=lots"}, "--swap-space"},
       {{"m", "--num-gpu-blocks-override=-2"}, "--num-gpu-blocks-override"},
       {{"m", "--num-gpu-blocks-override=1"}, "--num-gpu-blocks-override"},
+      {{"m", "--fail-points=trip"}, "--fail-points"},
   };
   for (const Mistake& mistake : mistakes) {
     absl::Status status = Parse(mistake.arguments).status();
@@ -163,6 +168,12 @@ TEST(DefaultKvCacheTest, TakesAThirdOfASmallMachineAndFourGibibytesOfALargeOne) 
   EXPECT_EQ(DefaultKvCacheBytes(10 * kGibibyte), 3 * kGibibyte);
   EXPECT_EQ(DefaultKvCacheBytes(1000 * kGibibyte), 4 * kGibibyte);
   EXPECT_EQ(DefaultKvCacheBytes(std::nullopt), kGibibyte);
+}
+
+TEST(DefaultSwapSpaceTest, IsAtMostAQuarterOfTheMachine) {
+  EXPECT_EQ(DefaultSwapSpaceBytes(2 * kGibibyte), kGibibyte / 2);
+  EXPECT_EQ(DefaultSwapSpaceBytes(100 * kGibibyte), 4 * kGibibyte);
+  EXPECT_EQ(DefaultSwapSpaceBytes(std::nullopt), 4 * kGibibyte);
 }
 
 }  // namespace

@@ -7,7 +7,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <grpcpp/client_context.h>
@@ -17,6 +20,8 @@
 
 #include "common/wire/address.h"
 #include "common/wire/channel.h"
+#include "common/wire/step_codec.h"
+#include "tests/support/with_digest.h"
 
 #include <sys/wait.h>
 
@@ -80,7 +85,7 @@ class Process {
 
   void Signal(int signal) { kill(pid_, signal); }
 
-  // Reads standard error to its end. The exit code, or -1 when a signal ended the process.
+  // Reads standard error to its end. The exit code, or -N when signal N ended the process.
   int Wait() {
     char buffer[4096];
     ssize_t count = 0;
@@ -90,7 +95,7 @@ class Process {
     int status = 0;
     waitpid(pid_, &status, 0);
     has_ended_ = true;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
   // After Wait.
@@ -155,6 +160,184 @@ TEST(WorkerProcessTest, ASocketIsGoneAfterSigint) {
   EXPECT_EQ(ready, kReady + ("unix:" + path));
   EXPECT_EQ(worker.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// A worker that fails on purpose, and a scheduler's calls to it.
+class FailPointTest : public testing::Test {
+ protected:
+  struct Worker {
+    Worker(const std::string& name, const std::string& fail_points)
+        : path("/tmp/quire_fail_" + std::to_string(getpid()) + "_" + name + ".sock"),
+          process({"--model",
+                   kModelDir,
+                   "--listen",
+                   "unix:" + path,
+                   "--threads",
+                   "1",
+                   "--kv-cache-memory-bytes",
+                   "16MiB",
+                   "--fail-points",
+                   fail_points}),
+          stub(v1::WorkerService::NewStub(DialWorker(*ParseAddress("unix:" + path)))) {}
+    ~Worker() { std::filesystem::remove(path); }
+
+    std::string path;
+    Process process;
+    std::unique_ptr<v1::WorkerService::Stub> stub;
+  };
+
+  static void Prepare(grpc::ClientContext* context) {
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(40));
+    context->set_wait_for_ready(true);
+  }
+
+  static grpc::Status BeginEpoch(Worker& worker, uint64_t epoch) {
+    v1::BeginEpochRequest request;
+    request.set_scheduler_incarnation(1);
+    request.set_group_epoch(epoch);
+    request.set_num_blocks(8);
+    request.set_block_size_tokens(16);
+    request.set_max_sequences(1);
+    request.set_max_tokens_per_step(16);
+    request.set_max_model_len_tokens(16);
+    grpc::ClientContext context;
+    Prepare(&context);
+    v1::BeginEpochResponse response;
+    return worker.stub->BeginEpoch(&context, request, &response);
+  }
+
+  // Step 1 of an epoch computes tokens 3, 4 and 5; the others compute nothing.
+  static StepPlan Step(uint64_t step_id) {
+    StepPlan plan;
+    plan.header = {.scheduler_incarnation = 1, .group_epoch = 1, .step_id = step_id};
+    if (step_id == 1) {
+      SequenceIntroduction introduction;
+      introduction.token_ids = {3, 4, 5};
+      introduction.num_prompt_tokens = 3;
+      introduction.sampling.temperature = 0.0F;
+      plan.introductions = {introduction};
+      plan.slices = {{.handle = 0, .num_tokens = 3, .new_block_ids = {1}}};
+    }
+    return plan;
+  }
+
+  // Steps 1 to `last` of epoch 1. The number of them that were answered.
+  static int NumAnswered(Worker& worker, uint64_t last) {
+    EXPECT_TRUE(BeginEpoch(worker, 1).ok());
+    grpc::ClientContext context;
+    Prepare(&context);
+    auto stream = worker.stub->Steps(&context);
+    int num_answered = 0;
+    for (uint64_t id = 1; id <= last; ++id) {
+      const StepPlan plan = Step(id);
+      v1::StepRequest request;
+      v1::StepResponse response;
+      EncodePlan(WithDigest(plan), &request);
+      num_answered += stream->Write(request) && stream->Read(&response) ? 1 : 0;
+    }
+    context.TryCancel();
+    stream->Finish();
+    return num_answered;
+  }
+
+  // Two reports that follow each other.
+  static std::pair<v1::WatchReport, v1::WatchReport> Watch(Worker& worker) {
+    grpc::ClientContext context;
+    Prepare(&context);
+    auto stream = worker.stub->Watch(&context, v1::WatchRequest());
+    std::pair<v1::WatchReport, v1::WatchReport> reports;
+    EXPECT_TRUE(stream->Read(&reports.first) && stream->Read(&reports.second));
+    context.TryCancel();
+    stream->Finish();
+    return reports;
+  }
+};
+
+TEST_F(FailPointTest, AWorkerThatLoadsListensAndSaysSo) {
+  Worker stuck("load", "stick-in-load");
+  Worker slow("slow", "slow-load=600000");
+
+  const auto [stuck_first, stuck_second] = Watch(stuck);
+  const auto [slow_first, slow_second] = Watch(slow);
+  v1::HandshakeResponse response;
+  const absl::Status status = Handshake("unix:" + stuck.path, &response);
+  slow.process.Signal(SIGTERM);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(stuck_first.phase(), v1::WORKER_PHASE_LOADING);
+  EXPECT_EQ(stuck_first.progress(), stuck_second.progress());
+  EXPECT_EQ(slow_second.phase(), v1::WORKER_PHASE_LOADING);
+  EXPECT_NE(slow_first.progress(), slow_second.progress());
+  EXPECT_EQ(slow.process.Wait(), 0) << slow.process.errors();
+  EXPECT_NE(slow.process.errors().find("fail-points are on"), std::string::npos);
+}
+
+TEST_F(FailPointTest, CrashesComeWhereTheyWereAskedFor) {
+  Worker before("before", "crash-before-step=2");
+  Worker after("after", "crash-after-step=2");
+  Worker on_token("token", "crash-on-token=4");
+
+  EXPECT_EQ(NumAnswered(before, 3), 1);
+  EXPECT_EQ(NumAnswered(after, 3), 1);
+  EXPECT_EQ(NumAnswered(on_token, 3), 0);
+  for (Worker* worker : {&before, &after, &on_token}) {
+    EXPECT_EQ(worker->process.Wait(), -SIGABRT) << worker->process.errors();
+  }
+}
+
+// Both for more than the ten seconds after which a standstill is taken for one.
+TEST_F(FailPointTest, AStuckExecutorEndsTheProcessAndASlowOneDoesNot) {
+  Worker stuck("stuck", "stick-at-step=2");
+  Worker slow("crawl", "slow-step=2:13000");
+  int num_answered_by_stuck = 0;
+  int num_answered_by_slow = 0;
+  std::thread steps_of_stuck([&] { num_answered_by_stuck = NumAnswered(stuck, 2); });
+  std::thread steps_of_slow([&] { num_answered_by_slow = NumAnswered(slow, 2); });
+  for (Worker* worker : {&stuck, &slow}) {
+    while (Watch(*worker).second.step_id() < 2) {
+    }
+  }
+
+  grpc::Status newer_of_stuck;
+  std::thread epoch_of_stuck([&] { newer_of_stuck = BeginEpoch(stuck, 2); });
+  const grpc::Status newer_of_slow = BeginEpoch(slow, 2);
+  for (std::thread* thread : {&steps_of_stuck, &steps_of_slow, &epoch_of_stuck}) {
+    thread->join();
+  }
+
+  EXPECT_EQ(num_answered_by_stuck, 1);
+  EXPECT_FALSE(newer_of_stuck.ok());
+  EXPECT_EQ(stuck.process.Wait(), 70);
+  EXPECT_NE(stuck.process.last_error_line().find("the executor is stuck"), std::string::npos)
+      << stuck.process.errors();
+  EXPECT_EQ(num_answered_by_slow, 2);
+  EXPECT_TRUE(newer_of_slow.ok()) << newer_of_slow.error_message();
+}
+
+TEST(WorkerProcessTest, AFailPointThatIsNoneIsOneLineAndTwo) {
+  Process worker({"--model", kModelDir, "--fail-points", "stick-at-step=0"});
+
+  EXPECT_EQ(worker.Wait(), 2);
+  EXPECT_EQ(worker.last_error_line().rfind("quire_worker: --fail-points: stick-at-step: ", 0), 0U)
+      << worker.errors();
+}
+
+TEST(WorkerProcessTest, MemoryThatIsNotThereIsOneLineAndFour) {
+  struct Case {
+    const char* device;
+    const char* flag;
+    std::string line;
+  };
+  for (const auto& [device, flag, line] :
+       {Case{"cpu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: more than"},
+        Case{"emu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: more than"},
+        Case{"cpu", "--swap-space=4096TiB", "--swap-space: more than"},
+        Case{"cpu", "--kv-cache-memory-bytes=100", "KV cache: two blocks"}}) {
+    Process worker({"--model", kModelDir, "--listen", "127.0.0.1:0", "--device", device, flag});
+
+    EXPECT_EQ(worker.Wait(), 4) << flag;
+    EXPECT_EQ(worker.last_error_line().rfind("quire_worker: " + line, 0), 0U) << worker.errors();
+  }
 }
 
 TEST(WorkerProcessTest, AMistakeOnTheCommandLineIsOneLineAndTwo) {

@@ -28,6 +28,14 @@ std::optional<int64_t> ParseBytes(absl::string_view text) {
   return is_number ? std::optional<int64_t>(value) : std::nullopt;
 }
 
+// Nothing counts as without limit.
+std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b) {
+  if (a.has_value() && b.has_value()) {
+    return std::min(*a, *b);
+  }
+  return a.has_value() ? a : b;
+}
+
 // Where this process's control group of version 2 lies, or "".
 std::string CgroupDirectory() {
   std::string membership = ReadText("/proc/self/cgroup");
@@ -41,9 +49,10 @@ std::string CgroupDirectory() {
 
 }  // namespace
 
-std::optional<int64_t> ParseMemAvailable(std::string_view meminfo) {
+std::optional<int64_t> ParseMeminfo(std::string_view meminfo, std::string_view field) {
+  const std::string begin = std::string(field) + ":";
   for (absl::string_view line : absl::StrSplit(ToAbsl(meminfo), '\n')) {
-    if (!absl::ConsumePrefix(&line, "MemAvailable:")) {
+    if (!absl::ConsumePrefix(&line, begin)) {
       continue;
     }
     absl::ConsumeSuffix(&line, " kB");
@@ -66,14 +75,15 @@ std::optional<int64_t> ParseCgroupHeadroom(std::string_view max, std::string_vie
 }
 
 std::optional<int64_t> AvailableMemoryBytes() {
-  auto machine = ParseMemAvailable(ReadText("/proc/meminfo"));
   std::string cgroup = CgroupDirectory();
-  auto group =
-      ParseCgroupHeadroom(ReadText(cgroup + "/memory.max"), ReadText(cgroup + "/memory.current"));
-  if (machine.has_value() && group.has_value()) {
-    return std::min(*machine, *group);
-  }
-  return machine.has_value() ? machine : group;
+  return Least(
+      ParseMeminfo(ReadText("/proc/meminfo"), "MemAvailable"),
+      ParseCgroupHeadroom(ReadText(cgroup + "/memory.max"), ReadText(cgroup + "/memory.current")));
+}
+
+std::optional<int64_t> TotalMemoryBytes() {
+  return Least(ParseMeminfo(ReadText("/proc/meminfo"), "MemTotal"),
+               ParseCgroupHeadroom(ReadText(CgroupDirectory() + "/memory.max"), /*current=*/"0"));
 }
 
 }  // namespace quire

@@ -1,5 +1,4 @@
-// AvailableMemoryBytes says how much memory this process may still take without swapping: what the
-// machine has available, or what is left of the control group's limit, whichever is less.
+// How much memory this process may take: the machine's, or its control group's, whichever is less.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_WORKER_KV_CACHE_AVAILABLE_MEMORY_H_
@@ -12,11 +11,14 @@
 
 namespace quire {
 
-// Nothing when the kernel does not say.
+// What may still be taken without swapping. Nothing when the kernel does not say.
 std::optional<int64_t> AvailableMemoryBytes();
 
-// MemAvailable of the text of /proc/meminfo, in bytes.
-std::optional<int64_t> ParseMemAvailable(std::string_view meminfo);
+// All there is, whoever has it now. Nothing when the kernel does not say.
+std::optional<int64_t> TotalMemoryBytes();
+
+// A field ("MemAvailable", "MemTotal") of the text of /proc/meminfo, in bytes.
+std::optional<int64_t> ParseMeminfo(std::string_view meminfo, std::string_view field);
 
 // memory.max less memory.current of a control group (version 2), given the texts of the two files.
 // Nothing when there is no limit ("max").

@@ -41,7 +41,8 @@ class Model {
   virtual int64_t weight_bytes() const = 0;
 };
 
-// Called while weights load: tensors done, tensors in all, bytes done, bytes in all.
+// Called while weights load, for each tensor that is done and each piece that was read: tensors
+// done, tensors in all, bytes done, bytes in all.
 struct LoadProgress {
   int64_t tensors_done = 0;
   int64_t tensors_total = 0;

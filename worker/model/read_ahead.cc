@@ -113,19 +113,26 @@ void ReadAhead::ReadPieces() {
         source_.Read(tensor.shape, piece.begin, std::span(to, static_cast<size_t>(piece.bytes)));
     lock.lock();
     errors_[tensor.group].Update(status);
-    if (--pieces_left_[tensor.group] == 0) {
-      changed_.notify_all();
-    }
+    --pieces_left_[tensor.group];
+    ++num_pieces_read_;
+    changed_.notify_all();
   }
 }
 
-absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next() {
+absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
+    const std::function<void()>& tick) {
   std::unique_lock<std::mutex> lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
   freed_ = group.begin;  // the group before is used up
   changed_.notify_all();
-  changed_.wait(lock, [this] { return pieces_left_[next_group_] == 0; });
+  while (pieces_left_[next_group_] != 0) {
+    const size_t seen = num_pieces_read_;
+    lock.unlock();
+    tick();
+    lock.lock();
+    changed_.wait(lock, [this, seen] { return num_pieces_read_ != seen; });
+  }
   QUIRE_RETURN_IF_ERROR(errors_[next_group_]);
   ++next_group_;
   std::vector<std::span<const std::byte>> spans;

@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -46,9 +47,10 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // The tensors of the next group, one after another, valid until the next call. Waits for them.
+  // The tensors of the next group, one after another, valid until the next call. Waits for them;
+  // `tick` is called when it does, and after each piece of any tensor that was read meanwhile.
   // REQUIRES: fewer calls than there are groups.
-  absl::StatusOr<std::vector<std::span<const std::byte>>> Next();
+  absl::StatusOr<std::vector<std::span<const std::byte>>> Next(const std::function<void()>& tick);
 
  private:
   struct PlacedTensor {
@@ -89,6 +91,7 @@ class ReadAhead {
   std::condition_variable changed_;
   // These under mutex_.
   size_t next_piece_ = 0;
+  size_t num_pieces_read_ = 0;
   size_t next_group_ = 0;             // to be taken
   int64_t freed_ = 0;                 // everything before may be overwritten
   std::vector<size_t> pieces_left_;   // by group

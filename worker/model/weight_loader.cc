@@ -200,7 +200,7 @@ class WeightReader {
   using Tensors = std::vector<std::span<const std::byte>>;
 
   absl::StatusOr<Tensors> Next() {
-    QUIRE_ASSIGN_OR_RETURN(Tensors tensors, files_.Next());
+    QUIRE_ASSIGN_OR_RETURN(Tensors tensors, files_.Next([this] { Report(); }));
     for (const std::span<const std::byte> tensor : tensors) {
       ++state_.tensors_done;
       state_.bytes_done += static_cast<int64_t>(tensor.size());

@@ -5,11 +5,7 @@
 
 namespace quire {
 
-ExecutorThread::ExecutorThread(size_t capacity, std::function<void()> begin)
-    : tasks_(capacity), thread_([this, begin = std::move(begin)] {
-        begin();
-        Loop();
-      }) {}
+ExecutorThread::ExecutorThread(size_t capacity) : tasks_(capacity), thread_([this] { Loop(); }) {}
 
 ExecutorThread::~ExecutorThread() { Stop(); }
 

@@ -16,8 +16,8 @@ namespace quire {
 
 class ExecutorThread {
  public:
-  // At most this many tasks wait. `begin` runs on the thread before the first of them.
-  ExecutorThread(size_t capacity, std::function<void()> begin);
+  // At most this many tasks wait.
+  explicit ExecutorThread(size_t capacity);
   // Stops.
   ~ExecutorThread();
   ExecutorThread(const ExecutorThread&) = delete;

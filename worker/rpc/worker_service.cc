@@ -13,14 +13,12 @@
 #include "common/wire/dtype_codec.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
 #include "worker/rpc/message_reader.h"
-
-#include <sys/random.h>
 
 namespace quire {
 namespace {
 
-constexpr size_t kUuidBytes = 16;
 // Far more than the schedulers of one worker ever have waiting.
 constexpr size_t kMaxWaitingTasks = 64;
 // Requests above this size are parsed into memory of their own, which is given back.
@@ -30,6 +28,10 @@ absl::Status QueueFull() {
   return Error(absl::StatusCode::kResourceExhausted,
                "QUEUE_FULL",
                "worker: too many calls wait, or the worker is shutting down");
+}
+
+absl::Status Loading() {
+  return Error(absl::StatusCode::kUnavailable, "LOADING", "worker: loads its model");
 }
 
 absl::Status Mismatch(std::string_view field, int64_t got, int64_t want) {
@@ -57,8 +59,8 @@ absl::Status CheckHandshake(const v1::HandshakeRequest& request) {
 
 // The plan must be the one that its digest was made from: a peer with another digest function, or a
 // message that was damaged, must not be executed.
-absl::Status CheckDigest(const StepPlan& plan, uint64_t digest) {
-  if (DigestOf(plan) == digest) {
+absl::Status CheckDigest(const StepPlan& plan) {
+  if (DigestOf(plan) == plan.digest) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kInternal,
@@ -68,55 +70,65 @@ absl::Status CheckDigest(const StepPlan& plan, uint64_t digest) {
 
 }  // namespace
 
-std::string MakeWorkerUuid() {
-  std::string uuid(kUuidBytes, '\0');
-  // Up to 256 bytes are never interrupted once the device is ready.
-  ssize_t count = getrandom(uuid.data(), uuid.size(), 0);
-  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(uuid.size()));
-  return uuid;
-}
-
-WorkerService::WorkerService(WorkerIdentity identity, StepExecutor& executor)
-    : identity_(std::move(identity)),
-      executor_(executor),
-      thread_(kMaxWaitingTasks, [&executor] { executor.BindThread(); }) {}
+WorkerService::WorkerService(WorkerProgress& progress)
+    : progress_(progress), reporter_(progress), thread_(kMaxWaitingTasks) {}
 
 WorkerService::~WorkerService() { Stop(); }
 
+void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
+  identity_ = std::move(identity);
+  executor_ = &executor;
+  QUIRE_CHECK(thread_.Run([&executor] { executor.BindThread(); }));
+  progress_.FinishLoad();
+  is_loaded_.store(true, std::memory_order_release);
+}
+
 void WorkerService::Stop() {
+  progress_.AddWaiter();  // for what the executor does now
   bool is_queued = thread_.Run([this] {
     EndStreams(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down"));
   });
   static_cast<void>(is_queued);  // refused when it was stopped before
   thread_.Stop();
+  reporter_.Stop();
+}
+
+absl::Status WorkerService::CheckIsLoaded() const {
+  return is_loaded_.load(std::memory_order_acquire) ? absl::OkStatus() : Loading();
 }
 
 grpc::ServerUnaryReactor* WorkerService::Handshake(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* response) {
-  return RunUnary(context, request, response, &WorkerService::DoHandshake);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto answer = AnswerHandshake(*request);
+  if (answer.ok()) {
+    response->Swap(&*answer);
+  }
+  reactor->Finish(ToGrpcStatus(answer.status()));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
-  return RunUnary(context, request, response, &WorkerService::DoBeginEpoch);
-}
-
-grpc::ServerUnaryReactor* WorkerService::RunUnary(grpc::CallbackServerContext* context,
-                                                  const grpc::ByteBuffer* request,
-                                                  grpc::ByteBuffer* response,
-                                                  UnaryHandler handler) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status status = CheckIsLoaded(); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
   // Request and response stay valid until the call is finished.
-  bool is_queued = thread_.Run([this, reactor, request, response, handler] {
-    auto answer = (this->*handler)(*request);
+  progress_.AddWaiter();
+  bool is_queued = thread_.Run([this, reactor, request, response] {
+    progress_.RemoveWaiter();
+    auto answer = DoBeginEpoch(*request);
     if (answer.ok()) {
       response->Swap(&*answer);
     }
     reactor->Finish(ToGrpcStatus(answer.status()));
   });
   if (!is_queued) {
+    progress_.RemoveWaiter();
     reactor->Finish(ToGrpcStatus(QueueFull()));
   }
   return reactor;
@@ -125,16 +137,24 @@ grpc::ServerUnaryReactor* WorkerService::RunUnary(grpc::CallbackServerContext* c
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Steps(
     grpc::CallbackServerContext* /*context*/) {
   auto handler = [this](const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& bytes) {
-    if (!thread_.Run([this, stream, bytes] { DoStep(stream, bytes); })) {
+    if (absl::Status status = CheckIsLoaded(); !status.ok()) {
+      stream->Fail(status);
+    } else if (!thread_.Run([this, stream, bytes] { DoStep(stream, bytes); })) {
       stream->Fail(QueueFull());
     }
   };
   return StepsCall::Start(handler).get();
 }
 
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Watch(
+    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+  v1::WatchRequest parsed;
+  return reporter_.Watch(ReadMessage(*request, &parsed)).get();
+}
+
 absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
   if (requested == v1::DTYPE_UNSPECIFIED) {
-    return executor_.DefaultKvCacheDtype();
+    return executor_->DefaultKvCacheDtype();
   }
   auto dtype = FromProto(requested);
   if (!dtype.has_value()) {
@@ -145,23 +165,26 @@ absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
   return *dtype;
 }
 
-absl::StatusOr<grpc::ByteBuffer> WorkerService::DoHandshake(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
+    const grpc::ByteBuffer& bytes) const {
+  QUIRE_RETURN_IF_ERROR(CheckIsLoaded());
   v1::HandshakeRequest request;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_RETURN_IF_ERROR(CheckHandshake(request));
-  QUIRE_RETURN_IF_ERROR(executor_.order().CheckIncarnation(request.scheduler_incarnation()));
+  QUIRE_RETURN_IF_ERROR(
+      CheckIncarnation(request.scheduler_incarnation(), progress_.scheduler_incarnation()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
-  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_.SpecFor(request.block_size_tokens(), dtype));
-  const ModelConfig& config = executor_.model().config();
+  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_->SpecFor(request.block_size_tokens(), dtype));
+  const ModelConfig& config = executor_->model().config();
   v1::HandshakeResponse response;
   response.set_protocol_version(kWorkerProtocolVersion);
-  response.set_worker_uuid(identity_.uuid);
+  response.set_worker_uuid(progress_.uuid());
   response.set_version(identity_.version);
   response.set_config_hash(HashOf(config));
   response.set_model_hash(identity_.model_hash);
-  response.set_block_bytes(executor_.BlockBytes(spec));
-  response.set_num_blocks_max(executor_.MaxBlocks(spec));
-  response.set_num_host_blocks_max(executor_.MaxHostBlocks(spec));
+  response.set_block_bytes(executor_->BlockBytes(spec));
+  response.set_num_blocks_max(executor_->MaxBlocks(spec));
+  response.set_num_host_blocks_max(executor_->MaxHostBlocks(spec));
   response.set_kv_cache_dtype(ToProto(dtype));
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
@@ -172,17 +195,21 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuf
   v1::BeginEpochRequest request;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
-  QUIRE_RETURN_IF_ERROR(
-      executor_.BeginEpoch({.scheduler_incarnation = request.scheduler_incarnation(),
-                            .group_epoch = request.group_epoch(),
-                            .limits = {.num_blocks = request.num_blocks(),
-                                       .num_host_blocks = request.num_host_blocks(),
-                                       .block_size_tokens = request.block_size_tokens(),
-                                       .max_sequences = request.max_sequences(),
-                                       .max_tokens_per_step = request.max_tokens_per_step(),
-                                       .max_model_len = request.max_model_len_tokens(),
-                                       .sliding_window = request.sliding_window_tokens()},
-                            .kv_cache_dtype = dtype}));
+  const EpochParams params = {.scheduler_incarnation = request.scheduler_incarnation(),
+                              .group_epoch = request.group_epoch(),
+                              .limits = {.num_blocks = request.num_blocks(),
+                                         .num_host_blocks = request.num_host_blocks(),
+                                         .block_size_tokens = request.block_size_tokens(),
+                                         .max_sequences = request.max_sequences(),
+                                         .max_tokens_per_step = request.max_tokens_per_step(),
+                                         .max_model_len = request.max_model_len_tokens(),
+                                         .sliding_window = request.sliding_window_tokens()},
+                              .kv_cache_dtype = dtype};
+  progress_.BeginEpoch();
+  const absl::Status begun = executor_->BeginEpoch(params);
+  const StepOrder& order = executor_->order();
+  progress_.EndBeginEpoch(order.scheduler_incarnation(), order.group_epoch(), order.last_done());
+  QUIRE_RETURN_IF_ERROR(begun);
   EndStreams(StaleGroup(request.group_epoch()));
   LogInfo("epoch begins",
           {{"incarnation", absl::StrCat(request.scheduler_incarnation())},
@@ -214,9 +241,19 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuff
   v1::StepRequest& request = bytes.Length() > kMaxKeptRequestBytes ? large : step_request_;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_ASSIGN_OR_RETURN(StepPlan plan, DecodePlan(request));
-  QUIRE_RETURN_IF_ERROR(CheckDigest(plan, request.plan_digest()));
-  QUIRE_ASSIGN_OR_RETURN(const StepResult* result, executor_.Execute(plan, request.plan_digest()));
-  EncodeResult(*result, &step_response_);
+  QUIRE_RETURN_IF_ERROR(CheckDigest(plan));
+  const StepOrder& order = executor_->order();
+  const auto verdict = order.Classify(plan.header, plan.digest);
+  const bool is_new = verdict.ok() && *verdict == StepOrder::Verdict::kExecute;
+  if (is_new) {
+    progress_.BeginStep(plan.header.step_id);
+  }
+  auto result = executor_->Execute(plan);
+  if (is_new) {
+    progress_.EndStep(order.last_done());
+  }
+  QUIRE_RETURN_IF_ERROR(result.status());
+  EncodeResult(**result, &step_response_);
   return WriteMessage(step_response_);
 }
 

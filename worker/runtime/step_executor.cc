@@ -38,10 +38,14 @@ absl::Status CheckFits(std::string_view field, int32_t num_blocks, int32_t limit
 
 }  // namespace
 
-StepExecutor::StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget)
+StepExecutor::StepExecutor(Model& model,
+                           KernelBackend& backend,
+                           const KvCacheBudget& budget,
+                           FailPoints* fail_points)
     : model_(model),
       backend_(backend),
       budget_(budget),
+      fail_points_(fail_points),
       sampler_(backend, model.config().vocab_size) {}
 
 absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
@@ -161,9 +165,9 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, uint64_t digest) {
+absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Instant begin = SteadyNow();
-  QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, digest));
+  QUIRE_ASSIGN_OR_RETURN(StepOrder::Verdict verdict, order_.Classify(plan.header, plan.digest));
   if (verdict == StepOrder::Verdict::kReplay) {
     return &order_.last_result();
   }
@@ -184,8 +188,12 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
   }
   Schedule(plan.slices);
   BuildBatch(slices_, spec_.block_size_tokens, &batch_);
-  StepResult result{
-      .header = plan.header, .plan_digest = digest, .failed_swap_ins = std::move(failed_swap_ins)};
+  StepResult result{.header = plan.header,
+                    .plan_digest = plan.digest,
+                    .failed_swap_ins = std::move(failed_swap_ins)};
+  if (fail_points_ != nullptr) {
+    fail_points_->BeforeStep(batch_.token_ids);
+  }
   Instant built = SteadyNow();
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   Instant computed = SteadyNow();
@@ -202,6 +210,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan, ui
                     .forward_us = MicrosBetween(built, computed),
                     .sample_us = MicrosBetween(computed, SteadyNow())};
   order_.Complete(std::move(result));
+  if (fail_points_ != nullptr) {
+    fail_points_->AfterStep();
+  }
   return &order_.last_result();
 }
 

@@ -4,7 +4,7 @@
 // One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
 // the model, sample, release. A step that is refused has changed nothing.
 //
-// Thread safety: one caller at a time (the executor thread).
+// Thread safety: one caller at a time (the executor thread), except where it says otherwise.
 // Errors:        those of StepOrder and StepPlanChecker.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6.
 #ifndef QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
@@ -27,6 +27,7 @@
 #include "worker/kv_cache/kv_cache_storage.h"
 #include "worker/model/batch.h"
 #include "worker/model/model.h"
+#include "worker/runtime/fail_points.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
 #include "worker/runtime/step_order.h"
@@ -50,12 +51,18 @@ struct KvCacheBudget {
 
 class StepExecutor {
  public:
-  // Model and backend must outlive the executor; the backend is the model's.
-  StepExecutor(Model& model, KernelBackend& backend, const KvCacheBudget& budget);
+  // Model, backend and fail-points must outlive the executor; the backend is the model's. Null: no
+  // step fails on purpose.
+  StepExecutor(Model& model,
+               KernelBackend& backend,
+               const KvCacheBudget& budget,
+               FailPoints* fail_points = nullptr);
 
   // Called on the thread that calls everything below, where it is not the one that made the
   // backend.
   void BindThread() { backend_.BindThread(); }
+
+  // From here to MaxHostBlocks: any thread, at any time.
 
   // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
   // size that is no power of two in [1, kMaxBlockSizeTokens] and a type that the backend cannot
@@ -82,8 +89,8 @@ class StepExecutor {
   // MaxBlocks and MaxHostBlocks, and for memory that there is not.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // `digest` is DigestOf(plan). The result is valid until the next call.
-  absl::StatusOr<const StepResult*> Execute(const StepPlan& plan, uint64_t digest);
+  // The result is valid until the next call. REQUIRES: plan.digest is DigestOf(plan).
+  absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
   const StepOrder& order() const { return order_; }
   const Model& model() const { return model_; }
@@ -103,6 +110,7 @@ class StepExecutor {
   Model& model_;
   KernelBackend& backend_;
   const KvCacheBudget budget_;
+  FailPoints* const fail_points_;
 
   StepOrder order_;
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch

@@ -32,8 +32,8 @@ absl::Status StaleGroup(uint64_t current_group_epoch) {
       current_group_epoch);
 }
 
-absl::Status StepOrder::CheckIncarnation(uint64_t scheduler_incarnation) const {
-  if (scheduler_incarnation >= scheduler_incarnation_) {
+absl::Status CheckIncarnation(uint64_t scheduler_incarnation, uint64_t newest_incarnation) {
+  if (scheduler_incarnation >= newest_incarnation) {
     return absl::OkStatus();
   }
   return Refusal(absl::StatusCode::kFailedPrecondition,
@@ -41,14 +41,14 @@ absl::Status StepOrder::CheckIncarnation(uint64_t scheduler_incarnation) const {
                  absl::StrCat("scheduler_incarnation: a newer scheduler has taken over (got ",
                               scheduler_incarnation,
                               ", current ",
-                              scheduler_incarnation_,
+                              newest_incarnation,
                               ")"),
                  "scheduler_incarnation",
-                 scheduler_incarnation_);
+                 newest_incarnation);
 }
 
 absl::Status StepOrder::CheckEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch) const {
-  QUIRE_RETURN_IF_ERROR(CheckIncarnation(scheduler_incarnation));
+  QUIRE_RETURN_IF_ERROR(CheckIncarnation(scheduler_incarnation, scheduler_incarnation_));
   bool is_old =
       in_epoch_ && scheduler_incarnation == scheduler_incarnation_ && group_epoch <= group_epoch_;
   return is_old ? StaleGroup(group_epoch_) : absl::OkStatus();
@@ -65,7 +65,7 @@ void StepOrder::BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch)
 
 absl::StatusOr<StepOrder::Verdict> StepOrder::Classify(const StepHeader& header,
                                                        uint64_t digest) const {
-  QUIRE_RETURN_IF_ERROR(CheckIncarnation(header.scheduler_incarnation));
+  QUIRE_RETURN_IF_ERROR(CheckIncarnation(header.scheduler_incarnation, scheduler_incarnation_));
   if (!in_epoch_ || header.scheduler_incarnation != scheduler_incarnation_ ||
       header.group_epoch != group_epoch_) {
     return StaleGroup(group_epoch_);

@@ -24,12 +24,12 @@
 
 namespace quire {
 
+// Is this scheduler the newest, or one as new? Errors: STALE_SCHEDULER.
+absl::Status CheckIncarnation(uint64_t scheduler_incarnation, uint64_t newest_incarnation);
+
 class StepOrder {
  public:
   enum class Verdict : uint8_t { kExecute, kReplay };
-
-  // Errors: STALE_SCHEDULER.
-  absl::Status CheckIncarnation(uint64_t scheduler_incarnation) const;
 
   // May this epoch begin? Errors: STALE_SCHEDULER; STALE_GROUP when the same scheduler has begun
   // this epoch or a later one.

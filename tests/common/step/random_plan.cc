@@ -1,6 +1,9 @@
 #include "tests/common/step/random_plan.h"
 
+#include <utility>
 #include <vector>
+
+#include "tests/support/with_digest.h"
 
 namespace quire {
 namespace {
@@ -76,13 +79,14 @@ StepPlan RandomPlan(Random& random) {
     }
   }
   plan.releases = AnyInts<SequenceHandle>(random, 4);
-  return plan;
+  return WithDigest(std::move(plan));
 }
 
 StepResult RandomResult(Random& random) {
   StepResult result;
   result.header = AnyHeader(random);
   result.plan_digest = random.Next();
+  result.row_hash = random.Next();
   for (int32_t i = random.Below(6); i > 0; --i) {
     SampledToken sampled{.handle = static_cast<SequenceHandle>(random.Next()),
                          .token_id = AnyInt(random),

@@ -57,6 +57,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_copies = 0;
   int64_t num_longer_than_pool = 0;
   int64_t num_passed_blocks = 0;
+  int64_t num_resumed_tokens = 0;
   int64_t num_finished[8] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
     CoreSimulation simulation(seed);
@@ -76,6 +77,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_copies += simulation.totals().num_blocks_copied;
     num_longer_than_pool += simulation.num_longer_than_pool();
     num_passed_blocks += simulation.num_passed_blocks();
+    num_resumed_tokens += simulation.num_resumed_tokens();
     for (int reason = 0; reason < 8; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
     }
@@ -101,6 +103,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_prefix_hits > 20'000) << num_prefix_hits;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_longer_than_pool > 1000) << num_longer_than_pool;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_passed_blocks > 1000) << num_passed_blocks;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_resumed_tokens > 20'000) << num_resumed_tokens;
 }
 
 TEST_F(CoreRandomTest, HistoriesThatFailedOncePass) {

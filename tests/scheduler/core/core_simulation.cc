@@ -22,6 +22,8 @@ SchedulingPolicyKind PolicyOf(uint64_t seed) {
   }
 }
 
+constexpr int32_t kNever = 1'000'000'000;
+
 constexpr PreemptionMode kModes[] = {
     PreemptionMode::kRecompute, PreemptionMode::kSwap, PreemptionMode::kAuto};
 
@@ -47,7 +49,7 @@ int32_t DrawSlidingWindow(uint64_t seed) {
 CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
     : random_(seed),
       config_(DrawConfig(random_, seed)),
-      core_(config_, log),
+      core_(std::in_place, config_, log),
       step_duration_(random_.Between(5, 50) * kNanosPerMilli),
       copy_duration_(step_duration_ * random_.Below(32) / 64),
       mean_prompt_(random_.Between(1, 20)),
@@ -65,7 +67,9 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       swap_faults_(seed ^ 0x5357'4150'494E'0001ULL),
       swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 15)),
       poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
-      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)) {}
+      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
+      deaths_(seed ^ 0x4445'4154'4853'0001ULL),
+      death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -78,7 +82,7 @@ std::string CoreSimulation::Drain() {
   has_faults_ = false;
   // The audit bounds the steps of each request that is the oldest; this bounds what it cannot see.
   int32_t num_steps_left = 100'000;
-  while (failure_.empty() && (HasLiveRequest() || core_.has_work()) && num_steps_left-- > 0) {
+  while (failure_.empty() && (HasLiveRequest() || core_->has_work()) && num_steps_left-- > 0) {
     if (!worker_.has_value()) {
       BeginEpoch();
     } else if (plan_.has_value()) {
@@ -86,18 +90,18 @@ std::string CoreSimulation::Drain() {
     } else {
       Plan();
     }
-    core_.CheckInvariants();
+    core_->CheckInvariants();
     TakeEvents();
   }
   Expect(!HasLiveRequest(), "liveness: everything finishes once the faults stop");
-  Expect(!core_.has_work() || core_.has_unanswered_plan(), "no work is left");
-  CoreStats stats = core_.stats();
-  Expect(core_.has_unanswered_plan() || stats.num_used_blocks + stats.num_pending_blocks == 0,
+  Expect(!core_->has_work() || core_->has_unanswered_plan(), "no work is left");
+  CoreStats stats = core_->stats();
+  Expect(core_->has_unanswered_plan() || stats.num_used_blocks + stats.num_pending_blocks == 0,
          "no block is left");
   Expect(stats.num_free_blocks + stats.num_pending_blocks == stats.num_blocks, "all are free");
   Expect(stats.num_used_host_blocks == 0, "all host blocks are free");
   Expect(stats.num_stored_tokens == 0 && stats.num_queued_tokens == 0, "no token is left");
-  Expect(core_.next_deadline() == kInfiniteFuture, "no timer is left");
+  Expect(core_->next_deadline() == kInfiniteFuture, "no timer is left");
   totals_ = stats;
   return failure_;
 }
@@ -105,7 +109,7 @@ std::string CoreSimulation::Drain() {
 void CoreSimulation::Step() {
   ++num_events_;
   DrawEvent();
-  core_.CheckInvariants();
+  core_->CheckInvariants();
   TakeEvents();
   CheckNobodyIsOverdue();
   CheckCounts();
@@ -115,7 +119,9 @@ void CoreSimulation::Step() {
 }
 
 void CoreSimulation::DrawEvent() {
-  if (random_.OneIn(add_rate_)) {
+  if (deaths_.OneIn(death_rate_)) {
+    LoseScheduler();
+  } else if (random_.OneIn(add_rate_)) {
     AddRequest();
   } else if (random_.OneIn(abort_rate_)) {
     Abort();
@@ -139,12 +145,12 @@ void CoreSimulation::DrawEvent() {
 void CoreSimulation::Abort() {
   RequestModel* request = AnyRequest();
   if (request == nullptr) {
-    Expect(!core_.AbortRequest(RequestId(next_id_)), "an unknown request is not aborted");
+    Expect(!core_->AbortRequest(RequestId(next_id_)), "an unknown request is not aborted");
     return;
   }
   bool was_live = !request->is_finished();
   request->was_aborted = true;
-  Expect(core_.AbortRequest(request->request.id) == was_live, "abort says whether it was live");
+  Expect(core_->AbortRequest(request->request.id) == was_live, "abort says whether it was live");
 }
 
 void CoreSimulation::FinishSequence() {
@@ -159,7 +165,7 @@ void CoreSimulation::FinishSequence() {
     was_live = !sequence.is_finished;
     sequence.was_stopped = true;
   }
-  Expect(core_.FinishSequence(request->request.id, index) == was_live,
+  Expect(core_->FinishSequence(request->request.id, index) == was_live,
          "finish says whether the sequence was live");
 }
 
@@ -167,15 +173,15 @@ void CoreSimulation::PassTime() {
   const Instant passed = random_.Between(1, 5) * step_duration_;
   now_ += passed;
   time_in_steps_ += plan_.has_value() ? passed : 0;
-  core_.ExpireRequests(now_);
-  Expect(core_.next_deadline() > now_, "what expired is gone");
+  core_->ExpireRequests(now_);
+  Expect(core_->next_deadline() > now_, "what expired is gone");
 }
 
 void CoreSimulation::Plan() {
   if (last_result_.has_value() && random_.OneIn(30)) {
-    Expect(!core_.ApplyStepResult(*last_result_).ok(), "a repeated answer is refused");
+    Expect(!core_->ApplyStepResult(*last_result_).ok(), "a repeated answer is refused");
   }
-  std::optional<StepPlan> plan = core_.PlanStep(now_);
+  std::optional<StepPlan> plan = core_->PlanStep(now_);
   TakeEvents();
   if (!plan.has_value()) {
     Expect(!HasLiveRequest(), "while workers are ready, whoever lives computes");
@@ -185,7 +191,7 @@ void CoreSimulation::Plan() {
   CheckPlan(*plan);
   DrawFailedSwapIns(*plan);
   plan_ = std::move(plan);
-  num_free_planned_ = core_.stats().num_free_blocks;
+  num_free_planned_ = core_->stats().num_free_blocks;
 }
 
 void CoreSimulation::Apply() {
@@ -201,11 +207,11 @@ void CoreSimulation::Apply() {
   if (has_faults_ && random_.OneIn(100)) {  // a clock that is wrong
     result.timings.forward_us = static_cast<int64_t>(random_.Next());
   }
-  const CoreStats before = core_.stats();
-  absl::Status status = core_.ApplyStepResult(result);
+  const CoreStats before = core_->stats();
+  absl::Status status = core_->ApplyStepResult(result);
   Expect(status.ok(), "the answer fits: " + status.ToString());
   OnApplied(result, before);
-  Expect(core_.stats().num_pending_blocks == 0, "nothing is pending after the answer");
+  Expect(core_->stats().num_pending_blocks == 0, "nothing is pending after the answer");
   for (const SequenceSlice& slice : plan_->slices) {
     const HandleOwner owner = owner_of_handle_[slice.handle];
     RequestModel& request = requests_.at(owner.id.value());
@@ -311,10 +317,10 @@ void CoreSimulation::ApplyWrongResult() {
       }
       wrong = *last_result_;  // a repeated reply
   }
-  CoreStats before = core_.stats();
-  Expect(!core_.ApplyStepResult(wrong).ok(), "a wrong answer is refused");
-  CoreStats after = core_.stats();
-  Expect(core_.has_unanswered_plan(), "the plan still waits for its answer");
+  CoreStats before = core_->stats();
+  Expect(!core_->ApplyStepResult(wrong).ok(), "a wrong answer is refused");
+  CoreStats after = core_->stats();
+  Expect(core_->has_unanswered_plan(), "the plan still waits for its answer");
   Expect(after.num_used_blocks == before.num_used_blocks &&
              after.num_pending_blocks == before.num_pending_blocks &&
              after.num_tokens_committed == before.num_tokens_committed &&
@@ -323,19 +329,19 @@ void CoreSimulation::ApplyWrongResult() {
 }
 
 void CoreSimulation::LoseWorkers() {
-  core_.OnWorkersLost();
+  core_->OnWorkersLost();
   // They may have been lost after they had executed it.
   if (plan_.has_value() && worker_->crashed_by().empty() && random_.OneIn(2)) {
     const absl::StatusOr<StepResult> late = worker_->Execute(*plan_);
-    Expect(!worker_->crashed_by().empty() || (late.ok() && !core_.ApplyStepResult(*late).ok()),
+    Expect(!worker_->crashed_by().empty() || (late.ok() && !core_->ApplyStepResult(*late).ok()),
            "a late answer is refused");
     lost_result_ = late.value_or(StepResult{});
   }
   worker_.reset();
   audit_.reset();
   plan_.reset();
-  Expect(!core_.PlanStep(now_).has_value(), "no plan without workers");
-  Expect(core_.stats().num_running_requests == 0 && core_.stats().num_used_blocks == 0,
+  Expect(!core_->PlanStep(now_).has_value(), "no plan without workers");
+  Expect(core_->stats().num_running_requests == 0 && core_->stats().num_used_blocks == 0,
          "nothing runs without workers");
 }
 
@@ -355,7 +361,7 @@ void CoreSimulation::BeginEpoch() {
       worker_->Poison(id, *request.poison);
     }
   }
-  core_.BeginEpoch(kIncarnation, ++group_epoch_, limits_);
+  core_->BeginEpoch(kIncarnation, ++group_epoch_, limits_);
   TakeEvents();
   for (const auto& [id, request] : requests_) {
     Expect(request.is_finished() || !request.lacks_capacity, "who can never fit ends at once");

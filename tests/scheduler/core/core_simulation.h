@@ -16,7 +16,9 @@
 //     after five at most; kills from outside end none;
 //   - a request is refused exactly when a bound says so (I13);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
-//   (I11).
+//   (I11);
+//   - when the scheduler dies, another one goes on with the tokens that clients have, to the same
+//   end.
 // Drain ends with a liveness phase: without faults everything finishes and no block stays used
 // (I12).
 //
@@ -44,7 +46,8 @@ namespace quire {
 class CoreSimulation {
  public:
   // Limits, loads and fault rates are drawn from the seed, each run its own (swarm testing). What
-  // the core goes through is recorded when there is a log.
+  // the core goes through is recorded when there is a log; then it does not die, since a log is of
+  // one core.
   explicit CoreSimulation(uint64_t seed, const RecordedCore::Log& log = {});
 
   // Each returns "" or what was wrong.
@@ -57,6 +60,7 @@ class CoreSimulation {
   // in sequences that came back.
   int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
   int64_t num_passed_blocks() const { return num_passed_blocks_; }
+  int64_t num_resumed_tokens() const { return num_resumed_tokens_; }  // known to the next scheduler
   int64_t num_events() const { return num_events_; }
   Instant elapsed() const { return now_; }                  // virtual time, from 0
   Instant time_in_steps() const { return time_in_steps_; }  // of it, with a step under way
@@ -91,6 +95,9 @@ class CoreSimulation {
   void KillWorkers();
   void OnCrash();
   void LoseWorkers();
+  void LoseScheduler();
+  void Resume(const RequestModel& before);
+  void LoseTail(const Request& request, SequenceModel* sequence);
   void BeginEpoch();
 
   StepLimits DrawLimits();
@@ -130,7 +137,7 @@ class CoreSimulation {
 
   Random random_;
   const CoreConfig config_;
-  RecordedCore core_;
+  std::optional<RecordedCore> core_;    // always there; another one after the scheduler's death
   std::optional<FakeWorker> worker_;    // while an epoch is active
   std::optional<ScheduleAudit> audit_;  // likewise
   FairnessAudit fairness_;
@@ -168,6 +175,8 @@ class CoreSimulation {
   int32_t swap_in_failure_rate_;          // of swap-ins, one in so many
   std::vector<BlockId> failed_swap_ins_;  // of the unanswered plan
   uint64_t returning_id_ = 0;             // whose they are
+  Random deaths_;                         // likewise, of the scheduler
+  int32_t death_rate_;
 
   Random poison_draws_;  // likewise
   int32_t poison_rate_;  // of requests, one in so many
@@ -177,6 +186,7 @@ class CoreSimulation {
   int64_t num_events_ = 0;
   int64_t num_longer_than_pool_ = 0;
   int64_t num_passed_blocks_ = 0;
+  int64_t num_resumed_tokens_ = 0;
   CoreStats totals_;
   int64_t num_finished_[8] = {};
 };

@@ -22,7 +22,7 @@ void CoreSimulation::CheckPlan(const StepPlan& plan) {
     const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
     Expect(!request.sequences[index].is_finished, "who has finished computes no more");
   }
-  ExpectNone(audit_->OnPlan(plan, requests_, core_.stats()));
+  ExpectNone(audit_->OnPlan(plan, requests_, core_->stats()));
   CheckSuspects(plan);
 }
 
@@ -65,7 +65,7 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
 }
 
 void CoreSimulation::TakeEvents() {
-  for (const OutputEvent& event : core_.TakeEvents()) {
+  for (const OutputEvent& event : core_->TakeEvents()) {
     if (const auto* token = std::get_if<TokenCommitted>(&event)) {
       OnToken(*token);
     } else {
@@ -230,7 +230,7 @@ void CoreSimulation::CheckNobodyIsOverdue() {
 }
 
 void CoreSimulation::CheckCounts() {
-  const CoreStats stats = core_.stats();
+  const CoreStats stats = core_->stats();
   const auto num_live = std::count_if(requests_.begin(), requests_.end(), [](const auto& entry) {
     return !entry.second.is_finished();
   });

@@ -43,7 +43,7 @@ void CoreSimulation::AddRequest() {
   }
   RequestModel model = ModelOf(request);
   const AddOutcome expected = ExpectedOutcome(model);
-  const AddOutcome outcome = core_.AddRequest(request);
+  const AddOutcome outcome = core_->AddRequest(request);
   Trace(static_cast<uint64_t>(outcome));
   Expect(outcome == expected, "a request is refused when a bound says so, and only then");
   if (outcome == AddOutcome::kQueued) {
@@ -93,8 +93,12 @@ RequestModel CoreSimulation::ModelOf(const Request& request) {
 
 AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
   const auto num_prompt = static_cast<int32_t>(model.request.prompt_token_ids.size());
-  const CoreStats stats = core_.stats();
-  if (limits_known_ && num_prompt >= limits_.max_model_len) {
+  const CoreStats stats = core_->stats();
+  const bool fits_context = std::ranges::all_of(model.sequences, [this](const auto& sequence) {
+    return sequence.is_finished ||
+           sequence.token_ids.size() < static_cast<size_t>(limits_.max_model_len);
+  });
+  if (limits_known_ && !fits_context) {
     return AddOutcome::kTooLong;
   }
   if (limits_known_ && !FitsPool(model)) {

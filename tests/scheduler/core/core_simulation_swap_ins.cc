@@ -42,7 +42,7 @@ void CoreSimulation::StopOneSequence(RequestModel& request) {
     const auto index = static_cast<int32_t>(&sequence - request.sequences.data());
     if (!request.is_beam_search() && !sequence.is_finished && swap_faults_.OneIn(2)) {
       sequence.was_stopped = true;
-      Expect(core_.FinishSequence(request.request.id, index), "a live sequence is stopped");
+      Expect(core_->FinishSequence(request.request.id, index), "a live sequence is stopped");
       return TakeEvents();
     }
   }
@@ -62,8 +62,8 @@ bool CoreSimulation::LacksBlock() const {
 
 void CoreSimulation::OnApplied(const StepResult& result, const CoreStats& before) {
   // Without rows that are not finite nothing else makes a running request wait again.
-  const bool is_recomputed =
-      !failed_swap_ins_.empty() && core_.stats().num_waiting_requests > before.num_waiting_requests;
+  const bool is_recomputed = !failed_swap_ins_.empty() &&
+                             core_->stats().num_waiting_requests > before.num_waiting_requests;
   Expect(is_recomputed || !LacksBlock(), "who lacks a block is computed again");
   if (is_recomputed) {
     requests_.at(returning_id_).had_failed_swap_in = true;

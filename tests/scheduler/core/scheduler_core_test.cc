@@ -250,5 +250,62 @@ TEST_F(SchedulerCoreDeathTest, RefusesASecondEpochAndEmptyLimits) {
   EXPECT_DEATH(BeginEpoch(), "epoch");
 }
 
+// What a core that nobody disturbs commits, by sequence.
+std::vector<std::vector<TokenId>> Undisturbed(const Request& request) {
+  std::vector<std::vector<TokenId>> outputs;
+  for (int32_t index = 0; index < request.num_sequences; ++index) {
+    std::vector<TokenId> tokens = request.prompt_token_ids;
+    for (int32_t i = 0; i < request.max_tokens; ++i) {
+      tokens.push_back(ExpectedToken(tokens, request.sampling.seed, index, kLimits.vocab_size));
+    }
+    outputs.emplace_back(tokens.end() - request.max_tokens, tokens.end());
+  }
+  return outputs;
+}
+
+TEST_F(SchedulerCoreTest, AResumedRequestGoesOnBehindItsTokens) {
+  BeginEpoch();
+  Request request = MakeRequest({.id = 1, .prompt = 5, .max_tokens = 6, .num_sequences = 3});
+  std::vector<std::vector<TokenId>> outputs = Undisturbed(request);
+  request.resumed.resize(3);
+  request.resumed[0].token_ids = {outputs[0].begin(), outputs[0].begin() + 4};
+  request.resumed[2] = {.token_ids = outputs[2], .has_ended = true};
+
+  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kQueued);
+  while (Step()) {
+  }
+
+  outputs[0].resize(4);
+  outputs[1].clear();
+  int num_finished = 0;
+  for (const OutputEvent& event : core_.TakeEvents()) {
+    if (const auto* token = std::get_if<TokenCommitted>(&event)) {
+      std::vector<TokenId>& output = outputs[static_cast<size_t>(token->sequence_index)];
+      EXPECT_EQ(token->token_index, static_cast<int32_t>(output.size()));
+      output.push_back(token->token_id);
+    } else {
+      const auto& finished = std::get<SequenceFinished>(event);
+      EXPECT_NE(finished.sequence_index, 2);
+      EXPECT_EQ(finished.num_output_tokens, 6);
+      EXPECT_EQ(finished.is_last_of_request, ++num_finished == 2);
+    }
+  }
+  EXPECT_EQ(outputs, Undisturbed(request));
+  EXPECT_EQ(num_finished, 2);
+}
+
+TEST_F(SchedulerCoreTest, AResumedRequestNeedsRoomForItsTokensAndNoneForWhatHasEnded) {
+  BeginEpoch();
+  Request request = MakeRequest({.id = 1, .prompt = 4, .max_tokens = 28, .num_sequences = 2});
+  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kNeverFits);
+
+  request.resumed = {{.has_ended = true}, {.token_ids = std::vector<TokenId>(20, 1)}};
+  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kTooLong);
+
+  request.resumed[1].token_ids.pop_back();
+  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kQueued);
+  EXPECT_THAT(RunToEnd(), SizeIs(1));
+}
+
 }  // namespace
 }  // namespace quire

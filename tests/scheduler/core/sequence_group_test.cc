@@ -67,5 +67,21 @@ TEST(SequenceGroupDeathTest, RefusesARequestWithoutOutputsOrPrompt) {
   EXPECT_DEATH(SequenceGroup(MakeRequest({.prompt = 0})), "num_prompt_tokens >= 1");
 }
 
+TEST(SequenceGroupTest, AResumedRequestBeginsWithItsTokens) {
+  Request request = MakeRequest({.prompt = 2, .num_sequences = 3});
+  request.resumed = {
+      {.token_ids = {7, 8}}, {.token_ids = {}}, {.token_ids = {9}, .has_ended = true}};
+
+  SequenceGroup group(request);
+
+  EXPECT_THAT(group.sequences()[0].output_token_ids(), ElementsAre(7, 8));
+  EXPECT_EQ(group.sequences()[0].num_tokens(), 4);
+  EXPECT_EQ(group.sequences()[0].gap(), 4);
+  EXPECT_EQ(group.sequences()[1].num_output_tokens(), 0);
+  EXPECT_TRUE(group.sequences()[2].is_finished());
+  EXPECT_EQ(group.num_live_sequences(), 2);
+  EXPECT_FALSE(group.has_started());
+}
+
 }  // namespace
 }  // namespace quire

@@ -25,6 +25,7 @@ namespace quire {
 class FakeWorkerClient : public WorkerClient {
  public:
   static constexpr int64_t kBlockBytes = 1000;
+  static constexpr char kFingerprint[] = "fake";
 
   FakeWorkerClient(Inbox* inbox, const StepLimits& limits) : inbox_(inbox), limits_(limits) {}
 
@@ -41,6 +42,7 @@ class FakeWorkerClient : public WorkerClient {
     ready.scheduler_incarnation = 1;
     ready.group_epoch = ++group_epoch_;
     ready.limits = limits_;
+    ready.determinism_fingerprint = kFingerprint;
     ready.block_bytes = kBlockBytes * static_cast<int64_t>(group_epoch_);  // each its own
     inbox_->Post(std::move(ready));
   }
@@ -76,7 +78,6 @@ class FakeWorkerClient : public WorkerClient {
       Answer();
     }
   }
-  void ResendStep() override { ++num_resends_; }
   void AbandonEpoch(uint64_t group_epoch) override {
     abandoned_.push_back(group_epoch);
     unanswered_.reset();
@@ -88,7 +89,6 @@ class FakeWorkerClient : public WorkerClient {
   const std::optional<StepPlan>& unanswered() const { return unanswered_; }
   const std::vector<uint64_t>& abandoned() const { return abandoned_; }
   int num_steps() const { return num_steps_; }
-  int num_resends() const { return num_resends_; }
 
  private:
   Inbox* const inbox_;
@@ -98,7 +98,6 @@ class FakeWorkerClient : public WorkerClient {
   std::optional<StepPlan> unanswered_;
   std::vector<uint64_t> abandoned_;
   int num_steps_ = 0;
-  int num_resends_ = 0;
   bool runs_by_itself_ = false;
   // Sequentially consistent: one flag, rarely touched.
   std::atomic<bool> lose_soon_ = false;

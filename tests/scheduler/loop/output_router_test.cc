@@ -365,5 +365,105 @@ TEST_F(OutputRouterTest, RejectEndsTheStreamWithoutOutput) {
   EXPECT_THAT(router_.OpenRequests(), IsEmpty());
 }
 
+class ResumedOutputTest : public OutputRouterTest {
+ protected:
+  // The tokens of one sequence, as a core commits them, and its end.
+  std::shared_ptr<RecordingStream> Run(const std::vector<TokenId>& tokens, size_t first) {
+    Request request;
+    request.id = kId;
+    request.prompt_token_ids = Letters("the prompt");
+    request.stop_token_ids = {kEos};
+    OutputOptions output = options_;
+    if (first > 0) {
+      OutputText text = output.NewText(request.prompt_token_ids);
+      for (size_t i = 0; i < first; ++i) {
+        text.Push(tokens[i]);
+      }
+      request.resumed = {
+          {.token_ids = {tokens.begin(), tokens.begin() + static_cast<int64_t>(first)}}};
+      output.received = {{.num_tokens = static_cast<int32_t>(first), .text = text}};
+    }
+    auto stream = std::make_shared<RecordingStream>();
+    router_.Open(request, output, stream);
+    for (size_t i = first; i < tokens.size(); ++i) {
+      Publish({Token(static_cast<int32_t>(i), tokens[i])});
+    }
+    Publish({Finished(FinishReason::kLength)});
+    return stream;
+  }
+};
+
+TEST_F(ResumedOutputTest, GoesOnAtTheSameByteWhereverTheStreamBroke) {
+  StopAt({"bcd", "dx"});
+  // A character in two tokens, a beginning of a stop string that comes to nothing, and a stop.
+  const std::vector<TokenId> tokens = {
+      0, kFirstByteOfE, kSecondByteOfE, 1, 2, 4, kSpaceId, kFirstByteOfE, 1, 2, 3, 5};
+  const std::vector<SequenceUpdate> whole = Run(tokens, 0)->updates();
+
+  for (size_t first = 1; first + 1 < tokens.size(); ++first) {
+    const std::vector<SequenceUpdate> rest = Run(tokens, first)->updates();
+
+    ASSERT_EQ(rest.size() + first, whole.size()) << first;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      EXPECT_EQ(rest[i].first_position, whole[first + i].first_position) << first;
+      EXPECT_EQ(rest[i].token_ids, whole[first + i].token_ids) << first;
+      EXPECT_EQ(rest[i].text, whole[first + i].text) << first;
+      EXPECT_EQ(rest[i].end.has_value(), whole[first + i].end.has_value()) << first;
+    }
+    EXPECT_EQ(rest.back().end->matched_stop, "bcd");
+    EXPECT_EQ(rest.back().end->num_output_tokens, whole.back().end->num_output_tokens);
+  }
+}
+
+TEST_F(ResumedOutputTest, WhatHadEndedIsNotToldAgain) {
+  Request request;
+  request.id = kId;
+  request.prompt_token_ids = Letters("the prompt");
+  request.num_sequences = 2;
+  request.resumed = {{.token_ids = {}, .has_ended = true}, {.token_ids = {0}}};
+  OutputOptions output = options_;
+  output.received = {{.has_ended = true}, {.num_tokens = 1}};
+  auto stream = std::make_shared<RecordingStream>();
+  router_.Open(request, output, stream);
+
+  Publish({Token(1, 2, 1), Finished(FinishReason::kLength, 1)});
+
+  ASSERT_THAT(stream->updates(), SizeIs(1));
+  EXPECT_EQ(stream->updates()[0].sequence_index, 1);
+  EXPECT_EQ(stream->updates()[0].first_position, 1);
+  EXPECT_TRUE(stream->end()->ok());
+}
+
+// best_of: made anew, and sent from where the client is.
+TEST_F(ResumedOutputTest, OfWhatIsMadeAnewTheClientGetsWhatItLacks) {
+  Request request;
+  request.id = kId;
+  request.prompt_token_ids = Letters("the prompt");
+  request.num_sequences = 3;
+  OutputOptions output = options_;
+  output.num_best = 2;
+  output.received = {{.num_tokens = 2, .has_ended = false}, {.num_tokens = 1, .has_ended = true}};
+  auto stream = std::make_shared<RecordingStream>();
+  router_.Open(request, output, stream);
+
+  const auto token = [](int32_t index, TokenId id, int32_t sequence, float logprob) {
+    TokenCommitted committed = Token(index, id, sequence);
+    committed.logprob = logprob;
+    return committed;
+  };
+  Publish({token(0, 0, 0, -3.0F), Finished(FinishReason::kLength, 0, false)});
+  Publish({token(0, 3, 1, -2.0F), Finished(FinishReason::kLength, 1, false)});
+  Publish({token(0, 6, 2, -1.0F), token(1, 7, 2, -1.0F), token(2, 8, 2, -1.0F)});
+  Publish({Finished(FinishReason::kLength, 2)});
+
+  ASSERT_THAT(stream->updates(), SizeIs(1));
+  const SequenceUpdate update = stream->updates()[0];
+  EXPECT_EQ(update.sequence_index, 0);
+  EXPECT_EQ(update.first_position, 2);
+  EXPECT_THAT(update.token_ids, ElementsAre(8));
+  EXPECT_EQ(update.text, "i");
+  EXPECT_EQ(update.end->num_output_tokens, 3);
+}
+
 }  // namespace
 }  // namespace quire

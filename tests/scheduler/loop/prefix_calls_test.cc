@@ -45,8 +45,9 @@ class PrefixCallsTest : public testing::Test {
   using PinAnswer = std::optional<absl::StatusOr<PrefixInfo>>;
 
   // The answer comes into *answer.
-  void Pin(int32_t num_tokens, PinAnswer* answer) {
+  void Pin(int32_t num_tokens, PinAnswer* answer, bool waits_for_workers = false) {
     PinCall call;
+    call.waits_for_workers = waits_for_workers;
     call.token_ids.assign(static_cast<size_t>(num_tokens), 7);
     call.answer = [answer](const absl::StatusOr<PrefixInfo>& info) {
       ASSERT_FALSE(answer->has_value()) << "answered twice";
@@ -189,6 +190,35 @@ TEST_F(PrefixCallsTest, APrefixThatCrashesItsWorkersIsRefusedWithHowOften) {
   EXPECT_THAT(List(), IsEmpty());
 }
 
+TEST_F(PrefixCallsTest, APrefixOfASchedulerBeforeWaitsForTheFirstWorkers) {
+  PinAnswer refused;
+  PinAnswer restored;
+  Pin(17, &refused);
+  Pin(17, &restored, /*waits_for_workers=*/true);
+  Turn();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonOf(refused->status()), "LOADING");
+  EXPECT_FALSE(restored.has_value());
+
+  client_.BeginEpoch();
+  RunDry();
+
+  ASSERT_TRUE(restored.has_value() && restored->ok());
+  EXPECT_EQ(List().front().state, PrefixState::kPinned);
+}
+
+TEST_F(PrefixCallsTest, WhoWaitsForTheFirstWorkersHearsOfTheEnd) {
+  PinAnswer restored;
+  Pin(17, &restored, /*waits_for_workers=*/true);
+  Turn();
+
+  inbox_.Post(Stop{});
+  Turn();
+
+  ASSERT_TRUE(restored.has_value());
+  EXPECT_EQ(ReasonOf(restored->status()), "DRAINING");
+}
+
 TEST_F(PrefixCallsTest, NobodyIsLeftWithoutAnAnswer) {
   client_.BeginEpoch();
   PinAnswer waiting;
@@ -212,9 +242,9 @@ TEST_F(PrefixCallsTest, WorkersThatDoNotComeBackEndTheWaiting) {
   Turn();
   client_.LoseGroup();
   Turn();
-  now_ += 121 * kNanosPerSecond;
+  now_ += LoopConfig().worker_timeout_ns;
   Turn();
-  EXPECT_EQ(ReasonOf(answer->status()), "RECOVERY_TIMEOUT");
+  EXPECT_EQ(ReasonOf(answer->status()), "WORKER_TIMEOUT");
 }
 
 }  // namespace

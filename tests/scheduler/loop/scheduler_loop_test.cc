@@ -83,7 +83,11 @@ class SchedulerLoopTest : public testing::Test {
   Inbox inbox_;
   FakeWorkerClient client_;
   ServingState state_;
-  LoopObserver observer_;
+  struct Observer : public LoopObserver {
+    void OnStaleReply() override { ++num_stale_replies; }
+    int num_stale_replies = 0;
+  };
+  Observer observer_;
   SchedulerLoop loop_;
 };
 
@@ -224,24 +228,16 @@ TEST_F(SchedulerLoopTest, AnAnswerThatDoesNotFitItsPlanFencesTheGroup) {
   EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
 }
 
-TEST_F(SchedulerLoopTest, AStepThatIsOverdueIsAskedAgainOnceThenTheGroupIsFenced) {
-  const int64_t timeout = StepTimerConfig().first_timeout_ns;
+TEST_F(SchedulerLoopTest, AStaleReplyIsCountedAndChangesNothing) {
   client_.BeginEpoch();
-  Add({.prompt = 2, .max_tokens = 4});
+  Added added = Add({.prompt = 2, .max_tokens = 4});
   Turn();
 
-  now_ += timeout - 1;
-  Turn();
-  EXPECT_EQ(client_.num_resends(), 0);
-  now_ += 1;
-  Turn();
-  EXPECT_EQ(client_.num_resends(), 1);
-  EXPECT_THAT(client_.abandoned(), SizeIs(0));
-  now_ += timeout;
-  Turn();
+  inbox_.Post(StaleReply{});
+  RunDry();
 
-  EXPECT_EQ(client_.num_resends(), 1);
-  EXPECT_THAT(client_.abandoned(), ElementsAre(1));
+  EXPECT_EQ(observer_.num_stale_replies, 1);
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
 }
 
 TEST_F(SchedulerLoopTest, ARequestThatExpiresInTheQueueEndsWithoutAWorker) {
@@ -327,14 +323,43 @@ TEST_F(SchedulerLoopTest, RequestsEndWhenALostGroupDoesNotComeBack) {
   Turn();
   EXPECT_TRUE(state_.CheckAdmission().ok());
 
-  now_ += LoopConfig().recovery_timeout_ns;
+  now_ += LoopConfig().worker_timeout_ns;
   Turn();
 
-  EXPECT_EQ(ReasonOf(*added.stream->end()), "RECOVERY_TIMEOUT");
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "WORKER_TIMEOUT");
   EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
   client_.BeginEpoch();
   Turn();
   EXPECT_TRUE(state_.CheckAdmission().ok());
+}
+
+TEST_F(SchedulerLoopTest, AWorkerThatGetsOnWithLoadingIsWaitedFor) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 5});
+  Turn();
+  client_.LoseGroup();
+  Turn();
+
+  for (int i = 0; i < 3; ++i) {
+    now_ += LoopConfig().worker_timeout_ns - 1;
+    inbox_.Post(GroupLoading{.rank = 0, .loaded_bytes = i, .total_bytes = 9});
+    Turn();
+  }
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(SchedulerLoopTest, AFirstWorkerIsWaitedForAsLongAsALaterOne) {
+  now_ += LoopConfig().worker_timeout_ns - 1;
+  Turn();
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "LOADING");
+
+  now_ += 1;
+  Turn();
+
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
 }
 
 TEST_F(SchedulerLoopTest, AbortAllEndsWhatRunsAndRefusesWhatComes) {
@@ -364,9 +389,8 @@ TEST_F(SchedulerLoopTest, StopEndsTheLoopAndEveryStream) {
 class BoundedQueueLoopTest : public SchedulerLoopTest {
  protected:
   BoundedQueueLoopTest()
-      : SchedulerLoopTest(
-            LoopConfig{.core = {.max_queued_requests = 2, .max_queued_tokens = 10, .watermark = 0},
-                       .step_timer = {}}) {}
+      : SchedulerLoopTest(LoopConfig{
+            .core = {.max_queued_requests = 2, .max_queued_tokens = 10, .watermark = 0}}) {}
 };
 
 TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {

@@ -16,6 +16,8 @@ PLANNER = "scheduler/core/step_planner.cc"
 OUTPUT = "scheduler/core/output_processor.cc"
 CORE = "scheduler/core/scheduler_core.cc"
 SEQUENCE = "scheduler/core/sequence.cc"
+GROUP = "scheduler/core/sequence_group.cc"
+REQUEST = "scheduler/core/request.cc"
 QUEUE = "scheduler/core/waiting_queue.cc"
 POLICY = "scheduler/core/scheduling_policy.cc"
 HANDLES = "scheduler/core/handle_pool.cc"
@@ -209,4 +211,15 @@ BUGS = [
         "while (!state_.running.empty() && !WillHaveRoom(suspect)) {", "while (false) {"),
     Bug("unanswered_step_survives_its_workers", STATE,
         "  step.Clear();\n  epoch.reset();", "  epoch.reset();"),
+    # Requests that go on in another scheduler.
+    Bug("resumed_output_forgotten", GROUP, "std::move(resumed.token_ids));",
+        "std::vector<TokenId>());"),
+    Bug("ended_sequence_generated_again", GROUP, "if (resumed.has_ended) {", "if (false) {"),
+    Bug("resumed_output_taken_without_room", CORE,
+        "FitsContext(request.num_known_tokens(), limits)",
+        "FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)"),
+    Bug("ended_sequences_need_room", CORE, "FitsPool(request, request.num_live_sequences(), limits)",
+        "FitsPool(request, request.group_size(), limits)"),
+    Bug("known_tokens_of_the_ended_count", REQUEST,
+        "sequence.has_ended ? 0 : sequence.token_ids.size()", "sequence.token_ids.size()"),
 ]

@@ -23,6 +23,7 @@ using testing::Not;
 
 constexpr int32_t kMaxModelLen = 64;
 constexpr uint64_t kFreshSeed = 4242;
+constexpr char kFingerprint[] = "cpu/bf16/0123";
 
 const ServedModel& Model() {
   static const ServedModel& model = *new ServedModel(TinyServedModel());
@@ -33,7 +34,10 @@ const ServedModel& ModelWithoutTokenizer() {
   return model;
 }
 RequestRules Rules(const ServedModel& model = Model()) {
-  return {.model = &model, .max_model_len = kMaxModelLen, .fresh_seed = kFreshSeed};
+  return {.model = &model,
+          .max_model_len = kMaxModelLen,
+          .fresh_seed = kFreshSeed,
+          .determinism_fingerprint = kFingerprint};
 }
 
 v1::GenerateRequest GoodRequest() {
@@ -346,6 +350,89 @@ INSTANTIATE_TEST_SUITE_P(Sampling,
                          GenerateRequestRefusalTest,
                          testing::ValuesIn(BadSampling()),
                          NameOf);
+// A resume of n sequences without tokens.
+v1::Resume& Resume(v1::GenerateRequest& message, int32_t n = 1) {
+  v1::Resume& resume = *message.mutable_resume();
+  resume.set_seed(7);
+  resume.set_determinism_fingerprint(kFingerprint);
+  for (int32_t i = 0; i < n; ++i) {
+    resume.add_sequences();
+  }
+  return resume;
+}
+
+void AddTokens(v1::Resume& resume, int32_t index, const std::string& letters) {
+  for (TokenId id : Letters(letters)) {
+    resume.mutable_sequences(index)->add_token_ids(id);
+  }
+}
+
+std::vector<BadRequest> BadResumes() {
+  using R = v1::GenerateRequest;
+  const auto tokens = [](std::vector<TokenId> ids) {
+    return [ids = std::move(ids)](R& r) {
+      v1::ResumedSequence& sequence = *Resume(r).mutable_sequences(0);
+      sequence.mutable_token_ids()->Add(ids.begin(), ids.end());
+    };
+  };
+  return {
+      {"TooFewSequences", "RESUME", [](R& r) { r.set_n(3), Resume(r, 2); }},
+      {"TooManySequences", "RESUME", [](R& r) { Resume(r, 2); }},
+      {"FarTooManySequences", "RESUME", [](R& r) { Resume(r, 100'000); }},
+      {"MoreThanTheBestOnes", "RESUME", [](R& r) { r.set_best_of(2), Resume(r, 2); }},
+      {"NegativeToken", "TOKEN_ID_RANGE", tokens({1, -1})},
+      {"TokenOfNoVocabulary", "TOKEN_ID_RANGE", tokens({kTinyVocabSize})},
+      {"LongerThanTheContext", "RESUME", tokens(std::vector<TokenId>(kMaxModelLen, 1))},
+      {"NoRoomBehindPrompt", "RESUME", tokens(std::vector<TokenId>(kMaxModelLen - 5, 1))},
+      {"AsLongAsItMayBe",
+       "RESUME",
+       [](R& r) {
+         r.mutable_stopping()->set_max_tokens(3);
+         AddTokens(Resume(r), 0, "abc");
+       }},
+      {"OneOfThreeIsTooLong",
+       "RESUME",
+       [](R& r) {
+         r.set_n(3);
+         r.mutable_stopping()->set_max_tokens(3);
+         AddTokens(Resume(r, 3), 2, "abc");
+       }},
+      {"EndOfSequenceInside", "RESUME", tokens({1, kTinyEos, 2})},
+      {"StopTokenInside",
+       "RESUME",
+       [](R& r) {
+         r.mutable_stopping()->add_stop_token_ids(2);
+         AddTokens(Resume(r), 0, "abcd");
+       }},
+      {"StopStringInside",
+       "RESUME",
+       [](R& r) {
+         r.mutable_stopping()->add_stop("bc");
+         AddTokens(Resume(r), 0, "abcd");
+       }},
+      {"NoSeedForSampling", "MISSING_FIELD", [](R& r) { Resume(r).clear_seed(); }},
+      {"AnotherSeed",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_sampling()->set_seed(8);
+         Resume(r);
+       }},
+      {"NoFingerprint", "MISSING_FIELD", [](R& r) { Resume(r).clear_determinism_fingerprint(); }},
+      {"AnotherFingerprint",
+       "FINGERPRINT",
+       [](R& r) { Resume(r).set_determinism_fingerprint("cpu/bf16/0124"); },
+       absl::StatusCode::kFailedPrecondition},
+      {"AnotherFingerprintAndNoToken",
+       "FINGERPRINT",
+       [](R& r) { r.mutable_resume()->set_determinism_fingerprint("cpu"); },
+       absl::StatusCode::kFailedPrecondition},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Resume,
+                         GenerateRequestRefusalTest,
+                         testing::ValuesIn(BadResumes()),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Stopping,
                          GenerateRequestRefusalTest,
                          testing::ValuesIn(BadStopping()),
@@ -519,6 +606,89 @@ TEST(GenerateRequestTest, PrioritiesAreBoundedWhereThePolicyAsksForThem) {
     message.set_priority(priority);
     EXPECT_EQ(ReasonOf(Check(message, rules).status()), "PRIORITY");
   }
+}
+
+TEST(ResumeTest, SequencesGoOnBehindTheirTokensWithTheirSeed) {
+  v1::GenerateRequest message = GoodRequest();
+  message.set_n(2);
+  v1::Resume& resume = Resume(message, 2);
+  AddTokens(resume, 0, "abc");
+  resume.mutable_sequences(1)->set_has_ended(true);
+  AddTokens(resume, 1, "zz");  // not looked at
+
+  const auto spec = Check(message);
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->request.sampling.seed, 7U);
+  ASSERT_EQ(spec->request.resumed.size(), 2U);
+  EXPECT_EQ(spec->request.resumed[0].token_ids, Letters("abc"));
+  EXPECT_TRUE(spec->request.resumed[1].has_ended);
+  EXPECT_THAT(spec->request.resumed[1].token_ids, IsEmpty());
+  ASSERT_EQ(spec->output.received.size(), 2U);
+  EXPECT_EQ(spec->output.received[0].num_tokens, 3);
+  EXPECT_TRUE(spec->output.received[1].has_ended);
+  EXPECT_FALSE(spec->has_all_ended());
+}
+
+TEST(ResumeTest, ASeedOfTheRequestOrNoNeedOfOneWillDo) {
+  v1::GenerateRequest seeded = GoodRequest();
+  seeded.mutable_sampling()->set_seed(9);
+  Resume(seeded).clear_seed();
+  v1::GenerateRequest greedy = GoodRequest();
+  greedy.mutable_sampling()->set_temperature(0.0F);
+  Resume(greedy).clear_seed();
+
+  ASSERT_TRUE(Check(seeded).ok());
+  EXPECT_EQ(Check(seeded)->request.sampling.seed, 9U);
+  EXPECT_TRUE(Check(greedy).ok());
+}
+
+TEST(ResumeTest, OutputMayHoldAnIdThatTheTokenizerLacks) {
+  v1::GenerateRequest message = GoodRequest();
+  Resume(message).mutable_sequences(0)->add_token_ids(kTinyVocabSize - 1);
+
+  EXPECT_TRUE(Check(message).ok());
+}
+
+TEST(ResumeTest, WithoutSequencesTheRequestStartsAnew) {
+  v1::GenerateRequest message = GoodRequest();
+  message.mutable_resume();
+
+  const auto spec = Check(message);
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->request.sampling.seed, kFreshSeed);
+  EXPECT_THAT(spec->request.resumed, IsEmpty());
+  EXPECT_FALSE(spec->has_all_ended());
+}
+
+TEST(ResumeTest, WhatIsToldAtItsEndIsMadeAnewAndSkipped) {
+  v1::GenerateRequest best = GoodRequest();
+  best.set_best_of(3);
+  AddTokens(Resume(best), 0, "ab");
+  v1::GenerateRequest beams = GoodRequest();
+  beams.set_n(2);
+  beams.mutable_beam_search()->set_num_beams(2);
+  Resume(beams, 2).mutable_sequences(1)->set_has_ended(true);
+
+  for (const v1::GenerateRequest& message : {best, beams}) {
+    const auto spec = Check(message);
+
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_THAT(spec->request.resumed, IsEmpty());
+    EXPECT_EQ(spec->output.received.size(), message.has_best_of() ? 1U : 2U);
+  }
+  EXPECT_EQ(Check(best)->output.received[0].num_tokens, 2);
+}
+
+TEST(ResumeTest, WhenAllHaveEndedNothingIsLeft) {
+  v1::GenerateRequest message = GoodRequest();
+  Resume(message).mutable_sequences(0)->set_has_ended(true);
+
+  const absl::StatusOr<GenerateSpec> spec = CheckGenerateRequest(message, Rules());
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->has_all_ended());
 }
 
 }  // namespace

@@ -43,16 +43,33 @@ struct Answer {
   grpc::Status wire_status;
   std::string request_id;  // of the trailing metadata
 
-  std::vector<TokenId> Tokens(int32_t index = 0) const {
+  std::vector<TokenId> Tokens(int32_t index = 0, int first_position = 0) const {
     std::vector<TokenId> tokens;
     for (const v1::GenerateResponse& response : responses) {
       if (response.has_chunk() && response.chunk().index() == index) {
-        EXPECT_EQ(response.chunk().first_position(), static_cast<int32_t>(tokens.size()));
+        EXPECT_EQ(response.chunk().first_position(),
+                  first_position + static_cast<int32_t>(tokens.size()));
         tokens.insert(
             tokens.end(), response.chunk().token_ids().begin(), response.chunk().token_ids().end());
       }
     }
     return tokens;
+  }
+  // Of a sequence, from this position on.
+  std::string Text(int32_t index, int position) const {
+    std::string text;
+    for (const v1::GenerateResponse& response : responses) {
+      const v1::Chunk& chunk = response.chunk();
+      if (response.has_chunk() && chunk.index() == index &&
+          chunk.first_position() + chunk.token_ids_size() > position) {
+        const int num_before = std::max(0, position - chunk.first_position());
+        text += chunk.text().substr(num_before == 0 ? 0 : chunk.text_ends(num_before - 1));
+      }
+      if (response.has_finished() && response.finished().index() == index) {
+        text += response.finished().text();
+      }
+    }
+    return text;
   }
 };
 
@@ -313,6 +330,86 @@ TEST_F(GenerationServiceTest, AbortEndsTheStreamOfAnother) {
   EXPECT_TRUE(aborted.ok());
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(ReasonOf(answer.status), "ADMIN");
+}
+
+// What comes of the rest, behind so many tokens of each sequence of a whole answer.
+v1::GenerateRequest BehindTokens(v1::GenerateRequest request, const Answer& whole, int num_tokens) {
+  const v1::Started& started = whole.responses.front().started();
+  v1::Resume& resume = *request.mutable_resume();
+  resume.set_seed(started.seed());
+  resume.set_determinism_fingerprint(started.determinism_fingerprint());
+  for (int32_t index = 0; index < std::max(1, request.n()); ++index) {
+    const std::vector<TokenId> tokens = whole.Tokens(index);
+    resume.add_sequences()->mutable_token_ids()->Add(tokens.begin(), tokens.begin() + num_tokens);
+  }
+  return request;
+}
+
+TEST_F(GenerationServiceTest, AResumedRequestGetsTheRestWhereverItsStreamBroke) {
+  Run();
+  v1::GenerateRequest request = Prompt("ab", 9);
+  request.set_n(2);
+  request.mutable_sampling()->clear_seed();
+  const Answer whole = Generate(request);
+  EXPECT_EQ(whole.responses.front().started().determinism_fingerprint(),
+            FakeWorkerClient::kFingerprint);
+
+  for (int num_tokens = 0; num_tokens < 9; ++num_tokens) {
+    const Answer rest = Generate(BehindTokens(request, whole, num_tokens));
+
+    ASSERT_TRUE(rest.status.ok()) << rest.status;
+    EXPECT_EQ(rest.responses.front().started().seed(), whole.responses.front().started().seed());
+    for (int32_t index = 0; index < 2; ++index) {
+      const std::vector<TokenId> all = whole.Tokens(index);
+      EXPECT_EQ(rest.Tokens(index, num_tokens),
+                std::vector<TokenId>(all.begin() + num_tokens, all.end()));
+      EXPECT_EQ(whole.Text(index, num_tokens), rest.Text(index, 0)) << num_tokens;
+    }
+  }
+}
+
+TEST_F(GenerationServiceTest, WhoHasAllGetsAnEmptyStream) {
+  Run();
+  const v1::GenerateRequest request = Prompt("ab", 3);
+  v1::GenerateRequest again = BehindTokens(request, Generate(request), 3);
+  EXPECT_EQ(ReasonOf(Generate(again).status), "RESUME");
+  again.mutable_resume()->mutable_sequences(0)->set_has_ended(true);
+
+  const Answer answer = Generate(again);
+
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_THAT(answer.responses, IsEmpty());
+}
+
+TEST_F(GenerationServiceTest, AResumedRequestTakesThePlaceOfTheOneThatStillLives) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());  // ready; the steps stay unanswered
+  v1::GenerateRequest request = Prompt("ab", 3);
+  request.set_request_id("one");
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (state_.Get().num_open_requests == 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+  request.mutable_resume();
+  grpc::ClientContext second_context;
+  auto second = stub_->Generate(&second_context, request);
+  bool has_ended = false;
+  std::thread waits([&] {
+    EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "RESUMED");
+    has_ended = true;
+  });
+  while (state_.Get().num_open_requests != 1 || workers_.num_steps() < 1) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+  loop_thread_ = std::thread([this] { loop_.Run(); });
+  waits.join();
+
+  request.clear_resume();
+  EXPECT_EQ(ReasonOf(Generate(request).status), "REQUEST_ID_IN_USE");  // the second one's by now
+  second_context.TryCancel();
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(has_ended);
 }
 
 TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {

@@ -77,7 +77,8 @@ TEST(ReplayTest, RandomHistoriesReplayToIdenticalPlansAndOutput) {
   EXPECT_TRUE(num_seeds < kNumSeeds || sum.num_recomputed_tokens > 1000);
 }
 
-// One request of eight tokens prompt and six of output, on a worker that answers.
+// One request of eight tokens prompt and six of output, two of which it has when it comes, on a
+// worker that answers.
 class ReplayMutationTest : public testing::Test {
  protected:
   ReplayMutationTest() {
@@ -91,7 +92,9 @@ class ReplayMutationTest : public testing::Test {
     RecordedCore core({}, {.sink = &log, .program_version = "test"});
     FakeWorker worker(limits);
     core.BeginEpoch(1, 1, limits);
-    core.AddRequest(MakeRequest({.id = 1, .prompt = 8, .max_tokens = 6}, 100));
+    Request request = MakeRequest({.id = 1, .prompt = 8, .max_tokens = 6}, 100);
+    request.resumed = {{.token_ids = {17, 18}}};
+    core.AddRequest(request);
     while (std::optional<StepPlan> plan = core.PlanStep(++now_)) {
       EXPECT_TRUE(core.ApplyStepResult(worker.Execute(*plan).value()).ok());
       core.TakeEvents();
@@ -121,10 +124,16 @@ TEST_F(ReplayMutationTest, TheRecordsAsTheyWereAreIdentical) {
   const ReplayReport report = Replayed();
 
   EXPECT_TRUE(report.is_identical()) << report.damage << report.difference;
-  EXPECT_EQ(report.num_steps, 6);
+  EXPECT_EQ(report.num_steps, 4);
   EXPECT_EQ(report.num_requests, 1);
   EXPECT_EQ(report.num_epochs, 1);
-  EXPECT_EQ(report.num_tokens, 6);
+  EXPECT_EQ(report.num_tokens, 4);
+}
+
+TEST_F(ReplayMutationTest, AnotherResumedTokenGivesAnotherPlan) {
+  std::get<Request>(records_[Place<Request>()]).resumed[0].token_ids[1] = 19;
+
+  EXPECT_THAT(Replayed().difference, HasSubstr("the plan differs after 1 steps"));
 }
 
 TEST_F(ReplayMutationTest, AnotherPromptTokenGivesAnotherPlan) {
@@ -214,6 +223,9 @@ TEST_F(ReplayMutationTest, EventsThatTheCoreWouldNotSurviveAreDamage) {
   Request beams = request;
   beams.beam_search = BeamOptions{.num_beams = 0};
   expect_damage(beams, Place<PlanWanted>());
+  Request ended = request;
+  ended.resumed = {{.token_ids = {}, .has_ended = true}};
+  expect_damage(ended, Place<PlanWanted>());
   records_ = good;
   std::get<EpochBegun>(records_[Place<EpochBegun>()]).limits.num_blocks = 0;
   EXPECT_FALSE(Replayed().damage.ok());

@@ -8,8 +8,11 @@ namespace quire {
 namespace {
 
 TEST(AvailableMemoryTest, ReadsTheLineOfMeminfo) {
-  EXPECT_EQ(ParseMemAvailable("MemTotal:  100 kB\nMemAvailable:   24 kB\nBuffers: 7 kB\n"),
-            24 * 1024);
+  constexpr char kText[] = "MemTotal:  100 kB\nMemAvailable:   24 kB\nBuffers: 7 kB\n";
+
+  EXPECT_EQ(ParseMeminfo(kText, "MemAvailable"), 24 * 1024);
+  EXPECT_EQ(ParseMeminfo(kText, "MemTotal"), 100 * 1024);
+  EXPECT_EQ(ParseMeminfo(kText, "Mem"), std::nullopt);
 }
 
 TEST(AvailableMemoryTest, SaysNothingOfAMeminfoThatSaysNothing) {
@@ -18,7 +21,7 @@ TEST(AvailableMemoryTest, SaysNothingOfAMeminfoThatSaysNothing) {
                            "MemAvailable: many kB\n",
                            "MemAvailable: -1 kB\n",
                            "MemAvailable: 9223372036854775807 kB\n"}) {
-    EXPECT_EQ(ParseMemAvailable(text), std::nullopt) << text;
+    EXPECT_EQ(ParseMeminfo(text, "MemAvailable"), std::nullopt) << text;
   }
 }
 
@@ -29,7 +32,10 @@ TEST(AvailableMemoryTest, AControlGroupLeavesWhatItDoesNotUse) {
   EXPECT_EQ(ParseCgroupHeadroom("", ""), std::nullopt);
 }
 
-TEST(AvailableMemoryTest, ThisMachineHasSome) { EXPECT_GT(AvailableMemoryBytes().value_or(1), 0); }
+TEST(AvailableMemoryTest, ThisMachineHasSomeAndMoreInAll) {
+  EXPECT_GT(AvailableMemoryBytes().value_or(1), 0);
+  EXPECT_GT(TotalMemoryBytes().value_or(2), AvailableMemoryBytes().value_or(1));
+}
 
 }  // namespace
 }  // namespace quire

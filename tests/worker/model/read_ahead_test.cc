@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,7 +26,10 @@ class PatternSource final : public TensorSource {
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,
                     std::span<std::byte> out) const override {
-    ++num_reads;
+    const int read = ++num_reads;
+    while (waits_for_ticks && num_ticks < read) {
+      std::this_thread::yield();
+    }
     if (tensor.name == missing) {
       return absl::DataLossError(tensor.name);
     }
@@ -45,6 +49,9 @@ class PatternSource final : public TensorSource {
 
   std::string missing;
   mutable std::atomic<int> num_reads = 0;
+  // The n-th read ends after the n-th tick.
+  bool waits_for_ticks = false;
+  std::atomic<int> num_ticks = 0;
 };
 
 std::vector<TensorGroup> RandomGroups(uint64_t seed, int32_t count, int32_t max_elements) {
@@ -60,6 +67,8 @@ std::vector<TensorGroup> RandomGroups(uint64_t seed, int32_t count, int32_t max_
   }
   return groups;
 }
+
+void Nothing() {}
 
 void ExpectPattern(const TensorGroup& group, const std::vector<std::span<const std::byte>>& spans) {
   ASSERT_EQ(spans.size(), group.size());
@@ -82,7 +91,7 @@ TEST(ReadAheadTest, GivesEveryGroupInOrderWhateverTheBufferHolds) {
       auto reader = ReadAhead::Start(source, groups, *backend, ring_bytes);
       ASSERT_TRUE(reader.ok()) << reader.status();
       for (const TensorGroup& group : groups) {
-        auto spans = (*reader)->Next();
+        auto spans = (*reader)->Next(Nothing);
         ASSERT_TRUE(spans.ok()) << spans.status();
         ExpectPattern(group, *spans);
       }
@@ -100,11 +109,28 @@ TEST(ReadAheadTest, LargeTensorsAreReadInPieces) {
   auto reader = ReadAhead::Start(source, groups, *backend, /*min_ring_bytes=*/0);
   ASSERT_TRUE(reader.ok()) << reader.status();
   for (const TensorGroup& group : groups) {
-    auto spans = (*reader)->Next();
+    auto spans = (*reader)->Next(Nothing);
     ASSERT_TRUE(spans.ok()) << spans.status();
     ExpectPattern(group, *spans);
   }
   EXPECT_EQ(source.num_reads, 3 + 1 + 1);
+}
+
+// Hangs when it fails: every piece waits until the one before was told.
+TEST(ReadAheadTest, WhoWaitsIsToldOfEachPiece) {
+  const auto backend = CreateReferenceBackend();
+  PatternSource source;
+  source.waits_for_ticks = true;
+  constexpr int64_t kPieces = 5;
+  const std::vector<TensorGroup> groups = {
+      {{.name = "large", .rows = 1, .cols = kPieces * TensorSource::kPieceBytes / 2}}};
+  auto reader = ReadAhead::Start(source, groups, *backend);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+
+  auto spans = (*reader)->Next([&source] { ++source.num_ticks; });
+
+  ASSERT_TRUE(spans.ok()) << spans.status();
+  EXPECT_EQ(source.num_reads, kPieces);
 }
 
 TEST(ReadAheadTest, AnErrorComesWithItsGroup) {
@@ -117,10 +143,10 @@ TEST(ReadAheadTest, AnErrorComesWithItsGroup) {
       {{.name = "third", .cols = 5}}};
   auto reader = ReadAhead::Start(source, groups, *backend);
   ASSERT_TRUE(reader.ok()) << reader.status();
-  auto spans = (*reader)->Next();
+  auto spans = (*reader)->Next(Nothing);
   ASSERT_TRUE(spans.ok()) << spans.status();
   ExpectPattern(groups[0], *spans);
-  EXPECT_EQ((*reader)->Next().status(), absl::DataLossError("second"));
+  EXPECT_EQ((*reader)->Next(Nothing).status(), absl::DataLossError("second"));
 }
 
 TEST(ReadAheadTest, MayBeGivenUp) {
@@ -129,7 +155,7 @@ TEST(ReadAheadTest, MayBeGivenUp) {
   const auto groups = RandomGroups(3, 60, 700);
   auto reader = ReadAhead::Start(source, groups, *backend, /*min_ring_bytes=*/0);
   ASSERT_TRUE(reader.ok()) << reader.status();
-  ASSERT_TRUE((*reader)->Next().ok());
+  ASSERT_TRUE((*reader)->Next(Nothing).ok());
 }
 
 TEST(ReadAheadTest, NothingToRead) {
@@ -137,7 +163,7 @@ TEST(ReadAheadTest, NothingToRead) {
   const PatternSource source;
   auto reader = ReadAhead::Start(source, {{}}, *backend);
   ASSERT_TRUE(reader.ok()) << reader.status();
-  auto spans = (*reader)->Next();
+  auto spans = (*reader)->Next(Nothing);
   ASSERT_TRUE(spans.ok()) << spans.status();
   EXPECT_TRUE(spans->empty());
 }

@@ -1,7 +1,4 @@
-// WorkerService behind a real gRPC server on a Unix socket, driven with the generated client.
 #include "worker/rpc/worker_service.h"
-
-#include <unistd.h>
 
 #include <chrono>
 #include <functional>
@@ -11,178 +8,20 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include "proto/v1/generation.grpc.pb.h"
 
-#include "common/base/error.h"
-#include "common/wire/channel.h"
-#include "common/wire/grpc_status.h"
-#include "common/wire/step_codec.h"
-#include "kernels/reference/reference_backend.h"
 #include "tests/support/random.h"
-#include "tests/worker/runtime/fake_model.h"
+#include "tests/support/with_digest.h"
+#include "tests/worker/rpc/worker_service_fixture.h"
 #include "worker/rpc/message_reader.h"
-#include "worker/rpc/worker_server.h"
 
 namespace quire {
 namespace {
 
-// A call that hangs must fail the test, not stop the run.
-constexpr std::chrono::seconds kDeadline(20);
 constexpr int kNumHostileMessages = 2000;
-
-using Stub = v1::WorkerService::Stub;
-using StepsClient = grpc::ClientReaderWriter<v1::StepRequest, v1::StepResponse>;
-
-// A Steps call as a scheduler makes it.
-class StepsConversation {
- public:
-  explicit StepsConversation(Stub& stub) {
-    context_.set_deadline(std::chrono::system_clock::now() + kDeadline);
-    stream_ = stub.Steps(&context_);
-  }
-
-  bool Send(const StepPlan& plan) { return Send(plan, DigestOf(plan)); }
-  bool Send(const StepPlan& plan, uint64_t digest) {
-    v1::StepRequest request;
-    EncodePlan(plan, digest, &request);
-    return stream_->Write(request);
-  }
-
-  // The next result, or how the stream ended.
-  absl::StatusOr<StepResult> Receive() {
-    v1::StepResponse response;
-    if (stream_->Read(&response)) {
-      return DecodeResult(response);
-    }
-    absl::Status status = FromGrpcStatus(stream_->Finish());
-    return status.ok() ? absl::OutOfRangeError("the stream ended well") : status;
-  }
-
-  absl::StatusOr<StepResult> Exchange(const StepPlan& plan) {
-    Send(plan);
-    return Receive();
-  }
-
-  absl::Status Close() {
-    stream_->WritesDone();
-    return FromGrpcStatus(stream_->Finish());
-  }
-
-  void Cancel() { context_.TryCancel(); }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<StepsClient> stream_;
-};
-
-class WorkerServiceTest : public testing::Test {
- protected:
-  WorkerServiceTest()
-      : backend_(CreateReferenceBackend()),
-        executor_(model_,
-                  *backend_,
-                  {.bytes = 1 << 20, .swap_space_bytes = 1 << 16, .num_blocks_override = 0}),
-        service_({.uuid = MakeWorkerUuid(),
-                  .version = "1.2.3",
-                  .model_hash = 77,
-                  .determinism_fingerprint = backend_->name()},
-                 executor_) {
-    std::string path = "/tmp/quire_worker_test_" + std::to_string(getpid()) + ".sock";
-    auto server = WorkerServer::Start({.unix_path = path, .host = "", .port = 0}, service_);
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    stub_ = NewStub();
-  }
-
-  std::unique_ptr<Stub> NewStub() {
-    return v1::WorkerService::NewStub(DialWorker(server_->address()));
-  }
-
-  static v1::HandshakeRequest GoodHandshake() {
-    v1::HandshakeRequest request;
-    request.set_protocol_version(1);
-    request.set_scheduler_incarnation(1);
-    request.set_block_size_tokens(4);
-    request.set_tensor_parallel_size(1);
-    return request;
-  }
-
-  absl::Status Handshake(const v1::HandshakeRequest& request, v1::HandshakeResponse* response) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-    return FromGrpcStatus(stub_->Handshake(&context, request, response));
-  }
-
-  absl::Status BeginEpoch(uint64_t incarnation,
-                          uint64_t epoch,
-                          int32_t num_blocks = 20,
-                          int32_t num_host_blocks = 0) {
-    v1::BeginEpochRequest request;
-    request.set_scheduler_incarnation(incarnation);
-    request.set_group_epoch(epoch);
-    request.set_num_blocks(num_blocks);
-    request.set_num_host_blocks(num_host_blocks);
-    request.set_block_size_tokens(4);
-    request.set_max_sequences(4);
-    request.set_max_tokens_per_step(32);
-    request.set_max_model_len_tokens(40);
-    v1::BeginEpochResponse response;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-    return FromGrpcStatus(stub_->BeginEpoch(&context, request, &response));
-  }
-
-  static StepPlan Ping(uint64_t incarnation, uint64_t epoch, uint64_t step) {
-    StepPlan plan;
-    plan.header = {.scheduler_incarnation = incarnation, .group_epoch = epoch, .step_id = step};
-    return plan;
-  }
-
-  // Step 1: introduces handle 0 and computes it whole.
-  static StepPlan Prefill(uint64_t incarnation,
-                          uint64_t epoch,
-                          const std::vector<TokenId>& tokens) {
-    StepPlan plan = Ping(incarnation, epoch, 1);
-    SequenceIntroduction introduction;
-    introduction.token_ids = tokens;
-    introduction.num_prompt_tokens = static_cast<int32_t>(tokens.size());
-    introduction.sampling.temperature = 0.0F;
-    plan.introductions = {introduction};
-    plan.slices = {{.handle = 0,
-                    .num_tokens = static_cast<int32_t>(tokens.size()),
-                    .new_block_ids = {5, 6, 7}}};
-    return plan;
-  }
-
-  static StepPlan Decode(uint64_t incarnation, uint64_t epoch, uint64_t step) {
-    StepPlan plan = Ping(incarnation, epoch, step);
-    plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}}};
-    return plan;
-  }
-
-  // The worker still serves: a new epoch prefills and decodes rightly.
-  void ExpectServes(uint64_t incarnation) {
-    ASSERT_TRUE(BeginEpoch(incarnation, 1).ok());
-    StepsConversation steps(*stub_);
-    std::vector<TokenId> tokens = {1, 2, 3};
-    auto first = steps.Exchange(Prefill(incarnation, 1, tokens));
-    ASSERT_TRUE(first.ok()) << first.status();
-    ASSERT_EQ(first->sampled.size(), 1U);
-    EXPECT_EQ(first->sampled[0].token_id, FakeModel::NextToken(tokens));
-    EXPECT_TRUE(steps.Close().ok());
-  }
-
-  FakeModel model_;
-  std::unique_ptr<KernelBackend> backend_;
-  StepExecutor executor_;
-  WorkerService service_;
-  std::unique_ptr<WorkerServer> server_;
-  std::unique_ptr<Stub> stub_;
-};
 
 TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   v1::HandshakeResponse response;
@@ -218,7 +57,9 @@ TEST_F(WorkerServiceTest, ABlockOfEightBitsHasRoomForItsScales) {
   }
 }
 
-TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) { EXPECT_NE(MakeWorkerUuid(), MakeWorkerUuid()); }
+TEST_F(WorkerServiceTest, TwoWorkersHaveTwoUuids) {
+  EXPECT_NE(WorkerProgress(*backend_).uuid(), WorkerProgress(*backend_).uuid());
+}
 
 TEST_F(WorkerServiceTest, AnEpochTakesNoMoreThanTheSwapSpace) {
   EXPECT_TRUE(BeginEpoch(1, 1, 20, (1 << 16) / 64).ok());
@@ -431,6 +272,45 @@ TEST_F(WorkerServiceTest, StoppingEndsOpenStreamsWithUnavailable) {
   EXPECT_EQ(ReasonOf(status), "SHUTTING_DOWN");
 }
 
+TEST_F(WorkerServiceTest, AHandshakeIsAnsweredWhileAStepRuns) {
+  absl::Notification is_running;
+  absl::Notification may_end;
+  model_.OnForward([&](const Batch& /*batch*/) {
+    is_running.Notify();
+    may_end.WaitForNotification();
+  });
+  ASSERT_TRUE(BeginEpoch(2, 1).ok());
+  StepsConversation steps(*stub_);
+  ASSERT_TRUE(steps.Send(Prefill(2, 1, {4, 5, 6})));
+  is_running.WaitForNotification();
+  v1::HandshakeRequest request = GoodHandshake();
+  v1::HandshakeResponse response;
+
+  request.set_scheduler_incarnation(3);
+  absl::Status newer = Handshake(request, &response);
+  request.set_scheduler_incarnation(1);
+  absl::Status older = Handshake(request, &response);
+  may_end.Notify();
+
+  EXPECT_TRUE(newer.ok()) << newer;
+  EXPECT_EQ(ReasonOf(older), "STALE_SCHEDULER") << older;
+  EXPECT_TRUE(steps.Receive().ok());
+}
+
+TEST_F(LoadingWorkerTest, EverythingButWatchWaitsForTheModel) {
+  v1::HandshakeResponse response;
+  StepsConversation steps(*stub_);
+
+  for (const absl::Status& status : {Handshake(GoodHandshake(), &response),
+                                     BeginEpoch(1, 1),
+                                     steps.Exchange(Ping(1, 1, 1)).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(ReasonOf(status), "LOADING") << status;
+  }
+  Serve();
+  ExpectServes(1);
+}
+
 TEST_F(WorkerServiceTest, ThePublicServiceIsNotHere) {
   auto stub = v1::GenerationService::NewStub(DialWorker(server_->address()));
   grpc::ClientContext context;
@@ -486,7 +366,7 @@ TEST_F(WorkerServiceTest, BytesThatAreNoMessageAreRefusedByEveryMethod) {
                                          std::string(1000, '\x0B'),
                                          "\x08",
                                          std::string("\x00\x00", 2)};
-  for (const char* method : {"Handshake", "BeginEpoch", "Steps"}) {
+  for (const char* method : {"Handshake", "BeginEpoch", "Steps", "Watch"}) {
     for (const std::string& bytes : junk) {
       absl::Status status = caller.Call(method, bytes);
 
@@ -520,7 +400,7 @@ TEST_F(WorkerServiceTest, DamagedStepsNeverEndTheWorker) {
   v1::StepRequest request;
   for (int i = 0; i < kNumHostileMessages; ++i) {
     StepPlan plan = Prefill(1, epoch, {1, 2, 3});
-    EncodePlan(plan, DigestOf(plan), &request);
+    EncodePlan(WithDigest(plan), &request);
     std::string bytes = request.SerializeAsString();
     // Past the header half of the time, so that not only stale headers are tried.
     int32_t first = random.OneIn(2) ? 15 : 0;

@@ -56,6 +56,7 @@ class LateBackend : public KernelBackend {
   }
   void CopyBlocks(const CopyBlocksParams& params) override { below_->CopyBlocks(params); }
   void Sample(const SampleParams& params) override { below_->Sample(params); }
+  uint64_t progress() const override { return below_->progress(); }
 
   TransferId StartTransfer(const BlockTransferParams& params) override {
     late_.push_back({.id = ++num_started_,

@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/model/model_runner.h"
+#include "tests/support/with_digest.h"
 #include "worker/model/model.h"
 #include "worker/runtime/step_executor.h"
 
@@ -114,7 +115,7 @@ TEST_P(RealModelTest, AllSequencesTogetherGiveTheGoldenTokensAndLogprobs) {
       }
     }
     is_done = plan.slices.empty();
-    auto result = executor_->Execute(plan, DigestOf(plan));
+    auto result = executor_->Execute(WithDigest(plan));
     ASSERT_TRUE(result.ok()) << result.status();
     for (const SampledToken& sampled : (*result)->sampled) {
       running[sampled.handle].output.push_back(sampled);

@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/runtime/fake_model.h"
+#include "tests/support/with_digest.h"
 
 namespace quire {
 namespace {
@@ -64,7 +65,7 @@ class StepExecutorTest : public testing::Test {
   }
 
   absl::StatusOr<StepResult> TryExecute(const StepPlan& plan) {
-    auto result = executor_.Execute(plan, DigestOf(plan));
+    auto result = executor_.Execute(WithDigest(plan));
     if (!result.ok()) {
       return result.status();
     }

@@ -11,6 +11,7 @@
 #include "tests/worker/runtime/fake_model.h"
 #include "tests/worker/runtime/late_backend.h"
 #include "tests/worker/runtime/swap_traffic.h"
+#include "tests/support/with_digest.h"
 #include "worker/runtime/step_executor.h"
 
 namespace quire {
@@ -104,7 +105,7 @@ class LateSwapTest : public testing::Test {
     plan.header = {.scheduler_incarnation = 1,
                    .group_epoch = executor_.order().group_epoch(),
                    .step_id = executor_.order().last_done() + 1};
-    auto result = executor_.Execute(plan, DigestOf(plan));
+    auto result = executor_.Execute(WithDigest(plan));
     EXPECT_TRUE(result.ok()) << result.status();
     last_ = result.ok() ? **result : StepResult();
     return last_;

@@ -1,4 +1,5 @@
 #include "tests/worker/runtime/swap_traffic.h"
+#include "tests/support/with_digest.h"
 
 #include <algorithm>
 #include <utility>
@@ -204,7 +205,7 @@ std::vector<std::vector<TokenId>> SwapTraffic::Run() {
       }
       PlanSequence(handle, &plan);
     }
-    auto result = executor_.Execute(plan, DigestOf(plan));
+    auto result = executor_.Execute(WithDigest(plan));
     QUIRE_CHECK(result.ok() && (*result)->failed_swap_ins.empty());
     Apply(**result);
   }

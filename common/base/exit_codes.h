@@ -1,0 +1,17 @@
+// Exit codes of all programs, beside 0 and 1. worker/README.md says when a worker ends with which.
+//
+// Thread-safe: constants.
+#ifndef QUIRE_COMMON_BASE_EXIT_CODES_H_
+#define QUIRE_COMMON_BASE_EXIT_CODES_H_
+
+namespace quire {
+
+inline constexpr int kExitUsage = 2;   // a mistake on the command line
+inline constexpr int kExitModel = 3;   // model files that cannot be served
+inline constexpr int kExitMemory = 4;  // the machine cannot hold what was asked for
+inline constexpr int kExitDevice = 5;  // a device failed
+inline constexpr int kExitStuck = 70;  // a thread hangs that others wait for
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_EXIT_CODES_H_

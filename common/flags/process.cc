@@ -1,0 +1,31 @@
+#include "common/flags/process.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "common/base/error.h"
+#include "common/base/exit_codes.h"
+
+namespace quire {
+
+sigset_t BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code) {
+  std::string line(status.message());
+  if (!line.starts_with(prefix)) {
+    line.insert(0, prefix);
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+  // Threads may run by now: nothing is destroyed under them.
+  std::_Exit(ReasonOf(status) == "MEMORY" ? kExitMemory : exit_code);
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// What the main of every server needs before it has threads: signals that only it gets, and an end
+// with one line when it cannot start.
+//
+// Thread safety: call from main, BlockStopSignals before other threads start.
+#ifndef QUIRE_COMMON_FLAGS_PROCESS_H_
+#define QUIRE_COMMON_FLAGS_PROCESS_H_
+
+#include <csignal>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace quire {
+
+// Blocks SIGTERM and SIGINT here and in all threads that start later: they are got by sigwait.
+sigset_t BlockStopSignals();
+
+// Ends the process with one line on standard error: the prefix, unless the message begins with it,
+// and the message. Exit code kExitMemory for the reason MEMORY, else the one given.
+[[noreturn]] void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code);
+
+// The value, or the end of the process.
+template <typename T>
+T ValueOrExit(absl::StatusOr<T> value, std::string_view prefix, int exit_code) {
+  if (!value.ok()) {
+    ExitWith(value.status(), prefix, exit_code);
+  }
+  return *std::move(value);
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_FLAGS_PROCESS_H_

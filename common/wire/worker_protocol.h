@@ -1,0 +1,16 @@
+// The version of proto/v1/worker.proto that this build speaks. Both ends say it in the handshake
+// and refuse another one.
+//
+// Thread-safe: a constant.
+#ifndef QUIRE_COMMON_WIRE_WORKER_PROTOCOL_H_
+#define QUIRE_COMMON_WIRE_WORKER_PROTOCOL_H_
+
+#include <cstdint>
+
+namespace quire {
+
+inline constexpr uint32_t kWorkerProtocolVersion = 1;
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_WORKER_PROTOCOL_H_

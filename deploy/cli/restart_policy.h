@@ -1,0 +1,37 @@
+// RestartPolicy says how long to wait before a program that has ended is started again: 100 ms, and
+// twice as long (up to 10 s) after each start that was useless. A start is useful if the program
+// did what it is for, or lived longer than the longest pause: no pause slows such a loop down.
+//
+// Thread safety: one caller at a time. It has no clock: the caller tells the time.
+#ifndef QUIRE_DEPLOY_CLI_RESTART_POLICY_H_
+#define QUIRE_DEPLOY_CLI_RESTART_POLICY_H_
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+
+namespace quire {
+
+class RestartPolicy {
+ public:
+  static constexpr int64_t kMinPauseNs = 100 * kNanosPerMilli;
+  static constexpr int64_t kMaxPauseNs = 10 * kNanosPerSecond;
+
+  void OnStart(Instant now);
+
+  // The program does what it is for.
+  void OnUseful() { is_useful_ = true; }
+  bool is_useful() const { return is_useful_; }
+
+  // The program has ended, or could not be started. Returns the pause until the next start.
+  int64_t OnEnd(Instant now);
+
+ private:
+  Instant started_at_ = 0;
+  bool is_useful_ = false;
+  int64_t pause_ns_ = kMinPauseNs;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_RESTART_POLICY_H_

@@ -1,0 +1,120 @@
+#include "deploy/cli/serve_arguments.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+// Flags of quire_worker alone. --model goes to both; everything else is the scheduler's.
+constexpr std::array<std::string_view, 15> kWorkerFlags = {"threads",
+                                                           "kv-cache-memory-bytes",
+                                                           "num-gpu-blocks-override",
+                                                           "swap-space",
+                                                           "device",
+                                                           "device-index",
+                                                           "dtype",
+                                                           "enforce-eager",
+                                                           "batch-invariant",
+                                                           "quantization",
+                                                           "gemm-cache",
+                                                           "gpu-memory-utilization",
+                                                           "cpu-isa",
+                                                           "load-format",
+                                                           "fail-points"};
+
+bool IsWorkerFlag(std::string_view name) {
+  return std::find(kWorkerFlags.begin(), kWorkerFlags.end(), name) != kWorkerFlags.end();
+}
+
+// "--kv_cache_memory_bytes=9" is "kv-cache-memory-bytes".
+std::string FlagName(std::string_view arg) {
+  arg.remove_prefix(std::min(arg.find_first_not_of('-'), arg.size()));
+  std::string name(arg.substr(0, arg.find('=')));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// A switch of the worker may be turned off: --no-enforce-eager, --noenforce-eager.
+bool IsForWorker(std::string_view name) {
+  if (IsWorkerFlag(name)) {
+    return true;
+  }
+  absl::string_view positive = ToAbsl(name);
+  if (!absl::ConsumePrefix(&positive, "no")) {
+    return false;
+  }
+  absl::ConsumePrefix(&positive, "-");
+  return IsWorkerFlag(ToStd(positive));
+}
+
+absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_view name) {
+  absl::string_view rest = ToAbsl(*text);
+  absl::ConsumePrefix(&rest, " ");
+  if (!absl::ConsumePrefix(&rest, absl::StrCat(ToAbsl(name), "="))) {
+    return absl::InvalidArgumentError(absl::StrCat("no ", ToAbsl(name), "= in the line"));
+  }
+  const std::string_view value = ToStd(rest.substr(0, rest.find(' ')));
+  text->remove_prefix(text->size() - rest.size() + value.size());
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args) {
+  ServeArguments split;
+  bool has_model = false;
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::vector<std::string> words = {args[i]};
+    const bool positional_model = i == 0 && !args[0].starts_with('-');
+    if (positional_model) {
+      words = {"--model", args[0]};
+    } else if (!args[i].starts_with("--") || args[i] == "--") {
+      return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
+    }
+    const std::string name = FlagName(words[0]);
+    if (name == "workers" || name == "listen") {
+      return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
+    }
+    const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
+                               i + 1 < args.size() && !args[i + 1].starts_with("--");
+    if (value_follows) {
+      words.push_back(args[++i]);
+    }
+    const bool is_model = name == "model";
+    has_model |= is_model;
+    if (is_model || IsForWorker(name)) {
+      split.worker.insert(split.worker.end(), words.begin(), words.end());
+    }
+    if (is_model || !IsForWorker(name)) {
+      split.scheduler.insert(split.scheduler.end(), words.begin(), words.end());
+    }
+  }
+  if (!has_model) {
+    return absl::InvalidArgumentError("serve: --model DIR is needed");
+  }
+  return split;
+}
+
+absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text) {
+  SchedulerAddresses addresses;
+  QUIRE_ASSIGN_OR_RETURN(const std::string_view grpc_text, TakeField(&text, "grpc"));
+  QUIRE_ASSIGN_OR_RETURN(const std::string_view http_text, TakeField(&text, "http"));
+  QUIRE_ASSIGN_OR_RETURN(addresses.grpc, ParseAddress(grpc_text));
+  QUIRE_ASSIGN_OR_RETURN(const Address http, ParseAddress(http_text));
+  addresses.flags = {absl::StrCat("--port=", addresses.grpc.port),
+                     absl::StrCat("--http-port=", http.port)};
+  // The rest of the line: the path of a socket may have blanks in it.
+  if (absl::string_view admin = ToAbsl(text); absl::ConsumePrefix(&admin, " admin=")) {
+    addresses.flags.push_back(absl::StrCat("--admin-address=", admin));
+  }
+  return addresses;
+}
+
+}  // namespace quire

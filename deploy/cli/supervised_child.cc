@@ -1,0 +1,69 @@
+#include "deploy/cli/supervised_child.h"
+
+#include <signal.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace quire {
+
+SupervisedChild::SupervisedChild(std::string name,
+                                 std::vector<std::string> argv,
+                                 int64_t max_silence_ns)
+    : name_(std::move(name)), argv_(std::move(argv)), watchdog_(max_silence_ns) {}
+
+void SupervisedChild::AddArguments(const std::vector<std::string>& arguments) {
+  argv_.insert(argv_.end(), arguments.begin(), arguments.end());
+}
+
+absl::StatusOr<bool> SupervisedChild::MaybeStart(Instant now) {
+  if (process_.has_value() || now < start_at_) {
+    return false;
+  }
+  policy_.OnStart(now);
+  watchdog_.OnStart(now);
+  absl::StatusOr<ChildProcess> process = ChildProcess::Start(argv_);
+  if (!process.ok()) {
+    start_at_ = now + policy_.OnEnd(now);
+    return process.status();
+  }
+  process_ = *std::move(process);
+  pid_ = process_->pid();
+  return true;
+}
+
+std::optional<int> SupervisedChild::TakeEnd(Instant now) {
+  if (!process_.has_value()) {
+    return std::nullopt;
+  }
+  const std::optional<int> wait_status = process_->Poll();
+  if (wait_status.has_value()) {
+    process_.reset();
+    pause_ns_ = policy_.OnEnd(now);
+    start_at_ = now + pause_ns_;
+  } else if (watchdog_.IsSilent(now)) {
+    Kill("it gives no sign of life");
+  }
+  return wait_status;
+}
+
+void SupervisedChild::LogEnd(int wait_status) const {
+  LogError("a program of the server ended and is started again",
+           {{"program", name_},
+            {"pid", absl::StrCat(pid_)},
+            {"how", DescribeExit(wait_status)},
+            {"served", policy_.is_useful() ? "yes" : "no"},
+            {"pause_ms", absl::StrCat(pause_ns_ / kNanosPerMilli)}});
+}
+
+void SupervisedChild::Kill(std::string_view why) {
+  LogError("a program of the server is killed",
+           {{"program", name_}, {"pid", absl::StrCat(pid_)}, {"why", std::string(why)}});
+  process_->Signal(SIGKILL);
+}
+
+}  // namespace quire

@@ -1,0 +1,64 @@
+// SupervisedChild is a program that is kept running: started again after a pause when it ends, and
+// killed when it gives no sign of life.
+//
+// Thread safety: one caller at a time. Nothing blocks.
+#ifndef QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
+#define QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "deploy/cli/child_process.h"
+#include "deploy/cli/restart_policy.h"
+#include "deploy/cli/watchdog.h"
+
+namespace quire {
+
+class SupervisedChild {
+ public:
+  // `name` is for the log. `max_silence_ns` is the watchdog's limit.
+  SupervisedChild(std::string name, std::vector<std::string> argv, int64_t max_silence_ns);
+
+  // Later starts have these arguments, too.
+  void AddArguments(const std::vector<std::string>& arguments);
+
+  // Starts the program if it does not run and its pause is over. True: it was started now.
+  // Errors: those of ChildProcess::Start; the next try comes after a pause.
+  absl::StatusOr<bool> MaybeStart(Instant now);
+
+  // The wait status of a program that has ended, once. To be called a few times a second: it also
+  // kills a silent program.
+  std::optional<int> TakeEnd(Instant now);
+
+  // Logs the end that TakeEnd gave, and the pause until the next start.
+  void LogEnd(int wait_status) const;
+
+  void OnSign() { watchdog_.OnSign(); }
+  void OnUseful() { policy_.OnUseful(); }
+
+  void Kill(std::string_view why);
+
+  // The running program; null: it does not run.
+  ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
+  const std::string& name() const { return name_; }
+
+ private:
+  const std::string name_;
+  std::vector<std::string> argv_;
+  std::optional<ChildProcess> process_;
+  RestartPolicy policy_;
+  Watchdog watchdog_;
+  Instant start_at_ = 0;
+  int64_t pause_ns_ = 0;
+  pid_t pid_ = -1;  // of the last start
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_

@@ -1,0 +1,263 @@
+#include "deploy/cli/supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "common/base/exit_codes.h"
+#include "common/base/log.h"
+#include "common/base/string_view.h"
+#include "deploy/cli/serve_arguments.h"
+
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+namespace quire {
+namespace {
+
+constexpr int64_t kMaxWorkerSilenceNs = 4 * kNanosPerSecond;
+constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
+constexpr int64_t kMaxSchedulerSilenceNs = 10 * kNanosPerSecond;
+constexpr Instant kStopNs = 5 * kNanosPerSecond;
+constexpr int kPollMillis = 50;
+constexpr useconds_t kStopPollMicros = 5'000;
+
+void Say(std::string_view text) {
+  std::fprintf(stderr, "quire: serve: %s\n", std::string(text).c_str());
+}
+
+}  // namespace
+
+Supervisor::WorkerChild::WorkerChild(std::string name, Worker worker)
+    : child(std::move(name), std::move(worker.argv), kMaxWorkerSilenceNs),
+      address(std::move(worker.address)),
+      loading(kMaxLoadingPauseNs) {}
+
+Supervisor::Supervisor(std::vector<std::string> scheduler_argv,
+                       std::vector<Worker> workers,
+                       int signal_fd)
+    : signal_fd_(signal_fd),
+      scheduler_("scheduler", std::move(scheduler_argv), kMaxSchedulerSilenceNs) {
+  for (Worker& worker : workers) {
+    workers_.push_back(
+        std::make_unique<WorkerChild>(absl::StrCat("worker ", workers_.size()), std::move(worker)));
+  }
+}
+
+int Supervisor::Run() {
+  while (!exit_code_.has_value()) {
+    const Instant now = SteadyNow();
+    TendScheduler(now);
+    // Not before the scheduler has taken its flags and the model: what both programs would refuse
+    // is said once.
+    if (scheduler_address_.has_value()) {
+      for (const auto& worker : workers_) {
+        TendWorker(*worker, now);
+      }
+    }
+    if (!exit_code_.has_value()) {
+      Wait();
+      ReadSignals();
+    }
+  }
+  if (is_stopping_) {
+    StopWorkers();
+  }
+  return *exit_code_;
+}
+
+void Supervisor::TendScheduler(Instant now) {
+  if (!is_stopping_) {
+    Start(scheduler_, now);
+  }
+  ChildProcess* process = scheduler_.process();
+  if (process == nullptr) {
+    return;
+  }
+  while (const std::optional<std::string> line = process->TakeLine()) {
+    OnSchedulerLine(*line);
+  }
+  if (probe_.has_value() && probe_->Poll(now)) {
+    scheduler_.OnSign();
+  }
+  if (const std::optional<int> wait_status = scheduler_.TakeEnd(now)) {
+    OnSchedulerEnd(*wait_status);
+  }
+}
+
+void Supervisor::OnSchedulerLine(std::string_view line) {
+  absl::string_view rest = ToAbsl(line);
+  if (!absl::ConsumePrefix(&rest, "quire_scheduler: ")) {
+    return;
+  }
+  if (absl::ConsumePrefix(&rest, "listens ")) {
+    OnListens(ToStd(rest));
+  } else if (absl::ConsumePrefix(&rest, "refuses ")) {
+    OnRefusal(ToStd(rest));
+  } else if (absl::ConsumePrefix(&rest, "ready ")) {
+    scheduler_.OnUseful();
+    if (!std::exchange(was_ready_, true)) {
+      std::printf("quire: ready %s\n", std::string(rest).c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
+void Supervisor::OnListens(std::string_view addresses) {
+  if (!scheduler_address_.has_value()) {
+    absl::StatusOr<SchedulerAddresses> parsed = ParseSchedulerAddresses(addresses);
+    if (!parsed.ok()) {
+      LogError("the scheduler listens nowhere", {{"line", std::string(addresses)}});
+      return;
+    }
+    scheduler_address_ = parsed->grpc;
+    scheduler_.AddArguments(parsed->flags);
+  }
+  scheduler_.OnSign();
+  probe_.emplace(*scheduler_address_);
+}
+
+// A worker that does not go with the scheduler. The next start of either may change that, but not
+// when there never was one that did.
+void Supervisor::OnRefusal(std::string_view refusal) {
+  if (!was_ready_) {
+    Say(refusal);
+    exit_code_ = refusal.starts_with("NO_MEMORY ") ? kExitMemory : kExitUsage;
+  } else if (refusal != last_refusal_) {
+    LogError("the scheduler refuses its worker", {{"why", std::string(refusal)}});
+  }
+  last_refusal_ = refusal;
+}
+
+void Supervisor::OnSchedulerEnd(int wait_status) {
+  probe_.reset();
+  const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : EXIT_FAILURE;
+  const bool is_hopeless =
+      IsHopeless(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
+  if (is_stopping_) {
+    // SIGTERM may come before the scheduler awaits it.
+    const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
+    exit_code_ = is_early ? EXIT_SUCCESS : code;
+  } else if (is_hopeless && WIFEXITED(wait_status)) {
+    exit_code_ = code;
+  } else {
+    scheduler_.LogEnd(wait_status);
+  }
+}
+
+void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
+  if (Start(worker.child, now)) {
+    worker.monitor.emplace(worker.address);
+    worker.loading.OnStart(now);
+    worker.progress = 0;
+  }
+  ChildProcess* process = worker.child.process();
+  if (process == nullptr) {
+    return;
+  }
+  while (process->TakeLine().has_value()) {
+    // Of no interest here; an unread pipe would block the worker.
+  }
+  ReadReport(worker, now);
+  if (const std::optional<int> wait_status = worker.child.TakeEnd(now)) {
+    worker.monitor.reset();
+    if (IsHopeless(*wait_status)) {
+      exit_code_ = WEXITSTATUS(*wait_status);
+    } else {
+      worker.child.LogEnd(*wait_status);
+    }
+  }
+}
+
+void Supervisor::ReadReport(WorkerChild& worker, Instant now) {
+  if (const auto report = worker.monitor->Poll(now)) {
+    worker.child.OnSign();
+    if (report->num_steps() > 0) {
+      worker.child.OnUseful();
+    }
+    if (report->phase() != v1::WORKER_PHASE_LOADING || report->progress() != worker.progress) {
+      worker.loading.OnSign();
+    }
+    worker.progress = report->progress();
+  }
+  if (worker.loading.IsSilent(now)) {
+    worker.child.Kill("it loads without progress");
+  }
+}
+
+bool Supervisor::Start(SupervisedChild& child, Instant now) {
+  const absl::StatusOr<bool> started = child.MaybeStart(now);
+  if (started.ok()) {
+    return *started;
+  }
+  if (was_ready_) {
+    LogError("a program of the server cannot be started",
+             {{"program", child.name()}, {"error", std::string(started.status().message())}});
+  } else {
+    Say(ToStd(started.status().message()));
+    exit_code_ = EXIT_FAILURE;
+  }
+  return false;
+}
+
+bool Supervisor::IsHopeless(int wait_status) const {
+  if (was_ready_ || !WIFEXITED(wait_status)) {
+    return false;
+  }
+  const int code = WEXITSTATUS(wait_status);
+  return code == kExitUsage || code == kExitModel || code == kExitMemory || code == kExitDevice;
+}
+
+// Sleeps until a signal or a line of the scheduler comes, at most kPollMillis: reports of workers
+// and answers of the scheduler come on other threads.
+void Supervisor::Wait() {
+  ChildProcess* scheduler = scheduler_.process();
+  const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
+  pollfd fds[2] = {{.fd = signal_fd_, .events = POLLIN, .revents = 0},
+                   {.fd = output_fd, .events = POLLIN, .revents = 0}};
+  ::poll(fds, 2, kPollMillis);
+}
+
+void Supervisor::ReadSignals() {
+  signalfd_siginfo info;
+  while (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGCHLD || is_stopping_) {
+      continue;
+    }
+    is_stopping_ = true;
+    if (ChildProcess* scheduler = scheduler_.process(); scheduler != nullptr) {
+      scheduler->Signal(SIGTERM);
+      scheduler->Signal(SIGCONT);  // a stopped one would not see it
+    } else {
+      exit_code_ = EXIT_SUCCESS;
+    }
+  }
+}
+
+// The destructor of ChildProcess kills those that take longer.
+void Supervisor::StopWorkers() {
+  bool is_running = true;
+  for (const auto& worker : workers_) {
+    if (ChildProcess* process = worker->child.process(); process != nullptr) {
+      process->Signal(SIGTERM);
+      process->Signal(SIGCONT);
+    }
+  }
+  for (const Instant start = SteadyNow(); is_running && SteadyNow() - start < kStopNs;) {
+    is_running = false;
+    for (const auto& worker : workers_) {
+      ChildProcess* process = worker->child.process();
+      is_running |= process != nullptr && !process->Poll().has_value();
+    }
+    ::usleep(is_running ? kStopPollMicros : 0);
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,86 @@
+// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Nothing
+// that dies or hangs ends it once the server has been ready:
+//   - a program that ends is started again, after a pause (restart_policy.h), the scheduler on the
+//     ports that it had; workers also while the scheduler drains
+//   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
+//     that does not answer for 10 s, are killed and started again
+// Before that, what cannot succeed ends it: a program that says so by its exit code, or a scheduler
+// that refuses its worker.
+//
+// Thread safety: one thread, the one that forks: the programs die with it. It never blocks except
+// in
+//                poll(2), and for at most 5 s when it stops the workers.
+#ifndef QUIRE_DEPLOY_CLI_SUPERVISOR_H_
+#define QUIRE_DEPLOY_CLI_SUPERVISOR_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/wire/address.h"
+#include "deploy/cli/scheduler_probe.h"
+#include "deploy/cli/supervised_child.h"
+#include "deploy/cli/watchdog.h"
+#include "deploy/cli/worker_monitor.h"
+
+namespace quire {
+
+class Supervisor {
+ public:
+  struct Worker {
+    std::vector<std::string> argv;
+    Address address;  // where it listens
+  };
+
+  // `signal_fd` gives SIGCHLD, and the signals that stop the server.
+  Supervisor(std::vector<std::string> scheduler_argv, std::vector<Worker> workers, int signal_fd);
+
+  // Returns the exit code of the command (the table is in README.md).
+  int Run();
+
+ private:
+  struct WorkerChild {
+    WorkerChild(std::string name, Worker worker);
+
+    SupervisedChild child;
+    Address address;
+    std::optional<WorkerMonitor> monitor;  // of the running process
+    Watchdog loading;
+    uint64_t progress = 0;
+  };
+
+  void TendScheduler(Instant now);
+  void OnSchedulerLine(std::string_view line);
+  void OnListens(std::string_view addresses);
+  void OnRefusal(std::string_view refusal);
+  void OnSchedulerEnd(int wait_status);
+
+  void TendWorker(WorkerChild& worker, Instant now);
+  void ReadReport(WorkerChild& worker, Instant now);
+
+  // Starts the child if it is due. True: it was started now.
+  bool Start(SupervisedChild& child, Instant now);
+  // True when the end of a program ends the server: it was never ready, and will never be.
+  bool IsHopeless(int wait_status) const;
+
+  void Wait();
+  void ReadSignals();
+  void StopWorkers();
+
+  const int signal_fd_;
+  SupervisedChild scheduler_;
+  std::optional<Address> scheduler_address_;  // none until the scheduler has listened once
+  std::optional<SchedulerProbe> probe_;       // of the running scheduler, once it listens
+  std::vector<std::unique_ptr<WorkerChild>> workers_;
+  std::string last_refusal_;
+  bool was_ready_ = false;
+  bool is_stopping_ = false;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_SUPERVISOR_H_

@@ -1,0 +1,44 @@
+// Watchdog says when a process has given no sign of life for too long. The silence before the first
+// sign counts as well, from the start of the process. Each start that was given up without a single
+// sign doubles the limit of the next ones up to 16 times, until a sign comes: a machine that is too
+// slow for the limit is not kept from starting for ever.
+//
+// Thread safety: one caller at a time. It has no clock: the caller tells the time.
+#ifndef QUIRE_DEPLOY_CLI_WATCHDOG_H_
+#define QUIRE_DEPLOY_CLI_WATCHDOG_H_
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+
+namespace quire {
+
+class Watchdog {
+ public:
+  // Of the time between two looks no more than this counts as silence: who looks so seldom was
+  // stopped itself, and has missed signs.
+  static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
+
+  explicit Watchdog(int64_t limit_ns) : limit_ns_(limit_ns) {}
+
+  // A process starts.
+  void OnStart(Instant now);
+
+  // A sign of life.
+  void OnSign();
+
+  // To be called a few times a second. True once the limit is reached; then the silence is counted
+  // anew.
+  bool IsSilent(Instant now);
+
+ private:
+  int64_t limit_ns_;
+  Instant last_look_ = 0;
+  int64_t silence_ns_ = 0;
+  bool has_sign_ = false;    // since the start
+  int num_mute_starts_ = 0;  // in a row, given up without a sign
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_WATCHDOG_H_

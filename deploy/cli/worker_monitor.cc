@@ -1,0 +1,56 @@
+#include "deploy/cli/worker_monitor.h"
+
+#include <utility>
+
+#include "common/wire/channel.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kReopenPauseNs = 200 * kNanosPerMilli;
+
+}  // namespace
+
+WorkerMonitor::~WorkerMonitor() {
+  if (stream_ == nullptr) {
+    return;
+  }
+  stream_->Cancel();
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return has_ended_; });
+}
+
+std::optional<v1::WatchReport> WorkerMonitor::Poll(Instant now) {
+  std::unique_lock lock(mutex_);
+  if (std::exchange(has_ended_, false)) {
+    stream_.reset();
+  }
+  std::optional<v1::WatchReport> report = std::exchange(report_, std::nullopt);
+  lock.unlock();
+  if (stream_ == nullptr && now >= open_at_) {
+    open_at_ = now + kReopenPauseNs;
+    Open();
+  }
+  return report;
+}
+
+void WorkerMonitor::Open() {
+  const auto stub = v1::WorkerService::NewStub(DialWorker(address_));
+  stream_ = std::make_unique<WatchStream>(
+      *stub,
+      WatchStream::Callbacks{.on_report =
+                                 [this](const v1::WatchReport& report) {
+                                   const std::lock_guard lock(mutex_);
+                                   report_ = report;
+                                 },
+                             .on_end =
+                                 [this](const absl::Status& /*status*/) {
+                                   // Notified under the lock: without it the waiting destructor
+                                   // could be through before this call.
+                                   const std::lock_guard lock(mutex_);
+                                   has_ended_ = true;
+                                   ended_.notify_one();
+                                 }});
+}
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+// WorkerMonitor follows one worker process through its stream of reports (Watch). A stream that
+// ends, or that nobody answers yet, is opened again over a connection of its own.
+//
+// Thread safety: one caller at a time. Nothing blocks, except that the destructor waits for the
+//                library to give up the stream, which takes no answer of the worker.
+#ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
+#define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "proto/v1/worker.pb.h"
+
+#include "common/base/clock.h"
+#include "common/wire/address.h"
+#include "common/wire/watch_stream.h"
+
+namespace quire {
+
+class WorkerMonitor {
+ public:
+  explicit WorkerMonitor(Address address) : address_(std::move(address)) {}
+  ~WorkerMonitor();
+  WorkerMonitor(const WorkerMonitor&) = delete;
+  WorkerMonitor& operator=(const WorkerMonitor&) = delete;
+
+  // The newest report, if one has come since the last call. To be called a few times a second.
+  std::optional<v1::WatchReport> Poll(Instant now);
+
+ private:
+  void Open();
+
+  const Address address_;
+  Instant open_at_ = 0;
+  std::unique_ptr<WatchStream> stream_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::optional<v1::WatchReport> report_;  // guarded by mutex_
+  bool has_ended_ = false;                 // guarded by mutex_: the stream
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_

@@ -1,0 +1,57 @@
+// generate_example ADDRESS[,ADDRESS...] PROMPT: one sampled answer on standard output. Kill the
+// server while it streams and start it again: the answer goes on.
+#include <cstdio>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include "deploy/clients/cpp/resuming_client.h"
+
+namespace {
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 15000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: generate_example ADDRESS[,ADDRESS...] PROMPT\n");
+    return 2;
+  }
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::istringstream addresses(argv[1]);
+  for (std::string address; std::getline(addresses, address, ',');) {
+    channels.push_back(Dial(address));
+  }
+  quire::v1::GenerateRequest request;
+  request.set_text(argv[2]);
+  request.mutable_sampling()->set_temperature(0.8F);
+  request.mutable_stopping()->set_max_tokens(200);
+
+  const quire::ResumingClient client(channels);
+  const grpc::Status status =
+      client.Generate(request, [](const quire::v1::GenerateResponse& response) {
+        const std::string text = response.chunk().text() + response.finished().text();
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+        return true;
+      });
+  std::fputc('\n', stdout);
+  if (!status.ok()) {
+    std::fprintf(stderr, "generate_example: %s\n", status.error_message().c_str());
+  }
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,214 @@
+#include "deploy/clients/cpp/resuming_client.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <thread>
+
+#include <grpcpp/client_context.h>
+
+namespace quire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// The server ends what is late, and says why; this is for one that no longer can.
+constexpr milliseconds kDeadlineGrace(1000);
+constexpr milliseconds kLongestTimeout(std::chrono::hours(24 * 365));
+
+bool IsWorthARetry(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      return true;
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNKNOWN:
+      return status.error_details().empty();  // no server of ours ends a call without them
+    default:
+      return false;
+  }
+}
+
+grpc::Status DataLoss(const std::string& what) {
+  return {grpc::StatusCode::DATA_LOSS, "stream: " + what};
+}
+
+milliseconds TimeoutOf(const v1::GenerateRequest& request) {
+  return std::clamp(milliseconds(request.timeout_ms()), milliseconds(0), kLongestTimeout);
+}
+
+// What has come of an answer so far, over all its streams.
+class Progress {
+ public:
+  explicit Progress(int num_sequences) : num_sequences_(num_sequences) {}
+
+  // Takes a message in. It keeps what the caller has not seen before: everything but a second
+  // `started`. DATA_LOSS when it does not go on where the last one ended.
+  grpc::Status Take(v1::GenerateResponse* response) {
+    grpc::Status status;
+    if (response->has_started() && has_started()) {
+      status = CheckStarted(response->started());
+      response->clear_started();
+    } else if (response->has_started()) {
+      Start(response->started());
+    }
+    if (status.ok() && response->has_chunk()) {
+      status = TakeChunk(response->chunk());
+    }
+    if (status.ok() && response->has_finished()) {
+      status = TakeFinished(response->finished());
+    }
+    return status;
+  }
+
+  // The request to go on with; the first one is as the caller made it.
+  void FillNext(v1::GenerateRequest* request) const {
+    *request->mutable_resume() = resume_;
+    if (has_started()) {
+      request->set_request_id(request_id_);
+    }
+  }
+
+  bool has_started() const { return resume_.sequences_size() > 0; }
+  bool is_complete() const {
+    return has_started() && std::all_of(resume_.sequences().begin(),
+                                        resume_.sequences().end(),
+                                        [](const auto& each) { return each.has_ended(); });
+  }
+
+ private:
+  void Start(const v1::Started& started) {
+    resume_.set_seed(started.seed());
+    resume_.set_determinism_fingerprint(started.determinism_fingerprint());
+    request_id_ = started.request_id();
+    for (int i = 0; i < num_sequences_; ++i) {
+      resume_.add_sequences();
+    }
+  }
+
+  grpc::Status CheckStarted(const v1::Started& started) const {
+    const bool is_same = started.seed() == resume_.seed() &&
+                         started.determinism_fingerprint() == resume_.determinism_fingerprint();
+    return is_same ? grpc::Status::OK : DataLoss("a server went on with another seed or numerics");
+  }
+
+  // nullptr when there is none that may go on.
+  v1::ResumedSequence* Find(int index) {
+    if (index < 0 || index >= resume_.sequences_size() || resume_.sequences(index).has_ended()) {
+      return nullptr;
+    }
+    return resume_.mutable_sequences(index);
+  }
+
+  grpc::Status TakeChunk(const v1::Chunk& chunk) {
+    v1::ResumedSequence* sequence = Find(chunk.index());
+    if (sequence == nullptr || chunk.first_position() != sequence->token_ids_size()) {
+      return DataLoss("tokens are missing, or came twice");
+    }
+    sequence->mutable_token_ids()->MergeFrom(chunk.token_ids());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status TakeFinished(const v1::Finished& finished) {
+    v1::ResumedSequence* sequence = Find(finished.index());
+    if (sequence == nullptr || finished.num_output_tokens() != sequence->token_ids_size()) {
+      return DataLoss("a sequence ended with tokens missing, or twice");
+    }
+    sequence->set_has_ended(true);
+    return grpc::Status::OK;
+  }
+
+  const int num_sequences_;
+  v1::Resume resume_;
+  std::string request_id_;
+};
+
+// One stream, to its end.
+struct Attempt {
+  grpc::Status status;
+  bool has_brought_something = false;
+  bool is_final = false;  // whatever the status: it is not the server's
+};
+
+Attempt Stream(v1::GenerationService::Stub& stub,
+               const v1::GenerateRequest& request,
+               const ResumingClient::OnResponse& on_response,
+               Progress& progress) {
+  grpc::ClientContext context;
+  if (request.has_timeout_ms()) {
+    context.set_deadline(std::chrono::system_clock::now() + TimeoutOf(request) + kDeadlineGrace);
+  }
+  const auto reader = stub.Generate(&context, request);
+  Attempt attempt;
+  v1::GenerateResponse response;
+  while (!attempt.is_final && reader->Read(&response)) {
+    attempt.has_brought_something = true;
+    attempt.status = progress.Take(&response);
+    if (attempt.status.ok() && !on_response(response)) {
+      attempt.status = {grpc::StatusCode::CANCELLED, "request: cancelled by the caller"};
+    }
+    attempt.is_final = !attempt.status.ok();
+  }
+  if (attempt.is_final) {
+    context.TryCancel();
+    reader->Finish();
+    return attempt;
+  }
+  attempt.status = reader->Finish();
+  if (attempt.status.ok() && !progress.is_complete()) {
+    attempt.status = DataLoss("it ended before the answer did");
+  }
+  return attempt;
+}
+
+milliseconds WaitBefore(int retry, const RetryPolicy& policy) {
+  const int num_doublings = std::min(retry, 20);
+  const auto longest = std::min(policy.max_wait, policy.first_wait * (1 << num_doublings));
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  const double share = std::uniform_real_distribution<double>(0.5, 1.0)(generator);
+  return milliseconds(static_cast<int64_t>(static_cast<double>(longest.count()) * share));
+}
+
+}  // namespace
+
+ResumingClient::ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+                               RetryPolicy policy)
+    : policy_(policy) {
+  for (const std::shared_ptr<grpc::Channel>& channel : channels) {
+    stubs_.push_back(v1::GenerationService::NewStub(channel));
+  }
+}
+
+grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
+                                      const OnResponse& on_response) const {
+  const Clock::time_point deadline =
+      Clock::now() + (request.has_timeout_ms() ? TimeoutOf(request) : kLongestTimeout);
+  Progress progress(request.has_n() ? request.n() : 1);
+  v1::GenerateRequest next = request;
+  size_t server = 0;
+  for (int retry = 0;; ++retry) {
+    const Attempt attempt = Stream(*stubs_[server], next, on_response, progress);
+    if (attempt.is_final) {
+      return attempt.status;
+    }
+    if (progress.is_complete()) {
+      return grpc::Status::OK;  // also when the stream broke behind its last message
+    }
+    retry = attempt.has_brought_something ? 0 : retry;
+    if (!IsWorthARetry(attempt.status) || retry >= policy_.max_retries) {
+      return attempt.status;
+    }
+    std::this_thread::sleep_until(std::min(deadline, Clock::now() + WaitBefore(retry, policy_)));
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) {
+      return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed while no server was there"};
+    }
+    if (request.has_timeout_ms()) {
+      next.set_timeout_ms(left.count());
+    }
+    progress.FillNext(&next);
+    server = (server + 1) % stubs_.size();
+  }
+}
+
+}  // namespace quire

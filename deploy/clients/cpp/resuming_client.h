@@ -1,0 +1,56 @@
+// ResumingClient streams one answer, whatever happens to the server meanwhile: when a stream breaks
+// it asks again, at the same server or at another one, for what it does not have yet. Its caller
+// sees one stream, with the tokens, text and log-probabilities of an undisturbed run.
+//
+// Only what no server answered is asked for again: UNAVAILABLE, and INTERNAL or UNKNOWN without
+// details, as a torn connection gives them. A refusal is handed to the caller at once.
+//
+// Needs gRPC and the stubs made from proto/v1, and nothing else.
+//
+// Thread safety: safe from any thread; the stubs are.
+#ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
+#define QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
+
+#include "proto/v1/generation.grpc.pb.h"
+
+namespace quire {
+
+// Waits double from first_wait to max_wait, each shortened by up to half at random. An attempt that
+// brought something starts the count anew.
+struct RetryPolicy {
+  int max_retries = 12;  // 20 to 40 s with these waits
+  std::chrono::milliseconds first_wait{100};
+  std::chrono::milliseconds max_wait{5000};
+};
+
+class ResumingClient {
+ public:
+  // Channels to replicas, at least one; each failure moves on to the next. They must not wait long
+  // to connect again, and must notice a peer that is gone (README.md).
+  explicit ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+                          RetryPolicy policy = {});
+
+  // Whether to go on: with false the request is cancelled.
+  using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
+
+  // Returns when the answer is complete or cannot be. timeout_ms counts from this call on.
+  // Errors: the server's refusal; the last failure, after all retries; CANCELLED, by on_response;
+  // DEADLINE_EXCEEDED; DATA_LOSS when a server goes on with something else than was begun.
+  grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
+
+ private:
+  std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;
+  RetryPolicy policy_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_

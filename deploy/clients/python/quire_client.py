@@ -1,0 +1,146 @@
+"""Streams one answer from Quire, whatever happens to the server meanwhile.
+
+When a stream breaks, generate() asks again, at the same server or at another one, for what it does
+not have yet. Its caller sees one stream, with the tokens, text and log-probabilities of an
+undisturbed run. Needs grpcio and the stubs made from proto/v1, and nothing else.
+
+Thread safety: functions; call them from any thread.
+"""
+import random
+import time
+
+import grpc
+from proto.v1 import generation_pb2 as api
+from proto.v1 import generation_pb2_grpc as api_grpc
+
+MAX_RETRIES = 12  # without a message in between: 20 to 40 s with these waits
+FIRST_WAIT_S = 0.1
+MAX_WAIT_S = 5.0
+# The server ends what is late, and says why; this is for one that no longer can.
+DEADLINE_GRACE_S = 1.0
+
+CHANNEL_OPTIONS = [
+    # Connect again soon.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # Notice a server that is gone without a word, though the stream only receives.
+    ("grpc.keepalive_time_ms", 15000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+class ProtocolError(Exception):
+    """A server went on with something else than was begun."""
+
+
+def generate(channels, request):
+    """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
+
+    channels: to replicas, one at least; each failure moves on to the next. Make them with
+    CHANNEL_OPTIONS. request: an api.GenerateRequest; timeout_ms counts from the first message asked
+    for. Closing the generator cancels the request.
+
+    Raises grpc.RpcError: the server's refusal at once, or the last failure after MAX_RETRIES;
+    TimeoutError; ProtocolError.
+    """
+    deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
+    progress = _Progress(request.n if request.HasField("n") else 1)
+    attempt = api.GenerateRequest()
+    attempt.CopyFrom(request)
+    server = 0
+    retry = 0
+    while True:
+        call = api_grpc.GenerationServiceStub(channels[server]).Generate(
+            attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S))
+        try:
+            for message in call:
+                retry = 0
+                progress.take(message)
+                yield message
+            if not progress.is_complete():
+                raise ProtocolError("the stream ended before the answer did")
+            return
+        except grpc.RpcError as error:
+            if progress.is_complete():
+                return  # it broke behind its last message
+            if not _is_worth_a_retry(error) or retry >= MAX_RETRIES:
+                raise
+        finally:
+            call.cancel()
+        wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**retry) * random.uniform(0.5, 1)
+        time.sleep(wait if deadline is None else max(0, min(wait, _seconds_left(deadline))))
+        retry += 1
+        server = (server + 1) % len(channels)
+        if deadline is not None:
+            attempt.timeout_ms = int(1000 * _seconds_left(deadline))
+            if attempt.timeout_ms <= 0:
+                raise TimeoutError("the deadline passed while no server was there")
+        progress.fill(attempt)
+
+
+def _seconds_left(deadline, grace=0.0):
+    return None if deadline is None else deadline - time.monotonic() + grace
+
+
+def _is_worth_a_retry(error):
+    """What no server answered. No server of ours ends a call INTERNAL or UNKNOWN without details."""
+    if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+        return "grpc-status-details-bin" not in dict(error.trailing_metadata() or ())
+    return error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+class _Progress:
+    """What has come of an answer so far, over all its streams."""
+
+    def __init__(self, num_sequences):
+        self._num_sequences = num_sequences
+        self._request_id = ""
+        self._resume = api.Resume()
+
+    def take(self, message):
+        """Takes a message in, which keeps what the caller has not seen before."""
+        if message.HasField("started"):
+            self._take_started(message)
+        if message.HasField("chunk"):
+            chunk = message.chunk
+            sequence = self._sequence(chunk.index)
+            if chunk.first_position != len(sequence.token_ids):
+                raise ProtocolError("tokens are missing, or came twice")
+            sequence.token_ids.extend(chunk.token_ids)
+        if message.HasField("finished"):
+            sequence = self._sequence(message.finished.index)
+            if message.finished.num_output_tokens != len(sequence.token_ids):
+                raise ProtocolError("a sequence ended with tokens missing")
+            sequence.has_ended = True
+
+    def fill(self, request):
+        """Makes it the request to go on with."""
+        request.resume.CopyFrom(self._resume)
+        if self._request_id:
+            request.request_id = self._request_id
+
+    def is_complete(self):
+        sequences = self._resume.sequences
+        return len(sequences) > 0 and all(sequence.has_ended for sequence in sequences)
+
+    def _take_started(self, message):
+        started = message.started
+        if not self._resume.sequences:
+            self._request_id = started.request_id
+            self._resume.seed = started.seed
+            self._resume.determinism_fingerprint = started.determinism_fingerprint
+            for _ in range(self._num_sequences):
+                self._resume.sequences.add()
+            return
+        if (started.seed, started.determinism_fingerprint) != (
+                self._resume.seed, self._resume.determinism_fingerprint):
+            raise ProtocolError("a server went on with another seed or numerics")
+        message.ClearField("started")
+
+    def _sequence(self, index):
+        sequences = self._resume.sequences
+        if not 0 <= index < len(sequences) or sequences[index].has_ended:
+            raise ProtocolError("something came of a sequence that is none, or had ended")
+        return sequences[index]

@@ -1,0 +1,26 @@
+// ProgressCounter counts what one thread has done, for others that want to see that it moves.
+//
+// Thread safety: Add from one thread at a time; value from any thread, relaxed: it may lag behind.
+// Cost:          Add is a load and a store, without a lock prefix.
+#ifndef QUIRE_KERNELS_API_PROGRESS_COUNTER_H_
+#define QUIRE_KERNELS_API_PROGRESS_COUNTER_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace quire {
+
+class ProgressCounter {
+ public:
+  void Add() {
+    value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_PROGRESS_COUNTER_H_

@@ -1,0 +1,173 @@
+#include "scheduler/group/agreement.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/step/step_plan_check.h"
+#include "scheduler/core/admission.h"
+
+namespace quire {
+namespace {
+
+// Far above any block; sums of bytes stay in range.
+constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
+
+absl::Status Mismatch(std::string_view field, std::string_view rule) {
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "CONFIG_MISMATCH",
+               absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
+}
+
+absl::Status CheckNumerics(const WorkerHello& hello, const Numerics& pinned, bool may_change) {
+  if (hello.model_hash != pinned.model_hash) {
+    return Mismatch("model_hash", "the worker's weights are not those of the worker before");
+  }
+  if (may_change) {
+    return absl::OkStatus();
+  }
+  if (hello.determinism_fingerprint != pinned.backend) {
+    return Mismatch("determinism_fingerprint",
+                    absl::StrCat("the worker computes otherwise than the one before (got ",
+                                 hello.determinism_fingerprint,
+                                 ", limit ",
+                                 pinned.backend,
+                                 ")"));
+  }
+  if (hello.kv_cache_dtype != pinned.kv_cache_dtype) {
+    return Mismatch("kv_cache_dtype",
+                    absl::StrCat("the worker's KV cache is of another type (got ",
+                                 ToAbsl(NameOf(*hello.kv_cache_dtype)),
+                                 ", limit ",
+                                 ToAbsl(NameOf(pinned.kv_cache_dtype)),
+                                 ")"));
+  }
+  return absl::OkStatus();
+}
+
+// Rank 0 is the measure.
+absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size_t rank) {
+  const auto differs = [rank](std::string_view field) {
+    return Mismatch(absl::StrCat("rank ", rank, ": ", ToAbsl(field)), "differs from rank 0");
+  };
+  if (hello.uuid == first.uuid) {
+    return Mismatch(absl::StrCat("rank ", rank, ": uuid"), "is the process of rank 0");
+  }
+  if (hello.model_hash != first.model_hash) {
+    return differs("model_hash");
+  }
+  if (hello.determinism_fingerprint != first.determinism_fingerprint) {
+    return differs("determinism_fingerprint");
+  }
+  if (hello.kv_cache_dtype != first.kv_cache_dtype) {
+    return differs("kv_cache_dtype");
+  }
+  if (hello.block_bytes != first.block_bytes) {
+    return differs("block_bytes");
+  }
+  return absl::OkStatus();
+}
+
+// A block id means the same place on every rank, so the smallest pool is everybody's.
+StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& settings) {
+  StepLimits limits;
+  limits.num_blocks = settings.num_blocks_override.value_or(kMaxBlocksLimit);
+  int32_t num_host_blocks = settings.wants_host_blocks ? kMaxBlocksLimit : 0;
+  for (const WorkerHello& hello : hellos) {
+    limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
+    num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
+  }
+  // As many as the pool has, as in the paper: who does not fit is computed again.
+  limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
+  limits.block_size_tokens = settings.block_size_tokens;
+  limits.max_sequences = settings.max_sequences;
+  limits.max_tokens_per_step = settings.max_tokens_per_step;
+  limits.vocab_size = settings.model.vocab_size;
+  limits.max_model_len = settings.max_model_len.value_or(settings.model.max_position_embeddings);
+  const int32_t window = WindowOfAllLayers(settings.model);
+  limits.sliding_window = window < limits.max_model_len ? window : 0;
+  return limits;
+}
+
+// A worker would refuse them too, at every attempt.
+absl::Status CheckLimits(const StepLimits& limits, const ModelConfig& model) {
+  const auto refusal = [](std::string_view message) {
+    return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
+  };
+  const absl::Status valid = Validate(limits);
+  if (!valid.ok()) {
+    return refusal(std::string(valid.message()));
+  }
+  if (limits.max_model_len > model.max_position_embeddings) {
+    return refusal(absl::StrCat("max_model_len: more positions than the model has (got ",
+                                limits.max_model_len,
+                                ", limit ",
+                                model.max_position_embeddings,
+                                ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Numerics::fingerprint() const {
+  return absl::StrCat(
+      backend, "/", ToAbsl(NameOf(kv_cache_dtype)), "/", absl::Hex(model_hash, absl::kZeroPad16));
+}
+
+absl::Status CheckHello(const WorkerHello& hello,
+                        const GroupSettings& settings,
+                        const std::optional<Numerics>& pinned) {
+  if (hello.vocab_size != settings.model.vocab_size) {
+    return Mismatch("vocab_size",
+                    absl::StrCat("the worker loaded another model (got ",
+                                 hello.vocab_size,
+                                 ", limit ",
+                                 settings.model.vocab_size,
+                                 ")"));
+  }
+  if (hello.config_hash != HashOf(settings.model)) {
+    return Mismatch("config_hash", "the worker's config.json is another one");
+  }
+  if (hello.block_bytes < 0 || hello.block_bytes > kMaxBlockBytes) {
+    return Mismatch("block_bytes", "no block is of that size");
+  }
+  if (!hello.kv_cache_dtype.has_value() ||
+      (settings.kv_cache_dtype.has_value() && hello.kv_cache_dtype != settings.kv_cache_dtype)) {
+    return Mismatch("kv_cache_dtype", "the worker cannot store the KV cache as asked");
+  }
+  return pinned.has_value() ? CheckNumerics(hello, *pinned, settings.allow_changed_numerics)
+                            : absl::OkStatus();
+}
+
+absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
+                                const GroupSettings& settings) {
+  const WorkerHello& first = hellos.front();
+  for (size_t rank = 1; rank < hellos.size(); ++rank) {
+    QUIRE_RETURN_IF_ERROR(CheckEqual(hellos[rank], first, rank));
+  }
+  StepLimits limits = LimitsOf(hellos, settings);
+  if (limits.num_blocks < 2) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "NO_MEMORY",
+                 absl::StrCat("num_blocks: the worker has no memory for the KV cache (got ",
+                              limits.num_blocks,
+                              ", limit 2)"));
+  }
+  QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
+  // Behind a window a sequence may be longer than the pool.
+  if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
+    limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
+  }
+  return Agreement{.limits = limits,
+                   .numerics = {.model_hash = first.model_hash,
+                                .backend = first.determinism_fingerprint,
+                                .kv_cache_dtype = *first.kv_cache_dtype},
+                   .block_bytes = first.block_bytes};
+}
+
+}  // namespace quire

@@ -1,0 +1,449 @@
+#include "scheduler/group/worker_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/step/merge_results.h"
+
+namespace quire {
+namespace {
+
+// So often the step timeout may double: a step of the default 5 s may then stand still for 5 min.
+constexpr int64_t kMaxSlowness = 64;
+
+// A worker that refuses something gives a reason; a connection that breaks has none.
+bool IsTransportError(const absl::Status& status) { return ReasonOf(status).empty(); }
+
+// The worker is there, and asking it again does not help until somebody changes something.
+bool IsMismatch(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "CONFIG_MISMATCH" || reason == "STEP_LIMITS" || reason == "NO_MEMORY" ||
+         reason == "MEMORY";
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(const GroupSettings& settings,
+                         int32_t num_ranks,
+                         uint64_t scheduler_incarnation,
+                         const GroupTiming& timing)
+    : settings_(settings),
+      timing_(timing),
+      scheduler_incarnation_(scheduler_incarnation),
+      ranks_(static_cast<size_t>(num_ranks)) {
+  QUIRE_CHECK(num_ranks > 0);
+  for (Rank& rank : ranks_) {
+    rank.backoff_ns = timing_.min_backoff_ns;
+  }
+}
+
+void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
+  if (!is_ready() || plan.header.group_epoch != group_epoch_) {
+    return;  // the loop has not heard yet that the epoch is over
+  }
+  QUIRE_CHECK(!pending_.has_value());
+  pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
+  for (Rank& rank : ranks_) {
+    rank.answer.reset();
+    rank.idle_at.reset();
+    rank.moved_at = now;
+    if (rank.has_stream) {
+      actions_.push_back(SendPlan{LinkOf(rank)});
+    }
+  }
+}
+
+void WorkerGroup::Abandon(uint64_t group_epoch, Instant now) {
+  if (is_ready() && group_epoch == group_epoch_) {
+    Regather(now);
+  }
+}
+
+void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr || rank->state != RankState::kGreeting) {
+    return;
+  }
+  if (ReasonOf(hello.status()) == "LOADING") {
+    rank->state = RankState::kLoading;  // its reports say when it is done
+    return;
+  }
+  if (ReasonOf(hello.status()) == "STALE_SCHEDULER") {
+    LearnOfNewerScheduler(hello.status());
+    Greet(*rank);
+    return;
+  }
+  absl::Status status = hello.status();
+  if (status.ok()) {
+    status = CheckHello(*hello, settings_, pinned_);
+  }
+  if (IsMismatch(status)) {
+    Refuse(*rank, status, now);
+    return;
+  }
+  if (!status.ok()) {
+    DropRank(*rank, status, now);
+    return;
+  }
+  rank->hello = *std::move(hello);
+  if (rank->hello.uuid != rank->slow_uuid) {
+    rank->slowness = 1;
+  }
+  rank->state = RankState::kGreeted;
+  BeginEpochIfAllAreThere(now);
+}
+
+void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr || rank->state != RankState::kBeginning) {
+    return;
+  }
+  if (status.ok()) {
+    rank->state = RankState::kBegun;
+    BecomeReadyIfAllBegan(now);
+    return;
+  }
+  if (ReasonOf(status) == "STALE_SCHEDULER") {
+    LearnOfNewerScheduler(status);
+    Regather(now);
+    return;
+  }
+  if (IsMismatch(status)) {
+    Regather(now);
+    Refuse(*rank, status, now);
+    return;
+  }
+  DropRank(*rank, status, now);
+}
+
+void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr || !pending_.has_value() || !(result.header == pending_->header) ||
+      rank->answer.has_value()) {
+    actions_.push_back(ReportStale{link.rank});
+    return;
+  }
+  if (result.plan_digest != pending_->digest) {
+    Lose(Blame(*rank,
+               Error(absl::StatusCode::kInternal,
+                     "PROTOCOL_VIOLATION",
+                     "plan_digest: the worker answered another plan")),
+         now);
+    return;
+  }
+  rank->answer = std::move(result);
+  rank->broken_at.reset();
+  rank->idle_at.reset();
+  AnswerIfComplete(now);
+}
+
+void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr || !is_ready() || !rank->has_stream) {
+    return;
+  }
+  if (!IsTransportError(status)) {
+    Lose(Blame(*rank, status), now);
+    return;
+  }
+  if (!rank->broken_at.has_value()) {
+    rank->broken_at = now;
+  }
+  if (now - *rank->broken_at >= timing_.lease_ns) {
+    Lose(Blame(*rank, status), now);
+    return;
+  }
+  // The step is asked for again over another connection; a worker executes it once.
+  actions_.push_back(CloseLink{LinkOf(*rank)});
+  rank->link_number = ++last_link_number_;
+  rank->has_stream = false;
+  rank->reopen_at = now + timing_.mend_pause_ns;
+}
+
+void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr) {
+    return;
+  }
+  const bool was_greeted = rank->state == RankState::kGreeted ||
+                           rank->state == RankState::kBeginning || rank->state == RankState::kBegun;
+  if (was_greeted && report.uuid != rank->hello.uuid) {
+    DropRank(*rank,
+             Error(absl::StatusCode::kUnavailable,
+                   "WORKER_REPLACED",
+                   "worker: another process answers on its address"),
+             now);
+    return;
+  }
+  const bool moved = report.progress != rank->report.progress ||
+                     report.phase != rank->report.phase || report.step_id != rank->report.step_id;
+  rank->heard_at = now;
+  rank->moved_at = moved ? now : rank->moved_at;
+  rank->report = report;
+  if (rank->state == RankState::kLoading) {
+    if (report.phase != WorkerPhase::kLoading) {
+      Greet(*rank);
+    } else if (moved) {
+      actions_.push_back(ReportLoading{link.rank, report.loaded_bytes, report.total_bytes});
+    }
+    return;
+  }
+  const bool is_asked = pending_.has_value() && !rank->answer.has_value();
+  if (!is_asked || report.phase != WorkerPhase::kIdle) {
+    rank->idle_at.reset();
+    if (rank->has_stream) {
+      rank->broken_at.reset();
+    }
+  } else if (!rank->idle_at.has_value()) {
+    rank->idle_at = now;
+  }
+}
+
+void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant now) {
+  Rank* rank = Find(link);
+  if (rank == nullptr || rank->state == RankState::kAway) {
+    return;
+  }
+  if (is_ready()) {
+    OnStepsEnd(link, status, now);  // they share the connection
+  } else {
+    DropRank(*rank, status, now);
+  }
+}
+
+void WorkerGroup::Tick(Instant now) {
+  for (Rank& rank : ranks_) {
+    CheckRank(rank, now);
+  }
+}
+
+std::vector<GroupAction> WorkerGroup::TakeActions() { return std::exchange(actions_, {}); }
+
+WorkerGroup::Rank* WorkerGroup::Find(LinkId link) {
+  Rank& rank = ranks_[static_cast<size_t>(link.rank)];
+  return rank.link_number == link.number ? &rank : nullptr;
+}
+
+int32_t WorkerGroup::IndexOf(const Rank& rank) const {
+  return static_cast<int32_t>(&rank - ranks_.data());
+}
+
+LinkId WorkerGroup::LinkOf(const Rank& rank) const { return {IndexOf(rank), rank.link_number}; }
+
+void WorkerGroup::Dial(Rank& rank, Instant now) {
+  rank.link_number = ++last_link_number_;
+  rank.heard_at = now;
+  rank.report = {};
+  actions_.push_back(DialLink{LinkOf(rank)});
+  Greet(rank);
+}
+
+void WorkerGroup::Greet(Rank& rank) {
+  rank.state = RankState::kGreeting;
+  actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation_});
+}
+
+void WorkerGroup::CloseAndPause(Rank& rank, Instant now) {
+  actions_.push_back(CloseLink{LinkOf(rank)});
+  rank.link_number = ++last_link_number_;
+  rank.state = RankState::kAway;
+  rank.has_stream = false;
+  rank.dial_at = now + rank.backoff_ns;
+  rank.backoff_ns = std::min(2 * rank.backoff_ns, timing_.max_backoff_ns);
+}
+
+void WorkerGroup::DropRank(Rank& rank, const absl::Status& status, Instant now) {
+  if (is_ready()) {
+    Lose(Blame(rank, status), now);
+    return;
+  }
+  if (phase_ == Phase::kBeginning) {
+    Regather(now);
+  }
+  actions_.push_back(ReportAway{IndexOf(rank), Blame(rank, status)});
+  CloseAndPause(rank, now);
+}
+
+void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
+  actions_.push_back(ReportRefused{IndexOf(rank), Blame(rank, status)});
+  CloseAndPause(rank, now);
+}
+
+void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
+  std::vector<WorkerHello> hellos;
+  hellos.reserve(ranks_.size());
+  for (const Rank& rank : ranks_) {
+    if (rank.state != RankState::kGreeted) {
+      return;
+    }
+    hellos.push_back(rank.hello);
+  }
+  absl::StatusOr<Agreement> agreement = Agree(hellos, settings_);
+  if (!agreement.ok()) {
+    // Any of them may be the one that has to change.
+    for (Rank& rank : ranks_) {
+      CloseAndPause(rank, now);
+    }
+    actions_.push_back(ReportRefused{0, agreement.status()});
+    return;
+  }
+  agreement_ = *std::move(agreement);
+  phase_ = Phase::kBeginning;
+  ++group_epoch_;
+  std::vector<std::string> rendezvous;
+  rendezvous.reserve(hellos.size());
+  for (const WorkerHello& hello : hellos) {
+    rendezvous.push_back(hello.rendezvous);
+  }
+  for (Rank& rank : ranks_) {
+    rank.state = RankState::kBeginning;
+    actions_.push_back(BeginWorkerEpoch{.link = LinkOf(rank),
+                                        .scheduler_incarnation = scheduler_incarnation_,
+                                        .group_epoch = group_epoch_,
+                                        .limits = agreement_->limits,
+                                        .kv_cache_dtype = agreement_->numerics.kv_cache_dtype,
+                                        .rendezvous = rendezvous});
+  }
+}
+
+void WorkerGroup::BecomeReadyIfAllBegan(Instant now) {
+  for (const Rank& rank : ranks_) {
+    if (rank.state != RankState::kBegun) {
+      return;
+    }
+  }
+  phase_ = Phase::kReady;
+  pinned_ = agreement_->numerics;
+  for (Rank& rank : ranks_) {
+    rank.backoff_ns = timing_.min_backoff_ns;
+    rank.broken_at.reset();
+    rank.answer.reset();
+    OpenStream(rank, now);
+  }
+  actions_.push_back(ReportReady{.scheduler_incarnation = scheduler_incarnation_,
+                                 .group_epoch = group_epoch_,
+                                 .agreement = *agreement_});
+}
+
+void WorkerGroup::OpenStream(Rank& rank, Instant now) {
+  rank.has_stream = true;
+  rank.idle_at.reset();
+  rank.moved_at = now;
+  actions_.push_back(OpenSteps{LinkOf(rank)});
+  if (pending_.has_value() && !rank.answer.has_value()) {
+    actions_.push_back(SendPlan{LinkOf(rank)});
+  }
+}
+
+void WorkerGroup::Regather(Instant now) {
+  phase_ = Phase::kGathering;
+  pending_.reset();
+  for (Rank& rank : ranks_) {
+    if (rank.state != RankState::kAway) {
+      actions_.push_back(CloseLink{LinkOf(rank)});
+      rank.has_stream = false;
+      Dial(rank, now);
+    }
+  }
+}
+
+void WorkerGroup::Lose(const absl::Status& status, Instant now) {
+  actions_.push_back(ReportLost{group_epoch_, status});
+  Regather(now);
+}
+
+void WorkerGroup::CheckRank(Rank& rank, Instant now) {
+  if (rank.state == RankState::kAway) {
+    if (now >= rank.dial_at) {
+      Dial(rank, now);
+    }
+    return;
+  }
+  if (now - rank.heard_at >= timing_.silence_ns) {
+    DropRank(rank,
+             Error(absl::StatusCode::kUnavailable,
+                   "WORKER_SILENT",
+                   "worker: stopped reporting; it is stopped, or the way to it is cut"),
+             now);
+    return;
+  }
+  if (!is_ready()) {
+    return;
+  }
+  if (!rank.has_stream && now >= rank.reopen_at) {
+    actions_.push_back(DialLink{LinkOf(rank)});
+    OpenStream(rank, now);
+  }
+  CheckStep(rank, now);
+}
+
+void WorkerGroup::CheckStep(Rank& rank, Instant now) {
+  if (!pending_.has_value() || rank.answer.has_value()) {
+    return;
+  }
+  if (rank.idle_at.has_value() && now - *rank.idle_at >= timing_.lease_ns) {
+    // Request or answer went astray on a connection that looks well.
+    rank.idle_at.reset();
+    actions_.push_back(BreakSteps{LinkOf(rank)});
+    return;
+  }
+  const bool is_executing = rank.report.phase == WorkerPhase::kExecuting &&
+                            rank.report.scheduler_incarnation == scheduler_incarnation_ &&
+                            rank.report.group_epoch == group_epoch_;
+  if (is_executing && now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {
+    rank.slow_uuid = rank.hello.uuid;
+    rank.slowness = std::min(2 * rank.slowness, kMaxSlowness);
+    Lose(Blame(rank,
+               Error(absl::StatusCode::kDeadlineExceeded,
+                     "STEP_TIMEOUT",
+                     absl::StrCat("worker: stands still in step ", pending_->header.step_id))),
+         now);
+  }
+}
+
+void WorkerGroup::AnswerIfComplete(Instant now) {
+  for (const Rank& rank : ranks_) {
+    if (!rank.answer.has_value()) {
+      return;
+    }
+  }
+  std::vector<StepResult> results;
+  results.reserve(ranks_.size());
+  for (Rank& rank : ranks_) {
+    results.push_back(*std::exchange(rank.answer, std::nullopt));
+  }
+  absl::StatusOr<StepResult> merged = MergeResults(std::move(results), pending_->swap_ins);
+  pending_.reset();
+  if (merged.ok()) {
+    actions_.push_back(ReportResult{*std::move(merged)});
+  } else {
+    Lose(merged.status(), now);
+  }
+}
+
+void WorkerGroup::LearnOfNewerScheduler(const absl::Status& status) {
+  // The clock went back. The next attempt comes as the youngest.
+  ++scheduler_incarnation_;
+  uint64_t seen = 0;
+  if (absl::SimpleAtoi(MetadataOf(status, "scheduler_incarnation"), &seen)) {
+    scheduler_incarnation_ = std::max(scheduler_incarnation_, seen + 1);
+  }
+}
+
+absl::Status WorkerGroup::Blame(const Rank& rank, const absl::Status& status) const {
+  if (ranks_.size() == 1) {
+    return status;
+  }
+  absl::Status blamed(status.code(), absl::StrCat("rank ", IndexOf(rank), ": ", status.message()));
+  status.ForEachPayload([&blamed](absl::string_view url, const absl::Cord& payload) {
+    blamed.SetPayload(url, payload);
+  });
+  return blamed;
+}
+
+}  // namespace quire

@@ -1,0 +1,154 @@
+// WorkerGroup decides how N workers become one: who is dialled when, when an epoch begins, which
+// answers count, and when the group is lost. It is a state machine without threads, sockets or
+// clock: events in, actions out.
+//
+//   dial -> greet -> (all ranks) agree -> begin epoch -> (all ranks) ready -> steps ... -> lost
+//     ^                                                                                     |
+//     +-------------------------------------------------------------------------------------+
+//
+// The epoch is the group's. A block id means something on every rank or on none, so the loss of one
+// rank ends the epoch for all; workers that live keep their weights and are greeted again.
+//
+// A rank is lost when
+//   its connection breaks and is not mended within the lease,
+//   it sends no report for long: the process is stopped, or the way to it is cut,
+//   it executes a step and its progress stands still for the step timeout,
+//   it refuses a step, or its answer differs from the other ranks',
+//   its reports come from another process than was greeted.
+// A worker that was fenced for standing still, and comes back as the same process, was slow and not
+// stuck: the step timeout doubles for it, so that a slow machine cannot be fenced for ever.
+//
+// Thread safety: not thread-safe; one owner.
+// Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
+//                Abandon; a ReportResult answers the plan that was given last, once.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
+#ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
+#define QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "common/step/step_plan.h"
+#include "common/step/step_result.h"
+#include "scheduler/group/agreement.h"
+#include "scheduler/group/group_action.h"
+#include "scheduler/group/worker_hello.h"
+
+namespace quire {
+
+struct GroupTiming {
+  int64_t lease_ns = 1500 * kNanosPerMilli;       // a broken stream of steps may be mended so long
+  int64_t silence_ns = 2000 * kNanosPerMilli;     // without a report
+  int64_t step_timeout_ns = 5 * kNanosPerSecond;  // of a step without progress
+  int64_t mend_pause_ns = 50 * kNanosPerMilli;
+  int64_t min_backoff_ns = 50 * kNanosPerMilli;
+  int64_t max_backoff_ns = kNanosPerSecond;
+};
+
+class WorkerGroup {
+ public:
+  // Dials when it is ticked first. REQUIRES: num_ranks > 0.
+  WorkerGroup(const GroupSettings& settings,
+              int32_t num_ranks,
+              uint64_t scheduler_incarnation,
+              const GroupTiming& timing);
+
+  // Of the loop. Plan: REQUIRES an epoch that is ready, and the plan before was answered.
+  void Plan(const StepPlan& plan, Instant now);
+  // Nothing of this epoch will be accepted any more. Ignored when it is over already.
+  void Abandon(uint64_t group_epoch, Instant now);
+
+  // Of links. What a link says whose number is not the present one is ignored.
+  void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
+  void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
+  void OnAnswer(LinkId link, StepResult result, Instant now);
+  void OnStepsEnd(LinkId link, const absl::Status& status, Instant now);
+  void OnReport(LinkId link, const WorkerReport& report, Instant now);
+  void OnWatchEnd(LinkId link, const absl::Status& status, Instant now);
+
+  // Time has passed. To be called every 50 ms or so.
+  void Tick(Instant now);
+
+  // What is to be done since the last call, in order.
+  std::vector<GroupAction> TakeActions();
+
+  uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
+  uint64_t group_epoch() const { return group_epoch_; }
+  bool is_ready() const { return phase_ == Phase::kReady; }
+
+ private:
+  enum class Phase : uint8_t { kGathering, kBeginning, kReady };
+  enum class RankState : uint8_t { kAway, kGreeting, kLoading, kGreeted, kBeginning, kBegun };
+
+  struct Rank {
+    RankState state = RankState::kAway;
+    uint64_t link_number = 0;
+    Instant dial_at = 0;
+    int64_t backoff_ns = 0;
+    WorkerHello hello;
+    Instant heard_at = 0;  // the last report
+    WorkerReport report;
+    Instant moved_at = 0;              // progress was seen
+    std::optional<Instant> idle_at;    // idle since then, although a step is asked for
+    std::string slow_uuid;             // fenced for standing still
+    int64_t slowness = 1;              // times the step timeout
+    bool has_stream = false;           // of steps
+    Instant opened_at = 0;             // the stream
+    Instant reopen_at = 0;             // when there is none
+    std::optional<Instant> broken_at;  // no answer since the stream broke
+    std::optional<StepResult> answer;  // to the pending plan
+  };
+
+  // The plan that is not answered by all.
+  struct Pending {
+    StepHeader header;
+    uint64_t digest = 0;
+    std::vector<BlockSwapIn> swap_ins;
+  };
+
+  // The rank that the link belongs to; null for an old link.
+  Rank* Find(LinkId link);
+  LinkId LinkOf(const Rank& rank) const;
+  int32_t IndexOf(const Rank& rank) const;
+
+  void Dial(Rank& rank, Instant now);
+  void Greet(Rank& rank);
+  // The rank goes away, and is dialled after a pause; the epoch, if there is one, ends.
+  void DropRank(Rank& rank, const absl::Status& status, Instant now);
+  void Refuse(Rank& rank, const absl::Status& status, Instant now);
+  void CloseAndPause(Rank& rank, Instant now);
+  void BeginEpochIfAllAreThere(Instant now);
+  void BecomeReadyIfAllBegan(Instant now);
+  void OpenStream(Rank& rank, Instant now);
+  // Ends the epoch: every rank is dialled anew, at once.
+  void Regather(Instant now);
+  void Lose(const absl::Status& status, Instant now);
+  void CheckRank(Rank& rank, Instant now);
+  void CheckStep(Rank& rank, Instant now);
+  void AnswerIfComplete(Instant now);
+  void LearnOfNewerScheduler(const absl::Status& status);
+  // "rank 2: ..." where there are several.
+  absl::Status Blame(const Rank& rank, const absl::Status& status) const;
+
+  const GroupSettings settings_;
+  const GroupTiming timing_;
+  uint64_t scheduler_incarnation_;
+  uint64_t group_epoch_ = 0;
+  uint64_t last_link_number_ = 0;
+  Phase phase_ = Phase::kGathering;
+  std::vector<Rank> ranks_;
+  std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
+  std::optional<Numerics> pinned_;      // of the group that was ready last
+  std::optional<Pending> pending_;
+  std::vector<GroupAction> actions_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_

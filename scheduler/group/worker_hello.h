@@ -1,0 +1,45 @@
+// What a worker says of itself: once in the handshake, then in its reports.
+//
+// Thread safety: value types.
+#ifndef QUIRE_SCHEDULER_GROUP_WORKER_HELLO_H_
+#define QUIRE_SCHEDULER_GROUP_WORKER_HELLO_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/model/dtype.h"
+
+namespace quire {
+
+// The answer to a handshake. Nothing in it has been checked.
+struct WorkerHello {
+  std::string uuid;  // one value per process start
+  uint64_t config_hash = 0;
+  uint64_t model_hash = 0;
+  int64_t block_bytes = 0;
+  int32_t num_blocks_max = 0;  // the null block included
+  int32_t num_host_blocks_max = 0;
+  std::optional<DType> kv_cache_dtype;  // none: one that is unknown here
+  std::string determinism_fingerprint;  // of the backend
+  int32_t vocab_size = 0;
+  std::string rendezvous;  // where other ranks find it
+};
+
+enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };
+
+struct WorkerReport {
+  std::string uuid;
+  WorkerPhase phase = WorkerPhase::kUnknown;
+  uint64_t progress = 0;  // the same as before: nothing was done in between
+  int64_t loaded_bytes = 0;
+  int64_t total_bytes = 0;
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  uint64_t step_id = 0;
+  std::optional<int32_t> waits_for_rank;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_GROUP_WORKER_HELLO_H_

@@ -1,0 +1,254 @@
+#include "scheduler/rpc/grpc_worker_group.h"
+
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/wire/dtype_codec.h"
+#include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
+#include "scheduler/rpc/wire_message.h"
+
+namespace quire {
+namespace {
+
+constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
+
+// Grows with every start, without a disk to count on.
+uint64_t WallClockNanos() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace
+
+GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
+                                 const GroupSettings& settings,
+                                 const GroupTiming& timing,
+                                 Inbox* inbox,
+                                 std::function<void(const absl::Status&)> on_refusal)
+    : addresses_(std::move(addresses)),
+      settings_(settings),
+      inbox_(inbox),
+      on_refusal_(std::move(on_refusal)),
+      group_(settings, static_cast<int32_t>(addresses_.size()), WallClockNanos(), timing),
+      links_(addresses_.size()),
+      last_causes_(addresses_.size()),
+      thread_([this] { Run(); }) {}
+
+GrpcWorkerGroup::~GrpcWorkerGroup() {
+  {
+    absl::MutexLock lock(&mutex_);
+    is_stopping_ = true;
+    for (std::shared_ptr<WorkerLink>& link : links_) {
+      if (link != nullptr) {
+        std::exchange(link, nullptr)->Close();
+      }
+    }
+  }
+  thread_.join();
+  absl::MutexLock lock(&count_mutex_);
+  const auto all_gone = [this]()
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(count_mutex_) { return num_links_ == 0; };
+  count_mutex_.Await(absl::Condition(&all_gone));
+}
+
+void GrpcWorkerGroup::Run() {
+  absl::MutexLock lock(&mutex_);
+  while (!is_stopping_) {
+    group_.Tick(SteadyNow());
+    DoActions();
+    mutex_.AwaitWithTimeout(absl::Condition(&is_stopping_), kTickInterval);
+  }
+}
+
+void GrpcWorkerGroup::SendStep(const StepPlan& plan) {
+  absl::MutexLock lock(&mutex_);
+  EncodePlan(plan, &request_);
+  plan_ = SerializeMessage(request_);
+  group_.Plan(plan, SteadyNow());
+  DoActions();
+}
+
+void GrpcWorkerGroup::AbandonEpoch(uint64_t group_epoch) {
+  On([group_epoch](WorkerGroup& group, Instant now) { group.Abandon(group_epoch, now); });
+}
+
+template <typename Event>
+void GrpcWorkerGroup::On(const Event& event) {
+  absl::MutexLock lock(&mutex_);
+  if (!is_stopping_) {
+    event(group_, SteadyNow());
+    DoActions();
+  }
+}
+
+void GrpcWorkerGroup::DoActions() {
+  std::vector<GroupAction> actions = group_.TakeActions();
+  for (GroupAction& action : actions) {
+    std::visit([this](auto& a) ABSL_NO_THREAD_SAFETY_ANALYSIS { Do(a); }, action);
+  }
+}
+
+std::shared_ptr<WorkerLink>& GrpcWorkerGroup::LinkOf(LinkId link) {
+  return links_[static_cast<size_t>(link.rank)];
+}
+
+std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
+  {
+    absl::MutexLock lock(&count_mutex_);
+    ++num_links_;
+  }
+  return WorkerLink::Dial(
+      addresses_[static_cast<size_t>(link.rank)],
+      {.on_hello =
+           [this, link](absl::StatusOr<WorkerHello> hello) {
+             On([&](WorkerGroup& group, Instant now) {
+               group.OnHello(link, std::move(hello), now);
+             });
+           },
+       .on_epoch_begun =
+           [this, link](absl::Status status) {
+             On([&](WorkerGroup& group, Instant now) { group.OnEpochBegun(link, status, now); });
+           },
+       .on_answer =
+           [this, link](StepResult result) {
+             On([&](WorkerGroup& group, Instant now) {
+               group.OnAnswer(link, std::move(result), now);
+             });
+           },
+       .on_steps_end =
+           [this, link](absl::Status status) {
+             On([&](WorkerGroup& group, Instant now) { group.OnStepsEnd(link, status, now); });
+           },
+       .on_report =
+           [this, link](const WorkerReport& report) {
+             On([&](WorkerGroup& group, Instant now) { group.OnReport(link, report, now); });
+           },
+       .on_watch_end =
+           [this, link](absl::Status status) {
+             On([&](WorkerGroup& group, Instant now) { group.OnWatchEnd(link, status, now); });
+           },
+       .on_destroyed =
+           [this] {
+             absl::MutexLock lock(&count_mutex_);
+             --num_links_;
+           }});
+}
+
+void GrpcWorkerGroup::Do(const DialLink& action) {
+  if (LinkOf(action.link) != nullptr) {
+    LinkOf(action.link)->Close();
+  }
+  LinkOf(action.link) = Dial(action.link);
+}
+
+void GrpcWorkerGroup::Do(const CloseLink& action) {
+  if (LinkOf(action.link) != nullptr) {
+    std::exchange(LinkOf(action.link), nullptr)->Close();
+  }
+}
+
+void GrpcWorkerGroup::Do(const GreetWorker& action) {
+  v1::HandshakeRequest request;
+  request.set_protocol_version(kWorkerProtocolVersion);
+  request.set_scheduler_incarnation(action.scheduler_incarnation);
+  request.set_block_size_tokens(settings_.block_size_tokens);
+  if (settings_.kv_cache_dtype.has_value()) {
+    request.set_kv_cache_dtype(ToProto(*settings_.kv_cache_dtype));
+  }
+  request.set_rank(action.link.rank);
+  request.set_tensor_parallel_size(static_cast<int32_t>(addresses_.size()));
+  LinkOf(action.link)->Greet(request);
+}
+
+void GrpcWorkerGroup::Do(const BeginWorkerEpoch& action) {
+  v1::BeginEpochRequest request;
+  request.set_scheduler_incarnation(action.scheduler_incarnation);
+  request.set_group_epoch(action.group_epoch);
+  request.set_num_blocks(action.limits.num_blocks);
+  request.set_num_host_blocks(action.limits.num_host_blocks);
+  request.set_block_size_tokens(action.limits.block_size_tokens);
+  request.set_kv_cache_dtype(ToProto(action.kv_cache_dtype));
+  request.set_max_sequences(action.limits.max_sequences);
+  request.set_max_tokens_per_step(action.limits.max_tokens_per_step);
+  request.set_max_model_len_tokens(action.limits.max_model_len);
+  request.set_sliding_window_tokens(action.limits.sliding_window);
+  for (const std::string& rendezvous : action.rendezvous) {
+    request.add_rendezvous(rendezvous);
+  }
+  LinkOf(action.link)->BeginEpoch(request);
+}
+
+void GrpcWorkerGroup::Do(const OpenSteps& action) { LinkOf(action.link)->OpenSteps(); }
+
+void GrpcWorkerGroup::Do(const BreakSteps& action) { LinkOf(action.link)->BreakSteps(); }
+
+void GrpcWorkerGroup::Do(const SendPlan& action) { LinkOf(action.link)->Send(plan_); }
+
+void GrpcWorkerGroup::Do(const ReportReady& action) {
+  last_causes_.assign(last_causes_.size(), "");
+  const Agreement& agreement = action.agreement;
+  if (settings_.max_model_len.value_or(0) > agreement.limits.max_model_len) {
+    LogWarning("max_model_len is more than the KV cache holds",
+               {{"asked", absl::StrCat(*settings_.max_model_len)},
+                {"served", absl::StrCat(agreement.limits.max_model_len)}});
+  }
+  inbox_->Post(GroupReady{.scheduler_incarnation = action.scheduler_incarnation,
+                          .group_epoch = action.group_epoch,
+                          .limits = agreement.limits,
+                          .determinism_fingerprint = agreement.numerics.fingerprint(),
+                          .kv_cache_dtype = std::string(NameOf(agreement.numerics.kv_cache_dtype)),
+                          .block_bytes = agreement.block_bytes});
+}
+
+void GrpcWorkerGroup::Do(ReportResult& action) {
+  inbox_->Post(StepReply{std::move(action.result)});
+}
+
+void GrpcWorkerGroup::Do(const ReportStale& /*action*/) { inbox_->Post(StaleReply{}); }
+
+void GrpcWorkerGroup::Do(const ReportLost& action) {
+  inbox_->Post(GroupLost{action.group_epoch, action.status});
+}
+
+void GrpcWorkerGroup::Do(const ReportRefused& action) {
+  if (IsNews(action.rank, action.status)) {
+    LogWarning("worker refused; trying on",
+               {{"rank", absl::StrCat(action.rank)},
+                {"reason", ReasonOf(action.status)},
+                {"cause", std::string(action.status.message())}});
+    on_refusal_(action.status);
+  }
+}
+
+void GrpcWorkerGroup::Do(const ReportAway& action) {
+  if (IsNews(action.rank, action.status)) {
+    LogWarning(
+        "worker not ready; trying on",
+        {{"rank", absl::StrCat(action.rank)}, {"cause", std::string(action.status.ToString())}});
+  }
+}
+
+void GrpcWorkerGroup::Do(const ReportLoading& action) {
+  inbox_->Post(GroupLoading{action.rank, action.loaded_bytes, action.total_bytes});
+}
+
+bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
+  std::string cause = status.ToString();
+  std::string& last = last_causes_[static_cast<size_t>(rank)];
+  if (cause == last) {
+    return false;
+  }
+  last = std::move(cause);
+  return true;
+}
+
+}  // namespace quire

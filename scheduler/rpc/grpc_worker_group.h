@@ -1,0 +1,94 @@
+// GrpcWorkerGroup is the WorkerClient for the workers of a group: WorkerGroup decides, WorkerLinks
+// carry out, and what concerns the loop goes to its inbox. An event is handled on the thread that
+// brings it; a thread of its own lets time pass.
+//
+// Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction and destruction from
+//                one thread. The inbox must outlive it.
+#ifndef QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
+#define QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include <grpcpp/support/byte_buffer.h>
+
+#include "proto/v1/worker.pb.h"
+
+#include "common/wire/address.h"
+#include "scheduler/group/worker_group.h"
+#include "scheduler/loop/inbox.h"
+#include "scheduler/loop/worker_client.h"
+#include "scheduler/rpc/worker_link.h"
+
+namespace quire {
+
+class GrpcWorkerGroup : public WorkerClient {
+ public:
+  // `addresses` by rank. `on_refusal` hears, from any thread and once for each cause, why a worker
+  // is not let in.
+  GrpcWorkerGroup(std::vector<Address> addresses,
+                  const GroupSettings& settings,
+                  const GroupTiming& timing,
+                  Inbox* inbox,
+                  std::function<void(const absl::Status&)> on_refusal);
+  // Ends all connections and waits for what they still do.
+  ~GrpcWorkerGroup() override;
+
+  void SendStep(const StepPlan& plan) override;
+  void AbandonEpoch(uint64_t group_epoch) override;
+
+ private:
+  void Run();
+  std::shared_ptr<WorkerLink> Dial(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets the group handle an event, and does what it wants done.
+  template <typename Event>
+  void On(const Event& event);
+  void DoActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const DialLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const CloseLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const GreetWorker& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const BeginWorkerEpoch& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const OpenSteps& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const BreakSteps& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const SendPlan& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportReady& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(ReportResult& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportStale& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportLost& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportAway& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportLoading& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The link of the rank; null after Close.
+  std::shared_ptr<WorkerLink>& LinkOf(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True the first time in a row: a cause that repeats is told once.
+  bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::vector<Address> addresses_;
+  const GroupSettings settings_;
+  Inbox* const inbox_;
+  const std::function<void(const absl::Status&)> on_refusal_;
+
+  absl::Mutex mutex_;
+  WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);            // by rank
+  v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);                         // reused
+  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                           // of the last step
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Apart from mutex_: a link may be destroyed while that is held.
+  absl::Mutex count_mutex_;
+  int num_links_ ABSL_GUARDED_BY(count_mutex_) = 0;
+
+  std::thread thread_;  // last: starts when everything else is there
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_

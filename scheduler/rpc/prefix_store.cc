@@ -1,0 +1,219 @@
+#include "scheduler/rpc/prefix_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/sip_hash.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+#include <sys/stat.h>
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kTitle = "quire pinned prefixes 1 ";
+constexpr size_t kHashDigits = 32;
+
+absl::Status Damaged(std::string_view what) {
+  return Error(absl::StatusCode::kDataLoss, "PREFIX_FILE", what);
+}
+
+absl::Status Failed(std::string_view what, const std::string& path) {
+  const std::string why = std::error_code(errno, std::generic_category()).message();
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "PREFIX_FILE",
+               absl::StrCat("pinned-prefixes-file: cannot ", ToAbsl(what), " ", path, ": ", why));
+}
+
+// Against accidents, so the key is no secret.
+std::string HashOf(std::string_view body) {
+  const Hash128 hash = SipHash128({}, std::as_bytes(std::span(body)));
+  return absl::StrFormat("%016x%016x", hash.high, hash.low);
+}
+
+std::string LineOf(const SavedPrefix& prefix) {
+  std::string line = prefix.cache_salt.empty() ? "-" : absl::BytesToHexString(prefix.cache_salt);
+  for (TokenId id : prefix.token_ids) {
+    absl::StrAppend(&line, " ", id);
+  }
+  return line;
+}
+
+absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+  SavedPrefix prefix;
+  if (words[0] != "-") {
+    prefix.cache_salt = absl::HexStringToBytes(words[0]);
+  }
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (!absl::SimpleAtoi(words[i], &prefix.token_ids.emplace_back())) {
+      return Damaged("a token id is no number");
+    }
+  }
+  // Whatever else the salt's digits were, they are not what is written here.
+  if (prefix.token_ids.empty() || LineOf(prefix) != ToStd(line)) {
+    return Damaged("a line is not as it is written");
+  }
+  return prefix;
+}
+
+// Nothing when there is no such file.
+absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
+  if (file == nullptr) {
+    return errno == ENOENT ? absl::StatusOr<std::optional<std::string>>(std::nullopt)
+                           : Failed("read", path);
+  }
+  std::string text;
+  char buffer[1 << 16];
+  while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) {
+    text.append(buffer, size);
+  }
+  if (std::ferror(file.get()) != 0) {
+    return Failed("read", path);
+  }
+  return text;
+}
+
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t size = ::write(fd, bytes.data(), bytes.size());
+    if (size < 0 && errno != EINTR) {
+      return false;
+    }
+    bytes.remove_prefix(size < 0 ? 0 : static_cast<size_t>(size));
+  }
+  return true;
+}
+
+// Closes it in any case.
+bool WriteAndClose(int fd, std::string_view bytes) {
+  const bool is_written = WriteAll(fd, bytes) && ::fsync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return is_written;
+}
+
+// A rename is on the disk when its folder is.
+bool SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return fd >= 0 && WriteAndClose(fd, "");
+}
+
+absl::Status ReplaceFile(const std::string& path, std::string_view text) {
+  const std::string temporary = absl::StrCat(path, ".new");
+  ::unlink(temporary.c_str());  // of a scheduler that died; its mode may be anything
+  const int fd =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  const bool is_replaced = fd >= 0 && WriteAndClose(fd, text) &&
+                           std::rename(temporary.c_str(), path.c_str()) == 0 && SyncFolderOf(path);
+  return is_replaced ? absl::OkStatus() : Failed("write", path);
+}
+
+}  // namespace
+
+std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes) {
+  std::string body;
+  for (const SavedPrefix& prefix : prefixes) {
+    absl::StrAppend(&body, LineOf(prefix), "\n");
+  }
+  return absl::StrCat(ToAbsl(kTitle), HashOf(body), "\n", body);
+}
+
+absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
+  const size_t head_size = kTitle.size() + kHashDigits + 1;
+  if (!text.starts_with(kTitle) || text.size() < head_size || text[head_size - 1] != '\n') {
+    return Damaged("it is no file of pinned prefixes");
+  }
+  const std::string_view body = text.substr(head_size);
+  if (text.substr(kTitle.size(), kHashDigits) != HashOf(body)) {
+    return Damaged("it is not as it was written");
+  }
+  std::vector<SavedPrefix> prefixes;
+  for (absl::string_view line : absl::StrSplit(ToAbsl(body), '\n', absl::SkipEmpty())) {
+    QUIRE_ASSIGN_OR_RETURN(SavedPrefix prefix, ParseLine(line));
+    prefixes.push_back(std::move(prefix));
+  }
+  return prefixes;
+}
+
+absl::StatusOr<std::unique_ptr<PrefixStore>> PrefixStore::Open(const std::string& path) {
+  std::unique_ptr<PrefixStore> store(new PrefixStore(path));
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadFile(path));
+  if (text.has_value()) {
+    absl::StatusOr<std::vector<SavedPrefix>> prefixes = DecodePrefixes(*text);
+    if (prefixes.ok()) {
+      const absl::MutexLock lock(&store->mutex_);
+      for (SavedPrefix& prefix : *prefixes) {
+        store->entries_.push_back({.prefix = std::move(prefix), .id = std::nullopt});
+      }
+    } else {
+      const std::string aside = absl::StrCat(path, ".damaged");
+      if (std::rename(path.c_str(), aside.c_str()) != 0) {
+        return Failed("set aside", path);
+      }
+      LogWarning("the file of pinned prefixes is damaged, and set aside; nothing is pinned",
+                 {{"cause", std::string(prefixes.status().message())}, {"now", aside}});
+    }
+  }
+  QUIRE_RETURN_IF_ERROR(store->Save());
+  return store;
+}
+
+std::vector<SavedPrefix> PrefixStore::prefixes() const {
+  const absl::MutexLock lock(&mutex_);
+  std::vector<SavedPrefix> prefixes;
+  prefixes.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    prefixes.push_back(entry.prefix);
+  }
+  return prefixes;
+}
+
+void PrefixStore::OnPinned(RequestId id, const SavedPrefix& prefix) {
+  const absl::MutexLock lock(&mutex_);
+  const auto known =
+      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.prefix == prefix; });
+  if (known == entries_.end()) {
+    entries_.push_back({.prefix = prefix, .id = id});
+  } else {
+    known->id = id;
+  }
+}
+
+void PrefixStore::OnUnpinned(RequestId id) {
+  const absl::MutexLock lock(&mutex_);
+  std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; });
+}
+
+void PrefixStore::Forget(const SavedPrefix& prefix) {
+  const absl::MutexLock lock(&mutex_);
+  std::erase_if(entries_, [&prefix](const Entry& entry) { return entry.prefix == prefix; });
+}
+
+absl::Status PrefixStore::Save() {
+  const absl::MutexLock lock(&save_mutex_);
+  return ReplaceFile(path_, EncodePrefixes(prefixes()));
+}
+
+}  // namespace quire

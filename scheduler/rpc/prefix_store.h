@@ -1,0 +1,74 @@
+// PrefixStore keeps the pinned prefixes in a file, so that they outlive the scheduler. The file is
+// replaced as a whole (temporary file, fsync, rename): it holds what was pinned before a change or
+// after it, whatever dies in between. It has prompts in plain token ids: mode 0600.
+//
+// What is in the file is pinned again when the first workers are ready. What they refuse then (the
+// pool has become too small for it) stays in the file, for another start.
+//
+//   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
+//   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
+//
+// Thread safety: safe from any thread. Save waits for the disk, nothing else does.
+// Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
+#ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
+#define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+struct SavedPrefix {
+  std::vector<TokenId> token_ids;
+  std::string cache_salt;
+
+  friend bool operator==(const SavedPrefix&, const SavedPrefix&) = default;
+};
+
+// The text of the file, and back. Errors: kDataLoss PREFIX_FILE, with what is wrong.
+std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
+absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
+
+class PrefixStore {
+ public:
+  // Reads the file, if there is one, and writes it, so that what cannot be written is known now. A
+  // damaged file is set aside as PATH.damaged, with a warning.
+  static absl::StatusOr<std::unique_ptr<PrefixStore>> Open(const std::string& path);
+
+  std::vector<SavedPrefix> prefixes() const;
+
+  // In memory: the prefix is pinned under this id, no longer pinned. Known ones are not doubled.
+  void OnPinned(RequestId id, const SavedPrefix& prefix);
+  void OnUnpinned(RequestId id);
+  void Forget(const SavedPrefix& prefix);  // unpinned before its id was known
+
+  // Writes what is pinned now; on return it is on the disk.
+  absl::Status Save();
+
+ private:
+  struct Entry {
+    SavedPrefix prefix;
+    std::optional<RequestId> id;  // none: of a scheduler before this one, not pinned again yet
+  };
+
+  explicit PrefixStore(std::string path) : path_(std::move(path)) {}
+
+  const std::string path_;
+  absl::Mutex save_mutex_;  // one write at a time, the latest state last
+  mutable absl::Mutex mutex_;
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_

@@ -1,0 +1,136 @@
+#include "scheduler/rpc/resume_check.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace quire {
+namespace {
+
+constexpr char kSequences[] = "resume.sequences";
+
+absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
+  return InvalidArgument("RESUME", OutOf(kSequences, rule, got, limit));
+}
+
+// The seed in use: all draws hang on it.
+absl::Status SetSeed(const v1::GenerateRequest& message, SamplingParams* sampling) {
+  const v1::Resume& resume = message.resume();
+  if (resume.has_seed() && message.sampling().has_seed() &&
+      resume.seed() != message.sampling().seed()) {
+    return InvalidArgument("CONFLICTING_FIELDS", "resume.seed: differs from sampling.seed");
+  }
+  if (resume.has_seed()) {
+    sampling->seed = resume.seed();
+    return absl::OkStatus();
+  }
+  const bool needs_seed = resume.sequences_size() > 0 && !sampling->is_greedy();
+  return needs_seed && !message.sampling().has_seed()
+             ? InvalidArgument("MISSING_FIELD", "resume.seed: sampling goes on only with its seed")
+             : absl::OkStatus();
+}
+
+absl::Status CheckFingerprint(const v1::Resume& resume, const RequestRules& rules) {
+  const std::string& fingerprint = resume.determinism_fingerprint();
+  if (fingerprint.empty()) {
+    return resume.sequences_size() == 0
+               ? absl::OkStatus()
+               : InvalidArgument("MISSING_FIELD",
+                                 "resume.determinism_fingerprint: needed with sequences");
+  }
+  if (fingerprint == rules.determinism_fingerprint) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "FINGERPRINT",
+               absl::StrCat("resume.determinism_fingerprint: this server would go on with other "
+                            "numbers; it is ",
+                            rules.determinism_fingerprint));
+}
+
+absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
+                                           const RequestRules& rules,
+                                           const std::vector<TokenId>& stop_token_ids) {
+  ResumedSequence sequence{.token_ids = {}, .has_ended = from.has_ended()};
+  if (sequence.has_ended) {
+    return sequence;
+  }
+  if (from.token_ids_size() >= rules.max_model_len) {  // before anything is copied
+    return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
+  }
+  sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
+  // A model may sample an id that its tokenizer lacks, so unlike a prompt output may hold one.
+  const int32_t vocab_size = rules.model->config.vocab_size;
+  for (TokenId id : sequence.token_ids) {
+    if (id < 0 || id >= vocab_size) {
+      return InvalidArgument("TOKEN_ID_RANGE",
+                             OutOf(kSequences, "not a token of the model", id, vocab_size - 1));
+    }
+  }
+  const auto ends = [&stop_token_ids](TokenId id) {
+    return std::ranges::binary_search(stop_token_ids, id);
+  };
+  if (std::ranges::any_of(sequence.token_ids, ends)) {
+    return InvalidArgument("RESUME", "resume.sequences: a stop token has ended one of them");
+  }
+  return sequence;
+}
+
+// The text behind the tokens.
+absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence, const GenerateSpec& spec) {
+  OutputText text = spec.output.NewText(spec.request.prompt_token_ids);
+  for (TokenId id : sequence.token_ids) {
+    text.Push(id);
+  }
+  if (text.has_stopped()) {
+    return InvalidArgument("RESUME", "resume.sequences: a stop string has ended one of them");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status SetResume(const v1::GenerateRequest& message,
+                       const RequestRules& rules,
+                       GenerateSpec* spec) {
+  const v1::Resume& resume = message.resume();
+  QUIRE_RETURN_IF_ERROR(CheckFingerprint(resume, rules));
+  QUIRE_RETURN_IF_ERROR(SetSeed(message, &spec->request.sampling));
+  const int32_t n = spec->output.num_best.value_or(spec->request.num_sequences);
+  if (resume.sequences_size() != 0 && resume.sequences_size() != n) {
+    return Refuse("must be n of them, or none", resume.sequences_size(), n);
+  }
+  for (const v1::ResumedSequence& from : resume.sequences()) {
+    QUIRE_ASSIGN_OR_RETURN(ResumedSequence sequence,
+                           SequenceOf(from, rules, spec->request.stop_token_ids));
+    spec->request.resumed.push_back(std::move(sequence));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReplayResumed(GenerateSpec* spec) {
+  Request& request = spec->request;
+  for (const ResumedSequence& sequence : request.resumed) {
+    const auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
+    if (num_tokens >= request.max_tokens) {
+      return Refuse("one has as many tokens as it may have, and has not ended",
+                    num_tokens,
+                    request.max_tokens - 1);
+    }
+    QUIRE_ASSIGN_OR_RETURN(OutputText text, Replay(sequence, *spec));
+    spec->output.received.push_back(
+        {.num_tokens = num_tokens, .has_ended = sequence.has_ended, .text = std::move(text)});
+  }
+  const bool starts_anew = request.beam_search.has_value() || spec->output.num_best.has_value();
+  if (starts_anew) {
+    request.resumed.clear();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quire

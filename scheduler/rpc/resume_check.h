@@ -1,0 +1,31 @@
+// The rules of GenerateRequest.resume, and what becomes of it. A client may say anything: nothing
+// that it has not been sent, or that ends its sequence, is taken for output.
+//
+// Sampling goes on behind the tokens (Request::resumed). Beam search and best_of > n start anew and
+// send what the client lacks, since nothing of them was sent before their end.
+//
+// Thread safety: free functions of their arguments.
+// Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE;
+//                kFailedPrecondition FINGERPRINT. No message repeats tokens or text of the user's.
+#ifndef QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
+#define QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
+
+#include "absl/status/status.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "scheduler/rpc/generate_request.h"
+
+namespace quire {
+
+// What can be said without the prompt. REQUIRES: all else of spec is set but the prompt.
+absl::Status SetResume(const v1::GenerateRequest& message,
+                       const RequestRules& rules,
+                       GenerateSpec* spec);
+
+// The rest, once the prompt is set; the text of the tokens is made again. O(bytes of the text).
+absl::Status ReplayResumed(GenerateSpec* spec);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_

@@ -1,0 +1,188 @@
+#include "scheduler/rpc/worker_link.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/wire/channel.h"
+#include "common/wire/dtype_codec.h"
+#include "common/wire/grpc_status.h"
+#include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
+#include "scheduler/rpc/wire_message.h"
+
+namespace quire {
+namespace {
+
+// A worker that cannot answer since it is stopped shows by its reports; one that allocates and
+// touches a large pool may take as long as it needs.
+constexpr std::chrono::minutes kCallTimeout(30);
+
+absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
+  if (response.protocol_version() != kWorkerProtocolVersion) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "CONFIG_MISMATCH",
+                 absl::StrCat("protocol_version: the worker speaks another version (got ",
+                              response.protocol_version(),
+                              ", limit ",
+                              kWorkerProtocolVersion,
+                              ")"));
+  }
+  return WorkerHello{.uuid = response.worker_uuid(),
+                     .config_hash = response.config_hash(),
+                     .model_hash = response.model_hash(),
+                     .block_bytes = response.block_bytes(),
+                     .num_blocks_max = response.num_blocks_max(),
+                     .num_host_blocks_max = response.num_host_blocks_max(),
+                     .kv_cache_dtype = FromProto(response.kv_cache_dtype()),
+                     .determinism_fingerprint = response.determinism_fingerprint(),
+                     .vocab_size = response.vocab_size(),
+                     .rendezvous = response.rendezvous()};
+}
+
+WorkerPhase PhaseOf(v1::WorkerPhase phase) {
+  switch (phase) {
+    case v1::WORKER_PHASE_LOADING:
+      return WorkerPhase::kLoading;
+    case v1::WORKER_PHASE_IDLE:
+      return WorkerPhase::kIdle;
+    case v1::WORKER_PHASE_BEGINNING_EPOCH:
+      return WorkerPhase::kBeginningEpoch;
+    case v1::WORKER_PHASE_EXECUTING:
+      return WorkerPhase::kExecuting;
+    default:
+      return WorkerPhase::kUnknown;
+  }
+}
+
+WorkerReport ReportOf(const v1::WatchReport& report) {
+  WorkerReport result{.uuid = report.worker_uuid(),
+                      .phase = PhaseOf(report.phase()),
+                      .progress = report.progress(),
+                      .loaded_bytes = report.loaded_bytes(),
+                      .total_bytes = report.total_bytes(),
+                      .scheduler_incarnation = report.scheduler_incarnation(),
+                      .group_epoch = report.group_epoch(),
+                      .step_id = report.step_id(),
+                      .waits_for_rank = std::nullopt};
+  if (report.has_waits_for_rank()) {
+    result.waits_for_rank = report.waits_for_rank();
+  }
+  return result;
+}
+
+}  // namespace
+
+template <typename Request, typename Response>
+struct WorkerLink::UnaryCall {
+  explicit UnaryCall(Request the_request) : request(std::move(the_request)) {
+    context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  }
+
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+};
+
+std::shared_ptr<WorkerLink> WorkerLink::Dial(const Address& address, Callbacks callbacks) {
+  std::shared_ptr<WorkerLink> link(new WorkerLink(address, std::move(callbacks)));
+  link->Watch();
+  return link;
+}
+
+WorkerLink::WorkerLink(const Address& address, Callbacks callbacks)
+    : end_teller_{callbacks.on_destroyed},
+      callbacks_(std::move(callbacks)),
+      channel_(DialWorker(address)),
+      stub_(v1::WorkerService::NewStub(channel_)) {}
+
+void WorkerLink::Watch() {
+  watch_ = std::make_shared<WatchStream>(
+      *stub_,
+      WatchStream::Callbacks{.on_report =
+                                 [self = shared_from_this()](const v1::WatchReport& report) {
+                                   self->callbacks_.on_report(ReportOf(report));
+                                 },
+                             .on_end =
+                                 [self = shared_from_this()](absl::Status status) {
+                                   self->callbacks_.on_watch_end(std::move(status));
+                                 }});
+}
+
+void WorkerLink::Greet(const v1::HandshakeRequest& request) {
+  using Call = UnaryCall<v1::HandshakeRequest, v1::HandshakeResponse>;
+  greeting_ = std::make_shared<Call>(request);
+  stub_->async()->Handshake(
+      &greeting_->context,
+      &greeting_->request,
+      &greeting_->response,
+      [held = Held<Call>{shared_from_this(), greeting_}](const grpc::Status& status) {
+        const absl::Status end = FromGrpcStatus(status);
+        held.link->callbacks_.on_hello(end.ok() ? HelloOf(held.call->response)
+                                                : absl::StatusOr<WorkerHello>(end));
+      });
+}
+
+void WorkerLink::BeginEpoch(const v1::BeginEpochRequest& request) {
+  using Call = UnaryCall<v1::BeginEpochRequest, v1::BeginEpochResponse>;
+  beginning_ = std::make_shared<Call>(request);
+  stub_->async()->BeginEpoch(
+      &beginning_->context,
+      &beginning_->request,
+      &beginning_->response,
+      [held = Held<Call>{shared_from_this(), beginning_}](const grpc::Status& status) {
+        held.link->callbacks_.on_epoch_begun(FromGrpcStatus(status));
+      });
+}
+
+void WorkerLink::OpenSteps() {
+  BreakSteps();
+  auto on_response = [self = shared_from_this()](const grpc::ByteBuffer& bytes) {
+    v1::StepResponse response;
+    absl::Status status = ParseMessage(bytes, &response);
+    if (status.ok()) {
+      absl::StatusOr<StepResult> result = DecodeResult(response);
+      if (result.ok()) {
+        self->callbacks_.on_answer(*std::move(result));
+        return;
+      }
+      status = result.status();
+    }
+    LogError("a step was answered with nonsense", {{"cause", status.ToString()}});
+    self->callbacks_.on_steps_end(absl::UnknownError("worker: answered with nonsense"));
+  };
+  steps_ = StepStream::Start(
+      channel_,
+      StepStream::Callbacks{.on_response = std::move(on_response),
+                            .on_end = [self = shared_from_this()](absl::Status status) {
+                              self->callbacks_.on_steps_end(std::move(status));
+                            }});
+}
+
+void WorkerLink::Send(const grpc::ByteBuffer& request) {
+  if (steps_ != nullptr) {
+    steps_->Send(request);
+  }
+}
+
+void WorkerLink::BreakSteps() {
+  if (steps_ != nullptr) {
+    steps_->Cancel();
+  }
+}
+
+void WorkerLink::Close() {
+  if (greeting_ != nullptr) {
+    greeting_->context.TryCancel();
+  }
+  if (beginning_ != nullptr) {
+    beginning_->context.TryCancel();
+  }
+  BreakSteps();
+  watch_->Cancel();
+}
+
+}  // namespace quire

@@ -1,0 +1,84 @@
+// WorkerLink is one connection to the worker of one rank, with the calls over it: handshake, begin
+// of an epoch, the stream of steps, the stream of reports. It decides nothing; what it hears goes
+// to the callbacks.
+//
+// Thread safety: one caller at a time. Callbacks come from library threads, several at once, and
+//                may come until the link is destroyed, after Close too.
+// Lifetime:      every call under way holds the link.
+#ifndef QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
+#define QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include "proto/v1/worker.grpc.pb.h"
+
+#include "common/step/step_result.h"
+#include "common/wire/address.h"
+#include "common/wire/watch_stream.h"
+#include "scheduler/group/worker_hello.h"
+#include "scheduler/rpc/step_stream.h"
+
+namespace quire {
+
+class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
+ public:
+  struct Callbacks {
+    std::function<void(absl::StatusOr<WorkerHello>)> on_hello;
+    std::function<void(absl::Status)> on_epoch_begun;
+    std::function<void(StepResult)> on_answer;
+    std::function<void(absl::Status)> on_steps_end;
+    std::function<void(const WorkerReport&)> on_report;
+    std::function<void(absl::Status)> on_watch_end;
+    std::function<void()> on_destroyed;  // the last of all
+  };
+
+  // Connects, and begins to watch.
+  static std::shared_ptr<WorkerLink> Dial(const Address& address, Callbacks callbacks);
+
+  void Greet(const v1::HandshakeRequest& request);
+  void BeginEpoch(const v1::BeginEpochRequest& request);
+  void OpenSteps();
+  // Nothing when no stream of steps is open.
+  void Send(const grpc::ByteBuffer& request);
+  void BreakSteps();
+  // Ends all calls.
+  void Close();
+
+ private:
+  template <typename Request, typename Response>
+  struct UnaryCall;
+  // What a call under way holds. The link goes last.
+  template <typename Call>
+  struct Held {
+    std::shared_ptr<WorkerLink> link;
+    std::shared_ptr<Call> call;
+  };
+  // Tells, once every other member is gone: whoever waits for that may end the process.
+  struct EndTeller {
+    std::function<void()> tell;
+    ~EndTeller() { tell(); }
+  };
+
+  WorkerLink(const Address& address, Callbacks callbacks);
+  void Watch();
+
+  const EndTeller end_teller_;  // first: destroyed last
+  const Callbacks callbacks_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  std::shared_ptr<UnaryCall<v1::HandshakeRequest, v1::HandshakeResponse>> greeting_;
+  std::shared_ptr<UnaryCall<v1::BeginEpochRequest, v1::BeginEpochResponse>> beginning_;
+  std::shared_ptr<StepStream> steps_;
+  std::shared_ptr<WatchStream> watch_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_WORKER_LINK_H_

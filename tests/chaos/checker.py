@@ -1,0 +1,185 @@
+"""Reads what clients logged, and nothing else, and says what they lost.
+
+Correct: every call that began has one end, OK, and all that its stream brought (tokens, positions,
+bits of log-probabilities, text, ends of sequences) equals what the same request brought undisturbed.
+
+Gaps: two figures for each fault.
+  silence  the longest time in which no stream at all got anything. It ends with the first token of
+           the first step of the new epoch: an upper bound of the gap less recomputation.
+  pause    the longest time in which one stream got nothing: recomputation, the wait for its turn and
+           for blocks are in it. Streams with no message before the fault are left out.
+Both count from when the fault is over for faults that end by themselves and leave no other way to a
+worker meanwhile (a cut link), else from when it begins. A time that reaches into the next fault is
+counted there.
+"""
+import bisect
+import collections
+import json
+import math
+
+KINDS_OF_LOSS = ("lost", "doubled", "altered", "no end", "two ends", "error")
+
+
+class Answer:
+    """All that one call brought, and what was wrong on the way."""
+
+    def __init__(self, request):
+        self.request = request
+        self.started = None
+        self.tokens = collections.defaultdict(list)
+        self.logprobs = collections.defaultdict(list)
+        self.text = collections.defaultdict(str)
+        self.finished = {}
+        self.end = None
+        self.losses = []  # (kind, what)
+
+    def add(self, line):
+        if self.end is not None:
+            self.losses.append(("two ends" if "end" in line else "doubled", "after the end"))
+            return
+        if "started" in line:
+            if self.started is not None:
+                self.losses.append(("doubled", "started"))
+            self.started = line["started"]
+        if "chunk" in line:
+            self._add_chunk(*line["chunk"])
+        if "finished" in line:
+            self._add_finished(*line["finished"])
+        if "end" in line:
+            self.end = line["end"]
+            if self.end != "OK":
+                self.losses.append(("error", f"{line['end']} {line.get('reason', '')}: "
+                                             f"{line.get('message', '')}"))
+
+    def _add_chunk(self, index, first_position, token_ids, logprobs, text):
+        tokens = self.tokens[index]
+        where = f"sequence {index}: position {first_position} after {len(tokens)} tokens"
+        if first_position > len(tokens):
+            self.losses.append(("lost", where))
+        elif first_position < len(tokens) or index in self.finished:
+            self.losses.append(("doubled", where))
+        tokens.extend(token_ids)
+        self.logprobs[index].extend(logprobs)
+        self.text[index] += text
+
+    def _add_finished(self, index, reason, num_output_tokens, matched_stop, text, score):
+        if index in self.finished:
+            self.losses.append(("two ends", f"sequence {index}"))
+        self.finished[index] = [reason, num_output_tokens, matched_stop, score]
+        self.text[index] += text
+
+    def compare(self, expected):
+        """Notes what differs from the undisturbed answer. Once, when no line is left."""
+        if self.end is None:
+            self.losses.append(("no end", "of the call"))
+        if self.started is not None and self.started != expected.started:
+            self.losses.append(("altered", f"started: {self.started}, not {expected.started}"))
+        for index in sorted(expected.tokens.keys() | self.tokens.keys()):
+            self._compare_tokens(index, self.tokens[index], expected.tokens[index])
+            for name in ("logprobs", "text"):
+                got, want = getattr(self, name)[index], getattr(expected, name)[index]
+                if got != want[:len(got)] or (self.end == "OK" and len(got) != len(want)):
+                    self.losses.append(("altered", f"sequence {index}: {name}"))
+        for index in sorted(expected.finished.keys() | self.finished.keys()):
+            got, want = self.finished.get(index), expected.finished.get(index)
+            if got is None:
+                self.losses.append(("no end", f"of sequence {index}"))
+            elif got != want:
+                self.losses.append(("altered", f"sequence {index}: finished {got}, not {want}"))
+
+    def _compare_tokens(self, index, got, want):
+        where = f"sequence {index}: {len(got)} tokens, not {len(want)}"
+        if got[:len(want)] != want[:len(got)]:
+            self.losses.append(("altered", f"sequence {index}: tokens"))
+        elif len(got) < len(want):
+            self.losses.append(("lost", where))
+        elif len(got) > len(want):
+            self.losses.append(("doubled", where))
+
+
+def read_answers(path):
+    """Yields (call, answer, times of its lines): when the call ended, or at the end of the log.
+
+    A line that a client did not write to its end is the last one of its log; it says nothing.
+    """
+    answers, times = {}, {}
+    with open(path, encoding="ascii") as file:
+        for text in file:
+            if not text.endswith("\n"):
+                break
+            line = json.loads(text)
+            call = line["call"]
+            if "request" in line:
+                answers[call] = Answer(line["request"])
+                times[call] = []
+            else:
+                answers[call].add(line)
+            times[call].append(line["t"])
+    for call, answer in answers.items():
+        yield call, answer, times[call]
+
+
+class Verdict:
+    """Counts of what was lost, a few examples, and the times of all messages."""
+
+    def __init__(self):
+        self.num_calls = 0
+        self.num_tokens = 0
+        self.losses = collections.Counter()
+        self.examples = []
+        self.calls = []  # times of each call, its beginning first, its end last
+
+    def check(self, path, oracle):
+        """Compares the calls of one log with the oracle: request number to undisturbed answer."""
+        for call, answer, times in read_answers(path):
+            answer.compare(oracle[answer.request])
+            self.num_calls += 1
+            self.num_tokens += sum(len(tokens) for tokens in answer.tokens.values())
+            self.calls.append(times)
+            for kind, what in answer.losses:
+                self.losses[kind] += 1
+                if len(self.examples) < 20:
+                    self.examples.append(f"{kind}: call {call}, request {answer.request}: {what}")
+
+
+def read_oracle(path):
+    """Request number to answer. An oracle that is itself wrong is an error."""
+    oracle = {}
+    for call, answer, _ in read_answers(path):
+        if answer.losses or answer.end != "OK":
+            raise ValueError(f"the undisturbed run failed: call {call}: {answer.losses}")
+        oracle[answer.request] = answer
+    return oracle
+
+
+def longest_gap(times, fault, next_begin):
+    """The longest gap across the fault in sorted times; None when there is none to be counted."""
+    longest = None
+    start = max(0, bisect.bisect_right(times, fault["begin"]) - 1)
+    for before, after in zip(times[start:], times[start + 1:]):
+        if before >= next_begin:
+            break
+        if fault["begin"] < after <= next_begin:
+            longest = max(longest or 0.0, after - max(before, fault["from"]))
+    return longest
+
+
+def measure_gaps(faults, calls):
+    """Per fault, in order of time: silence, pauses of streams, number of streams under way."""
+    everything = sorted(t for times in calls for t in times[1:])  # what servers sent
+    measured = []
+    for i, fault in enumerate(faults):
+        next_begin = faults[i + 1]["begin"] if i + 1 < len(faults) else float("inf")
+        under_way = [times for times in calls if times[0] < fault["begin"] < times[-1]]
+        pauses = [longest_gap(times, fault, next_begin) for times in under_way
+                  if len(times) > 1 and times[1] < fault["begin"]]
+        measured.append({"kind": fault["kind"], "num_streams": len(under_way),
+                         "silence": longest_gap(everything, fault, next_begin),
+                         "pauses": [pause for pause in pauses if pause is not None]})
+    return measured
+
+
+def quantile(values, share):
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else None

@@ -1,0 +1,50 @@
+"""The faults of a run and their moments, from one seed."""
+import dataclasses
+import random
+
+PROXY_CUTS = ("cut", "cut-to-worker", "cut-to-scheduler")
+PROXY_NOISE = ("delay", "reset", "garbage")
+# How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault comes
+# at a random moment of its time, so now and then the next one comes before it is over.
+WEIGHTS = {"kill": 1.0, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5, **dict.fromkeys(PROXY_CUTS, 1.3),
+           **dict.fromkeys(PROXY_NOISE, 1.0)}
+SHARE_OF_RANDOM_MOMENTS = 0.6
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    kind: str
+    at_s: float  # from the start of the run
+    seconds: float  # how long it lasts; 0: a moment, or until somebody mends it
+
+
+def fault_kinds(kills, stops, cuts, noise, scheduler_kills):
+    """Kinds, one entry a fault. Every second stop is a pause: SIGCONT comes by itself."""
+    kinds = ["kill"] * kills + ["scheduler-kill"] * scheduler_kills
+    kinds += [("stop", "pause")[i % 2] for i in range(stops)]
+    kinds += [PROXY_CUTS[i % 3] for i in range(cuts)]
+    return kinds + [PROXY_NOISE[i % 3] for i in range(noise)]
+
+
+def make_script(seed, kinds, duration_s):
+    """Faults in order of time; equal arguments, equal script."""
+    chance = random.Random(seed)
+    kinds = list(kinds)
+    chance.shuffle(kinds)
+    second = duration_s / sum(WEIGHTS[kind] for kind in kinds)
+    faults, start = [], 0.0
+    for kind in kinds:
+        length = WEIGHTS[kind] * second
+        moment = start + chance.uniform(0, SHARE_OF_RANDOM_MOMENTS) * length
+        faults.append(Fault(kind, round(moment, 3), round(_seconds(kind, chance), 3)))
+        start += length
+    return faults
+
+
+def _seconds(kind, chance):
+    if kind == "pause":
+        return chance.choice((0.3, 1.0, 2.0)) * chance.uniform(0.5, 1.5)
+    if kind in PROXY_CUTS:
+        # From a flap that nobody notices to one that outlives every patience with the link.
+        return chance.choice((0.2, 1.0, 3.0)) * chance.uniform(0.5, 1.5)
+    return chance.uniform(0.3, 1.0) if kind in PROXY_NOISE else 0.0

@@ -1,0 +1,112 @@
+"""A round's figures: what they must be, as text, and as lines of a file."""
+import collections
+import dataclasses
+import json
+import os
+
+from checker import KINDS_OF_LOSS, quantile
+
+# Longest silence at p99, in seconds. A stopped process is told from a slow one by patience alone.
+TARGETS = {"kill": 3.0, "cut": 3.0, "cut-to-worker": 3.0, "cut-to-scheduler": 3.0, "stop": 6.0,
+           "pause": 6.0}
+PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
+                "delay": "delayed", "reset": "reset", "garbage": "spoiled"}
+
+
+@dataclasses.dataclass
+class Round:
+    seed: int
+    kinds: dict  # kind of fault to how many
+    minutes: float
+    num_calls: int
+    num_tokens: int
+    losses: dict
+    examples: list
+    gaps: list  # of checker.measure_gaps
+    counts: dict  # of ServedModel.counts
+    proxy: dict
+    replay: str
+
+
+def faults_of(done, judges_time):
+    """What is wrong with a round, in words; empty: nothing."""
+    faults = [f"{done.losses[kind]} x {kind}" for kind in KINDS_OF_LOSS if done.losses.get(kind)]
+    faults += [f"{kind}: no stream was under way at any of them" for kind in done.kinds
+               if not any(gap["num_streams"] for gap in done.gaps if gap["kind"] == kind)]
+    faults += [f"the proxy did nothing in {kind}" for kind in done.kinds
+               if kind in PROXY_COUNTS and not done.proxy.get(PROXY_COUNTS[kind])]
+    num_ends = sum(done.kinds.get(kind, 0) for kind in ("kill", "stop", "scheduler-kill"))
+    # Two faults so near to each other that one epoch ends by both are rare.
+    if done.counts.get("epochs begun", 0) < 1 + 0.8 * num_ends:
+        faults.append(f"too few epochs: {done.counts} after {num_ends} ends of processes")
+    for name in ("num_prefix_hit_tokens", "num_swap_preemptions"):
+        if not done.counts.get(name):
+            faults.append(f"no pressure on the KV cache: {name} is 0")
+    if done.counts.get("exit code of serve"):
+        faults.append(f"serve ended with {done.counts['exit code of serve']}")
+    if "identical" not in done.replay:
+        faults.append(f"the step log does not replay: {done.replay}")
+    if judges_time:
+        faults += [f"{kind}: silence of {row['silence p99']:.2f} s at p99 (target {TARGETS[kind]} s)"
+                   for kind, row in gap_rows(done).items()
+                   if row["silence p99"] > TARGETS.get(kind, float("inf"))]
+    return faults
+
+
+def gap_rows(done):
+    """Kind of fault to its figures."""
+    rows = {}
+    for kind in done.kinds:
+        of_kind = [gap for gap in done.gaps if gap["kind"] == kind]
+        silences = [gap["silence"] for gap in of_kind if gap["silence"] is not None]
+        pauses = [pause for gap in of_kind for pause in gap["pauses"]]
+        row = {"faults": len(of_kind), "streams": sum(gap["num_streams"] for gap in of_kind)}
+        for name, values in (("silence", silences), ("pause", pauses)):
+            for share, label in ((0.5, "p50"), (0.99, "p99"), (1.0, "max")):
+                row[f"{name} {label}"] = quantile(values, share) or 0.0
+        rows[kind] = row
+    return rows
+
+
+def text_of(done, faults):
+    lines = [f"seed {done.seed}: {sum(done.kinds.values())} faults in {done.minutes:g} minutes, "
+             f"{done.num_calls} streams, {done.num_tokens} tokens",
+             ", ".join(f"{kind}: {done.losses.get(kind, 0)}" for kind in KINDS_OF_LOSS),
+             "", "| fault | faults | streams under way | silence p50 / p99 / max, s | "
+             "pause of a stream p50 / p99 / max, s |", "|---|---|---|---|---|"]
+    for kind, row in gap_rows(done).items():
+        figures = (" / ".join(f"{row[f'{name} {label}']:.2f}" for label in ("p50", "p99", "max"))
+                   for name in ("silence", "pause"))
+        lines.append(f"| {kind} | {row['faults']} | {row['streams']} | " + " | ".join(figures) + " |")
+    lines += ["", "inside: " + ", ".join(f"{name}: {n}" for name, n in done.counts.items()),
+              "proxy: " + ", ".join(f"{name}: {n}" for name, n in done.proxy.items()),
+              "step log: " + "; ".join(" ".join(line.split()) for line in done.replay.splitlines())]
+    return "\n".join(lines + done.examples + [f"FAILED: {fault}" for fault in faults])
+
+
+def merged(rounds):
+    """Many rounds as one."""
+    def add(dicts):
+        total = collections.Counter()
+        for one in dicts:
+            total.update(one)
+        return dict(total)
+
+    return Round(seed=rounds[0].seed, kinds=add(r.kinds for r in rounds),
+                 minutes=sum(r.minutes for r in rounds), num_calls=sum(r.num_calls for r in rounds),
+                 num_tokens=sum(r.num_tokens for r in rounds),
+                 losses=add(r.losses for r in rounds), examples=[],
+                 gaps=[gap for r in rounds for gap in r.gaps], counts=add(r.counts for r in rounds),
+                 proxy=add(r.proxy for r in rounds), replay=rounds[-1].replay)
+
+
+def append_round(path, done):
+    with open(path, "a", encoding="ascii") as file:
+        file.write(json.dumps(dataclasses.asdict(done)) + "\n")
+
+
+def read_rounds(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="ascii") as file:
+        return [Round(**json.loads(line)) for line in file]

@@ -1,0 +1,179 @@
+#!/usr/bin/python3
+"""Faults under load: see README.md. Exit code 0: nothing was lost, and the faults did bite."""
+import argparse
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+for name, path in (("BIN", "build/cpu-release/bin"), ("PYTHON_STUBS", "build/cpu-release/python"),
+                   ("SOURCE", "")):
+    os.environ.setdefault("QUIRE_" + name, os.path.join(ROOT, path))
+
+import report  # noqa: E402
+from checker import Verdict, measure_gaps, read_oracle  # noqa: E402
+from fault_script import fault_kinds, make_script  # noqa: E402
+from served_model import BIN, HERE, ServedModel  # noqa: E402
+
+NUM_PROCESSES = 4
+# Host memory beside a pool that is too small for 32 streams: swaps all the time. One thread: the
+# clients need the rest of a small machine.
+SERVER_FLAGS = ("--swap-space=64MiB", "--preemption-mode=swap", "--threads=1")
+ROOMY_FLAGS = ("--threads=1",)
+
+# Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
+Form = collections.namedtuple(
+    "Form", "kills stops cuts noise scheduler_kills minutes num_requests max_tokens num_blocks")
+SHORT = Form(2, 2, 3, 3, 0, 0.1, 16, 40, 80)
+ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 260)
+LONG_ROUND = Form(50, 10, 10, 9, 10, 8, 64, 120, 160)
+LONG_ROUNDS, LONG_CALLS = 20, 100_000
+
+
+def start_clients(args, form, address, folder, *more):
+    logs, processes = [], []
+    each_once = "--each-once" in more
+    for k in range(1 if each_once else NUM_PROCESSES):
+        logs.append(os.path.join(folder, "oracle.log" if each_once else f"clients{k}.log"))
+        processes.append(subprocess.Popen(
+            [sys.executable, "-B", os.path.join(HERE, "load.py"), f"--address={address}",
+             f"--log={logs[-1]}", f"--process={k}", f"--seed={args.seed}",
+             f"--streams={args.streams // NUM_PROCESSES}", f"--num-requests={form.num_requests}",
+             f"--max-tokens={form.max_tokens}", *more], stdin=subprocess.PIPE))
+    return logs, processes
+
+
+def finish_clients(processes):
+    for process in processes:
+        process.stdin.close()
+    for process in processes:
+        if process.wait() != 0:
+            raise AssertionError("a process of clients failed")
+
+
+def run_oracle(args, form, folder):
+    """Every distinct request, alone on a server with room for all."""
+    folder = os.path.join(folder, "oracle")
+    os.mkdir(folder)
+    with ServedModel(folder, *ROOMY_FLAGS) as server:
+        logs, processes = start_clients(args, form, server.address, folder, "--each-once")
+        finish_clients(processes)
+    return read_oracle(logs[0])
+
+
+def harm(server, script, waits_for_steps):
+    """Runs the script; the faults with their times. With waits_for_steps a fault comes only when the
+    one before is got over, however slow the machine: a few faults, and each of them counts."""
+    server.wait_for_steps(5)
+    faults, start = [], time.monotonic()
+    for number, fault in enumerate(script, 1):
+        if waits_for_steps and faults:
+            server.wait_for_steps(2)
+        time.sleep(max(0, start + fault.at_s - time.monotonic()))
+        faults.append(server.inject(fault))
+        print(f"\r{number} of {len(script)} faults, {time.monotonic() - start:.0f} s ", end="",
+              file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return faults
+
+
+def run_round(args, form, folder):
+    """One server, one script, one verdict: what report.py prints and judges."""
+    oracle = run_oracle(args, form, folder)
+    kinds = fault_kinds(form.kills, form.stops, form.cuts, form.noise, form.scheduler_kills)
+    script = make_script(args.seed, kinds, form.minutes * 60)
+    chaos = os.path.join(folder, "chaos")
+    os.mkdir(chaos)
+    step_log = os.path.join(chaos, "steps.log")
+    more = ("--resume",) if form.scheduler_kills > 0 else ()
+    flags = (*SERVER_FLAGS, f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}")
+    with ServedModel(chaos, *flags, seed=args.seed) as server:
+        logs, processes = start_clients(args, form, server.address, chaos, *more)
+        try:
+            faults = harm(server, script, args.short)
+            finish_clients(processes)
+            counts = server.counts()
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            with open(os.path.join(chaos, "serve.log"), "w", encoding="utf-8") as file:
+                file.write(server.log())
+        counts["exit code of serve"] = server.stop()
+    replay = subprocess.run([os.path.join(BIN, "quire"), "replay", step_log], capture_output=True,
+                            text=True, check=False)
+    with open(os.path.join(chaos, "faults.log"), "w", encoding="ascii") as file:
+        file.writelines(json.dumps(fault) + "\n" for fault in faults)
+    verdict = Verdict()
+    for log in logs:
+        verdict.check(log, oracle)
+    return report.Round(seed=args.seed, kinds=dict(collections.Counter(kinds)),
+                        minutes=form.minutes, num_calls=verdict.num_calls,
+                        num_tokens=verdict.num_tokens, losses=dict(verdict.losses),
+                        examples=verdict.examples, gaps=measure_gaps(faults, verdict.calls),
+                        counts=counts, proxy=proxy_counts(faults), replay=replay.stdout)
+
+
+def proxy_counts(faults):
+    """Counts of the proxy at its last fault."""
+    return next((fault["proxy"] for fault in reversed(faults) if "proxy" in fault), {})
+
+
+def run_in_folder(args, form):
+    """A round in a folder of its own, which stays when something is wrong."""
+    folder = tempfile.mkdtemp(prefix="quire-chaos-", dir=args.folder)
+    print(f"logs are in {folder}", file=sys.stderr)
+    done = run_round(args, form, folder)
+    faults = report.faults_of(done, judges_time=not args.short)
+    print(report.text_of(done, faults), flush=True)
+    if not faults:
+        shutil.rmtree(folder)
+    return not faults, done
+
+
+def run_long(args):
+    """Rounds until the long form's counts are reached. A round is a line of --results, so that a run
+    that was stopped goes on where it was."""
+    rounds = report.read_rounds(args.results)
+    while len(rounds) < LONG_ROUNDS or sum(r.num_calls for r in rounds) < LONG_CALLS:
+        args.seed = 1 + len(rounds)
+        is_good, done = run_in_folder(args, LONG_ROUND)
+        if not is_good:
+            return False
+        report.append_round(args.results, done)
+        rounds.append(done)
+        print(report.text_of(report.merged(rounds), []), flush=True)
+    return True
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="a few faults of each kind, 25 s")
+    parser.add_argument("--long", action="store_true", help="hours: see README.md")
+    parser.add_argument("--results", default="chaos-results.jsonl", help="rounds of --long")
+    for field in ("kills", "stops", "cuts", "noise", "scheduler_kills"):
+        parser.add_argument("--" + field.replace("_", "-"), type=int)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", help="where logs of failed rounds stay; default: the system's")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    if args.long:
+        sys.exit(0 if run_long(args) else 1)
+    form = SHORT if args.short else ISSUE
+    given = {name: value for name, value in vars(args).items()
+             if name in Form._fields and value is not None}
+    sys.exit(0 if run_in_folder(args, form._replace(**given))[0] else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+#include "deploy/clients/cpp/resuming_client.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+namespace quire {
+namespace {
+
+using grpc::StatusCode;
+using testing::ElementsAre;
+using testing::SizeIs;
+using v1::GenerateRequest;
+using v1::GenerateResponse;
+
+constexpr char kFingerprint[] = "cpu/bf16/0123";
+
+GenerateResponse Started(uint64_t seed = 7, const std::string& fingerprint = kFingerprint) {
+  GenerateResponse response;
+  response.mutable_started()->set_request_id("made-by-the-server");
+  response.mutable_started()->set_seed(seed);
+  response.mutable_started()->set_determinism_fingerprint(fingerprint);
+  return response;
+}
+
+GenerateResponse Tokens(int32_t first_position, std::vector<int32_t> ids, int32_t index = 0) {
+  GenerateResponse response;
+  response.mutable_chunk()->set_index(index);
+  response.mutable_chunk()->set_first_position(first_position);
+  response.mutable_chunk()->mutable_token_ids()->Add(ids.begin(), ids.end());
+  return response;
+}
+
+GenerateResponse Finished(int32_t num_output_tokens, int32_t index = 0) {
+  GenerateResponse response;
+  response.mutable_finished()->set_index(index);
+  response.mutable_finished()->set_num_output_tokens(num_output_tokens);
+  return response;
+}
+
+grpc::Status Unavailable() { return {StatusCode::UNAVAILABLE, "gone"}; }
+
+// Answers one call after the other from a script, and remembers what was asked.
+class ScriptedServer final : public v1::GenerationService::Service {
+ public:
+  struct Call {
+    std::vector<GenerateResponse> responses;
+    grpc::Status status;
+  };
+
+  explicit ScriptedServer(std::deque<Call> script) : script_(std::move(script)) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  grpc::Status Generate(grpc::ServerContext* /*context*/,
+                        const GenerateRequest* request,
+                        grpc::ServerWriter<GenerateResponse>* writer) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    requests_.push_back(*request);
+    if (script_.empty()) {
+      return {StatusCode::FAILED_PRECONDITION, "the script is over"};
+    }
+    const Call call = script_.front();
+    script_.pop_front();
+    for (const GenerateResponse& response : call.responses) {
+      writer->Write(response);
+    }
+    return call.status;
+  }
+
+  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
+  const std::vector<GenerateRequest>& requests() const { return requests_; }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Call> script_;
+  std::vector<GenerateRequest> requests_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class ResumingClientTest : public testing::Test {
+ protected:
+  static constexpr RetryPolicy kFast = {.max_retries = 3,
+                                        .first_wait = std::chrono::milliseconds(1),
+                                        .max_wait = std::chrono::milliseconds(2)};
+
+  grpc::Status Run(const std::vector<ScriptedServer*>& servers,
+                   const GenerateRequest& request = {}) {
+    std::vector<std::shared_ptr<grpc::Channel>> channels;
+    for (ScriptedServer* server : servers) {
+      channels.push_back(server->Channel());
+    }
+    return ResumingClient(channels, kFast).Generate(request, [this](const GenerateResponse& r) {
+      num_started_ += r.has_started() ? 1 : 0;
+      tokens_.insert(tokens_.end(), r.chunk().token_ids().begin(), r.chunk().token_ids().end());
+      return tokens_.size() < max_tokens_;
+    });
+  }
+
+  size_t max_tokens_ = 1000;
+  int num_started_ = 0;
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
+  ScriptedServer first({{{Started(), Tokens(0, {10, 11})}, Unavailable()},
+                        {{Started(), Tokens(3, {13}), Finished(4)}, grpc::Status::OK}});
+  ScriptedServer second({{{Started(), Tokens(2, {12})}, {StatusCode::INTERNAL, "torn"}}});
+  GenerateRequest request;
+  request.set_text("abc");
+
+  const grpc::Status status = Run({&first, &second}, request);
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(tokens_, ElementsAre(10, 11, 12, 13));
+  EXPECT_EQ(num_started_, 1);
+  EXPECT_FALSE(first.requests()[0].has_resume());
+  const GenerateRequest& resumed = second.requests()[0];
+  EXPECT_EQ(resumed.text(), "abc");
+  EXPECT_EQ(resumed.request_id(), "made-by-the-server");
+  EXPECT_EQ(resumed.resume().seed(), 7U);
+  EXPECT_EQ(resumed.resume().determinism_fingerprint(), kFingerprint);
+  ASSERT_EQ(resumed.resume().sequences_size(), 1);
+  EXPECT_THAT(resumed.resume().sequences(0).token_ids(), ElementsAre(10, 11));
+}
+
+TEST_F(ResumingClientTest, EverySequenceGoesOnFromItsOwnPlace) {
+  ScriptedServer server(
+      {{{Started(), Tokens(0, {10}, 1), Tokens(0, {20}, 0), Finished(1, 1)}, Unavailable()},
+       {{Started(), Tokens(1, {21}, 0), Finished(2, 0)}, grpc::Status::OK}});
+  GenerateRequest request;
+  request.set_n(2);
+
+  EXPECT_TRUE(Run({&server}, request).ok());
+
+  const v1::Resume& resume = server.requests()[1].resume();
+  ASSERT_EQ(resume.sequences_size(), 2);
+  EXPECT_THAT(resume.sequences(0).token_ids(), ElementsAre(20));
+  EXPECT_FALSE(resume.sequences(0).has_ended());
+  EXPECT_TRUE(resume.sequences(1).has_ended());
+  EXPECT_THAT(tokens_, ElementsAre(10, 20, 21));
+}
+
+TEST_F(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
+  ScriptedServer server({{{}, Unavailable()}, {{Started(), Finished(0)}, grpc::Status::OK}});
+  GenerateRequest request;
+  request.set_request_id("mine");
+
+  EXPECT_TRUE(Run({&server}, request).ok());
+
+  EXPECT_TRUE(server.requests()[1].has_resume());
+  EXPECT_EQ(server.requests()[1].resume().sequences_size(), 0);
+  EXPECT_EQ(server.requests()[1].request_id(), "mine");
+}
+
+TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
+  const grpc::Status refusals[] = {{StatusCode::RESOURCE_EXHAUSTED, "full"},
+                                   {StatusCode::FAILED_PRECONDITION, "fingerprint"},
+                                   {StatusCode::ABORTED, "slow"},
+                                   {StatusCode::INTERNAL, "not finite", "has details"},
+                                   {StatusCode::UNKNOWN, "of a proxy", "has details"}};
+  for (const grpc::Status& refusal : refusals) {
+    ScriptedServer server({{{}, refusal}});
+
+    EXPECT_EQ(Run({&server}).error_message(), refusal.error_message());
+    EXPECT_THAT(server.requests(), SizeIs(1));
+  }
+}
+
+TEST_F(ResumingClientTest, RetriesAreBoundedAndCountedAnewAfterEachMessage) {
+  ScriptedServer server({{{}, Unavailable()},
+                         {{}, Unavailable()},
+                         {{Started(), Tokens(0, {10})}, Unavailable()},
+                         {{}, Unavailable()},
+                         {{}, Unavailable()},
+                         {{}, {StatusCode::UNAVAILABLE, "the last"}}});
+
+  const grpc::Status status = Run({&server});
+
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "the last");
+  EXPECT_THAT(server.requests(), SizeIs(6));
+}
+
+TEST_F(ResumingClientTest, WhatBreaksBehindItsLastMessageIsComplete) {
+  ScriptedServer server({{{Started(), Tokens(0, {10}), Finished(1)}, Unavailable()}});
+
+  EXPECT_TRUE(Run({&server}).ok());
+  EXPECT_THAT(server.requests(), SizeIs(1));
+}
+
+TEST_F(ResumingClientTest, TheDeadlineIsOneForAllAttempts) {
+  ScriptedServer server({{{}, Unavailable()}, {{}, Unavailable()}});
+  GenerateRequest request;
+  request.set_timeout_ms(3'600'000);
+  Run({&server}, request);
+  EXPECT_EQ(server.requests()[0].timeout_ms(), 3'600'000);
+  EXPECT_LT(server.requests()[1].timeout_ms(), 3'600'000);
+  EXPECT_GT(server.requests()[1].timeout_ms(), 0);
+
+  ScriptedServer gone({{{}, Unavailable()}, {{}, Unavailable()}});
+  request.set_timeout_ms(1);
+
+  EXPECT_EQ(Run({&gone}, request).error_code(), StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ResumingClientTest, TheCallerMayCancel) {
+  ScriptedServer server({{{Started(), Tokens(0, {10}), Tokens(1, {11})}, Unavailable()}});
+  max_tokens_ = 1;
+
+  EXPECT_EQ(Run({&server}).error_code(), StatusCode::CANCELLED);
+  EXPECT_THAT(tokens_, ElementsAre(10));
+}
+
+struct WrongAnswer {
+  std::string name;
+  std::vector<GenerateResponse> responses;  // behind token 0
+};
+
+class WrongAnswerTest : public ResumingClientTest,
+                        public testing::WithParamInterface<WrongAnswer> {};
+
+TEST_P(WrongAnswerTest, IsDataLossAndNotShown) {
+  ScriptedServer server(
+      {{{Started(), Tokens(0, {10})}, Unavailable()}, {GetParam().responses, grpc::Status::OK}});
+
+  EXPECT_EQ(Run({&server}).error_code(), StatusCode::DATA_LOSS);
+  EXPECT_THAT(tokens_, ElementsAre(10));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    WrongAnswerTest,
+    testing::Values(WrongAnswer{"Gap", {Started(), Tokens(2, {12})}},
+                    WrongAnswer{"Repeat", {Started(), Tokens(0, {10})}},
+                    WrongAnswer{"NoSuchSequence", {Started(), Tokens(0, {10}, 1)}},
+                    WrongAnswer{"NegativeSequence", {Started(), Tokens(0, {10}, -1)}},
+                    WrongAnswer{"EndTooEarly", {Started(), Finished(2)}},
+                    WrongAnswer{"AnotherSeed", {Started(8), Finished(1)}},
+                    WrongAnswer{"AnotherFingerprint", {Started(7, "gpu"), Finished(1)}},
+                    WrongAnswer{"NoEnd", {Started()}}),
+    [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,82 @@
+#include "deploy/cli/serve_arguments.h"
+
+#include "gtest/gtest.h"
+
+namespace quire {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(ServeArgumentsTest, EachFlagGoesToTheProgramThatKnowsIt) {
+  auto split = SplitServeArguments({"--model",
+                                    "DIR",
+                                    "--port=0",
+                                    "--threads",
+                                    "2",
+                                    "--kv_cache_memory_bytes=9",
+                                    "--max-num-seqs",
+                                    "8"});
+
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--port=0", "--max-num-seqs", "8"}));
+  EXPECT_EQ(split->worker,
+            (Words{"--model", "DIR", "--threads", "2", "--kv_cache_memory_bytes=9"}));
+}
+
+TEST(ServeArgumentsTest, TheModelMayBeTheFirstWord) {
+  auto split = SplitServeArguments({"DIR"});
+
+  ASSERT_TRUE(split.ok());
+  EXPECT_EQ(split->worker, (Words{"--model", "DIR"}));
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR"}));
+}
+
+TEST(ServeArgumentsTest, ASwitchOfTheWorkerMayBeTurnedOff) {
+  auto split = SplitServeArguments(
+      {"DIR", "--no-enforce-eager", "--nobatch_invariant", "--noenable_prefix_caching"});
+
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->worker, (Words{"--model", "DIR", "--no-enforce-eager", "--nobatch_invariant"}));
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--noenable_prefix_caching"}));
+}
+
+TEST(ServeArgumentsTest, WhatServeSetsItselfIsRefused) {
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--workers=unix:/w"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--listen", "unix:/w"}).ok());
+}
+
+TEST(ServeArgumentsTest, AModelIsNeededAndStrayWordsAreRefused) {
+  EXPECT_FALSE(SplitServeArguments({"--port=0"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"--model=DIR", "--port=0", "stray"}).ok());
+  // What follows it would be no flag for the programs.
+  EXPECT_FALSE(SplitServeArguments({"--model=DIR", "--", "--port=0"}).ok());
+}
+
+TEST(SchedulerAddressesTest, AnotherSchedulerGetsTheSameAddresses) {
+  const auto addresses = ParseSchedulerAddresses(
+      "grpc=127.0.0.1:41001 http=127.0.0.1:41002 admin=unix:/run/my admin.sock");
+
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_EQ(addresses->grpc, (Address{.host = "127.0.0.1", .port = 41001}));
+  EXPECT_EQ(
+      addresses->flags,
+      (Words{"--port=41001", "--http-port=41002", "--admin-address=unix:/run/my admin.sock"}));
+}
+
+TEST(SchedulerAddressesTest, IPv6AndNoAdmin) {
+  const auto addresses = ParseSchedulerAddresses("grpc=[::1]:1 http=[::1]:2");
+
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_EQ(addresses->grpc, (Address{.host = "::1", .port = 1}));
+  EXPECT_EQ(addresses->flags, (Words{"--port=1", "--http-port=2"}));
+}
+
+TEST(SchedulerAddressesTest, AnythingElseIsRefused) {
+  for (const char* text :
+       {"", "http=a:1 grpc=a:2", "grpc=a:1", "grpc=a http=b:1", "grpc=a:1http=b:1"}) {
+    EXPECT_FALSE(ParseSchedulerAddresses(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,119 @@
+#!/usr/bin/python3
+"""Workers that hang, are slow or crash on purpose: who is fenced, who is ended, who goes on.
+
+QUIRE_SLOW_STEP_SECONDS=60 makes the slow step as long as a true one may be.
+"""
+import os
+import re
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+
+from quire_server import Failure, Server, api, generate, grpc
+from serve_test import Served
+
+SLOW_STEP_SECONDS = int(os.environ.get("QUIRE_SLOW_STEP_SECONDS", "4"))
+MAGIC_TOKEN = 4000
+NUM_INNOCENT = 6
+MAX_CRASHES = 5
+
+
+def request(number, max_tokens, ids=()):
+    """Tokens of no other request, none of them the magic one."""
+    prompt = [280 + (37 * number + 11 * k) % 3000 for k in range(20 + number)] + list(ids)
+    return api.GenerateRequest(
+        token_ids={"ids": prompt}, n=1 + (number % 3 == 2),
+        sampling={"temperature": 1, "seed": number,
+                  "logit_bias": [{"token_id": MAGIC_TOKEN, "bias": -100}]},
+        stopping={"max_tokens": max_tokens, "ignore_eos": True})
+
+
+class Streams:
+    """Requests under way, one thread each. A stream's answer, or its failure."""
+
+    def __init__(self, channel, requests):
+        self.outcomes = [None] * len(requests)
+        self.longest_gap = 0.0
+        self._threads = [threading.Thread(target=self._run, args=(channel, i, one))
+                         for i, one in enumerate(requests)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, channel, i, one):
+        last = None
+
+        def on_message():
+            nonlocal last
+            now = time.monotonic()
+            self.longest_gap = max(self.longest_gap, now - (last or now))
+            last = now
+
+        try:
+            self.outcomes[i] = generate(channel, one, timeout=150, on_message=on_message).tokens
+        except grpc.RpcError as error:
+            self.outcomes[i] = Failure(error)
+
+    def wait(self):
+        for thread in self._threads:
+            thread.join()
+        return self.outcomes
+
+
+def answers(requests):
+    """Of a server that nothing happens to."""
+    with Server() as server, server.channel() as channel:
+        return [generate(channel, one).tokens for one in requests]
+
+
+class FailPointTest(unittest.TestCase):
+
+    def test_a_stuck_executor_is_replaced_and_streams_go_on(self):
+        requests = [request(i, 60) for i in range(NUM_INNOCENT)]
+        # The worker that takes over counts from 1 again: it has fewer steps left than 40.
+        with Served("--fail-points=stick-at-step=40") as served, served.channel() as channel:
+            streams = Streams(channel, requests)
+            outcomes = streams.wait()
+            served.wait_for("program=worker.*exit code 70")
+
+        print(f"stuck: the longest gap was {streams.longest_gap:.1f} s", file=sys.stderr)
+        self.assertEqual(outcomes, answers(requests))
+        self.assertGreater(streams.longest_gap, 1)
+
+    def test_a_slow_step_that_gets_on_is_not_fenced(self):
+        requests = [request(i, 30) for i in range(NUM_INNOCENT)]
+        timeout = 1 if SLOW_STEP_SECONDS < 10 else 5
+        slow = f"--fail-points=slow-step=15:{SLOW_STEP_SECONDS * 1000}"
+        with Server(f"--step-timeout={timeout}", worker_flags=[slow]) as server:
+            with server.channel() as channel:
+                streams = Streams(channel, requests)
+                outcomes = streams.wait()
+            with urllib.request.urlopen(f"http://{server.http_address}/metrics") as page:
+                losses = re.search(r"^quire_worker_group_losses_total (\d+)", page.read().decode(), re.M)
+
+        self.assertEqual(outcomes, answers(requests))
+        self.assertGreaterEqual(streams.longest_gap, SLOW_STEP_SECONDS)
+        self.assertEqual(int(losses[1]), 0)
+
+    def test_a_poison_request_ends_alone_after_a_few_crashes(self):
+        innocent = [request(i, 150) for i in range(NUM_INNOCENT)]
+        poison = request(NUM_INNOCENT, 20, ids=[MAGIC_TOKEN, 300])
+        with Served(f"--fail-points=crash-on-token={MAGIC_TOKEN}") as served:
+            with served.channel() as channel:
+                outcomes = Streams(channel, innocent + [poison]).wait()
+                afterwards = generate(channel, request(0, 5)).tokens
+            crashes = len(re.findall("ended and is started again.*program=worker", served.text()))
+
+        failure = outcomes.pop()
+        print(f"poison: {crashes} crashes, {failure} {failure.metadata}", file=sys.stderr)
+        self.assertEqual((failure.code, failure.reason), (grpc.StatusCode.INTERNAL, "WORKER_CRASH"))
+        self.assertIn(str(crashes), failure.metadata.values())
+        self.assertGreater(crashes, 1)
+        self.assertLessEqual(crashes, MAX_CRASHES)
+        self.assertEqual(outcomes, answers(innocent))
+        self.assertEqual(afterwards, answers([request(0, 5)])[0])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

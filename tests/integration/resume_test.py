@@ -1,0 +1,204 @@
+#!/usr/bin/python3
+"""Answers outlive the scheduler: it is killed while they stream and started again, and goes on with
+what clients have. Each answer is the undisturbed one: tokens, text, bits of log-probabilities."""
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from quire_server import (BIN, Answer, Failure, Server, api, generate, server_info, wait_until_idle)
+import grpc
+
+sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "deploy/clients/python"))
+import quire_client  # noqa: E402
+
+NUM_KILLS = 2
+TOKENS_BEFORE_KILL = 30  # of each stream, each time
+TEXT = "Once upon a time, there was a little bear"
+SAMPLED = {"temperature": 1.0, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 7}
+LONG = {"max_tokens": 250, "ignore_eos": True}
+CLI_FLAGS = ["--prompt", TEXT, "--temperature", "1", "--seed", "7", "--max-tokens", "250",
+             "--ignore-eos"]
+
+
+def late_stop_string(text):
+    """One that ends this text after about two thirds of it, and not before."""
+    for begin in range(len(text) * 2 // 3, len(text) - 8):
+        stop = text[begin:begin + 8]
+        if text.find(stop) == begin:
+            return stop
+    raise AssertionError("the text repeats itself")
+
+
+def requests_for(channel):
+    greedy = api.GenerateRequest(text=TEXT.encode(), sampling={"temperature": 0}, stopping=LONG)
+    sampled = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED, stopping=LONG)
+    unseeded = api.GenerateRequest(text=b"The cat", sampling={"temperature": 0.8}, stopping=LONG)
+    stop = api.GenerateRequest()
+    stop.CopyFrom(sampled)
+    stop.stopping.stop.append(late_stop_string(generate(channel, sampled).text[0].decode()).encode())
+    logprobs = api.GenerateRequest(response={"logprobs": 3})
+    logprobs.MergeFrom(sampled)
+    three = api.GenerateRequest(n=3)
+    three.MergeFrom(sampled)
+    three.stopping.ignore_eos = False
+    tokens = api.GenerateRequest(token_ids=api.TokenIds(ids=range(300, 340)), n=3, sampling=SAMPLED,
+                                 stopping=LONG, response={"logprobs": 0})
+    beams = api.GenerateRequest(text=TEXT.encode(), n=2, beam_search={"num_beams": 3},
+                                stopping={"max_tokens": 150})
+    best = api.GenerateRequest(text=TEXT.encode(), n=2, best_of=4, sampling=SAMPLED, stopping=LONG)
+    return {"greedy": greedy, "sampled": sampled, "unseeded": unseeded, "stop": stop,
+            "logprobs": logprobs, "three": three, "tokens": tokens, "beams": beams, "best": best}
+
+
+def bits(logprobs):
+    def of(value):
+        return struct.pack("<f", value)
+    return [(of(each.logprob), [(top.token_id, of(top.logprob)) for top in each.top])
+            for each in logprobs]
+
+
+def essence(answer):
+    """All that must not change, by sequence."""
+    return {index: (answer.tokens[index], answer.text[index], bits(answer.logprobs[index]),
+                    answer.finished[index].reason, answer.finished[index].matched_stop)
+            for index in answer.finished}
+
+
+class Streams:
+    """Clients of both kinds, each in a thread."""
+
+    def __init__(self, address, requests, cli_runs):
+        self.answers = {name: Answer() for name in requests}
+        self.outputs = {name: "" for name in cli_runs}
+        self.failures = []
+        self._progress = {name: 0 for name in [*requests, *cli_runs]}
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(self._stream, name, address, request))
+            for name, request in requests.items()
+        ] + [
+            threading.Thread(target=self._guarded, args=(self._run_cli, name, address, flags))
+            for name, flags in cli_runs.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, run, name, *arguments):
+        try:
+            run(name, *arguments)
+        except Exception as error:  # noqa: BLE001  (shown by the test)
+            what = Failure(error) if isinstance(error, grpc.RpcError) else repr(error)
+            self.failures.append(f"{name}: {what}")
+        self._progress[name] = None
+
+    def _stream(self, name, address, request):
+        with grpc.insecure_channel(address, options=quire_client.CHANNEL_OPTIONS) as channel:
+            for message in quire_client.generate([channel], request):
+                self.answers[name].add(message)  # asserts that positions have no gap or repeat
+                self._progress[name] += len(message.chunk.token_ids)
+
+    def _run_cli(self, name, address, flags):
+        process = subprocess.Popen(
+            [os.path.join(BIN, "quire"), "generate", "--server", address, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while character := process.stdout.read(1):
+            self.outputs[name] += character
+            self._progress[name] = len(self.outputs[name]) // 120  # a line of JSON has about 100
+        assert process.wait() == 0, process.stderr.read()
+        process.stderr.close()
+        process.stdout.close()
+
+    def wait_for_tokens(self, num_tokens, held):
+        """Of every stream that has not ended. How many go on."""
+        deadline = time.monotonic() + 30
+        while True:
+            waited_for = [n for name, n in self._progress.items()
+                          if n is not None and name not in held]
+            if all(n >= num_tokens for n in waited_for):
+                return len(waited_for)
+            if time.monotonic() > deadline or self.failures:
+                raise AssertionError(f"streams stand still: {self._progress} {self.failures}")
+            time.sleep(0.002)
+
+    def join(self):
+        for thread in self._threads:
+            thread.join()
+
+
+class ResumeTest(unittest.TestCase):
+
+    def test_every_answer_outlives_the_scheduler(self):
+        # Slow enough that streams are under way when it dies.
+        with Server(worker_flags=["--cpu-isa=portable", "--threads=1"]) as server:
+            cli_runs = {"cli": ["--json", *CLI_FLAGS],
+                        "cli three": ["--json", "--n", "3", "--logprobs", "2", *CLI_FLAGS]}
+            with server.channel() as channel:
+                requests = requests_for(channel)
+                expected = {name: generate(channel, request)
+                            for name, request in requests.items()}
+            whole = Streams(server.address, {}, cli_runs)
+            whole.join()
+            self.assertEqual(whole.failures, [])
+
+            streams = Streams(server.address, requests, cli_runs)
+            for kill in range(NUM_KILLS):
+                num_streams = streams.wait_for_tokens((kill + 1) * TOKENS_BEFORE_KILL,
+                                                      held=("beams", "best"))
+                self.assertGreater(num_streams, 4, "too few are under way to prove anything")
+                server.kill_scheduler()
+            streams.join()
+
+            self.assertEqual(streams.failures, [])
+            for name in requests:
+                if name != "unseeded":
+                    self.assertEqual(essence(streams.answers[name]), essence(expected[name]), name)
+            for name in cli_runs:
+                self.assertEqual(sorted(streams.outputs[name].splitlines()),
+                                 sorted(whole.outputs[name].splitlines()), name)
+            self.check_unseeded(server, requests["unseeded"], streams.answers["unseeded"])
+
+    def check_unseeded(self, server, request, answer):
+        """The seed that the first scheduler chose was kept."""
+        request.sampling.seed = answer.started.seed
+        with server.channel() as channel:
+            self.assertEqual(essence(generate(channel, request)), essence(answer))
+            wait_until_idle(channel)
+
+
+class RefusedResumeTest(unittest.TestCase):
+
+    def test_another_fingerprint_is_refused_and_the_same_one_is_served_anywhere(self):
+        request = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED,
+                                      stopping={"max_tokens": 20, "ignore_eos": True})
+        with Server() as first, Server() as replica, Server(
+                worker_flags=["--cpu-isa=portable"]) as other:
+            with first.channel() as channel:
+                whole = generate(channel, request)
+            request.resume.seed = whole.started.seed
+            request.resume.determinism_fingerprint = whole.started.determinism_fingerprint
+            request.resume.sequences.add(token_ids=whole.tokens[0][:8])
+            with replica.channel() as channel:
+                self.assertEqual(server_info(channel).determinism_fingerprint,
+                                 whole.started.determinism_fingerprint)
+                rest = self.rest_of(channel, request)
+            with other.channel() as channel:
+                with self.assertRaises(grpc.RpcError) as caught:
+                    self.rest_of(channel, request)
+
+        self.assertEqual(rest, whole.tokens[0][8:])
+        failure = Failure(caught.exception)
+        self.assertEqual((failure.code, failure.reason),
+                         (grpc.StatusCode.FAILED_PRECONDITION, "FINGERPRINT"), str(failure))
+
+    def rest_of(self, channel, request):
+        tokens = []
+        for message in quire_client.api_grpc.GenerationServiceStub(channel).Generate(request):
+            tokens.extend(message.chunk.token_ids)
+        return tokens
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,264 @@
+#!/usr/bin/python3
+"""`quire serve`: programs that die, hang or cannot start."""
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from quire_server import BIN, MODEL, Process, api, api_grpc, generate
+import grpc
+
+NUM_STREAMS = 4
+NUM_TOKENS = 300
+
+
+def request(seed, num_tokens=NUM_TOKENS):
+    return api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": seed},
+                               stopping={"max_tokens": num_tokens, "ignore_eos": True})
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(claim, seconds=60):
+    """The first value of the claim that is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := claim()):
+        if time.monotonic() > deadline:
+            raise AssertionError("did not come true in time")
+        time.sleep(0.02)
+    return value
+
+
+class Served(Process):
+    """`quire serve` on free ports. Stopped when the block ends, whatever happens."""
+
+    def __init__(self, *flags, model=MODEL):
+        super().__init__([os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
+                          "--http-port=0", *flags])
+        try:
+            self.address = self.wait_for(r"^quire: ready grpc=(\S+) http=\S+")[1]
+        except BaseException:
+            self.kill()
+            raise
+
+    def pid_of(self, program):
+        """The process of quire_PROGRAM now; None: there is none."""
+        pid = self.popen.pid
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+            children = file.read().split()
+        for child in children:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(f"/proc/{child}/comm", encoding="utf-8") as comm:
+                    # The kernel keeps 15 letters of a name.
+                    if comm.read().strip() == f"quire_{program}"[:15] and is_alive(child):
+                        return int(child)
+        return None
+
+    def signal(self, program, number):
+        """Returns the process that got the signal."""
+        pid = eventually(lambda: self.pid_of(program))
+        os.kill(pid, number)
+        return pid
+
+    def replace(self, program, number):
+        """After the signal another process runs."""
+        pid = self.signal(program, number)
+        eventually(lambda: self.pid_of(program) not in (None, pid))
+
+    def answers(self, seed):
+        """Whether a request gets tokens, over a connection of its own; and which."""
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.address, options=options) as channel:
+            try:
+                return generate(channel, request(seed), timeout=60).tokens[0]
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAVAILABLE:
+                    return None
+                raise
+
+    def stop(self):
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(timeout=40)
+        self.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Streams:
+    """Streams that follow each other until they are told to stop. Any failure is kept."""
+
+    def __init__(self, server, expected):
+        self._server = server
+        self._expected = expected
+        self._messages = threading.Semaphore(0)
+        self._stopping = False
+        self.failures = []
+        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in expected]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, seed):
+        with grpc.insecure_channel(self._server.address) as channel:
+            while not self._stopping:
+                try:
+                    answer = generate(channel, request(seed), timeout=120,
+                                      on_message=self._messages.release)
+                    if answer.tokens[0] != self._expected[seed]:
+                        raise AssertionError(f"stream {seed} got other tokens")
+                except Exception as error:  # pylint: disable=broad-except
+                    self.failures.append(error)
+                    return
+
+    def go_on(self, num_messages=40):
+        """Whether so many messages more arrive."""
+        while self._messages.acquire(blocking=False):
+            pass
+        return all(self._messages.acquire(timeout=60) for _ in range(num_messages))
+
+    def finish(self):
+        self._stopping = True
+        for thread in self._threads:
+            thread.join()
+
+
+class WorkerFaultsTest(unittest.TestCase):
+
+    def test_streams_go_on_whatever_happens_to_the_worker(self):
+        with Served() as server:
+            expected = {seed: server.answers(seed) for seed in range(NUM_STREAMS)}
+            streams = Streams(server, expected)
+            for _ in range(7):
+                time.sleep(1)
+                server.replace("worker", signal.SIGKILL)
+            self.assertTrue(streams.go_on())
+            # What is shown is that no kill was swallowed, and none ended the server.
+            self.assertEqual(len(re.findall('program="worker 0" .* how="signal 9"',
+                                            server.text())), 7, server.text())
+
+            server.replace("worker", signal.SIGSTOP)
+            self.assertTrue(streams.go_on())
+            streams.finish()
+            self.assertEqual(streams.failures, [])
+
+            # During the drain, too.
+            with grpc.insecure_channel(server.address) as channel:
+                running = api_grpc.GenerationServiceStub(channel).Generate(request(0), timeout=120)
+                tokens = list(next(running).chunk.token_ids)
+                server.signal("worker", signal.SIGSTOP)
+                server.popen.send_signal(signal.SIGTERM)
+                server.wait_for("scheduler drains")
+                server.replace("worker", signal.SIGKILL)
+                for message in running:
+                    tokens += message.chunk.token_ids
+                self.assertEqual(tokens, expected[0])
+            self.assertEqual(server.popen.wait(timeout=40), 0)
+
+
+class SchedulerFaultsTest(unittest.TestCase):
+
+    def test_a_scheduler_that_dies_or_hangs_comes_back_at_the_same_address(self):
+        with tempfile.TemporaryDirectory(prefix="quire-test-") as folder:
+            model = os.path.join(folder, "model")
+            os.symlink(MODEL, model)
+            with Served("--served-model-name=m", model=model) as server:
+                expected = server.answers(0)
+                worker = server.pid_of("worker")
+
+                server.replace("scheduler", signal.SIGKILL)
+                self.assertEqual(eventually(lambda: server.answers(0)), expected)
+                server.replace("scheduler", signal.SIGSTOP)
+                self.assertEqual(eventually(lambda: server.answers(0)), expected)
+
+                self.assertEqual(server.pid_of("worker"), worker)
+                self.assertEqual(len(re.findall("(?m)^quire: ready ", server.text())), 1)
+
+                # A model that is gone for a moment.
+                os.rename(model, model + ".away")
+                server.signal("worker", signal.SIGKILL)
+                server.wait_for('program="worker 0" .* how="exit code 3"')
+                os.rename(model + ".away", model)
+                self.assertEqual(eventually(lambda: server.answers(0)), expected)
+
+                # The end: also of those that are stopped.
+                for program in ("worker", "scheduler"):
+                    server.signal(program, signal.SIGSTOP)
+                server.popen.send_signal(signal.SIGTERM)
+                self.assertEqual(server.popen.wait(timeout=40), 0)
+
+    def test_a_killed_supervisor_leaves_nobody_behind(self):
+        with Served() as server:
+            pids = [server.pid_of("worker"), server.signal("scheduler", signal.SIGSTOP)]
+            server.popen.kill()
+            eventually(lambda: not any(map(is_alive, pids)))
+
+
+class StartTest(unittest.TestCase):
+
+    def refusal(self, *arguments):
+        """Exit code and the line that says why; the log, ours and that of gRPC, begins with a time."""
+        done = subprocess.run([os.path.join(BIN, "quire"), "serve", "--http-port=0", *arguments],
+                              capture_output=True, text=True, timeout=60, check=False)
+        lines = [line for line in done.stderr.splitlines()
+                 if not re.match(r"\d{4}-\d\d-\d\dT|E\d{4} ", line)]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertEqual(done.stdout, "")
+        return done.returncode, lines[0]
+
+    def test_a_start_that_cannot_succeed_ends_at_once_with_the_reason(self):
+        model = f"--model={MODEL}"
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            for code, named, *arguments in [
+                    (2, "--model"),
+                    (2, "--workers", model, "--workers=unix:/w"),
+                    (2, "no-such-flag", model, "--no-such-flag"),
+                    (2, "--block-size", model, "--block-size=24"),
+                    (2, "--max-model-len", model, "--port=0", "--max-model-len=999999"),
+                    (2, "--threads", model, "--port=0", "--threads=-1"),
+                    (3, "load: ", "--port=0", "--model=/nonexistent"),
+                    (4, "--kv-cache-memory-bytes", model, "--port=0",
+                     "--kv-cache-memory-bytes=1000TiB"),
+                    (1, "cannot listen", model, f"--port={taken.getsockname()[1]}"),
+            ]:
+                with self.subTest(arguments):
+                    got, line = self.refusal(*arguments)
+                    self.assertEqual(got, code, line)
+                    self.assertIn(named, line)
+
+    def test_help_lists_the_flags_of_both_programs(self):
+        help_of = {}
+        for command in (["quire", "serve"], ["quire_scheduler"], ["quire_worker"]):
+            done = subprocess.run([os.path.join(BIN, command[0]), *command[1:], "--help"],
+                                  capture_output=True, text=True, timeout=20, check=True)
+            help_of[command[0]] = set(re.findall(r"(?m)^  --(?:\[no-\])?([a-z-]+)", done.stdout))
+        self.assertEqual(help_of["quire"], help_of["quire_scheduler"] | help_of["quire_worker"])
+
+        # And each flag that only the worker has goes to the worker.
+        source = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/cli/serve_arguments.cc")
+        with open(source, encoding="utf-8") as file:
+            names = re.search(r"kWorkerFlags = {(.*?)}", file.read(), re.S)[1]
+        for flag in help_of["quire_worker"] - help_of["quire_scheduler"] - {"listen"}:
+            self.assertIn(f'"{flag}"', names)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

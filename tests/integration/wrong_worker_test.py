@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""A worker that would go on with other bits is refused by name while streams wait for a right one."""
+import os
+import shutil
+import threading
+import unittest
+
+from quire_server import BIN, MODEL, Process, Server, api, generate
+
+# Only CPUs store keys and values so: an emulated GPU is a worker of another cache type.
+CACHE = "--kv-cache-dtype=int8"
+
+
+def copy_of_model(folder, name, file, change):
+    """The bundled model with the bytes of one file changed."""
+    copy = os.path.join(folder, name)
+    shutil.copytree(MODEL, copy)
+    with open(os.path.join(copy, file), "r+b") as opened:
+        data = change(bytearray(opened.read()))
+        opened.seek(0)
+        opened.truncate()
+        opened.write(data)
+    return copy
+
+
+def with_another_weight(data):
+    data[-1] ^= 1
+    return data
+
+
+def with_another_rope(data):
+    return data.replace(b'"rope_theta": 10000.0', b'"rope_theta": 20000.0')
+
+
+class WrongWorkerTest(unittest.TestCase):
+
+    def refuse(self, server, name, model, *flags):
+        """Starts the wrong worker until the scheduler has said what is wrong with it."""
+        worker = Process([os.path.join(BIN, "quire_worker"), "--model", model, "--listen",
+                          server.worker_address, *flags])
+        num_lines = len(server.scheduler.lines)
+        try:
+            worker.wait_for("^quire_worker: ready ")
+            server.scheduler.wait_for(f"refuse.*{name}")
+            self.assertIn(name, "\n".join(server.scheduler.lines[num_lines:]))
+        finally:
+            worker.kill()
+
+    def test_streams_wait_for_a_worker_of_their_kind(self):
+        requests = [api.GenerateRequest(text=b"Once upon a time",
+                                        sampling={"temperature": 1, "seed": seed},
+                                        stopping={"max_tokens": 400, "ignore_eos": True})
+                    for seed in range(4)]
+        answers = [None] * len(requests)
+        flowing = threading.Semaphore(0)
+
+        def run(i):
+            answers[i] = generate(channel, requests[i], timeout=120, on_message=flowing.release)
+
+        with Server(CACHE) as server, server.channel() as channel:
+            expected = [generate(channel, one).tokens for one in requests]
+            folder = server._folder.name
+            weights = copy_of_model(folder, "weights", "model.safetensors", with_another_weight)
+            config = copy_of_model(folder, "config", "config.json", with_another_rope)
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
+            for thread in threads:
+                thread.start()
+            for _ in range(20):
+                flowing.acquire()
+            server.worker.kill()
+
+            self.refuse(server, "determinism_fingerprint", MODEL, "--cpu-isa=portable")
+            self.refuse(server, "kv_cache_dtype", MODEL, "--device=emu")
+            self.refuse(server, "model_hash", weights)
+            self.refuse(server, "config_hash", config)
+            self.assertTrue(all(thread.is_alive() for thread in threads))
+            server.start_worker()
+            for thread in threads:
+                thread.join()
+
+        self.assertEqual([answer.tokens for answer in answers], expected)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

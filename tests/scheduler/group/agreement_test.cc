@@ -1,0 +1,229 @@
+#include "scheduler/group/agreement.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+GroupSettings Settings() {
+  GroupSettings settings;
+  settings.model.vocab_size = 100;
+  settings.model.max_position_embeddings = 1000;
+  settings.block_size_tokens = 16;
+  return settings;
+}
+
+WorkerHello GoodHello() {
+  return {.uuid = "worker",
+          .config_hash = HashOf(Settings().model),
+          .model_hash = 77,
+          .block_bytes = 64,
+          .num_blocks_max = 101,
+          .kv_cache_dtype = DType::kF32,
+          .determinism_fingerprint = "cpu-avx512",
+          .vocab_size = 100};
+}
+
+constexpr uint64_t kModelHash = 77;
+Numerics GoodNumerics() {
+  return {.model_hash = kModelHash, .backend = "cpu-avx512", .kv_cache_dtype = DType::kF32};
+}
+
+absl::StatusOr<StepLimits> LimitsWith(const WorkerHello& hello, const GroupSettings& settings) {
+  const auto agreement = Agree({&hello, 1}, settings);
+  if (!agreement.ok()) {
+    return agreement.status();
+  }
+  return agreement->limits;
+}
+
+TEST(CheckHelloTest, AWorkerWithTheSameModelIsWelcome) {
+  EXPECT_TRUE(CheckHello(GoodHello(), Settings(), std::nullopt).ok());
+  EXPECT_TRUE(CheckHello(GoodHello(), Settings(), GoodNumerics()).ok());
+}
+
+struct WrongWorker {
+  std::string field;
+  std::function<void(WorkerHello&)> spoil;
+};
+
+class CheckHelloRefusalTest : public testing::TestWithParam<WrongWorker> {};
+
+TEST_P(CheckHelloRefusalTest, NamesTheFieldThatDiffers) {
+  WorkerHello hello = GoodHello();
+  GetParam().spoil(hello);
+
+  const absl::Status status = CheckHello(hello, Settings(), GoodNumerics());
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "CONFIG_MISMATCH");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().field + ": "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryField,
+    CheckHelloRefusalTest,
+    testing::Values(WrongWorker{"vocab_size", [](auto& h) { h.vocab_size = 101; }},
+                    WrongWorker{"config_hash", [](auto& h) { h.config_hash = 1; }},
+                    WrongWorker{"model_hash", [](auto& h) { h.model_hash = 78; }},
+                    WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = -1; }},
+                    WrongWorker{"determinism_fingerprint",
+                                [](auto& h) { h.determinism_fingerprint = "cpu-avx2"; }},
+                    WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = DType::kBF16; }},
+                    WrongWorker{"kv_cache_dtype",
+                                [](auto& h) { h.kv_cache_dtype = std::nullopt; }}));
+
+TEST(CheckHelloTest, TheCacheTypeThatWasAskedForIsNeeded) {
+  GroupSettings settings = Settings();
+  settings.kv_cache_dtype = DType::kBF16;
+
+  EXPECT_EQ(ReasonOf(CheckHello(GoodHello(), settings, std::nullopt)), "CONFIG_MISMATCH");
+}
+
+TEST(CheckHelloTest, NumericsMayChangeWhenAllowedAndWeightsNever) {
+  GroupSettings settings = Settings();
+  settings.allow_changed_numerics = true;
+  WorkerHello hello = GoodHello();
+  hello.determinism_fingerprint = "cpu-avx2";
+  hello.kv_cache_dtype = DType::kBF16;
+  EXPECT_TRUE(CheckHello(hello, settings, GoodNumerics()).ok());
+
+  ++hello.model_hash;
+
+  EXPECT_EQ(ReasonOf(CheckHello(hello, settings, GoodNumerics())), "CONFIG_MISMATCH");
+}
+
+TEST(NumericsTest, TheFingerprintHoldsAllThatDecidesBits) {
+  EXPECT_EQ(GoodNumerics().fingerprint(), "cpu-avx512/float32/000000000000004d");
+}
+
+class AgreeRanksTest : public testing::TestWithParam<WrongWorker> {};
+
+TEST_P(AgreeRanksTest, ARankThatDiffersFromTheFirstIsNamed) {
+  std::vector<WorkerHello> hellos = {GoodHello(), GoodHello(), GoodHello()};
+  hellos[1].uuid = "another";
+  hellos[2].uuid = "a third";
+  ASSERT_TRUE(Agree(hellos, Settings()).ok());
+  GetParam().spoil(hellos[2]);
+
+  const absl::Status status = Agree(hellos, Settings()).status();
+
+  EXPECT_EQ(ReasonOf(status), "CONFIG_MISMATCH");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2: " + GetParam().field + ": "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryField,
+    AgreeRanksTest,
+    testing::Values(WrongWorker{"uuid", [](auto& h) { h.uuid = "worker"; }},
+                    WrongWorker{"model_hash", [](auto& h) { h.model_hash = 78; }},
+                    WrongWorker{"determinism_fingerprint",
+                                [](auto& h) { h.determinism_fingerprint = "cpu-avx2"; }},
+                    WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = DType::kBF16; }},
+                    WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = 65; }}));
+
+TEST(AgreeTest, TheSmallestPoolIsEverybodys) {
+  GroupSettings settings = Settings();
+  settings.wants_host_blocks = true;
+  std::vector<WorkerHello> hellos = {GoodHello(), GoodHello()};
+  hellos[1].uuid = "another";
+  hellos[0].num_host_blocks_max = 30;
+  hellos[1].num_blocks_max = 50;
+  hellos[1].num_host_blocks_max = 40;
+
+  EXPECT_EQ(Agree(hellos, settings)->limits.num_blocks, 50);
+  EXPECT_EQ(Agree(hellos, settings)->limits.num_host_blocks, 30);
+}
+
+TEST(AgreeTest, TakesWhatTheWorkerHasAndTheModelAllows) {
+  const auto limits = LimitsWith(GoodHello(), Settings());
+
+  ASSERT_TRUE(limits.ok());
+  EXPECT_EQ(limits->num_blocks, 101);
+  EXPECT_EQ(limits->max_model_len, 1000);
+  EXPECT_EQ(limits->vocab_size, 100);
+}
+
+TEST(AgreeTest, ASequenceIsNeverLongerThanThePool) {
+  WorkerHello hello = GoodHello();
+  hello.num_blocks_max = 11;
+
+  EXPECT_EQ(LimitsWith(hello, Settings())->max_model_len, 160);
+}
+
+TEST(AgreeTest, NoBlockIsNoMemory) {
+  WorkerHello hello = GoodHello();
+  hello.num_blocks_max = 1;
+
+  EXPECT_EQ(ReasonOf(LimitsWith(hello, Settings()).status()), "NO_MEMORY");
+}
+
+TEST(AgreeTest, WhatNoWorkerTakesIsRefusedHere) {
+  for (const auto& spoil : std::vector<std::function<void(GroupSettings&)>>{
+           [](auto& s) { s.block_size_tokens = 24; },
+           [](auto& s) { s.max_sequences = 8192; },
+           [](auto& s) { s.max_tokens_per_step = 1 << 20; },
+           [](auto& s) { s.max_model_len = 1001; }}) {
+    GroupSettings settings = Settings();
+    spoil(settings);
+    EXPECT_EQ(ReasonOf(LimitsWith(GoodHello(), settings).status()), "STEP_LIMITS");
+  }
+}
+
+GroupSettings WindowedSettings(int32_t window, std::vector<bool> layers) {
+  GroupSettings settings = Settings();
+  settings.model.sliding_window = window;
+  settings.model.layer_uses_sliding_window = std::move(layers);
+  settings.max_tokens_per_step = 64;
+  return settings;
+}
+
+TEST(AgreeTest, BehindAWindowASequenceMayBeLongerThanThePool) {
+  WorkerHello hello = GoodHello();
+  const GroupSettings settings = WindowedSettings(32, {true, true});
+  hello.num_blocks_max = 8;  // 7 for 31 tokens before a step of 64
+  EXPECT_EQ(LimitsWith(hello, settings)->max_model_len, 1000);
+  EXPECT_EQ(LimitsWith(hello, settings)->sliding_window, 32);
+
+  hello.num_blocks_max = 7;
+
+  EXPECT_EQ(LimitsWith(hello, settings)->max_model_len, 96);
+}
+
+TEST(AgreeTest, AWindowThatFreesNothingIsNone) {
+  EXPECT_EQ(LimitsWith(GoodHello(), WindowedSettings(32, {true, false}))->sliding_window, 0);
+  EXPECT_EQ(LimitsWith(GoodHello(), WindowedSettings(1000, {true, true}))->sliding_window, 0);
+  EXPECT_EQ(LimitsWith(GoodHello(), WindowedSettings(999, {true, true}))->sliding_window, 999);
+}
+
+TEST(AgreeTest, TheOverrideUsesFewerBlocksAndNeverMore) {
+  GroupSettings settings = Settings();
+  settings.num_blocks_override = 5;
+  EXPECT_EQ(LimitsWith(GoodHello(), settings)->num_blocks, 5);
+  settings.num_blocks_override = 500;
+  EXPECT_EQ(LimitsWith(GoodHello(), settings)->num_blocks, 101);
+}
+
+TEST(AgreeTest, HostBlocksAreTakenWhenWantedAndNoMoreThanThePoolHas) {
+  GroupSettings settings = Settings();
+  WorkerHello hello = GoodHello();
+  hello.num_host_blocks_max = 40;
+  EXPECT_EQ(LimitsWith(hello, settings)->num_host_blocks, 0);
+  settings.wants_host_blocks = true;
+  EXPECT_EQ(LimitsWith(hello, settings)->num_host_blocks, 40);
+  hello.num_host_blocks_max = 4000;
+  EXPECT_EQ(LimitsWith(hello, settings)->num_host_blocks, 101);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,493 @@
+#include "scheduler/group/worker_group.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+#include "tests/support/with_digest.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr uint64_t kIncarnation = 1000;
+constexpr GroupTiming kTiming;
+
+GroupSettings Settings() {
+  GroupSettings settings;
+  settings.model = {.vocab_size = 100, .max_position_embeddings = 50};
+  return settings;
+}
+
+WorkerHello HelloOf(int32_t rank) {
+  WorkerHello hello;
+  hello.uuid = "process of rank " + std::to_string(rank);
+  hello.config_hash = HashOf(Settings().model);
+  hello.model_hash = 1;
+  hello.num_blocks_max = 20;
+  hello.kv_cache_dtype = DType::kF32;
+  hello.determinism_fingerprint = "cpu";
+  hello.vocab_size = 100;
+  hello.rendezvous = "place of rank " + std::to_string(rank);
+  return hello;
+}
+
+// The workers of a group, as the group sees them: what it asks them for waits here until the test
+// lets them answer.
+class WorkerGroupTest : public testing::Test {
+ protected:
+  explicit WorkerGroupTest(int32_t num_ranks = 2)
+      : num_ranks_(num_ranks),
+        group_(Settings(), num_ranks, kIncarnation, kTiming),
+        links_(static_cast<size_t>(num_ranks)),
+        hellos_(static_cast<size_t>(num_ranks)) {
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      hellos_[static_cast<size_t>(rank)] = HelloOf(rank);
+    }
+  }
+
+  // Actions of one kind since the last call, and forgets them.
+  template <typename Action>
+  std::vector<Action> Take() {
+    Collect();
+    std::vector<Action> taken;
+    std::vector<GroupAction> rest;
+    for (GroupAction& action : actions_) {
+      if (std::holds_alternative<Action>(action)) {
+        taken.push_back(std::get<Action>(std::move(action)));
+      } else {
+        rest.push_back(std::move(action));
+      }
+    }
+    actions_ = std::move(rest);
+    return taken;
+  }
+  void Collect() {
+    for (GroupAction& action : group_.TakeActions()) {
+      if (const auto* dial = std::get_if<DialLink>(&action)) {
+        links_[static_cast<size_t>(dial->link.rank)] = dial->link;
+      }
+      actions_.push_back(std::move(action));
+    }
+  }
+  LinkId Link(int32_t rank) {
+    Collect();
+    return links_[static_cast<size_t>(rank)];
+  }
+
+  void Tick(int64_t after_ns = 0) {
+    now_ += after_ns;
+    group_.Tick(now_);
+  }
+  // Every rank reports as idle, all the while.
+  void PassQuietly(int64_t duration_ns) {
+    const Instant end = now_ + duration_ns;
+    while (now_ < end) {
+      now_ = std::min(end, now_ + 100 * kNanosPerMilli);
+      for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+        Report(rank, {.phase = WorkerPhase::kUnknown, .progress = 0});
+      }
+      group_.Tick(now_);
+    }
+  }
+  void Hello(int32_t rank) { group_.OnHello(Link(rank), HelloAt(rank), now_); }
+  WorkerHello& HelloAt(int32_t rank) { return hellos_[static_cast<size_t>(rank)]; }
+  void Report(int32_t rank, WorkerReport report) {
+    report.uuid = HelloAt(rank).uuid;
+    report.scheduler_incarnation = group_.scheduler_incarnation();
+    report.group_epoch = group_.group_epoch();
+    group_.OnReport(Link(rank), report, now_);
+  }
+  // All ranks are there: the epoch.
+  uint64_t BecomeReady() {
+    Tick(kTiming.max_backoff_ns);
+    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+      Hello(rank);
+    }
+    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+      group_.OnEpochBegun(Link(rank), absl::OkStatus(), now_);
+    }
+    const auto ready = Take<ReportReady>();
+    EXPECT_THAT(ready, SizeIs(1));
+    EXPECT_TRUE(group_.is_ready());
+    step_id_ = 0;
+    actions_.clear();
+    return group_.group_epoch();
+  }
+  StepPlan Plan() {
+    StepPlan plan;
+    plan.header = {.scheduler_incarnation = group_.scheduler_incarnation(),
+                   .group_epoch = group_.group_epoch(),
+                   .step_id = ++step_id_};
+    plan.swap_ins = {{.block = 4, .host_block = 0, .generation = 1},
+                     {.block = 2, .host_block = 1, .generation = 1}};
+    plan = WithDigest(std::move(plan));
+    group_.Plan(plan, now_);
+    return plan;
+  }
+  static StepResult ResultOf(const StepPlan& plan) {
+    StepResult result{.header = plan.header, .plan_digest = plan.digest};
+    result.sampled = {{.handle = 1, .token_id = 5}};
+    return result;
+  }
+  void Answer(int32_t rank, const StepPlan& plan) {
+    group_.OnAnswer(Link(rank), ResultOf(plan), now_);
+  }
+
+  const int32_t num_ranks_;
+  WorkerGroup group_;
+  Instant now_ = 1;
+  uint64_t step_id_ = 0;
+  std::vector<GroupAction> actions_;
+  std::vector<LinkId> links_;  // present ones, by rank
+  std::vector<WorkerHello> hellos_;
+};
+
+TEST_F(WorkerGroupTest, AnEpochBeginsWhenAllAreThereAndIsReadyWhenAllBegan) {
+  Tick();
+  EXPECT_THAT(Take<GreetWorker>(), SizeIs(2));
+  Hello(1);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+
+  Hello(0);
+  const auto begins = Take<BeginWorkerEpoch>();
+  ASSERT_THAT(begins, SizeIs(2));
+  EXPECT_EQ(begins[1].group_epoch, 1U);
+  EXPECT_THAT(begins[1].rendezvous, testing::ElementsAre("place of rank 0", "place of rank 1"));
+  group_.OnEpochBegun(Link(0), absl::OkStatus(), now_);
+  EXPECT_THAT(Take<ReportReady>(), IsEmpty());
+  group_.OnEpochBegun(Link(1), absl::OkStatus(), now_);
+
+  const auto ready = Take<ReportReady>();
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_EQ(ready[0].agreement.limits.num_blocks, 20);
+  EXPECT_THAT(Take<OpenSteps>(), SizeIs(2));
+}
+
+TEST_F(WorkerGroupTest, AStepGoesToAllAndIsAnsweredWhenAllHaveAnswered) {
+  BecomeReady();
+  const StepPlan plan = Plan();
+  EXPECT_THAT(Take<SendPlan>(), SizeIs(2));
+
+  Answer(1, plan);
+  EXPECT_THAT(Take<ReportResult>(), IsEmpty());
+  Answer(0, plan);
+
+  const auto results = Take<ReportResult>();
+  ASSERT_THAT(results, SizeIs(1));
+  EXPECT_EQ(results[0].result, ResultOf(plan));
+}
+
+TEST_F(WorkerGroupTest, RanksThatDifferLoseTheGroup) {
+  const uint64_t epoch = BecomeReady();
+  const StepPlan plan = Plan();
+  Answer(0, plan);
+  StepResult wrong = ResultOf(plan);
+  wrong.sampled[0].token_id = 6;
+
+  group_.OnAnswer(Link(1), wrong, now_);
+
+  const auto lost = Take<ReportLost>();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(lost[0].group_epoch, epoch);
+  EXPECT_EQ(ReasonOf(lost[0].status), "RANKS_DIFFER");
+  EXPECT_THAT(Take<ReportResult>(), IsEmpty());
+  EXPECT_EQ(BecomeReady(), epoch + 1);
+}
+
+// A decodable answer with another header once made the client forget that its step was unanswered.
+TEST_F(WorkerGroupTest, AnAnswerToAnotherStepIsDroppedAndTheStepStaysAskedFor) {
+  BecomeReady();
+  const StepPlan first = Plan();
+  Answer(0, first);
+  Answer(1, first);
+  Take<ReportResult>();
+  const StepPlan second = Plan();
+  Take<SendPlan>();
+
+  Answer(0, first);
+  EXPECT_THAT(Take<ReportStale>(), SizeIs(1));
+  group_.OnStepsEnd(Link(0), absl::UnavailableError("reset"), now_);
+  Tick(kTiming.mend_pause_ns);
+
+  EXPECT_THAT(Take<SendPlan>(), SizeIs(1));
+  Answer(0, second);
+  Answer(0, second);
+  EXPECT_THAT(Take<ReportStale>(), SizeIs(1));
+  Answer(1, second);
+  EXPECT_THAT(Take<ReportResult>(), SizeIs(1));
+}
+
+TEST_F(WorkerGroupTest, AnAnswerToAnotherPlanUnderThisStepLosesTheGroup) {
+  BecomeReady();
+  StepResult wrong = ResultOf(Plan());
+  ++wrong.plan_digest;
+
+  group_.OnAnswer(Link(0), wrong, now_);
+
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "PROTOCOL_VIOLATION");
+}
+
+TEST_F(WorkerGroupTest, ABrokenConnectionIsMendedWithinTheLease) {
+  BecomeReady();
+  const StepPlan plan = Plan();
+  Answer(1, plan);
+  Take<SendPlan>();
+  const LinkId broken = Link(0);
+
+  group_.OnStepsEnd(broken, absl::UnavailableError("reset"), now_);
+  EXPECT_THAT(Take<CloseLink>(), SizeIs(1));
+  Tick(kTiming.mend_pause_ns);
+
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+  EXPECT_FALSE(Link(0) == broken);
+  EXPECT_THAT(Take<GreetWorker>(), IsEmpty());
+  EXPECT_EQ(Take<SendPlan>().at(0).link, Link(0));
+  group_.OnAnswer(broken, ResultOf(plan), now_);  // of the old connection
+  EXPECT_THAT(Take<ReportResult>(), IsEmpty());
+  Answer(0, plan);
+  EXPECT_THAT(Take<ReportResult>(), SizeIs(1));
+}
+
+TEST_F(WorkerGroupTest, AConnectionThatIsNotMendedWithinTheLeaseLosesTheGroup) {
+  BecomeReady();
+  Plan();
+  for (int64_t passed = 0; passed < kTiming.lease_ns; passed += kTiming.mend_pause_ns) {
+    EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+    group_.OnWatchEnd(Link(0), absl::UnavailableError("refused"), now_);
+    Tick(kTiming.mend_pause_ns);
+  }
+
+  group_.OnWatchEnd(Link(0), absl::UnavailableError("refused"), now_);
+
+  const auto lost = Take<ReportLost>();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 0: "));
+}
+
+TEST_F(WorkerGroupTest, BreaksThatLieFarApartAreMendedEachTime) {
+  BecomeReady();
+  for (int i = 0; i < 5; ++i) {
+    group_.OnStepsEnd(Link(0), absl::UnavailableError("reset"), now_);
+    PassQuietly(kTiming.lease_ns);
+  }
+
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatRefusesAStepLosesTheGroupAtOnce) {
+  BecomeReady();
+  Plan();
+
+  group_.OnStepsEnd(Link(1), Error(absl::StatusCode::kOutOfRange, "STEP_GAP", "step_id: no"), now_);
+
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "STEP_GAP");
+}
+
+TEST_F(WorkerGroupTest, ARankThatFallsSilentIsLost) {
+  BecomeReady();
+  now_ += kTiming.silence_ns;
+  Report(0, {.phase = WorkerPhase::kIdle});
+
+  Tick();
+
+  const auto lost = Take<ReportLost>();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(ReasonOf(lost[0].status), "WORKER_SILENT");
+  EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 1: "));
+}
+
+TEST_F(WorkerGroupTest, AStepThatGetsOnIsNeverTooSlow) {
+  BecomeReady();
+  Plan();
+  uint64_t progress = 0;
+  for (int64_t passed = 0; passed < 20 * kTiming.step_timeout_ns; passed += kNanosPerSecond) {
+    for (int32_t rank : {0, 1}) {
+      Report(rank, {.phase = WorkerPhase::kExecuting, .progress = ++progress, .step_id = 1});
+    }
+    Tick(kNanosPerSecond);
+  }
+
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, AStepThatStandsStillIsFencedAndASlowWorkerGetsTwiceTheTime) {
+  const auto time_until_lost = [this] {
+    Plan();
+    const Instant start = now_;
+    while (Take<ReportLost>().empty()) {
+      Report(0, {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1});
+      Report(1, {.phase = WorkerPhase::kIdle, .step_id = 1});
+      if (step_id_ > 0) {
+        StepPlan plan;
+        group_.OnAnswer(Link(1), StepResult{}, now_);
+      }
+      Tick(100 * kNanosPerMilli);
+      if (now_ - start > 100 * kTiming.step_timeout_ns) {
+        return int64_t{0};
+      }
+    }
+    return now_ - start;
+  };
+  BecomeReady();
+  const int64_t first = time_until_lost();
+  BecomeReady();
+  const int64_t second = time_until_lost();
+  HelloAt(0).uuid = "a new process";
+  BecomeReady();
+  const int64_t third = time_until_lost();
+
+  EXPECT_GE(first, kTiming.step_timeout_ns);
+  EXPECT_LT(first, 3 * kTiming.step_timeout_ns / 2);
+  EXPECT_GE(second, 2 * kTiming.step_timeout_ns);
+  EXPECT_LT(third, 3 * kTiming.step_timeout_ns / 2);
+}
+
+TEST_F(WorkerGroupTest, AStepThatAnIdleWorkerKnowsNothingOfIsAskedForAgain) {
+  BecomeReady();
+  const StepPlan plan = Plan();
+  Answer(0, plan);
+  Take<SendPlan>();
+  for (int64_t passed = 0; passed <= kTiming.lease_ns; passed += kTiming.mend_pause_ns) {
+    Report(0, {.phase = WorkerPhase::kIdle});
+    Report(1, {.phase = WorkerPhase::kIdle});
+    Tick(kTiming.mend_pause_ns);
+  }
+  const auto breaks = Take<BreakSteps>();
+  ASSERT_THAT(breaks, SizeIs(1));
+  EXPECT_EQ(breaks[0].link, Link(1));
+
+  group_.OnStepsEnd(Link(1), absl::CancelledError("cancelled"), now_);
+  Tick(kTiming.mend_pause_ns);
+
+  EXPECT_EQ(Take<SendPlan>().at(0).link, Link(1));
+}
+
+TEST_F(WorkerGroupTest, AnotherProcessOnTheAddressIsNoticedByItsReports) {
+  BecomeReady();
+  WorkerReport report{.phase = WorkerPhase::kIdle};
+  report.uuid = "somebody else";
+
+  group_.OnReport(Link(0), report, now_);
+
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "WORKER_REPLACED");
+}
+
+TEST_F(WorkerGroupTest, AnAbandonedEpochEndsWithoutAReportAndTheNextBegins) {
+  const uint64_t epoch = BecomeReady();
+  const StepPlan plan = Plan();
+  const LinkId old = Link(0);
+
+  group_.Abandon(epoch, now_);
+  group_.OnAnswer(old, ResultOf(plan), now_);
+
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+  EXPECT_THAT(Take<ReportResult>(), IsEmpty());
+  EXPECT_EQ(BecomeReady(), epoch + 1);
+  group_.Abandon(epoch, now_);  // over for long
+  EXPECT_TRUE(group_.is_ready());
+}
+
+TEST_F(WorkerGroupTest, APlanForAnEpochThatIsOverGoesNowhere) {
+  BecomeReady();
+  StepPlan plan;
+  plan.header.group_epoch = group_.group_epoch();
+  now_ += kTiming.silence_ns;
+  Tick();
+  Take<SendPlan>();
+
+  group_.Plan(plan, now_);
+
+  EXPECT_THAT(Take<SendPlan>(), IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, ARankThatIsAwayIsDialledWithGrowingPauses) {
+  Tick();
+  int64_t last_pause = 0;
+  for (int i = 0; i < 10; ++i) {
+    group_.OnHello(Link(0), absl::UnavailableError("refused"), now_);
+    Take<DialLink>();
+    int64_t pause = 0;
+    while (Take<DialLink>().empty()) {
+      Report(1, {.phase = WorkerPhase::kIdle});
+      Tick(10 * kNanosPerMilli);
+      pause += 10 * kNanosPerMilli;
+    }
+    EXPECT_GE(pause, last_pause);
+    EXPECT_LE(pause, kTiming.max_backoff_ns);
+    last_pause = pause;
+  }
+  EXPECT_EQ(last_pause, kTiming.max_backoff_ns);
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatLoadsIsGreetedAgainWhenItHasLoaded) {
+  Tick();
+  Take<GreetWorker>();
+  group_.OnHello(Link(0), Error(absl::StatusCode::kUnavailable, "LOADING", "worker: loads"), now_);
+  Report(0, {.phase = WorkerPhase::kLoading, .progress = 5, .loaded_bytes = 5, .total_bytes = 9});
+  Report(0, {.phase = WorkerPhase::kLoading, .progress = 5, .loaded_bytes = 5, .total_bytes = 9});
+  const auto loading = Take<ReportLoading>();
+  ASSERT_THAT(loading, SizeIs(1));  // standing still is no news
+  EXPECT_EQ(loading[0].loaded_bytes, 5);
+  EXPECT_THAT(Take<GreetWorker>(), IsEmpty());
+
+  Report(0, {.phase = WorkerPhase::kIdle});
+
+  EXPECT_THAT(Take<GreetWorker>(), SizeIs(1));
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatMayNotBeLetInIsNamedAndAnotherOneIsWaitedFor) {
+  const uint64_t epoch = BecomeReady();
+  group_.Abandon(epoch, now_);
+  HelloAt(1).determinism_fingerprint = "another cpu";
+  Hello(0);
+  Hello(1);
+
+  const auto refused = Take<ReportRefused>();
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].rank, 1);
+  EXPECT_EQ(ReasonOf(refused[0].status), "CONFIG_MISMATCH");
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  HelloAt(1) = HelloOf(1);
+  Tick(kTiming.max_backoff_ns);
+  Hello(1);
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
+}
+
+TEST_F(WorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
+  Tick();
+  const auto stale = WithMetadata(
+      Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
+      "scheduler_incarnation",
+      "5000");
+  group_.OnHello(Link(0), stale, now_);
+
+  BecomeReady();
+
+  EXPECT_EQ(group_.scheduler_incarnation(), 5001U);
+}
+
+TEST_F(WorkerGroupTest, ARankThatDiesWhileTheEpochBeginsIsReplacedUnderTheNext) {
+  Tick();
+  Hello(0);
+  Hello(1);
+  group_.OnEpochBegun(Link(0), absl::OkStatus(), now_);
+
+  group_.OnWatchEnd(Link(1), absl::UnavailableError("died"), now_);
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+
+  EXPECT_EQ(BecomeReady(), 2U);
+}
+
+}  // namespace
+}  // namespace quire

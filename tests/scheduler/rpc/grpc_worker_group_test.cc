@@ -1,0 +1,384 @@
+// The connection to a worker, against a worker service whose failures the test chooses.
+#include "scheduler/rpc/grpc_worker_group.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include "proto/v1/worker.grpc.pb.h"
+
+#include "common/base/error.h"
+#include "common/wire/channel.h"
+#include "common/wire/grpc_status.h"
+#include "common/wire/step_codec.h"
+#include "tests/support/with_digest.h"
+
+namespace quire {
+namespace {
+
+// What to do with the next step; kAnswer when nothing else is asked.
+enum class OnStep { kAnswer, kAnswerNonsense, kAnswerAnother, kBreakBefore, kBreakAfter, kRefuse };
+
+class ScriptedWorker final : public v1::WorkerService::Service {
+ public:
+  void Next(OnStep action) {
+    absl::MutexLock lock(&mutex_);
+    script_.push_back(action);
+  }
+  void SetModelHash(uint64_t hash) {
+    absl::MutexLock lock(&mutex_);
+    model_hash_ = hash;
+  }
+  void SeeIncarnation(uint64_t incarnation) {
+    absl::MutexLock lock(&mutex_);
+    incarnation_ = incarnation;
+  }
+  void FallSilent() {
+    absl::MutexLock lock(&mutex_);
+    is_silent_ = true;
+  }
+  // Streams of reports end by themselves.
+  void End(bool is_ending) { is_ending_ = is_ending; }
+  // The bytes of every step that arrived, and how many were executed rather than remembered.
+  std::vector<std::string> arrived() {
+    absl::MutexLock lock(&mutex_);
+    return arrived_;
+  }
+  int num_executed() {
+    absl::MutexLock lock(&mutex_);
+    return num_executed_;
+  }
+  int num_epochs() {
+    absl::MutexLock lock(&mutex_);
+    return num_epochs_;
+  }
+
+  grpc::Status Handshake(grpc::ServerContext* /*context*/,
+                         const v1::HandshakeRequest* /*request*/,
+                         v1::HandshakeResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    response->set_protocol_version(1);
+    response->set_config_hash(
+        HashOf(ModelConfig{.vocab_size = 100, .max_position_embeddings = 50}));
+    response->set_worker_uuid("a worker");
+    response->set_model_hash(model_hash_);
+    response->set_num_blocks_max(20);
+    response->set_kv_cache_dtype(v1::DTYPE_F32);
+    response->set_vocab_size(100);
+    return grpc::Status::OK;
+  }
+  grpc::Status BeginEpoch(grpc::ServerContext* /*context*/,
+                          const v1::BeginEpochRequest* request,
+                          v1::BeginEpochResponse* /*response*/) override {
+    absl::MutexLock lock(&mutex_);
+    if (request->scheduler_incarnation() < incarnation_) {
+      return ToGrpcStatus(WithMetadata(
+          Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
+          "scheduler_incarnation",
+          absl::StrCat(incarnation_)));
+    }
+    ++num_epochs_;
+    return grpc::Status::OK;
+  }
+  grpc::Status Watch(grpc::ServerContext* context,
+                     const v1::WatchRequest* /*request*/,
+                     grpc::ServerWriter<v1::WatchReport>* stream) override {
+    v1::WatchReport report;
+    report.set_worker_uuid("a worker");
+    report.set_phase(v1::WORKER_PHASE_EXECUTING);
+    while (!context->IsCancelled() && !is_ending_) {
+      {
+        absl::MutexLock lock(&mutex_);
+        report.set_progress(report.progress() + 1);
+        if (!is_silent_ && !stream->Write(report)) {
+          break;
+        }
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Steps(grpc::ServerContext* /*context*/,
+                     grpc::ServerReaderWriter<v1::StepResponse, v1::StepRequest>* stream) override {
+    v1::StepRequest request;
+    while (stream->Read(&request)) {
+      const OnStep action = Arrive(request);
+      if (action == OnStep::kBreakBefore) {
+        return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      }
+      if (action == OnStep::kRefuse) {
+        return ToGrpcStatus(
+            Error(absl::StatusCode::kOutOfRange, "STEP_GAP", "step_id: not the next"));
+      }
+      v1::StepResponse response = Execute(request);
+      if (action == OnStep::kBreakAfter) {
+        return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      }
+      if (action == OnStep::kAnswerAnother) {
+        response.set_step_id(response.step_id() + 7);
+      }
+      if (action == OnStep::kAnswerNonsense) {
+        response.add_handle(1);  // and no token
+      }
+      stream->Write(response);
+      if (action == OnStep::kAnswerAnother) {
+        return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  OnStep Arrive(const v1::StepRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    arrived_.push_back(request.SerializeAsString());
+    if (script_.empty()) {
+      return OnStep::kAnswer;
+    }
+    const OnStep action = script_.front();
+    script_.pop_front();
+    return action;
+  }
+  v1::StepResponse Execute(const v1::StepRequest& request) {
+    absl::MutexLock lock(&mutex_);
+    if (request.plan_digest() != last_digest_) {
+      last_digest_ = request.plan_digest();
+      ++num_executed_;
+    }
+    StepResult result;
+    result.header = {.scheduler_incarnation = request.scheduler_incarnation(),
+                     .group_epoch = request.group_epoch(),
+                     .step_id = request.step_id()};
+    result.plan_digest = request.plan_digest();
+    v1::StepResponse response;
+    EncodeResult(result, &response);
+    return response;
+  }
+
+  absl::Mutex mutex_;
+  std::deque<OnStep> script_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> arrived_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_digest_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t model_hash_ ABSL_GUARDED_BY(mutex_) = 1;
+  int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_silent_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> is_ending_ = false;
+};
+
+class GrpcWorkerGroupTest : public testing::Test {
+ public:
+  GrpcWorkerGroupTest() : inbox_(100) {
+    address_.unix_path = absl::StrCat(testing::TempDir(), "/quire-group-test-", getpid());
+  }
+  ~GrpcWorkerGroupTest() override {
+    client_.reset();
+    StopWorker();
+    unlink(address_.unix_path.c_str());
+  }
+
+ protected:
+  void StartWorker() {
+    grpc::ServerBuilder builder;
+    ConfigureWorkerServer(builder);
+    builder.AddListeningPort(address_.ToString(), grpc::InsecureServerCredentials());
+    builder.RegisterService(&worker_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    worker_.End(false);
+  }
+  void StopWorker() {
+    if (server_ != nullptr) {
+      worker_.End(true);
+      server_->Shutdown(std::chrono::system_clock::now());
+      server_.reset();
+    }
+  }
+  void StartClient(const GroupTiming& timing = {}) {
+    GroupSettings settings;
+    settings.model = {.vocab_size = 100, .max_position_embeddings = 50};
+    client_ = std::make_unique<GrpcWorkerGroup>(
+        std::vector<Address>{address_}, settings, timing, &inbox_, [this](const absl::Status& s) {
+          absl::MutexLock lock(&mutex_);
+          refusals_.push_back(ReasonOf(s));
+        });
+  }
+  // The next event; fails the test when none comes for long.
+  template <typename Event>
+  Event Await() {
+    if (events_.empty()) {
+      events_ = inbox_.TakeAll(absl::Seconds(30));
+    }
+    if (events_.empty() || !std::holds_alternative<Event>(events_.front())) {
+      ADD_FAILURE() << "another event, or none: "
+                    << (events_.empty() ? -1 : static_cast<int>(events_.front().index()));
+      return Event();
+    }
+    Event event = std::get<Event>(std::move(events_.front()));
+    events_.pop_front();
+    return event;
+  }
+  void Send(uint64_t group_epoch, uint64_t step_id) {
+    StepPlan plan;
+    plan.header = {.scheduler_incarnation = 1, .group_epoch = group_epoch, .step_id = step_id};
+    plan.slices.push_back({.handle = 3, .num_tokens = 2, .new_block_ids = {1, 2}});
+    client_->SendStep(WithDigest(plan));
+  }
+
+  Address address_;
+  ScriptedWorker worker_;
+  std::unique_ptr<grpc::Server> server_;
+  Inbox inbox_;
+  std::deque<LoopEvent> events_;
+  std::unique_ptr<GrpcWorkerGroup> client_;
+  absl::Mutex mutex_;
+  std::vector<std::string> refusals_;  // guarded by mutex_
+};
+
+TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
+  StartWorker();
+  StartClient();
+  const auto ready = Await<GroupReady>();
+  EXPECT_EQ(ready.limits.num_blocks, 20);
+  EXPECT_EQ(ready.limits.max_model_len, 50);
+
+  Send(ready.group_epoch, 1);
+  Send(ready.group_epoch, Await<StepReply>().result.header.step_id + 1);
+
+  EXPECT_EQ(Await<StepReply>().result.header.step_id, 2U);
+}
+
+TEST_F(GrpcWorkerGroupTest, WaitsForAWorkerThatStartsLater) {
+  StartClient();
+  EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(50)).empty());
+
+  StartWorker();
+
+  EXPECT_GT(Await<GroupReady>().group_epoch, 0U);
+}
+
+TEST_F(GrpcWorkerGroupTest, ABrokenStreamIsMendedWithTheSameBytes) {
+  for (OnStep breaks : {OnStep::kBreakBefore, OnStep::kBreakAfter, OnStep::kAnswerNonsense}) {
+    worker_.Next(breaks);
+  }
+  StartWorker();
+  StartClient();
+  const auto ready = Await<GroupReady>();
+
+  Send(ready.group_epoch, 1);
+
+  EXPECT_EQ(Await<StepReply>().result.header.step_id, 1U);
+  const std::vector<std::string> arrived = worker_.arrived();
+  ASSERT_EQ(arrived.size(), 4U);
+  EXPECT_THAT(arrived, testing::Each(arrived.front()));
+  EXPECT_EQ(worker_.num_executed(), 1);
+  EXPECT_EQ(worker_.num_epochs(), 1);
+}
+
+TEST_F(GrpcWorkerGroupTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
+  worker_.Next(OnStep::kRefuse);
+  StartWorker();
+  StartClient();
+  const auto first = Await<GroupReady>();
+
+  Send(first.group_epoch, 1);
+  const auto lost = Await<GroupLost>();
+  const auto second = Await<GroupReady>();
+
+  EXPECT_EQ(lost.group_epoch, first.group_epoch);
+  EXPECT_EQ(ReasonOf(lost.status), "STEP_GAP");
+  EXPECT_GT(second.group_epoch, first.group_epoch);
+  EXPECT_EQ(worker_.arrived().size(), 1U);
+  Send(second.group_epoch, 1);
+  EXPECT_EQ(Await<StepReply>().result.header.group_epoch, second.group_epoch);
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerThatDiesIsLostWhenTheLeaseEndsAndFoundWhenItIsBack) {
+  StartWorker();
+  StartClient({.lease_ns = 200 * kNanosPerMilli});
+  const auto first = Await<GroupReady>();
+
+  StopWorker();
+  EXPECT_EQ(Await<GroupLost>().group_epoch, first.group_epoch);
+  StartWorker();
+
+  EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
+}
+
+TEST_F(GrpcWorkerGroupTest, AnAbandonedEpochIsFollowedByTheNextWithoutALoss) {
+  StartWorker();
+  StartClient();
+  const auto first = Await<GroupReady>();
+
+  client_->AbandonEpoch(first.group_epoch);
+
+  EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
+}
+
+// It once made the client forget that its step was unanswered, so that nothing was asked again.
+TEST_F(GrpcWorkerGroupTest, AnAnswerToAnotherStepIsStaleAndTheStepIsAskedAgain) {
+  worker_.Next(OnStep::kAnswerAnother);
+  StartWorker();
+  StartClient();
+  const auto ready = Await<GroupReady>();
+
+  Send(ready.group_epoch, 1);
+
+  Await<StaleReply>();
+  EXPECT_EQ(Await<StepReply>().result.header.step_id, 1U);
+  EXPECT_EQ(worker_.num_epochs(), 1);
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerWithoutReportsIsLost) {
+  StartWorker();
+  StartClient({.silence_ns = 200 * kNanosPerMilli});
+  const auto first = Await<GroupReady>();
+
+  worker_.FallSilent();
+
+  const auto lost = Await<GroupLost>();
+  EXPECT_EQ(lost.group_epoch, first.group_epoch);
+  EXPECT_EQ(ReasonOf(lost.status), "WORKER_SILENT");
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerWithOtherWeightsIsNotLetIn) {
+  StartWorker();
+  StartClient();
+  const auto first = Await<GroupReady>();
+  worker_.SetModelHash(2);
+
+  client_->AbandonEpoch(first.group_epoch);
+  EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_THAT(refusals_, testing::ElementsAre("CONFIG_MISMATCH"));  // once, though it goes on
+  }
+  worker_.SetModelHash(1);
+
+  EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
+}
+
+TEST_F(GrpcWorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
+  const uint64_t far_future = uint64_t{1} << 62;
+  worker_.SeeIncarnation(far_future);
+  StartWorker();
+  StartClient();
+
+  EXPECT_EQ(Await<GroupReady>().scheduler_incarnation, far_future + 1);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,138 @@
+#include "scheduler/rpc/prefix_store.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const SavedPrefix kPlain = {.token_ids = {5, 0, 2'147'483'647}, .cache_salt = ""};
+const SavedPrefix kSalted = {.token_ids = {1}, .cache_salt = std::string("a \n\0\xFF", 5)};
+
+TEST(PrefixFileTest, WhatIsWrittenIsRead) {
+  for (const std::vector<SavedPrefix>& prefixes :
+       {std::vector<SavedPrefix>{}, {kPlain}, {kSalted, kPlain}}) {
+    const auto read = DecodePrefixes(EncodePrefixes(prefixes));
+
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, prefixes);
+  }
+}
+
+TEST(PrefixFileTest, DamageOfAnyByteIsFound) {
+  const std::string good = EncodePrefixes({kSalted, kPlain});
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string changed = good;
+    changed[i] = static_cast<char>(changed[i] ^ 4);
+    EXPECT_EQ(DecodePrefixes(changed).status().code(), absl::StatusCode::kDataLoss) << i;
+    EXPECT_FALSE(DecodePrefixes(good.substr(0, i)).ok()) << i;
+  }
+  EXPECT_FALSE(DecodePrefixes(good + "- 1\n").ok());
+}
+
+// The hash may be right: a line says what it may say, or nothing is read.
+TEST(PrefixFileTest, ALineWithoutTokensIsDamage) {
+  EXPECT_FALSE(DecodePrefixes(EncodePrefixes({{.token_ids = {}, .cache_salt = "s"}})).ok());
+}
+
+class PrefixStoreTest : public testing::Test {
+ protected:
+  PrefixStoreTest() {
+    std::string folder = testing::TempDir() + "prefix_store_XXXXXX";
+    folder_ = mkdtemp(folder.data());
+    path_ = folder_ / "pins";
+  }
+  ~PrefixStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Contents() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void Write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+  std::unique_ptr<PrefixStore> Open() const {
+    auto store = PrefixStore::Open(path_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path path_;
+};
+
+TEST_F(PrefixStoreTest, TheNextOneHasWhatWasSaved) {
+  {
+    auto store = Open();
+    EXPECT_THAT(store->prefixes(), IsEmpty());
+    store->OnPinned(RequestId(3), kPlain);
+    store->OnPinned(RequestId(4), kSalted);
+    store->OnPinned(RequestId(5), kSalted);  // pinned again: one and the same
+    store->OnPinned(RequestId(6), {.token_ids = {7}, .cache_salt = ""});
+    store->OnUnpinned(RequestId(6));
+    EXPECT_TRUE(store->Save().ok());
+  }
+
+  auto store = Open();
+
+  EXPECT_THAT(store->prefixes(), ElementsAre(kPlain, kSalted));
+  store->OnUnpinned(RequestId(3));  // an id of the scheduler before is nobody's
+  EXPECT_THAT(store->prefixes(), ElementsAre(kPlain, kSalted));
+  store->OnPinned(RequestId(1), kPlain);
+  store->OnUnpinned(RequestId(1));
+  store->Forget(kSalted);
+  EXPECT_TRUE(store->Save().ok());
+  EXPECT_THAT(Open()->prefixes(), IsEmpty());
+}
+
+TEST_F(PrefixStoreTest, TheFileIsForItsOwnerAlone) {
+  Write("");
+  std::filesystem::permissions(path_, std::filesystem::perms::all);
+  Open();
+
+  EXPECT_EQ(std::filesystem::status(path_).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST_F(PrefixStoreTest, ADamagedFileIsSetAside) {
+  Write("garbage");
+
+  EXPECT_THAT(Open()->prefixes(), IsEmpty());
+
+  EXPECT_EQ(std::filesystem::file_size(path_.string() + ".damaged"), 7U);
+  EXPECT_EQ(Contents(), EncodePrefixes({}));
+}
+
+// What another write began and did not end is no part of the file.
+TEST_F(PrefixStoreTest, AWriteThatWasCutShortChangesNothing) {
+  Write(EncodePrefixes({kPlain}));
+  std::ofstream(path_.string() + ".new") << "quire pinned";
+
+  EXPECT_THAT(Open()->prefixes(), ElementsAre(kPlain));
+  EXPECT_FALSE(std::filesystem::exists(path_.string() + ".new"));
+}
+
+TEST_F(PrefixStoreTest, AFileThatCannotBeReadOrWrittenIsRefusedAtTheStart) {
+  for (const std::filesystem::path& path : {folder_, folder_ / "no" / "such" / "folder"}) {
+    const auto store = PrefixStore::Open(path);
+
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << path;
+    EXPECT_EQ(ReasonOf(store.status()), "PREFIX_FILE");
+    EXPECT_THAT(std::string(store.status().message()), HasSubstr(path.string()));
+  }
+}
+
+}  // namespace
+}  // namespace quire

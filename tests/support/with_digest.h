@@ -1,0 +1,18 @@
+// Plans that a test writes by hand get their digest here; the scheduler's have it already.
+//
+// Thread safety: a free function.
+#ifndef QUIRE_TESTS_SUPPORT_WITH_DIGEST_H_
+#define QUIRE_TESTS_SUPPORT_WITH_DIGEST_H_
+
+#include "common/step/step_plan.h"
+
+namespace quire {
+
+inline StepPlan WithDigest(StepPlan plan) {
+  plan.digest = DigestOf(plan);
+  return plan;
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_WITH_DIGEST_H_

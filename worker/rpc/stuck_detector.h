@@ -1,0 +1,38 @@
+// StuckDetector decides when a worker has to end itself: its executor stands still in a step while
+// somebody waits for it to go on. Nothing inside the process can free a thread that hangs; a new
+// process can take its place.
+//
+// A step that makes progress is never given up, however long it takes, and neither is one that
+// nobody waits for.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_WORKER_RPC_STUCK_DETECTOR_H_
+#define QUIRE_WORKER_RPC_STUCK_DETECTOR_H_
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "worker/rpc/worker_progress.h"
+
+namespace quire {
+
+class StuckDetector {
+ public:
+  // Standing still for so long is no longer work.
+  static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
+  // More than this between two observations is not counted: the whole process was stopped, and the
+  // executor with it.
+  static constexpr Instant kMaxGap = kNanosPerSecond;
+
+  // What is seen now. True: the process must end.
+  bool Observe(Instant now, const WorkerProgress::State& state);
+
+ private:
+  Instant last_ = 0;  // 0: nothing was observed
+  Instant standstill_ = 0;
+  uint64_t progress_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_STUCK_DETECTOR_H_

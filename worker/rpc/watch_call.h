@@ -1,0 +1,55 @@
+// WatchCall is one open call of Watch. It sends reports, as bytes, to a peer that may be slow: a
+// report that comes while the one before is still on its way is dropped.
+//
+// Thread safety: Send, End and has_ended may be called from any thread.
+// Ownership:     the call holds itself until gRPC is done with it; who sends holds it too.
+#ifndef QUIRE_WORKER_RPC_WATCH_CALL_H_
+#define QUIRE_WORKER_RPC_WATCH_CALL_H_
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/status.h"
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+namespace quire {
+
+class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  static std::shared_ptr<WatchCall> Start();
+
+  void Send(const grpc::ByteBuffer& report);
+
+  // Ends the call, after the report that is on its way. REQUIRES: status is not OK.
+  void End(const absl::Status& status);
+
+  // By either side.
+  bool has_ended() const;
+
+ private:
+  WatchCall() = default;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  // The call is over for this reason, unless it was before.
+  void EndWith(const grpc::Status& status);
+  // Tells gRPC that the call is over once no report is on its way.
+  void FinishIfEnded();
+
+  std::shared_ptr<WatchCall> self_;  // set until OnDone
+
+  mutable std::mutex mutex_;
+  // These under mutex_.
+  bool is_writing_ = false;
+  bool is_finished_ = false;
+  std::optional<grpc::Status> end_;
+  grpc::ByteBuffer report_;  // being written
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_WATCH_CALL_H_

@@ -1,0 +1,111 @@
+#include "worker/rpc/worker_progress.h"
+
+#include "common/base/check.h"
+
+#include <sys/random.h>
+
+namespace quire {
+namespace {
+
+constexpr size_t kUuidBytes = 16;
+
+std::string MakeUuid() {
+  std::string uuid(kUuidBytes, '\0');
+  // Up to 256 bytes are never interrupted once the device is ready.
+  const ssize_t count = getrandom(uuid.data(), uuid.size(), 0);
+  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(uuid.size()));
+  return uuid;
+}
+
+// Every call below is something that was done.
+void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 1); }
+
+}  // namespace
+
+WorkerProgress::WorkerProgress(const KernelBackend& backend)
+    : backend_(backend), uuid_(MakeUuid()) {
+  state_.report.set_worker_uuid(uuid_);
+  state_.report.set_phase(v1::WORKER_PHASE_LOADING);
+}
+
+void WorkerProgress::Load(int64_t loaded_bytes, int64_t total_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_loaded_bytes(loaded_bytes);
+  state_.report.set_total_bytes(total_bytes);
+  Count(&state_.report);
+}
+
+void WorkerProgress::FinishLoad() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  state_.report.clear_loaded_bytes();
+  state_.report.clear_total_bytes();
+  Count(&state_.report);
+}
+
+void WorkerProgress::BeginEpoch() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_phase(v1::WORKER_PHASE_BEGINNING_EPOCH);
+  Count(&state_.report);
+}
+
+void WorkerProgress::EndBeginEpoch(uint64_t scheduler_incarnation,
+                                   uint64_t group_epoch,
+                                   uint64_t last_step_id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  state_.report.set_scheduler_incarnation(scheduler_incarnation);
+  state_.report.set_group_epoch(group_epoch);
+  state_.report.set_step_id(last_step_id);
+  Count(&state_.report);
+}
+
+void WorkerProgress::BeginStep(uint64_t step_id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_phase(v1::WORKER_PHASE_EXECUTING);
+  state_.report.set_step_id(step_id);
+  Count(&state_.report);
+}
+
+void WorkerProgress::EndStep(uint64_t last_step_id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  if (state_.report.step_id() == last_step_id) {
+    state_.report.set_num_steps(state_.report.num_steps() + 1);
+  }
+  state_.report.set_step_id(last_step_id);
+  Count(&state_.report);
+}
+
+void WorkerProgress::Tick() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Count(&state_.report);
+}
+
+void WorkerProgress::AddWaiter() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++state_.num_waiters;
+}
+
+void WorkerProgress::RemoveWaiter() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --state_.num_waiters;
+}
+
+WorkerProgress::State WorkerProgress::Read() const {
+  State state;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    state = state_;
+  }
+  // Both counters only grow, so the sum differs whenever one of them does.
+  state.report.set_progress(state.report.progress() + backend_.progress());
+  return state;
+}
+
+uint64_t WorkerProgress::scheduler_incarnation() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.report.scheduler_incarnation();
+}
+
+}  // namespace quire

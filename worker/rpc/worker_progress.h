@@ -1,0 +1,65 @@
+// WorkerProgress is what a worker says of itself while it works: what it does, how far it is, and
+// whether anything moves. The threads that load and execute write it; the reporter reads it.
+//
+// Thread safety: all methods may be called from any thread.
+// Cost:          a short critical section a call; a step makes two calls.
+#ifndef QUIRE_WORKER_RPC_WORKER_PROGRESS_H_
+#define QUIRE_WORKER_RPC_WORKER_PROGRESS_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "proto/v1/worker.pb.h"
+
+#include "kernels/api/kernel_backend.h"
+
+namespace quire {
+
+class WorkerProgress {
+ public:
+  // Loading. The backend must outlive the object.
+  explicit WorkerProgress(const KernelBackend& backend);
+
+  // 16 random bytes, one value per process start.
+  const std::string& uuid() const { return uuid_; }
+
+  // More of the model was read: bytes so far, and in all.
+  void Load(int64_t loaded_bytes, int64_t total_bytes);
+  void FinishLoad();
+
+  void BeginEpoch();
+  // What holds now, whether or not the epoch was refused.
+  void EndBeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, uint64_t last_step_id);
+
+  void BeginStep(uint64_t step_id);
+  // Another last step than the one that began: that one was refused.
+  void EndStep(uint64_t last_step_id);
+
+  // Something was done that the backend does not count.
+  void Tick();
+
+  // Somebody waits for the executor to leave its step for good: a newer epoch, the end.
+  void AddWaiter();
+  void RemoveWaiter();
+
+  struct State {
+    v1::WatchReport report;
+    int num_waiters = 0;
+  };
+  State Read() const;
+
+  // The newest scheduler that has begun an epoch.
+  uint64_t scheduler_incarnation() const;
+
+ private:
+  const KernelBackend& backend_;
+  const std::string uuid_;
+
+  mutable std::mutex mutex_;
+  State state_;  // under mutex_; its progress is what was done beside the backend
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_WORKER_PROGRESS_H_

@@ -1,0 +1,107 @@
+#include "worker/rpc/worker_reporter.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/base/exit_codes.h"
+#include "common/base/log.h"
+#include "worker/rpc/message_reader.h"
+
+namespace quire {
+namespace {
+
+absl::Status ShuttingDown() {
+  return Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down");
+}
+
+absl::Status TooManyWatch() {
+  return Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "worker: too many calls watch");
+}
+
+}  // namespace
+
+WorkerReporter::WorkerReporter(const WorkerProgress& progress)
+    : progress_(progress), thread_([this] { Loop(); }) {}
+
+WorkerReporter::~WorkerReporter() { Stop(); }
+
+std::shared_ptr<WatchCall> WorkerReporter::Watch(absl::Status status) {
+  std::shared_ptr<WatchCall> call = WatchCall::Start();
+  if (status.ok()) {
+    status = Add(call);
+  }
+  if (status.ok()) {
+    call->Send(WriteMessage(progress_.Read().report));
+  } else {
+    call->End(status);
+  }
+  return call;
+}
+
+absl::Status WorkerReporter::Add(const std::shared_ptr<WatchCall>& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(calls_, [](const auto& other) { return other->has_ended(); });
+  if (is_stopping_) {
+    return ShuttingDown();
+  }
+  if (calls_.size() == kMaxCalls) {
+    return TooManyWatch();
+  }
+  calls_.push_back(call);
+  return absl::OkStatus();
+}
+
+void WorkerReporter::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_stopping_ = true;
+  }
+  stopping_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  for (const std::shared_ptr<WatchCall>& call : Calls()) {
+    call->End(ShuttingDown());
+  }
+}
+
+void WorkerReporter::Loop() {
+  for (;;) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (stopping_.wait_for(lock, kInterval, [this] { return is_stopping_; })) {
+        return;
+      }
+    }
+    const WorkerProgress::State state = progress_.Read();
+    EndIfStuck(state);
+    const grpc::ByteBuffer report = WriteMessage(state.report);
+    for (const std::shared_ptr<WatchCall>& call : Calls()) {
+      call->Send(report);
+    }
+  }
+}
+
+std::vector<std::shared_ptr<WatchCall>> WorkerReporter::Calls() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(calls_, [](const auto& call) { return call->has_ended(); });
+  return calls_;
+}
+
+void WorkerReporter::EndIfStuck(const WorkerProgress::State& state) {
+  if (!stuck_detector_.Observe(SteadyNow(), state)) {
+    return;
+  }
+  LogError("the executor is stuck; the worker ends",
+           {{"epoch", absl::StrCat(state.report.group_epoch())},
+            {"step", absl::StrCat(state.report.step_id())},
+            {"standstill_s", absl::StrCat(StuckDetector::kMaxStandstill / kNanosPerSecond)}});
+  // No destructor waits for a thread that hangs.
+  std::_Exit(kExitStuck);
+}
+
+}  // namespace quire

@@ -1,0 +1,65 @@
+// WorkerReporter is the thread that looks at the worker's progress four times a second: it reports
+// it to all who watch, and ends the process when the executor is stuck (StuckDetector).
+//
+// Thread safety: all methods may be called from any thread.
+// Cost:          one report is encoded a round, however many watch.
+#ifndef QUIRE_WORKER_RPC_WORKER_REPORTER_H_
+#define QUIRE_WORKER_RPC_WORKER_REPORTER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "worker/rpc/stuck_detector.h"
+#include "worker/rpc/watch_call.h"
+#include "worker/rpc/worker_progress.h"
+
+namespace quire {
+
+class WorkerReporter {
+ public:
+  static constexpr std::chrono::milliseconds kInterval{250};
+  // A scheduler, a supervisor, and what is left of those before them.
+  static constexpr size_t kMaxCalls = 64;
+
+  // The progress must outlive the object.
+  explicit WorkerReporter(const WorkerProgress& progress);
+  // Stops.
+  ~WorkerReporter();
+  WorkerReporter(const WorkerReporter&) = delete;
+  WorkerReporter& operator=(const WorkerReporter&) = delete;
+
+  // A call that gets the first report at once, or ends with this status if it is not OK. It ends
+  // with RESOURCE_EXHAUSTED, reason QUEUE_FULL, when too many watch, and with UNAVAILABLE, reason
+  // SHUTTING_DOWN, on Stop.
+  std::shared_ptr<WatchCall> Watch(absl::Status status);
+
+  void Stop();
+
+ private:
+  // Among those that get reports. Errors: as Watch.
+  absl::Status Add(const std::shared_ptr<WatchCall>& call);
+  void Loop();
+  // Calls that go on.
+  std::vector<std::shared_ptr<WatchCall>> Calls();
+  void EndIfStuck(const WorkerProgress::State& state);
+
+  const WorkerProgress& progress_;
+  StuckDetector stuck_detector_;  // of the thread
+
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  // These under mutex_.
+  bool is_stopping_ = false;
+  std::vector<std::shared_ptr<WatchCall>> calls_;
+
+  std::thread thread_;  // last: it uses all above
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RPC_WORKER_REPORTER_H_

@@ -1,0 +1,153 @@
+#include "worker/runtime/fail_points.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kTickMillis = 10;
+constexpr int64_t kMaxMillis = int64_t{24} * 3600 * 1000;
+
+absl::Status Mistake(absl::string_view point, absl::string_view rule) {
+  return InvalidArgument("FLAG", absl::StrCat("--fail-points: ", point, ": ", rule));
+}
+
+// At most `limit`.
+template <typename T>
+absl::Status ParseNumber(absl::string_view point, absl::string_view text, T min, T limit, T* out) {
+  T value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < min || value > limit) {
+    return Mistake(point,
+                   absl::StrCat("needs a number in [", min, ", ", limit, "] (got ", text, ")"));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
+absl::Status ParseStep(absl::string_view point, absl::string_view text, uint64_t* step) {
+  return ParseNumber<uint64_t>(point, text, 1, std::numeric_limits<uint32_t>::max(), step);
+}
+
+absl::Status ParseMillis(absl::string_view point, absl::string_view text, int64_t* millis) {
+  return ParseNumber<int64_t>(point, text, 1, kMaxMillis, millis);
+}
+
+// "NAME" or "NAME=VALUE".
+absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPointList* list) {
+  if (name == "stick-at-step") {
+    return ParseStep(name, value, &list->stick_at_step);
+  }
+  if (name == "slow-step") {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(value, absl::MaxSplits(':', 1));
+    QUIRE_RETURN_IF_ERROR(ParseStep(name, parts.first, &list->slow_step));
+    return ParseMillis(name, parts.second, &list->slow_step_millis);
+  }
+  if (name == "crash-on-token") {
+    list->crash_on_token = 0;
+    return ParseNumber<TokenId>(
+        name, value, 0, std::numeric_limits<TokenId>::max(), &*list->crash_on_token);
+  }
+  if (name == "crash-before-step") {
+    return ParseStep(name, value, &list->crash_before_step);
+  }
+  if (name == "crash-after-step") {
+    return ParseStep(name, value, &list->crash_after_step);
+  }
+  if (name == "stick-in-load") {
+    list->stick_in_load = true;
+    return value.empty() ? absl::OkStatus() : Mistake(name, "takes no value");
+  }
+  if (name == "slow-load") {
+    return ParseMillis(name, value, &list->slow_load_millis);
+  }
+  return Mistake(name, "no such fail-point");
+}
+
+void StandStill() {
+  LogWarning("fail-point: stands still for ever");
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+}
+
+void BeSlow(int64_t millis, const std::function<void()>& tick) {
+  for (int64_t left = millis; left > 0; left -= kTickMillis) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(left, kTickMillis)));
+    tick();
+  }
+}
+
+void Crash() {
+  LogWarning("fail-point: crashes");
+  std::abort();
+}
+
+}  // namespace
+
+absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text) {
+  FailPointList list;
+  if (text.empty()) {
+    return list;
+  }
+  std::set<absl::string_view> names;
+  for (absl::string_view point : absl::StrSplit(ToAbsl(text), ',')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(point, absl::MaxSplits('=', 1));
+    if (!names.insert(parts.first).second) {
+      return Mistake(parts.first, "named twice");
+    }
+    QUIRE_RETURN_IF_ERROR(ParsePoint(parts.first, parts.second, &list));
+  }
+  return list;
+}
+
+FailPoints::FailPoints(const FailPointList& list, std::function<void()> tick)
+    : list_(list), tick_(std::move(tick)) {}
+
+void FailPoints::InLoad(const std::function<void()>& tick) const {
+  if (list_.stick_in_load) {
+    StandStill();
+  }
+  BeSlow(list_.slow_load_millis, tick);
+}
+
+void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
+  ++num_steps_;
+  const bool has_token =
+      list_.crash_on_token.has_value() &&
+      std::find(token_ids.begin(), token_ids.end(), *list_.crash_on_token) != token_ids.end();
+  if (has_token || num_steps_ == list_.crash_before_step) {
+    Crash();
+  }
+  if (num_steps_ == list_.stick_at_step) {
+    StandStill();
+  }
+  if (num_steps_ == list_.slow_step) {
+    BeSlow(list_.slow_step_millis, tick_);
+  }
+}
+
+void FailPoints::AfterStep() const {
+  if (num_steps_ == list_.crash_after_step) {
+    Crash();
+  }
+}
+
+}  // namespace quire
