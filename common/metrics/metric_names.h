@@ -88,6 +88,14 @@ inline constexpr MetricInfo kStaleRepliesTotal{"quire_stale_replies_total",
 inline constexpr MetricInfo kNonFiniteTotal{"quire_non_finite_logits_total",
                                             "Rows of logits that held a NaN or an infinity."};
 
+inline constexpr MetricInfo kCrashSuspects{
+    "quire_crash_suspects",
+    "Requests that were computed in two crashes of workers and made no progress between them: they "
+    "are computed alone, one at a time."};
+inline constexpr MetricInfo kPoisonRequestsTotal{
+    "quire_poison_requests_total",
+    "Requests and pinned prefixes that ended because they crashed their workers each time."};
+
 inline constexpr MetricInfo kVllmRunning{"vllm:num_requests_running", "Requests running."};
 inline constexpr MetricInfo kVllmWaiting{"vllm:num_requests_waiting", "Requests waiting."};
 inline constexpr MetricInfo kVllmKvUsage{"vllm:kv_cache_usage_perc",

@@ -1,7 +1,7 @@
 #include "deploy/cli/scheduler_probe.h"
 
-#include <atomic>
 #include <chrono>
+#include <utility>
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -23,36 +23,42 @@ constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
 
 }  // namespace
 
+// Owned by the probe, not by the callback: a library thread that destroys the last channel of the
+// process would wait for its own end (gRPC 1.51).
 struct SchedulerProbe::Call {
   grpc::ClientContext context;
   HealthCheckRequest request;
   HealthCheckResponse response;
-  bool is_serving = false;
-  std::atomic<bool> has_ended = false;  // set last
 };
 
 SchedulerProbe::SchedulerProbe(const Address& address) : channel_(DialPublic(address)) {}
 
 SchedulerProbe::~SchedulerProbe() {
-  if (call_ != nullptr) {
-    call_->context.TryCancel();
+  if (call_ == nullptr) {
+    return;
   }
+  call_->context.TryCancel();
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return has_ended_; });
 }
 
 bool SchedulerProbe::Poll(Instant now) {
-  if (call_ != nullptr) {
-    if (!call_->has_ended) {
-      return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(has_ended_, false)) {
+      call_ = nullptr;
+      return is_serving_;
     }
-    const bool is_serving = call_->is_serving;
-    call_ = nullptr;
-    return is_serving;
   }
-  if (now < ask_at_) {
-    return false;
+  if (call_ == nullptr && now >= ask_at_) {
+    ask_at_ = now + kIntervalNs;
+    Ask();
   }
-  ask_at_ = now + kIntervalNs;
-  call_ = std::make_shared<Call>();
+  return false;
+}
+
+void SchedulerProbe::Ask() {
+  call_ = std::make_unique<Call>();
   call_->request.set_service("liveness");
   call_->context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   grpc::TemplatedGenericStub<HealthCheckRequest, HealthCheckResponse> stub(channel_);
@@ -61,12 +67,12 @@ bool SchedulerProbe::Poll(Instant now) {
                  grpc::StubOptions(),
                  &call_->request,
                  &call_->response,
-                 [call = call_](const grpc::Status& status) {
-                   call->is_serving =
-                       status.ok() && call->response.status() == HealthCheckResponse::SERVING;
-                   call->has_ended = true;
+                 [this, response = &call_->response](const grpc::Status& status) {
+                   const std::lock_guard lock(mutex_);
+                   is_serving_ = status.ok() && response->status() == HealthCheckResponse::SERVING;
+                   has_ended_ = true;
+                   ended_.notify_one();
                  });
-  return false;
 }
 
 }  // namespace quire

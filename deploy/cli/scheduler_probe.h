@@ -2,11 +2,14 @@
 // grpc.health.v1, on the public address. The HTTP port would not do: its few threads can all be
 // held by idle connections.
 //
-// Thread safety: one caller at a time. Nothing blocks.
+// Thread safety: one caller at a time. Nothing blocks, except that the destructor waits for the
+//                library to give up the call, which takes no answer of the scheduler.
 #ifndef QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 #define QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 
 #include <grpcpp/channel.h>
 
@@ -28,9 +31,15 @@ class SchedulerProbe {
  private:
   struct Call;
 
+  void Ask();
+
   std::shared_ptr<grpc::Channel> channel_;
-  std::shared_ptr<Call> call_;  // shared with the library until it has ended; null: none
+  std::unique_ptr<Call> call_;  // null: none
   Instant ask_at_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;   // guarded by mutex_: the call
+  bool is_serving_ = false;  // guarded by mutex_: its answer
 };
 
 }  // namespace quire

@@ -84,13 +84,33 @@ void CoreState::Add(Request request) {
 
 SequenceGroup& CoreState::StartFirstWaiting() {
   SequenceGroup& group = waiting.PopFront();
+  Start(group);
+  return group;
+}
+
+SequenceGroup* CoreState::FirstSuspect() {
+  for (RequestId id : suspects.suspects()) {
+    // A prefix may be without a request: the pool has no room for it.
+    if (SequenceGroup* group = Find(id)) {
+      return group;
+    }
+  }
+  return nullptr;
+}
+
+void CoreState::StartSuspect(SequenceGroup& group) {
+  QUIRE_CHECK(group.has_rank());  // it has run before
+  waiting.Remove(group);
+  Start(group);
+}
+
+void CoreState::Start(SequenceGroup& group) {
   for (Sequence& sequence : group.sequences()) {
     if (!sequence.is_finished()) {
       sequence.BecomeRunning(epoch->handles.Take());
     }
   }
   Insert(running, group);
-  return group;
 }
 
 void CoreState::ReturnToWaiting(SequenceGroup& group) {
@@ -178,6 +198,7 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
   End(sequence);
   bool is_last = group.is_finished();
   if (!group.request().pins_prefix) {
+    suspects.Forget(group.id(), sequence.sequence_index());
     events.push_back(SequenceFinished{.request_id = group.id(),
                                       .sequence_index = sequence.sequence_index(),
                                       .reason = reason,
@@ -193,6 +214,7 @@ void CoreState::FinishBeamSearch(SequenceGroup& group,
                                  std::span<const BeamHypothesis> hypotheses,
                                  FinishReason reason_without) {
   const SequenceState last_state = group.sequences().front().state();
+  suspects.Forget(group.id());
   for (Sequence& sequence : group.sequences()) {
     End(sequence);
   }
@@ -234,7 +256,24 @@ void CoreState::FinishGroup(SequenceGroup& group, FinishReason reason) {
   }
 }
 
+// Of those that go on: what has ended meanwhile crashes nobody any more.
+std::vector<LostSlice> CoreState::LostSlices() const {
+  std::vector<LostSlice> slices;
+  for (const UnansweredStep::Slice& slice : step.slices) {
+    if (slice.sequence->is_running()) {
+      const int32_t begin = slice.sequence->num_computed_tokens();
+      slices.push_back({.id = slice.group->id(),
+                        .sequence_index = slice.sequence->sequence_index(),
+                        .begin = begin,
+                        .end = begin + slice.num_tokens,
+                        .num_computed_ever = slice.sequence->num_tokens_computed_ever()});
+    }
+  }
+  return slices;
+}
+
 void CoreState::LoseWorkers() {
+  const std::vector<LostSlice> lost = LostSlices();
   for (SequenceGroup* group : running) {
     for (Sequence& sequence : group->sequences()) {
       if (sequence.is_running()) {
@@ -258,6 +297,16 @@ void CoreState::LoseWorkers() {
   AbandonPrefixes(*this);
   step.Clear();
   epoch.reset();
+  for (RequestId id : suspects.OnCrash(lost)) {
+    ++counters.num_poison_requests;
+    SequenceGroup& group = *Find(id);
+    if (group.request().pins_prefix) {
+      poison_prefixes.insert(id);
+      UnpinPrefix(*this, id);
+    } else {
+      FinishGroup(group, FinishReason::kWorkerCrash);
+    }
+  }
 }
 
 void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "common/step/step_plan.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
+#include "scheduler/core/crash_suspects.h"
 #include "scheduler/core/deadlines.h"
 #include "scheduler/core/handle_pool.h"
 #include "scheduler/core/output_event.h"
@@ -42,6 +44,7 @@ struct Epoch {
   KvCacheManager kv_cache;
   HandlePool handles;
   PreemptionCost preemption_cost;
+  bool had_suspect = false;  // who ran ahead of its turn
 };
 
 // The plan that was handed out and not answered yet, as far as the answer needs it.
@@ -87,7 +90,9 @@ struct CoreState {
   WaitingQueue waiting;
   Deadlines deadlines;
   PinnedPrefixes prefixes;
-  int32_t num_reserved_blocks = 0;  // for them, under last_limits: gone for requests
+  CrashSuspects suspects;
+  std::set<RequestId> poison_prefixes;  // that ended for crashes; few, for an operator pins them
+  int32_t num_reserved_blocks = 0;      // for them, under last_limits: gone for requests
   UnansweredStep step;
   std::vector<OutputEvent> events;
   CoreStats counters;  // the fields "since the start"
@@ -106,6 +111,12 @@ struct CoreState {
   // The first waiting group runs from now on, each sequence under a handle.
   // REQUIRES: an epoch, and handles for all its live sequences.
   SequenceGroup& StartFirstWaiting();
+
+  // The suspect that is to be computed alone, before everybody else; nullptr when nobody is.
+  SequenceGroup* FirstSuspect();
+
+  // A waiting group runs ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
+  void StartSuspect(SequenceGroup& group);
 
   // A running group gives back blocks and handles and waits for recomputation, in its place.
   void ReturnToWaiting(SequenceGroup& group);
@@ -142,10 +153,13 @@ struct CoreState {
   // Ends every live sequence of the group.
   void FinishGroup(SequenceGroup& group, FinishReason reason);
 
-  // Drops the epoch and the unanswered step; every running group waits again.
+  // Drops the epoch and the unanswered step; every running group waits again. Who was in the step
+  // may have crashed the workers, and ends with kWorkerCrash when it did so too often.
   void LoseWorkers();
 
  private:
+  void Start(SequenceGroup& group);
+  std::vector<LostSlice> LostSlices() const;
   void End(Sequence& sequence);
   void GiveBack(Sequence& sequence);
   void GiveBackHandle(const Sequence& sequence);

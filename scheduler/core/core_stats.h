@@ -33,6 +33,7 @@ struct CoreStats {
   int64_t num_table_blocks = 0;     // held blocks, shared ones once for each sequence
   int32_t num_pinned_prefixes = 0;  // whose blocks are held
   int32_t num_pinned_blocks = 0;    // of the held ones: for them
+  int32_t num_suspects = 0;         // requests that may have crashed workers, and compute alone
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included
@@ -47,7 +48,8 @@ struct CoreStats {
   int64_t num_failed_swap_ins = 0;    // blocks that did not come back
   int64_t num_recomputed_tokens = 0;
   int64_t num_requests_finished = 0;
-  int64_t num_non_finite = 0;  // rows of logits with a NaN or an infinity
+  int64_t num_poison_requests = 0;  // ended because they crashed their workers; prefixes too
+  int64_t num_non_finite = 0;       // rows of logits with a NaN or an infinity
 
   // Share of the slots of held blocks that hold no token, from 0 to 1. (Internal fragmentation:
   // the end of each sequence's last block.)

@@ -83,10 +83,12 @@ void CheckQueues(const CoreState& state) {
     QUIRE_CHECK(i == 0 || state.running[i - 1]->rank() < state.running[i]->rank());
   }
 
-  // First come, first served: who has never started is newer than everybody who runs. (I14)
+  // First come, first served: who has never started is newer than everybody who runs, but for
+  // suspects. (I14)
   const bool is_fcfs = state.config.scheduling_policy == SchedulingPolicyKind::kFcfs;
   for (const SequenceGroup* group : state.waiting.groups()) {
     QUIRE_CHECK(!is_fcfs || group->has_started() || state.running.empty() ||
+                (state.epoch.has_value() && state.epoch->had_suspect) ||
                 state.running.back()->id() < group->id());
   }
 
@@ -172,6 +174,20 @@ void CheckEpoch(const CoreState& state) {
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 
+// Who may have crashed workers lives, and is never computed beside others.
+void CheckSuspects(const CoreState& state) {
+  for (const auto& [id, record] : state.suspects.records()) {
+    QUIRE_CHECK(state.groups.contains(id) || state.prefixes.contains(id));
+    QUIRE_CHECK_EQ(record.is_suspect(), state.suspects.IsSuspect(id));
+  }
+  for (const UnansweredStep::Slice& slice : state.step.slices) {
+    QUIRE_CHECK(!state.suspects.IsSuspect(slice.group->id()) ||
+                slice.group == state.step.slices.front().group);
+    QUIRE_CHECK(!state.suspects.IsSuspect(state.step.slices.front().group->id()) ||
+                slice.group == state.step.slices.front().group);
+  }
+}
+
 void CheckStep(const CoreState& state) {
   const UnansweredStep& step = state.step;
   if (!step.is_active) {
@@ -227,6 +243,7 @@ void CheckInvariants(const CoreState& state) {
   CheckPrefixes(state);
   CheckEpoch(state);
   CheckStep(state);
+  CheckSuspects(state);
 }
 
 }  // namespace quire

@@ -26,6 +26,7 @@ enum class FinishReason : uint8_t {
   kExpiredRunning,  // its deadline passed while it ran
   kNonFinite,       // logits were NaN or infinite, twice
   kNoCapacity,      // workers came back with a pool that can never hold it
+  kWorkerCrash,     // it crashed its workers kMaxCrashes times, the last three alone
 };
 
 struct TokenCommitted {

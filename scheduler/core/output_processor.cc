@@ -196,6 +196,8 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
   state.counters.num_prompt_tokens_computed += std::min(num_left_of_prompt, slice.num_tokens);
   state.counters.num_recomputed_tokens += slice.num_recomputed;
   sequence.EndSlice();
+  state.suspects.OnComputed(
+      slice.group->id(), sequence.sequence_index(), sequence.num_computed_tokens());
   const Request& request = slice.group->request();
   if (has_token && request.num_sequences > 1 && !request.beam_search) {
     state.ForkFrom(*slice.group, sequence);

@@ -139,6 +139,7 @@ bool UnpinPrefix(CoreState& state, RequestId id) {
     state.FinishGroup(*group, FinishReason::kAborted);
   }
   state.prefixes.erase(it);
+  state.suspects.Forget(id);
   state.num_reserved_blocks = NumReservedBlocks(state);
   return true;
 }
@@ -159,6 +160,7 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
+  state.suspects.Forget(group.id());  // blocks of another size may have made it shorter
   KvCacheManager& kv_cache = state.epoch->kv_cache;
   // A block of the same contents may have been listed when this sequence computed its own, and
   // handed out since: now this one is listed.

@@ -108,6 +108,10 @@ std::optional<PrefixInfo> SchedulerCore::FindPrefix(RequestId id) const {
   return quire::FindPrefix(*state_, id);
 }
 
+bool SchedulerCore::IsPoisonPrefix(RequestId id) const {
+  return state_->poison_prefixes.contains(id);
+}
+
 std::vector<PrefixInfo> SchedulerCore::prefixes() const {
   std::vector<PrefixInfo> prefixes;
   for (const auto& [id, prefix] : state_->prefixes) {
@@ -177,6 +181,7 @@ CoreStats SchedulerCore::stats() const {
   stats.num_running_requests = static_cast<int32_t>(state_->running.size());
   stats.num_swapped_requests = static_cast<int32_t>(state_->swapped.size());
   stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
+  stats.num_suspects = static_cast<int32_t>(state_->suspects.suspects().size());
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;
     const KvCacheManager::Occupancy occupancy = kv_cache.CountTokens(TablesInUse(*state_));

@@ -65,7 +65,9 @@ class SchedulerCore {
   void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
 
   // The group is gone: every running sequence goes back to waiting, ahead of newer requests, with
-  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten.
+  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten; it may
+  // have crashed the workers, so what it was to compute is remembered (crash_suspects.h). A request
+  // that crashed them kMaxCrashes times ends with kWorkerCrash.
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
@@ -91,15 +93,18 @@ class SchedulerCore {
   // False when there is no such prefix. What shares its blocks keeps them.
   bool UnpinPrefix(RequestId id);
 
-  // Nothing when there is no such prefix: unpinned, or its logits were not finite, twice.
+  // Nothing when there is no such prefix: unpinned, or its logits were not finite, twice, or it
+  // crashed its workers.
   std::optional<PrefixInfo> FindPrefix(RequestId id) const;
+  // Whether the prefix is gone because it crashed its workers kMaxCrashes times.
+  bool IsPoisonPrefix(RequestId id) const;
   std::vector<PrefixInfo> prefixes() const;  // oldest first
 
   // Ends what expired, then gives out the step's token budget: running sequences first, oldest
-  // first, then waiting ones. Preempts the newest when blocks run out, and admits nothing in a step
-  // that preempted. REQUIRES: no plan is unanswered.
-  // Handles of sequences that ended ride along; a plan of releases alone comes only when a waiting
-  // request needs those handles.
+  // first, then waiting ones; all of it to a suspect of crashes, while there is one. Preempts the
+  // newest when blocks run out, and admits nothing in a step that preempted. REQUIRES: no plan is
+  // unanswered. Handles of sequences that ended ride along; a plan of releases alone comes only
+  // when a waiting request needs those handles.
   std::optional<StepPlan> PlanStep(Instant now);
 
   // Ends what expired (deadline <= now). PlanStep begins with it; at any other time it is for a

@@ -24,10 +24,54 @@ StepPlanner::StepPlanner(CoreState& state)
 }
 
 std::optional<StepPlan> StepPlanner::Plan() {
-  PreemptForNext();
-  PlanRunning();
-  PlanOthers();
+  SequenceGroup* suspect = state_.FirstSuspect();
+  while (suspect != nullptr && !PlanAlone(*suspect)) {
+    suspect = state_.FirstSuspect();
+  }
+  if (suspect == nullptr) {
+    PreemptForNext();
+    PlanRunning();
+    PlanOthers();
+  }
   return Finish();
+}
+
+bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
+  epoch_.had_suspect = true;
+  spare_ = budget_;  // a long slice delays nobody
+  if (!suspect.is_running()) {
+    return StartAlone(suspect);
+  }
+  LineUp(suspect);
+  // Its other sequences may have grown since it started.
+  const int32_t num_needed = NumBlocksNeeded(suspect);
+  const KvCacheManager& kv_cache = epoch_.kv_cache;
+  for (size_t i = state_.running.size(); i > 0; --i) {
+    SequenceGroup& other = *state_.running[i - 1];
+    const int32_t num_blocks = kv_cache.num_free_blocks() + kv_cache.num_leaving_blocks();
+    if (&other != &suspect && num_blocks < num_needed) {
+      Preempt(state_, other);
+    }
+  }
+  if (kv_cache.num_free_blocks() >= num_needed) {
+    PlanLine(suspect);
+  }
+  return true;
+}
+
+bool StepPlanner::StartAlone(SequenceGroup& suspect) {
+  while (!state_.running.empty() && !WillHaveRoom(suspect)) {
+    Preempt(state_, *state_.running.back());
+  }
+  const AllocStatus status = Admit(suspect, state_.LimitsFor(suspect.request()), RoomFor(suspect));
+  if (status == AllocStatus::kNever) {
+    state_.FinishGroup(suspect, FinishReason::kNoCapacity);
+  } else if (status == AllocStatus::kOk) {
+    state_.StartSuspect(suspect);
+    LineUp(suspect);
+    PlanLine(suspect);
+  }
+  return status != AllocStatus::kNever;
 }
 
 void StepPlanner::PreemptForNext() {

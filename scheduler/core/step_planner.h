@@ -2,6 +2,9 @@
 // and waiting ones, all in the policy's order, under one token budget. Nothing is admitted in a
 // step in which blocks were short.
 //
+// While a request is suspected to crash its workers it computes alone, before everybody else: see
+// crash_suspects.h. It is cleared or ends within the steps that its known tokens take.
+//
 // A slice takes as many tokens of its sequence's gap as the budget has left. So long prompts are
 // computed in chunks beside decoding sequences, and a budget smaller than the number of running
 // sequences serves the first ones.
@@ -41,6 +44,11 @@ class StepPlanner {
     kBeginning,  // has nothing yet: shares what those before it compute
   };
 
+  // The suspect computes, and nobody else. Who runs keeps its blocks and waits; where there is no
+  // room beside them they are preempted, whoever is ahead: it is for a few steps. False: it can
+  // never fit, and has ended.
+  bool PlanAlone(SequenceGroup& suspect);
+  bool StartAlone(SequenceGroup& suspect);
   // Groups behind the next one that does not run yet make room for it.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;

@@ -8,6 +8,8 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/string_view.h"
+#include "scheduler/core/crash_suspects.h"
 #include "scheduler/loop/outbox.h"
 
 namespace quire {
@@ -32,6 +34,8 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
       return Error(absl::StatusCode::kResourceExhausted,
                    "EXCEEDS_CAPACITY",
                    "request: does not fit the memory of the workers that are left");
+    case FinishReason::kWorkerCrash:
+      return WorkerCrashStatus("request");
     default:
       return abort_status.ok() ? Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled")
                                : abort_status;
@@ -66,6 +70,17 @@ bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& u
 }
 
 }  // namespace
+
+absl::Status WorkerCrashStatus(std::string_view field) {
+  return WithMetadata(Error(absl::StatusCode::kInternal,
+                            "WORKER_CRASH",
+                            absl::StrCat(ToAbsl(field),
+                                         ": crashed its workers ",
+                                         kMaxCrashes,
+                                         " times, the last three alone")),
+                      "crashes",
+                      absl::StrCat(kMaxCrashes));
+}
 
 absl::Status SlowConsumerStatus() {
   return Error(

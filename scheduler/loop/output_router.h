@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -59,6 +60,9 @@ struct OutputOptions {
   // Of a sequence behind this prompt, from its first token on.
   OutputText NewText(std::span<const TokenId> prompt) const;
 };
+
+// What ends that crashed its workers too often. field: "request" or "prefix".
+absl::Status WorkerCrashStatus(std::string_view field);
 
 // What a stream ends with that takes its output too slowly.
 absl::Status SlowConsumerStatus();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "scheduler/loop/output_router.h"
 
 namespace quire {
 namespace {
@@ -86,9 +87,11 @@ void PrefixCalls::AnswerWaiting(const RecordedCore& core, bool has_workers) {
   std::erase_if(waiting_, [&core, has_workers](const PinCall& call) {
     const std::optional<PrefixInfo> info = core.FindPrefix(call.id);
     if (!info.has_value()) {
-      call.answer(Error(absl::StatusCode::kInternal,
-                        "NON_FINITE_LOGITS",
-                        "prefix: the model's output was not finite, twice"));
+      call.answer(core.IsPoisonPrefix(call.id)
+                      ? WorkerCrashStatus("prefix")
+                      : Error(absl::StatusCode::kInternal,
+                              "NON_FINITE_LOGITS",
+                              "prefix: the model's output was not finite, twice"));
       return true;
     }
     if (info->state == PrefixState::kPinned) {

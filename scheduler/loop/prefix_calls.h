@@ -6,8 +6,8 @@
 // Invariants:    every call is answered exactly once.
 // Errors:        kFailedPrecondition PREFIX_CACHE_OFF; kUnavailable LOADING; kInvalidArgument
 //                PREFIX_TOO_SHORT and PROMPT_TOO_LONG; kResourceExhausted PINNED_SHARE,
-//                PINNED_CAPACITY and TOO_MANY_PREFIXES; kInternal NON_FINITE_LOGITS; kAborted
-//                UNPINNED; kNotFound PREFIX.
+//                PINNED_CAPACITY and TOO_MANY_PREFIXES; kInternal NON_FINITE_LOGITS and
+//                WORKER_CRASH; kAborted UNPINNED; kNotFound PREFIX.
 #ifndef QUIRE_SCHEDULER_LOOP_PREFIX_CALLS_H_
 #define QUIRE_SCHEDULER_LOOP_PREFIX_CALLS_H_
 

@@ -75,6 +75,7 @@ void SchedulerMetrics::MakeGauges() {
   requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});
   requests_swapped_ = &r.Gauge(metric::kRequests, {{"state", "swapped"}});
   queued_tokens_ = &r.Gauge(metric::kQueuedTokens);
+  crash_suspects_ = &r.Gauge(metric::kCrashSuspects);
   vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
@@ -122,6 +123,7 @@ void SchedulerMetrics::MakeCounters() {
   prefix_misses_ = {&r.Counter(metric::kPrefixCacheTokensTotal, {{"result", "miss"}})};
   prefix_queries_ = {&r.Counter(metric::kVllmPrefixCacheQueries, Foreign())};
   non_finite_ = {&r.Counter(metric::kNonFiniteTotal)};
+  poison_requests_ = {&r.Counter(metric::kPoisonRequestsTotal)};
   steps_ = &r.Counter(metric::kStepsTotal);
   group_losses_ = &r.Counter(metric::kGroupLossesTotal);
   stale_replies_ = &r.Counter(metric::kStaleRepliesTotal);
@@ -225,6 +227,8 @@ void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_byt
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);
   non_finite_.Set(stats.num_non_finite);
+  crash_suspects_->Set(stats.num_suspects);
+  poison_requests_.Set(stats.num_poison_requests);
 }
 
 void SchedulerMetrics::OnGroupReady(const StepLimits& limits,

@@ -85,6 +85,7 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* requests_waiting_ = nullptr;
   prometheus::Gauge* requests_swapped_ = nullptr;
   prometheus::Gauge* queued_tokens_ = nullptr;
+  prometheus::Gauge* crash_suspects_ = nullptr;
   prometheus::Gauge* vllm_running_ = nullptr;
   prometheus::Gauge* vllm_waiting_ = nullptr;
   prometheus::Gauge* vllm_kv_usage_ = nullptr;
@@ -102,6 +103,7 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair prefix_misses_;
   CounterPair prefix_queries_;
   CounterPair non_finite_;
+  CounterPair poison_requests_;
   prometheus::Counter* steps_ = nullptr;
   prometheus::Counter* group_losses_ = nullptr;
   prometheus::Counter* stale_replies_ = nullptr;

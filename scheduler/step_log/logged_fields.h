@@ -41,7 +41,7 @@ namespace quire {
 QUIRE_LOGGED_ENUM(PreemptionMode, kAuto)
 QUIRE_LOGGED_ENUM(SchedulingPolicyKind, kFairShare)
 QUIRE_LOGGED_ENUM(EarlyStopping, kNever)
-QUIRE_LOGGED_ENUM(FinishReason, kNoCapacity)
+QUIRE_LOGGED_ENUM(FinishReason, kWorkerCrash)
 
 QUIRE_LOGGED_FIELDS(Hash128, low, high)
 

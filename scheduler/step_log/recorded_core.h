@@ -49,6 +49,7 @@ class RecordedCore {
   std::vector<OutputEvent> TakeEvents();
 
   std::optional<PrefixInfo> FindPrefix(RequestId id) const { return core_.FindPrefix(id); }
+  bool IsPoisonPrefix(RequestId id) const { return core_.IsPoisonPrefix(id); }
   std::vector<PrefixInfo> prefixes() const { return core_.prefixes(); }
   bool has_unanswered_plan() const { return core_.has_unanswered_plan(); }
   bool has_work() const { return core_.has_work(); }

@@ -123,6 +123,14 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                              .block_ids = known->block_ids};
       }));
   QUIRE_RETURN_IF_ERROR(CheckSwaps(plan));
+  for (const SequenceSlice& slice : plan.slices) {
+    if (!poison_.empty() && IsPoison(plan, slice)) {
+      crashed_by_.push_back(slice.handle);
+    }
+  }
+  if (!crashed_by_.empty()) {
+    return Error(absl::StatusCode::kUnavailable, "CRASHED", "worker: a poison token killed it");
+  }
   last_step_id_ = plan.header.step_id;
   StepResult result{.header = plan.header, .plan_digest = DigestOf(plan)};
   result.failed_swap_ins = TakeSwaps(plan);
@@ -151,6 +159,21 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
   result.swaps_done_step_id = swaps_.empty() ? last_step_id_ : swaps_.front().step_id - 1;
   last_result_ = result;
   return result;
+}
+
+bool FakeWorker::IsPoison(const StepPlan& plan, const SequenceSlice& slice) const {
+  const auto introduction =
+      std::find_if(plan.introductions.begin(), plan.introductions.end(), [&](const auto& each) {
+        return each.handle == slice.handle;
+      });
+  const bool is_new = introduction != plan.introductions.end();
+  const uint64_t seed = is_new ? introduction->sampling.seed : sequences_[slice.handle]->seed;
+  const int32_t begin =
+      is_new ? introduction->num_computed_tokens : sequences_[slice.handle]->num_computed_tokens;
+  const auto poison = poison_.find(seed);
+  return poison != poison_.end() && begin <= poison->second.position &&
+         poison->second.position < begin + slice.num_tokens &&
+         (slice.num_tokens > 1 || !poison->second.is_harmless_alone);
 }
 
 // Until a swap-out is reported as done its block may not be written; until a swap-in is, its host

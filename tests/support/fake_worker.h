@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -56,9 +57,9 @@ class FakeWorker {
   // when what they bring is used, or in a step without slices.
   explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0);
 
-  // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next, and
-  // kFailedPrecondition for a write to a block that is being swapped. Nothing is changed then, but
-  // for the checker.
+  // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next,
+  // kFailedPrecondition for a write to a block that is being swapped, and kUnavailable for a poison
+  // token. Nothing is changed then, but for the checker.
   absl::StatusOr<StepResult> Execute(const StepPlan& plan);
 
   bool IsKnown(SequenceHandle handle) const;
@@ -69,6 +70,19 @@ class FakeWorker {
 
   // The swap-in from this host block fails in the next plan.
   void FailSwapIn(HostBlockId host_block) { failing_.insert(host_block); }
+
+  // The worker crashes whenever it computes this token of a sequence with this seed, or only when
+  // it computes others of the sequence in the same step. Execute says kUnavailable CRASHED then.
+  struct PoisonToken {
+    int32_t position = 0;
+    bool is_harmless_alone = false;
+  };
+  void Poison(uint64_t seed, PoisonToken token) { poison_[seed] = token; }
+  // The sequences that made it crash.
+  const std::vector<SequenceHandle>& crashed_by() const { return crashed_by_; }
+  int32_t NumComputedTokens(SequenceHandle handle) const {
+    return sequences_[handle]->num_computed_tokens;  // REQUIRES: it is known
+  }
 
   // The row of this sequence was not finite: nor is what its last slice wrote, where no other
   // sequence reads it (its row would not have been finite either). REQUIRES: it is known.
@@ -95,6 +109,7 @@ class FakeWorker {
   };
 
   absl::Status CheckSwaps(const StepPlan& plan) const;
+  bool IsPoison(const StepPlan& plan, const SequenceSlice& slice) const;
   bool IsLeaving(BlockId block_id) const;
   bool IsArrivingFrom(HostBlockId host_block) const;
   // Returns the blocks that will not come back.
@@ -122,6 +137,8 @@ class FakeWorker {
   std::vector<uint64_t> host_writers_;                // by host block
   std::vector<uint64_t> generations_;                 // by host block; 0: holds nothing
   std::set<HostBlockId> failing_;                     // in the next plan
+  std::map<uint64_t, PoisonToken> poison_;            // by seed
+  std::vector<SequenceHandle> crashed_by_;
 };
 
 }  // namespace quire

@@ -55,7 +55,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       mean_prompt_(random_.Between(1, 20)),
       mean_output_(random_.Between(1, random_.OneIn(2) ? 10 : 60)),
       abort_rate_(random_.Between(10, 200)),
-      loss_rate_(random_.Between(20, 400)),
+      // Three kills in a row while it is alone would end a request that did no harm.
+      loss_rate_(random_.Between(100, 600)),
       non_finite_rate_(random_.OneIn(2) ? 1'000'000 : random_.Between(3, 60)),
       deadline_rate_(random_.Between(2, 20)),
       add_rate_(random_.Between(3, random_.OneIn(4) ? 60 : 12)),
@@ -65,6 +66,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       is_tight_(seed % 8 == 5),
       swap_faults_(seed ^ 0x5357'4150'494E'0001ULL),
       swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 15)),
+      poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
+      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
       deaths_(seed ^ 0x4445'4154'4853'0001ULL),
       death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever) {}
 
@@ -129,7 +132,7 @@ void CoreSimulation::DrawEvent() {
   } else if (!worker_.has_value()) {
     BeginEpoch();
   } else if (random_.OneIn(loss_rate_)) {
-    LoseWorkers();
+    KillWorkers();
   } else if (!plan_.has_value()) {
     Plan();
   } else if (random_.OneIn(30)) {
@@ -192,10 +195,11 @@ void CoreSimulation::Plan() {
 }
 
 void CoreSimulation::Apply() {
-  StepResult result = AnswerWithFaults();
-  if (!failure_.empty()) {
+  std::optional<StepResult> answer = AnswerWithFaults();
+  if (!answer.has_value()) {
     return;
   }
+  StepResult result = *std::move(answer);
   const Instant duration = DurationOf(*plan_);
   now_ += duration;
   time_in_steps_ += duration;
@@ -215,6 +219,7 @@ void CoreSimulation::Apply() {
     // What a sequence computed that had ended meanwhile is dropped.
     request.has_computed = request.has_computed || !request.sequences[index].is_finished;
   }
+  OnPoisonComputed();
   plan_.reset();
   last_result_ = std::move(result);
   TakeEvents();
@@ -230,11 +235,16 @@ Instant CoreSimulation::DurationOf(const StepPlan& plan) const {
   return step_duration_ + num_tokens * (step_duration_ / 64) + num_copies * copy_duration_;
 }
 
-StepResult CoreSimulation::AnswerWithFaults() {
+// Nothing when the worker crashed, or when something is wrong.
+std::optional<StepResult> CoreSimulation::AnswerWithFaults() {
   absl::StatusOr<StepResult> answer = worker_->Execute(*plan_);
+  if (!worker_->crashed_by().empty()) {
+    OnCrash();
+    return std::nullopt;
+  }
   if (!answer.ok()) {
     Expect(false, "the worker takes the plan: " + answer.status().ToString());
-    return {};
+    return std::nullopt;
   }
   ExpectNone(audit_->OnExecuted(*plan_, *worker_, domains_));
   Expect(answer->failed_swap_ins == failed_swap_ins_,
@@ -264,12 +274,15 @@ StepResult CoreSimulation::AnswerWithFaults() {
       worker_->SpoilLastSlice(sampled.handle);
     }
   }
-  return *std::move(answer);
+  return answer.value();
 }
 
 void CoreSimulation::ApplyWrongResult() {
   // Right but for one thing. The worker answers the same when it is asked again.
   StepResult wrong = worker_->Execute(*plan_).value_or(StepResult{});
+  if (!worker_->crashed_by().empty()) {
+    return OnCrash();
+  }
   switch (random_.Below(8)) {
     case 0:
       ++wrong.header.step_id;
@@ -317,9 +330,11 @@ void CoreSimulation::ApplyWrongResult() {
 
 void CoreSimulation::LoseWorkers() {
   core_->OnWorkersLost();
-  if (plan_.has_value() && random_.OneIn(2)) {  // they were lost after they had executed it
+  // They may have been lost after they had executed it.
+  if (plan_.has_value() && worker_->crashed_by().empty() && random_.OneIn(2)) {
     const absl::StatusOr<StepResult> late = worker_->Execute(*plan_);
-    Expect(late.ok() && !core_->ApplyStepResult(*late).ok(), "a late answer is refused");
+    Expect(!worker_->crashed_by().empty() || (late.ok() && !core_->ApplyStepResult(*late).ok()),
+           "a late answer is refused");
     lost_result_ = late.value_or(StepResult{});
   }
   worker_.reset();
@@ -342,6 +357,9 @@ void CoreSimulation::BeginEpoch() {
   owner_of_handle_.assign(static_cast<size_t>(limits_.max_sequences), {});
   for (auto& [id, request] : requests_) {
     request.lacks_capacity = !FitsEver(request);
+    if (request.poison.has_value()) {
+      worker_->Poison(id, *request.poison);
+    }
   }
   core_->BeginEpoch(kIncarnation, ++group_epoch_, limits_);
   TakeEvents();

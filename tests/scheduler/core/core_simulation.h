@@ -11,6 +11,9 @@
 //   - who computes, starts and is preempted, and whose blocks are shared: see ScheduleAudit (I8,
 //   I14);
 //   - under fair share, what tenants get that wait for each other: see FairnessAudit (I18);
+//   - a request ends for the crashes of its workers when they were its own, three of them alone,
+//   and
+//     after five at most; kills from outside end none;
 //   - a request is refused exactly when a bound says so (I13);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11);
@@ -89,6 +92,8 @@ class CoreSimulation {
   void Plan();
   void Apply();
   void ApplyWrongResult();
+  void KillWorkers();
+  void OnCrash();
   void LoseWorkers();
   void LoseScheduler();
   void Resume(const RequestModel& before);
@@ -96,7 +101,11 @@ class CoreSimulation {
   void BeginEpoch();
 
   StepLimits DrawLimits();
-  StepResult AnswerWithFaults();
+  std::optional<StepResult> AnswerWithFaults();
+  bool IsAlone(uint64_t id) const;
+  void DrawPoison(RequestModel* request);
+  void CheckSuspects(const StepPlan& plan);
+  void OnPoisonComputed();
   void DrawFailedSwapIns(const StepPlan& plan);
   void StopOneSequence(RequestModel& request);
   bool LacksBlock() const;
@@ -169,6 +178,9 @@ class CoreSimulation {
   Random deaths_;                         // likewise, of the scheduler
   int32_t death_rate_;
 
+  Random poison_draws_;  // likewise
+  int32_t poison_rate_;  // of requests, one in so many
+
   std::string failure_;
   uint64_t trace_hash_ = 0;
   int64_t num_events_ = 0;
@@ -176,7 +188,7 @@ class CoreSimulation {
   int64_t num_passed_blocks_ = 0;
   int64_t num_resumed_tokens_ = 0;
   CoreStats totals_;
-  int64_t num_finished_[7] = {};
+  int64_t num_finished_[8] = {};
 };
 
 }  // namespace quire

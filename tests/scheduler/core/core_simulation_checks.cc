@@ -23,6 +23,7 @@ void CoreSimulation::CheckPlan(const StepPlan& plan) {
     Expect(!request.sequences[index].is_finished, "who has finished computes no more");
   }
   ExpectNone(audit_->OnPlan(plan, requests_, core_->stats()));
+  CheckSuspects(plan);
 }
 
 bool CoreSimulation::MayIntroduce(const SequenceIntroduction& introduction) const {
@@ -117,6 +118,7 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
                                                          request.request.prompt_token_ids.size()),
          "the end counts the tokens");
   sequence.is_finished = true;
+  request.num_crashes = 0;  // the places of the others are other ones
   const int64_t num_pool_tokens = int64_t{limits_.num_blocks - 1} * limits_.block_size_tokens;
   num_longer_than_pool_ += static_cast<int64_t>(sequence.token_ids.size()) > num_pool_tokens;
   Expect(event.is_last_of_request == request.is_finished(), "the last sequence says so");
@@ -142,6 +144,8 @@ bool CoreSimulation::IsTrueReason(const RequestModel& request,
       return sequence.num_non_finite == 2;
     case FinishReason::kNoCapacity:
       return request.lacks_capacity;
+    case FinishReason::kWorkerCrash:
+      return request.poison.has_value() && request.num_losses_alone >= 3;
   }
   return false;
 }

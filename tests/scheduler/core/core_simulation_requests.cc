@@ -41,13 +41,14 @@ void CoreSimulation::AddRequest() {
   if (is_tight_ && random_.OneIn(2)) {
     GrowToFit(&request);
   }
-  const RequestModel model = ModelOf(request);
+  RequestModel model = ModelOf(request);
   const AddOutcome expected = ExpectedOutcome(model);
   const AddOutcome outcome = core_->AddRequest(request);
   Trace(static_cast<uint64_t>(outcome));
   Expect(outcome == expected, "a request is refused when a bound says so, and only then");
   if (outcome == AddOutcome::kQueued) {
     domains_.push_back({.salt = request.cache_salt, .is_bypassing = request.bypasses_prefix_cache});
+    DrawPoison(&model);
     requests_.emplace(next_id_++, model);
   }
 }

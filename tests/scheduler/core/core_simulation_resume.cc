@@ -45,6 +45,10 @@ void CoreSimulation::Resume(const RequestModel& before) {
   Trace(static_cast<uint64_t>(outcome));
   Expect(outcome == expected, "a resumed request is refused when a bound says so, and only then");
   if (outcome == AddOutcome::kQueued) {
+    model.poison = before.poison;
+    if (worker_.has_value() && model.poison.has_value()) {
+      worker_->Poison(request.id.value(), *model.poison);
+    }
     requests_.emplace(request.id.value(), std::move(model));
   }
 }

@@ -13,6 +13,7 @@
 
 #include "scheduler/core/request.h"
 #include "tests/scheduler/core/beam_oracle.h"
+#include "tests/support/fake_worker.h"
 
 namespace quire {
 
@@ -32,6 +33,9 @@ struct RequestModel {
   bool was_introduced = false;
   bool has_computed = false;
   bool lacks_capacity = false;
+  std::optional<FakeWorker::PoisonToken> poison;  // crashes whoever computes it
+  int32_t num_crashes = 0;          // of workers, by it, since they were last killed from outside
+  int32_t num_losses_alone = 0;     // of workers that were computing this request and no other
   std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
 
   bool was_recomputed() const { return had_non_finite || had_failed_swap_in; }  // not to make room

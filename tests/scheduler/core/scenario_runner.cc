@@ -47,6 +47,8 @@ std::string Describe(FinishReason reason) {
       return "not finite";
     case FinishReason::kNoCapacity:
       return "no capacity";
+    case FinishReason::kWorkerCrash:
+      return "crashed its workers";
   }
   return "?";
 }

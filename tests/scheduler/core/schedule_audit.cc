@@ -39,8 +39,12 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
     }
   }
   preempted.merge(TakeUnknown(requests, stats));
-  std::string fault = CheckOrder(preempted, requests);
-  if (fault.empty()) {
+  had_suspect_ = had_suspect_ || stats.num_suspects > 0;
+  std::string fault = stats.num_suspects > 0 ? CheckAlone(plan) : "";
+  if (fault.empty() && !had_suspect_) {
+    fault = CheckOrder(preempted, requests);
+  }
+  if (fault.empty() && !had_suspect_) {
     fault = CheckFirstComputes(plan, started, requests, stats);
   }
   return fault.empty() ? CheckWatermark(started, stats) : fault;
@@ -164,6 +168,14 @@ std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
         return owners_[slice.handle]->id == first->request.id.value();
       });
   return computes ? "" : "the first request computes in every step";
+}
+
+std::string ScheduleAudit::CheckAlone(const StepPlan& plan) const {
+  const bool is_alone =
+      std::all_of(plan.slices.begin(), plan.slices.end(), [this, &plan](const auto& slice) {
+        return owners_[slice.handle]->id == owners_[plan.slices.front().handle]->id;
+      });
+  return is_alone ? "" : "who is suspected of crashes computes alone";
 }
 
 std::string ScheduleAudit::CheckWatermark(const std::set<uint64_t>& started,

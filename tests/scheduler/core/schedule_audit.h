@@ -7,6 +7,8 @@
 //   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
 //   - watermark: where others run, who starts leaves the watermark's blocks free;
+//   - suspects: while there is one, all slices of a step are of one request. They are served out of
+//     turn, so that the order is not looked at in their epoch; the bound of steps is;
 //   - sharing: cached blocks come from a request of the same salt, and neither of them bypasses the
 //     cache (I8).
 //
@@ -72,6 +74,7 @@ class ScheduleAudit {
                                  const CoreStats& stats) const;
   Rank RankOf(const Request& request) const;
   const RequestModel* FirstLive(const RequestModels& requests) const;
+  std::string CheckAlone(const StepPlan& plan) const;
   std::string CheckWatermark(const std::set<uint64_t>& started, const CoreStats& stats) const;
   std::set<uint64_t> Running() const;
 
@@ -84,6 +87,7 @@ class ScheduleAudit {
   std::map<uint64_t, int64_t> start_numbers_;  // of this epoch, by id
   std::optional<uint64_t> first_id_;
   int64_t num_steps_left_ = 0;  // of the first
+  bool had_suspect_ = false;    // in this epoch
 };
 
 }  // namespace quire

@@ -272,6 +272,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadEnd{
             FinishReason::kExpiredRunning, absl::StatusCode::kDeadlineExceeded, "EXPIRED_RUNNING"},
         BadEnd{FinishReason::kNonFinite, absl::StatusCode::kInternal, "NON_FINITE_LOGITS"},
+        BadEnd{FinishReason::kWorkerCrash, absl::StatusCode::kInternal, "WORKER_CRASH"},
         BadEnd{
             FinishReason::kNoCapacity, absl::StatusCode::kResourceExhausted, "EXCEEDS_CAPACITY"}),
     [](const auto& param) { return param.param.name; });

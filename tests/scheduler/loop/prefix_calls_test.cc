@@ -171,6 +171,25 @@ TEST_F(PrefixCallsTest, ALossOfWorkersIsWaitedOut) {
   ASSERT_TRUE(answer.has_value() && answer->ok());
 }
 
+TEST_F(PrefixCallsTest, APrefixThatCrashesItsWorkersIsRefusedWithHowOften) {
+  PinAnswer answer;
+  client_.BeginEpoch();
+  Pin(17, &answer);
+  for (int crash = 0; crash < 5; ++crash) {
+    ASSERT_FALSE(answer.has_value()) << crash;
+    Turn();
+    client_.LoseGroup();
+    Turn();
+    client_.BeginEpoch();
+  }
+
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(answer->status()), "WORKER_CRASH");
+  EXPECT_EQ(MetadataOf(answer->status(), "crashes"), "5");
+  EXPECT_THAT(List(), IsEmpty());
+}
+
 TEST_F(PrefixCallsTest, APrefixOfASchedulerBeforeWaitsForTheFirstWorkers) {
   PinAnswer refused;
   PinAnswer restored;

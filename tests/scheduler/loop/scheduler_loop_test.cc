@@ -67,6 +67,11 @@ class SchedulerLoopTest : public testing::Test {
     return added;
   }
   bool Turn() { return loop_.Turn(absl::ZeroDuration()); }
+  // The step that was sent is of request 1 and no other.
+  bool IsFirstAlone() const {
+    return client_.unanswered()->introductions.size() == 1 &&
+           client_.unanswered()->introductions.front().sampling.seed == 1;
+  }
   // Answers steps until none is sent any more.
   void RunDry() {
     for (Turn(); client_.unanswered().has_value(); Turn()) {
@@ -137,6 +142,29 @@ TEST_F(SchedulerLoopTest, RequestsWaitForTheFirstGroup) {
   RunDry();
 
   EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(SchedulerLoopTest, ARequestThatCrashesItsWorkersEndsAndSaysHowOften) {
+  client_.BeginEpoch();
+  Added poison = Add({.id = 1, .prompt = 5, .max_tokens = 6});
+  Added other = Add({.id = 2, .prompt = 5, .max_tokens = 6});
+  for (int crash = 0; crash < 5; ++crash) {
+    for (Turn(); client_.unanswered()->slices.size() == 1 && !IsFirstAlone(); Turn()) {
+      client_.Answer();
+    }
+    client_.LoseGroup();
+    Turn();
+    client_.BeginEpoch();
+  }
+  RunDry();
+
+  ASSERT_TRUE(poison.stream->end().has_value());
+  EXPECT_EQ(poison.stream->end()->code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(*poison.stream->end()), "WORKER_CRASH");
+  EXPECT_EQ(MetadataOf(*poison.stream->end(), "crashes"), "5");
+  EXPECT_EQ(state_.Get().stats.num_poison_requests, 1);
+  EXPECT_THAT(other.stream->Tokens(), Optional(ExpectedOutput(other.request)));
+  EXPECT_THAT(other.stream->end(), Optional(absl::OkStatus()));
 }
 
 TEST_F(SchedulerLoopTest, AGroupLostInMidStepChangesNoTokenOfAnyStream) {

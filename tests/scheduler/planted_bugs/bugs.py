@@ -22,6 +22,7 @@ QUEUE = "scheduler/core/waiting_queue.cc"
 POLICY = "scheduler/core/scheduling_policy.cc"
 HANDLES = "scheduler/core/handle_pool.cc"
 BEAMS = "scheduler/core/beam_group.cc"
+SUSPECTS = "scheduler/core/crash_suspects.cc"
 
 BUGS = [
     # Reference counts, free list, fence.
@@ -185,6 +186,29 @@ BUGS = [
         "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n"
         "      }\n    }\n    waiting.Return(*group);",
         "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n      }\n    }"),
+    # Crashes.
+    Bug("suspect_computes_beside_others", PLANNER, "  if (suspect == nullptr) {\n    Preempt",
+        "  if (true) {\n    Preempt"),
+    Bug("crashes_are_not_counted", SUSPECTS,
+        "evidence.num_crashes = is_elsewhere ? 1 : evidence.num_crashes + 1;",
+        "evidence.num_crashes = 1;"),
+    Bug("ends_after_it_crashed_alone_twice", SUSPECTS, "        kMaxCrashes) {",
+        "        kMaxCrashes - 1) {"),
+    Bug("suspected_only_after_three_crashes", SUSPECTS, "kCrashesToSuspect = 2;",
+        "kCrashesToSuspect = 3;"),
+    Bug("cleared_by_some_of_its_place", SUSPECTS,
+        "  if (place->second.begin >= place->second.end) {", "  if (true) {"),
+    Bug("never_cleared", OUTPUT,
+        "  state.suspects.OnComputed(\n      slice.group->id(), sequence.sequence_index(), "
+        "sequence.num_computed_tokens());\n", ""),
+    Bug("kills_while_it_is_recomputed_count_for_new_tokens", SUSPECTS,
+        "const bool is_new = slice.end > slice.num_computed_ever;", "const bool is_new = true;"),
+    Bug("cached_tokens_count_as_computed", SUSPECTS,
+        "is_new ? slice.num_computed_ever : slice.begin,", "slice.begin,"),
+    Bug("ended_sequence_is_waited_for", STATE,
+        "    suspects.Forget(group.id(), sequence.sequence_index());\n", ""),
+    Bug("others_do_not_make_room_for_the_suspect", PLANNER,
+        "while (!state_.running.empty() && !WillHaveRoom(suspect)) {", "while (false) {"),
     Bug("unanswered_step_survives_its_workers", STATE,
         "  step.Clear();\n  epoch.reset();", "  epoch.reset();"),
     # Requests that go on in another scheduler.

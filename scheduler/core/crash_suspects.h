@@ -1,0 +1,98 @@
+// CrashSuspects finds the request that crashes its workers, among many that were lost with it.
+//
+// A crash leaves a place behind for each sequence that was to be computed: the tokens of its slice,
+// but for those that were ever computed before, which did no harm. When workers crash again before
+// the request has computed its place, and were about to compute some of it, the crash counts. What
+// crashes each time lies in all those places: the place becomes what they have in common.
+//
+//   crashes   the request
+//   1         goes on with the others
+//   2 to 4    is a suspect: it must be computed alone, one suspect at a time
+//   5         has crashed its workers three times alone, and must end
+//
+// A request that computes its place is cleared. So an innocent one is, as soon as it is computed
+// without the guilty one. Kills from outside end nobody, unless three in a row hit the one step in
+// which an innocent suspect would have been cleared.
+//
+// A slice may have no new token: what the workers lost is recomputed. Such places are kept apart. A
+// crash there counts too, but takes nothing from what is known of new tokens.
+//
+// Thread safety: not thread-safe; owned by CoreState.
+// Invariants:    suspects() are those of records() that crashed twice or more.
+// Units:         positions of tokens in their sequence, prompt and output, from 0.
+// Cost:          O(slices log slices) a crash; OnComputed O(1) while nobody is recorded, else O(log
+//                records). A record takes about 200 bytes, until its request has computed its
+//                place.
+#ifndef QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
+#define QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace quire {
+
+// How often a request has crashed its workers when it ends for that.
+inline constexpr int32_t kMaxCrashes = 5;
+
+// Tokens [begin, end) of a sequence, which the workers were computing.
+struct LostSlice {
+  RequestId id;
+  int32_t sequence_index = 0;
+  int32_t begin = 0;
+  int32_t end = 0;
+  int32_t num_computed_ever = 0;  // the most of its tokens, in steps that were answered
+};
+
+class CrashSuspects {
+ public:
+  struct Place {
+    int32_t begin = 0;
+    int32_t end = 0;
+  };
+  struct Evidence {
+    int32_t num_crashes = 0;
+    std::map<int32_t, Place> places;  // by sequence
+  };
+  struct Record {
+    Evidence of_new_tokens;
+    Evidence of_old_tokens;  // computed before
+
+    bool is_suspect() const;
+  };
+
+  // Workers were lost, and these were the slices of the step that they owe. Returns the requests
+  // that must end, in order; they are forgotten. REQUIRES: a suspect's slices were alone.
+  std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
+
+  // The sequence's first num_tokens tokens are computed, as of a step that was answered.
+  void OnComputed(RequestId id, int32_t sequence_index, int32_t num_tokens) {
+    if (!records_.empty()) {
+      Shrink(id, sequence_index, num_tokens);
+    }
+  }
+
+  // The sequence, or the request, has ended.
+  void Forget(RequestId id, int32_t sequence_index);
+  void Forget(RequestId id);
+
+  bool IsSuspect(RequestId id) const { return suspects_.contains(id); }
+  const std::set<RequestId>& suspects() const { return suspects_; }
+  const std::map<RequestId, Record>& records() const { return records_; }
+
+ private:
+  void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
+  // Clears the request if nothing speaks against it any more.
+  void Reconsider(RequestId id);
+
+  std::map<RequestId, Record> records_;
+  std::set<RequestId> suspects_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_

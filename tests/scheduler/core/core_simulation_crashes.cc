@@ -1,0 +1,90 @@
+// Requests that crash their workers in CoreSimulation, and kills from outside.
+#include <algorithm>
+#include <set>
+
+#include "scheduler/core/crash_suspects.h"
+#include "tests/scheduler/core/core_simulation.h"
+
+namespace quire {
+
+// A token that it may never come to, of any of its sequences.
+void CoreSimulation::DrawPoison(RequestModel* request) {
+  if (!poison_draws_.OneIn(poison_rate_)) {
+    return;
+  }
+  const auto num_prompt = static_cast<int32_t>(request->request.prompt_token_ids.size());
+  request->poison = FakeWorker::PoisonToken{
+      .position = poison_draws_.Below(num_prompt + request->request.max_tokens),
+      .is_harmless_alone = poison_draws_.OneIn(4)};
+  if (worker_.has_value()) {
+    worker_->Poison(request->request.id.value(), *request->poison);
+  }
+}
+
+bool CoreSimulation::IsAlone(uint64_t id) const {
+  return std::ranges::all_of(plan_->slices, [this, id](const SequenceSlice& slice) {
+    return owner_of_handle_[slice.handle].id.value() == id;
+  });
+}
+
+void CoreSimulation::KillWorkers() {
+  if (plan_.has_value()) {
+    for (const SequenceSlice& slice : plan_->slices) {
+      const uint64_t id = owner_of_handle_[slice.handle].id.value();
+      requests_.at(id).num_crashes = 0;  // what is known of it may have been lost
+      if (&slice == plan_->slices.data()) {
+        requests_.at(id).num_losses_alone += IsAlone(id) ? 1 : 0;
+      }
+    }
+  }
+  LoseWorkers();
+}
+
+void CoreSimulation::OnCrash() {
+  std::set<uint64_t> guilty;
+  for (SequenceHandle handle : worker_->crashed_by()) {
+    const HandleOwner owner = owner_of_handle_[handle];
+    const RequestModel& request = requests_.at(owner.id.value());
+    const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
+    if (!request.sequences[index].is_finished) {  // else it crashes nobody again
+      guilty.insert(owner.id.value());
+    }
+  }
+  for (uint64_t id : guilty) {
+    RequestModel& request = requests_.at(id);
+    ++request.num_crashes;
+    request.num_losses_alone += IsAlone(id) ? 1 : 0;
+    const int32_t most = request.poison->is_harmless_alone ? 2 * kMaxCrashes : kMaxCrashes;
+    Expect(request.num_crashes <= most, "nobody crashes its workers more than five times");
+  }
+  LoseWorkers();
+}
+
+// Who has crashed its workers twice is computed alone.
+void CoreSimulation::CheckSuspects(const StepPlan& plan) {
+  const auto is_guilty = [this](const SequenceSlice& slice) {
+    const RequestModel& request = requests_.at(owner_of_handle_[slice.handle].id.value());
+    return request.num_crashes >= 2 && !request.poison->is_harmless_alone;
+  };
+  if (std::ranges::any_of(plan.slices, is_guilty)) {
+    Expect(std::ranges::all_of(plan.slices,
+                               [&](const SequenceSlice& slice) {
+                                 return owner_of_handle_[slice.handle].id ==
+                                        owner_of_handle_[plan.slices.front().handle].id;
+                               }),
+           "who crashed its workers twice computes alone");
+  }
+}
+
+// It came through: what is harmless alone was alone.
+void CoreSimulation::OnPoisonComputed() {
+  for (const SequenceSlice& slice : plan_->slices) {
+    RequestModel& request = requests_.at(owner_of_handle_[slice.handle].id.value());
+    if (request.poison.has_value() && worker_->IsKnown(slice.handle) &&
+        worker_->NumComputedTokens(slice.handle) > request.poison->position) {
+      request.num_crashes = 0;
+    }
+  }
+}
+
+}  // namespace quire
