@@ -5,6 +5,8 @@ moves the bug along, and the list cannot rot.
 """
 import collections
 
+PROGRAM = "core_soak"
+
 Bug = collections.namedtuple("Bug", "name file text replacement")
 
 POOL = "scheduler/kv_cache/block_pool.cc"

@@ -3,15 +3,17 @@
 
     tests/scheduler/planted_bugs/plant_bugs.py                     # all of bugs.py
     tests/scheduler/planted_bugs/plant_bugs.py --only hash_without_salt,host_block_leaks
+    tests/scheduler/planted_bugs/plant_bugs.py --list group_bugs   # all of group_bugs.py
 
-core_soak without a bug comes first and must pass. Then, for each bug, the file with the bug in it
-is compiled into a scratch folder by the command of the build, linked before the libraries of
-core_soak, and run. Nothing in the source tree or the build is touched. Exit code 1 when a bug is
+The soak of the list (core_soak, group_soak) without a bug comes first and must pass. Then, for each
+bug, the file with the bug in it is compiled into a scratch folder by the command of the build, linked before the libraries of
+the soak, and run. Nothing in the source tree or the build is touched. Exit code 1 when a bug is
 not found within --hours simulated hours, 2 when the list does not fit the sources.
 
-Needs a build directory made by Ninja with core_soak built in it.
+Needs a build directory made by Ninja with the soak built in it.
 """
 import argparse
+import importlib
 import json
 import pathlib
 import re
@@ -21,13 +23,12 @@ import sys
 import tempfile
 import time
 
-import bugs
-
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FAILED = re.compile(r"FAILED seed=(\d+) after_hours=([\d.]+)")
 FINDERS = [
     ("oracle", r"the token follows from the true history|hypothes"),
     ("worker", r"the worker takes the plan"),
+    ("group", r"rank|group"),
     ("liveness", r"liveness|first request|whoever lives computes|Alarm clock"),
     ("audit", r"preempted request|watermark|may begin with|tenant .* got"),
     ("model", r"not so:"),
@@ -59,16 +60,17 @@ def last_value_replaced(command, flag, value):
 class Build:
     """Commands of the build directory, for other inputs and outputs."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, program):
         self.folder = folder
+        self.program = folder / "bin" / program
         database = folder / "compile_commands.json"
         if not database.is_file():
             fail(f"no {database}: configure the build first")
         self.compile_commands = {entry["file"]: entry for entry in json.loads(database.read_text())}
-        listing = subprocess.run(["ninja", "-C", str(folder), "-t", "commands", "core_soak"],
+        listing = subprocess.run(["ninja", "-C", str(folder), "-t", "commands", program],
                                  capture_output=True, text=True)
         if listing.returncode != 0:
-            fail(f"no target core_soak in {folder}: {listing.stderr.strip()}")
+            fail(f"no target {program} in {folder}: {listing.stderr.strip()}")
         # ": && c++ ... -o bin/core_soak ... && :"
         link = listing.stdout.strip().splitlines()[-1]
         self.link_command = shlex.split(link.removeprefix(": && ").removesuffix(" && :"))
@@ -87,7 +89,7 @@ class Build:
 
     def link(self, bug_object, scratch):
         """The object stands before the archive that has the member without the bug."""
-        program = scratch / "core_soak"
+        program = scratch / self.program.name
         command = last_value_replaced(self.link_command, "-o", str(program))
         command.insert(command.index("-o"), str(bug_object))
         subprocess.run(command, cwd=self.folder, check=True)
@@ -102,7 +104,7 @@ def soak(program, *arguments):
         return None
     found = FAILED.search(run.stderr)
     if found is None:
-        fail(f"core_soak says nothing of its seed:\n{run.stderr}")
+        fail(f"the soak says nothing of its seed:\n{run.stderr}")
     if run.returncode == -14:  # SIGALRM: a seed that does not end
         return "liveness", "a step does not end", float(found.group(2)), found.group(1)
     what = run.stderr[:found.start()].strip().splitlines()
@@ -112,33 +114,34 @@ def soak(program, *arguments):
     return finder, line, float(found.group(2)), found.group(1)
 
 
-def chosen(names):
-    known = {bug.name: bug for bug in bugs.BUGS}
-    if len(known) != len(bugs.BUGS):
+def chosen(bugs, names):
+    known = {bug.name: bug for bug in bugs}
+    if len(known) != len(bugs):
         fail("two bugs have one name")
     unknown = [name for name in names if name not in known]
     if unknown:
         fail(f"no such bug: {', '.join(unknown)}")
-    for bug in bugs.BUGS:
+    for bug in bugs:
         mutated(bug)  # the whole list fits the sources, whatever is run
-    return [known[name] for name in names] if names else bugs.BUGS
+    return [known[name] for name in names] if names else bugs
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
+    parser.add_argument("--list", default="bugs", help="bugs or group_bugs")
     parser.add_argument("--only", default="", help="names, comma-separated; default: all")
     parser.add_argument("--hours", type=float, default=100, help="simulated, at most, for each bug")
     parser.add_argument("--clean-hours", type=float, default=5, help="simulated, without a bug")
     args = parser.parse_args()
-    to_plant = chosen([name for name in args.only.split(",") if name])
-    build = Build(args.build.resolve())
-    program = build.folder / "bin/core_soak"
-    if not program.is_file():
-        fail(f"no {program}: build core_soak first")
-    clean = soak(program, "--hours", str(args.clean_hours))
+    bugs = importlib.import_module(args.list)
+    to_plant = chosen(bugs.BUGS, [name for name in args.only.split(",") if name])
+    build = Build(args.build.resolve(), bugs.PROGRAM)
+    if not build.program.is_file():
+        fail(f"no {build.program}: build it first")
+    clean = soak(build.program, "--hours", str(args.clean_hours))
     if clean is not None:
-        fail(f"without any bug core_soak fails: {clean}")
+        fail(f"without any bug it fails: {clean}")
     print(f"{'without any bug':42} passes {args.clean_hours:g} hours", flush=True)
 
     num_found = 0

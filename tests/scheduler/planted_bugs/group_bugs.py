@@ -1,0 +1,43 @@
+"""The planted bugs of the worker group, for group_soak; see bugs.py for the rules."""
+from bugs import Bug
+
+PROGRAM = "group_soak"
+
+GROUP = "scheduler/group/worker_group.cc"
+AGREEMENT = "scheduler/group/agreement.cc"
+MERGE = "common/step/merge_results.cc"
+
+BUGS = [
+    # What a rank says.
+    Bug("link_given_up_is_listened_to", GROUP,
+        "  return rank.link_number == link.number ? &rank : nullptr;", "  return &rank;"),
+    Bug("answer_to_another_step_counts", GROUP, "!(result.header == pending_->header) ||",
+        "false ||"),
+    Bug("answer_to_another_plan_counts", GROUP, "if (result.plan_digest != pending_->digest) {",
+        "if (false) {"),
+    # Several ranks as one.
+    Bug("tokens_of_ranks_not_compared", MERGE, "    QUIRE_RETURN_IF_ERROR(CheckSame(result, first, "
+        "rank));\n", "    static_cast<void>(CheckSame);\n"),
+    Bug("failed_swap_ins_of_rank_0_alone", MERGE, "  if (any_failed) {",
+        "  if (any_failed && !first.failed_swap_ins.empty()) {"),
+    Bug("swaps_are_done_when_the_fastest_has_done_them", MERGE,
+        "first.swaps_done_step_id = std::min(", "first.swaps_done_step_id = std::max("),
+    Bug("pool_of_the_last_rank", AGREEMENT,
+        "    limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);",
+        "    limits.num_blocks = hello.num_blocks_max;"),
+    Bug("other_numerics_are_let_in", AGREEMENT,
+        "  return pinned.has_value() ? CheckNumerics(hello, *pinned, "
+        "settings.allow_changed_numerics)\n                            : absl::OkStatus();",
+        "  static_cast<void>(CheckNumerics);\n  return absl::OkStatus();"),
+    # Who is waited for, and for how long.
+    Bug("ready_before_all_began", GROUP, "    if (rank.state != RankState::kBegun) {\n      return;",
+        "    if (rank.state != RankState::kBegun) {\n      break;"),
+    Bug("step_not_sent_over_the_next_connection", GROUP,
+        "  if (pending_.has_value() && !rank.answer.has_value()) {\n    actions_.push_back(SendPlan",
+        "  if (false) {\n    actions_.push_back(SendPlan"),
+    Bug("silent_rank_is_waited_for", GROUP, "if (now - rank.heard_at >= timing_.silence_ns) {",
+        "if (false) {"),
+    Bug("stuck_rank_is_waited_for", GROUP,
+        "if (is_executing && now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {",
+        "if (is_executing && false) {"),
+]
