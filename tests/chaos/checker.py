@@ -1,13 +1,14 @@
 """Reads what clients logged, and nothing else, and says what they lost.
 
 Correct: every call that began has one end, OK, and all that its stream brought (tokens, positions,
-bits of log-probabilities, text, ends of sequences) equals what the same request brought undisturbed.
+bits of log-probabilities, text, ends of sequences) equals what the same request brought without any
+disturbance.
 
 Gaps: two figures for each fault.
   silence  the longest time in which no stream at all got anything. It ends with the first token of
            the first step of the new epoch: an upper bound of the gap less recomputation.
-  pause    the longest time in which one stream got nothing: recomputation, the wait for its turn and
-           for blocks are in it. Streams with no message before the fault are left out.
+  pause    the longest time in which one stream got nothing: recomputation, and the wait for its
+           turn and for blocks, are in it. Streams with no message before the fault are left out.
 Both count from when the fault is over for faults that end by themselves and leave no other way to a
 worker meanwhile (a cut link), else from when it begins. A time that reaches into the next fault is
 counted there.

@@ -47,7 +47,7 @@ def faults_of(done, judges_time):
     if "identical" not in done.replay:
         faults.append(f"the step log does not replay: {done.replay}")
     if judges_time:
-        faults += [f"{kind}: silence of {row['silence p99']:.2f} s at p99 (target {TARGETS[kind]} s)"
+        faults += [f"{kind}: silence of {row['silence p99']:.2f} s at p99, target {TARGETS[kind]} s"
                    for kind, row in gap_rows(done).items()
                    if row["silence p99"] > TARGETS.get(kind, float("inf"))]
     return faults
@@ -77,7 +77,8 @@ def text_of(done, faults):
     for kind, row in gap_rows(done).items():
         figures = (" / ".join(f"{row[f'{name} {label}']:.2f}" for label in ("p50", "p99", "max"))
                    for name in ("silence", "pause"))
-        lines.append(f"| {kind} | {row['faults']} | {row['streams']} | " + " | ".join(figures) + " |")
+        lines.append(" | ".join((f"| {kind}", str(row["faults"]), str(row["streams"]), *figures))
+                     + " |")
     lines += ["", "inside: " + ", ".join(f"{name}: {n}" for name, n in done.counts.items()),
               "proxy: " + ", ".join(f"{name}: {n}" for name, n in done.proxy.items()),
               "step log: " + "; ".join(" ".join(line.split()) for line in done.replay.splitlines())]
