@@ -98,7 +98,7 @@ def run_round(args, form, folder):
         try:
             faults = harm(server, script, args.short)
             finish_clients(processes)
-            counts = server.counts()
+            counts, epochs = server.counts(), server.epochs()
         finally:
             for process in processes:
                 process.kill()
@@ -110,13 +110,14 @@ def run_round(args, form, folder):
                             text=True, check=False)
     with open(os.path.join(chaos, "faults.log"), "w", encoding="ascii") as file:
         file.writelines(json.dumps(fault) + "\n" for fault in faults)
+        json.dump({"epochs": epochs}, file)
     verdict = Verdict()
     for log in logs:
         verdict.check(log, oracle)
     return report.Round(seed=args.seed, kinds=dict(collections.Counter(kinds)),
                         minutes=form.minutes, num_calls=verdict.num_calls,
                         num_tokens=verdict.num_tokens, losses=dict(verdict.losses),
-                        examples=verdict.examples, gaps=measure_gaps(faults, verdict.calls),
+                        examples=verdict.examples, gaps=measure_gaps(faults, epochs, verdict.calls),
                         counts=counts, proxy=proxy_counts(faults), replay=replay.stdout)
 
 

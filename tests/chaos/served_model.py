@@ -6,6 +6,7 @@ script that starts the real scheduler with the proxy for a worker; and the worke
 folder below XDG_RUNTIME_DIR.
 """
 import collections
+import datetime
 import os
 import re
 import shutil
@@ -108,6 +109,12 @@ class ServedModel:
         text = self._serve.text()
         counts = {name: len(re.findall(line, text)) for name, line in LOG_LINES.items()}
         return {**counts, **self._counters.totals()}
+
+    def epochs(self):
+        """When each began, in monotonic time."""
+        offset = time.time() - time.monotonic()
+        stamps = re.findall(rf"^(\S+) INFO {LOG_LINES['epochs begun']}", self._serve.text(), re.M)
+        return [datetime.datetime.fromisoformat(stamp).timestamp() - offset for stamp in stamps]
 
     def log(self):
         return self._serve.text()
