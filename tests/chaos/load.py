@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """One process of clients: some streams at a time, each logged message by message.
 
-Takes the next request until its standard input ends, lets what runs come to its end, and exits. With
---each-once it goes through the distinct requests once and exits. With --resume the
-Python client of deploy/clients carries requests on when the scheduler dies; without, an error is one.
+Takes the next request until its standard input ends, lets what runs come to its end, and exits.
+With --each-once it goes through the distinct requests once and exits. With --resume the Python
+client of deploy/clients carries requests on when the scheduler dies; without, an error is one.
 
 One line of JSON a message, with `t`, the time of the monotonic clock, which all processes share:
   {"t", "call", "request"}                   a call begins
@@ -24,7 +24,8 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "../integration"), os.path.join(HERE, "../../deploy/clients/python")]
+sys.path[:0] = [os.path.join(HERE, folder)
+                for folder in ("../integration", "../../deploy/clients/python")]
 
 from distinct_requests import make_request  # noqa: E402
 from quire_server import Failure, api, api_grpc, grpc  # noqa: E402

@@ -91,7 +91,8 @@ class FailPointTest(unittest.TestCase):
                 streams = Streams(channel, requests)
                 outcomes = streams.wait()
             with urllib.request.urlopen(f"http://{server.http_address}/metrics") as page:
-                losses = re.search(r"^quire_worker_group_losses_total (\d+)", page.read().decode(), re.M)
+                losses = re.search(r"^quire_worker_group_losses_total (\d+)",
+                                   page.read().decode(), re.M)
 
         self.assertEqual(outcomes, answers(requests))
         self.assertGreaterEqual(streams.longest_gap, SLOW_STEP_SECONDS)
