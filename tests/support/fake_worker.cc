@@ -85,10 +85,11 @@ std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
   return Candidates(AttendedOf(token_ids, sliding_window), num_candidates, vocab_size);
 }
 
-FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps)
+FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps, uint64_t salt)
     : limits_(limits),
       checker_(limits),
       swap_delay_steps_(swap_delay_steps),
+      salt_(salt),
       sequences_(static_cast<size_t>(limits.max_sequences)),
       cells_(static_cast<size_t>(limits.num_blocks) *
              static_cast<size_t>(limits.block_size_tokens)),
@@ -147,7 +148,7 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .num_logprobs = introduction.sampling.num_logprobs};
   }
   for (const SequenceSlice& slice : plan.slices) {
-    if (auto sampled = ExecuteSlice(slice)) {
+    if (auto sampled = ExecuteSlice(slice, result.row_hash)) {
       result.sampled.push_back(std::move(*sampled));
     }
   }
@@ -272,6 +273,12 @@ void FakeWorker::SpoilLastSlice(SequenceHandle handle) {
   }
 }
 
+void FakeWorker::SpoilBlock(BlockId block_id) {
+  const auto first = cells_.begin() + int64_t{block_id} * limits_.block_size_tokens;
+  std::transform(
+      first, first + limits_.block_size_tokens, first, [](uint64_t cell) { return ~cell; });
+}
+
 // What it reads or writes over must be there first: the swaps of the same block, or the same host
 // block, that were ordered before it.
 void FakeWorker::Do(size_t index) {
@@ -329,7 +336,8 @@ void FakeWorker::CopyBlock(const BlockCopy& copy) {
   writers_[static_cast<size_t>(copy.dst)] = WriterOf(copy.src);
 }
 
-std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice) {
+std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice,
+                                                     uint64_t& row_hash) {
   KnownState& sequence = *sequences_[slice.handle];
   sequence.block_ids.insert(
       sequence.block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
@@ -345,17 +353,18 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
       attended = Attended(sequence, position);
     }
     TokenId token_id = sequence.token_ids[static_cast<size_t>(position)];
-    Cell(sequence, position) = CellOf(token_id, position, attended);
+    Cell(sequence, position) = CellOf(token_id, position, attended) ^ salt_;
     writers_[static_cast<size_t>(
         sequence.block_ids[static_cast<size_t>(position / limits_.block_size_tokens)])] =
         sequence.seed;
-    attended = Mix(attended, Cell(sequence, position));
+    attended = Mix(attended, Cell(sequence, position) ^ salt_);
   }
   if (sequence.num_computed_tokens < static_cast<int32_t>(sequence.token_ids.size())) {
     return std::nullopt;
   }
   TokenId token_id = Sample(attended, sequence.seed, sequence.sequence_index, limits_.vocab_size);
   sequence.token_ids.push_back(token_id);
+  row_hash = Mix(row_hash, attended);
   return SampledToken{
       .handle = slice.handle,
       .token_id = token_id,
@@ -365,7 +374,7 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice)
 uint64_t FakeWorker::Attended(const KnownState& sequence, int32_t position) {
   uint64_t attended = kStart;
   for (int32_t i = FirstSeen(position, limits_.sliding_window); i < position; ++i) {
-    attended = Mix(attended, Cell(sequence, i));
+    attended = Mix(attended, Cell(sequence, i) ^ salt_);
   }
   return attended;
 }

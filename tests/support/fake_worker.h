@@ -55,7 +55,8 @@ class FakeWorker {
  public:
   // One worker for one epoch. Its swaps are done so many steps after the step that ordered them, or
   // when what they bring is used, or in a step without slices.
-  explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0);
+  // salt: of the rank, in what its cells hold; the tokens of all ranks are the same.
+  explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0, uint64_t salt = 0);
 
   // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next,
   // kFailedPrecondition for a write to a block that is being swapped, and kUnavailable for a poison
@@ -83,6 +84,9 @@ class FakeWorker {
   int32_t NumComputedTokens(SequenceHandle handle) const {
     return sequences_[handle]->num_computed_tokens;  // REQUIRES: it is known
   }
+
+  // What the block holds is wrong from now on.
+  void SpoilBlock(BlockId block_id);
 
   // The row of this sequence was not finite: nor is what its last slice wrote, where no other
   // sequence reads it (its row would not have been finite either). REQUIRES: it is known.
@@ -119,7 +123,7 @@ class FakeWorker {
   void DoSwapsUpTo(uint64_t step_id);
   void DoSwapsOf(const std::vector<BlockId>& block_ids);
   void CopyBlock(const BlockCopy& copy);
-  std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice);
+  std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice, uint64_t& row_hash);
   // Of the tokens that the one at this position sees before itself.
   uint64_t Attended(const KnownState& sequence, int32_t position);
   uint64_t& Cell(const KnownState& sequence, int32_t position);
@@ -127,6 +131,7 @@ class FakeWorker {
   StepLimits limits_;
   StepPlanChecker checker_;
   const int32_t swap_delay_steps_;
+  const uint64_t salt_;
   uint64_t last_step_id_ = 0;
   StepResult last_result_;
   std::deque<SwapUnderWay> swaps_;                    // oldest first

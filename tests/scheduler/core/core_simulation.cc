@@ -66,10 +66,10 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       is_tight_(seed % 8 == 5),
       swap_faults_(seed ^ 0x5357'4150'494E'0001ULL),
       swap_in_failure_rate_(swap_faults_.OneIn(2) ? 1'000'000 : swap_faults_.Between(2, 15)),
-      poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
-      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
       deaths_(seed ^ 0x4445'4154'4853'0001ULL),
-      death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever) {}
+      death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever),
+      poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
+      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {

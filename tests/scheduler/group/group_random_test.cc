@@ -1,0 +1,59 @@
+// Random histories of the worker group and the core, each a function of its seed. A failure names
+// the seed; run one with
+//   group_soak --seed <seed>
+#include <cstdio>
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/scheduler/group/group_simulation.h"
+#include "tests/support/crash_note.h"
+
+namespace quire {
+namespace {
+
+constexpr uint64_t kNumSeeds = 160;  // 20 of each number of ranks
+constexpr Instant kTime = 120 * kNanosPerSecond;
+
+TEST(GroupRandomTest, NoFaultOfARankChangesOrLosesATokenThroughRandomHistories) {
+  GroupSimulation::Totals all;
+  for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
+    SetCrashNote("group_soak --seed " + std::to_string(seed));
+    GroupSimulation simulation(seed);
+    ASSERT_EQ(simulation.Run(kTime), "") << "seed " << seed;
+    ASSERT_EQ(simulation.Drain(), "") << "seed " << seed;
+    const GroupSimulation::Totals totals = simulation.totals();
+    all.num_faults += totals.num_faults;
+    all.num_losses += totals.num_losses;
+    all.num_refusals += totals.num_refusals;
+    all.num_stale += totals.num_stale;
+    all.num_spoiled_found += totals.num_spoiled_found;
+    all.num_failed_swap_ins += totals.num_failed_swap_ins;
+    all.num_tokens += totals.num_tokens;
+  }
+  SetCrashNote("");
+  // A history in which something never happens proves nothing about it.
+  EXPECT_GT(all.num_faults, 500);
+  EXPECT_GT(all.num_losses, 200);
+  EXPECT_GT(all.num_refusals, 20);
+  EXPECT_GT(all.num_stale, 50);
+  EXPECT_GT(all.num_spoiled_found, 20);
+  EXPECT_GT(all.num_failed_swap_ins, 20);
+  EXPECT_GT(all.num_tokens, 50'000);
+}
+
+// Same seed, same trace: nothing in the group or the core depends on addresses.
+TEST(GroupRandomTest, IsAFunctionOfItsSeed) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    GroupSimulation first(seed);
+    GroupSimulation second(seed);
+
+    ASSERT_EQ(first.Run(kTime), "");
+    ASSERT_EQ(second.Run(kTime), "");
+
+    EXPECT_EQ(first.trace_hash(), second.trace_hash()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace quire

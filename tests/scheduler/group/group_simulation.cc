@@ -1,0 +1,491 @@
+#include "tests/scheduler/group/group_simulation.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "common/base/error.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kVocabSize = 97;
+constexpr uint64_t kIncarnation = 7;
+constexpr size_t kMaxLiveRequests = 12;
+constexpr Instant kCallTimeout = 10 * kNanosPerSecond;
+constexpr Instant kTickInterval = 100 * kNanosPerMilli;
+constexpr Instant kReportInterval = 250 * kNanosPerMilli;
+
+GroupSettings Settings() {
+  GroupSettings settings;
+  settings.model = {.vocab_size = kVocabSize, .max_position_embeddings = 60};
+  settings.block_size_tokens = 4;
+  settings.wants_host_blocks = true;
+  settings.max_sequences = 8;
+  settings.max_tokens_per_step = 16;
+  return settings;
+}
+
+CoreConfig DrawConfig(Random& random) {
+  return {.watermark = 0.0,
+          .preemption_mode = static_cast<PreemptionMode>(random.Below(3)),
+          .prefix_caching = random.OneIn(2)};
+}
+
+}  // namespace
+
+GroupSimulation::GroupSimulation(uint64_t seed)
+    : random_(seed),
+      settings_(Settings()),
+      ranks_(static_cast<size_t>(1 + seed % 8)),
+      group_(settings_, static_cast<int32_t>(ranks_.size()), kIncarnation, GroupTiming()),
+      core_(DrawConfig(random_)),
+      // More often, and kills would end requests that did no harm: see crash_suspects.h.
+      mean_fault_gap_(random_.Between(5, 60) * kNanosPerSecond),
+      mean_request_gap_(random_.Between(1, 20) * 100 * kNanosPerMilli),
+      step_duration_(random_.Between(4, 40) * 5 * kNanosPerMilli) {
+  for (Rank& rank : ranks_) {
+    Start(rank, /*has_other_weights=*/false);
+  }
+  const auto tick = [this](auto& self) -> void {
+    group_.Tick(now_);
+    At(now_ + kTickInterval, [this, self] { self(self); });
+  };
+  tick(tick);
+  const auto arrive = [this](auto& self) -> void {
+    if (has_faults_) {
+      AddRequest();
+      At(now_ + random_.Between(1, 200) * mean_request_gap_ / 100, [this, self] { self(self); });
+    }
+  };
+  At(0, [arrive] { arrive(arrive); });
+  const auto fail = [this](auto& self) -> void {
+    if (has_faults_) {
+      DrawFault();
+      At(now_ + random_.Between(1, 200) * mean_fault_gap_ / 100, [this, self] { self(self); });
+    }
+  };
+  At(kNanosPerSecond, [fail] { fail(fail); });
+}
+
+std::string GroupSimulation::Run(Instant duration) {
+  while (now_ < duration && failure_.empty()) {
+    Turn();
+  }
+  return failure_;
+}
+
+std::string GroupSimulation::Drain() {
+  has_faults_ = false;
+  for (Rank& rank : ranks_) {
+    rank.cut_until = 0;
+    if (rank.process.is_alive && (rank.process.is_stopped || rank.process.has_other_weights)) {
+      Kill(rank, kNanosPerSecond);
+    }
+    rank.process.hangs_next = false;
+  }
+  // A rank that hangs is fenced, and ends itself; then everything has its turn.
+  const Instant end = now_ + 120 * kNanosPerSecond;
+  while (now_ < end && failure_.empty() && (HasLiveRequest() || core_.has_unanswered_plan())) {
+    Turn();
+  }
+  Expect(!HasLiveRequest(), "liveness: everything completes once the faults stop");
+  totals_.elapsed = now_;
+  return failure_;
+}
+
+GroupSimulation::Totals GroupSimulation::totals() const {
+  Totals totals = totals_;
+  totals.num_steps = core_.stats().num_steps;
+  totals.num_tokens = core_.stats().num_tokens_committed;
+  totals.num_failed_swap_ins = core_.stats().num_failed_swap_ins;
+  return totals;
+}
+
+void GroupSimulation::At(Instant when, std::function<void()> event) {
+  events_.emplace(std::pair(when, num_events_++), std::move(event));
+}
+
+void GroupSimulation::Turn() {
+  auto first = events_.begin();
+  now_ = std::max(now_, first->first.first);
+  const std::function<void()> event = std::move(first->second);
+  events_.erase(first);
+  event();
+  Pump();
+  PlanStep();
+}
+
+void GroupSimulation::Pump() {
+  for (std::vector<GroupAction> actions = group_.TakeActions(); !actions.empty();
+       actions = group_.TakeActions()) {
+    for (const GroupAction& action : actions) {
+      std::visit([this](const auto& each) { Do(each); }, action);
+    }
+  }
+}
+
+void GroupSimulation::PlanStep() {
+  if (!has_epoch_ || !group_.is_ready() || core_.has_unanswered_plan() || !failure_.empty()) {
+    return;
+  }
+  std::optional<StepPlan> plan = core_.PlanStep(now_);
+  TakeEvents();
+  if (!plan.has_value()) {
+    Expect(!HasLiveRequest(), "while the group is ready, whoever lives computes");
+    return;
+  }
+  core_.CheckInvariants();
+  Trace(plan->digest);
+  DrawFailedSwapIns(*plan);
+  first_result_.reset();
+  do_results_differ_ = false;
+  plan_ = std::move(plan);
+  group_.Plan(*plan_, now_);
+  Pump();
+}
+
+void GroupSimulation::Do(const DialLink& dial) {
+  Rank& rank = RankOf(dial.link);
+  rank.link = dial.link;
+  std::erase_if(rank.connected, [&dial](const auto& entry) {
+    return entry.first + 100 < dial.link.number;  // no message takes so long
+  });
+  const uint64_t number = rank.process.number;
+  At(now_ + Soon(), [this, link = dial.link, number] { Report(link, number); });
+}
+
+void GroupSimulation::Do(const GreetWorker& greet) {
+  const auto is_answered = std::make_shared<bool>(false);
+  At(now_ + kCallTimeout, [this, greet, is_answered] {
+    if (!*is_answered) {
+      group_.OnHello(greet.link, absl::DeadlineExceededError("no answer"), now_);
+    }
+  });
+  ToWorker(greet.link, [this, greet, is_answered](Process& process) {
+    absl::StatusOr<WorkerHello> hello = HelloOf(greet.link.rank);
+    if (now_ < process.loaded_at) {
+      hello = Error(absl::StatusCode::kUnavailable, "LOADING", "worker: is loading");
+    }
+    ToGroup(greet.link, [this, greet, hello, is_answered] {
+      *is_answered = true;
+      group_.OnHello(greet.link, hello, now_);
+    });
+  });
+}
+
+void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
+  const auto is_answered = std::make_shared<bool>(false);
+  At(now_ + kCallTimeout, [this, begin, is_answered] {
+    if (!*is_answered) {
+      group_.OnEpochBegun(begin.link, absl::DeadlineExceededError("no answer"), now_);
+    }
+  });
+  ToWorker(begin.link, [this, begin, is_answered](Process& process) {
+    absl::Status status = process.order.CheckEpoch(begin.scheduler_incarnation, begin.group_epoch);
+    if (process.is_hanging) {
+      return;  // it ends itself, see Hang
+    }
+    const bool is_refused = has_faults_ && random_.OneIn(30);
+    Expect(begin.limits.num_blocks <= process.num_blocks,
+           "an epoch has no more blocks than any of its ranks");
+    if (status.ok() && is_refused) {
+      status = Error(absl::StatusCode::kResourceExhausted, "MEMORY", "worker: not now");
+    }
+    if (status.ok()) {
+      process.order.BeginEpoch(begin.scheduler_incarnation, begin.group_epoch);
+      const auto rank = static_cast<uint64_t>(begin.link.rank);
+      process.worker = std::make_unique<FakeWorker>(
+          begin.limits, static_cast<int32_t>((rank + begin.group_epoch) % 3), rank * 0x9E3779B9);
+      process.busy_until = 0;
+    }
+    const Instant delay =
+        has_faults_ && random_.OneIn(8) ? random_.Between(1, 40) * Soon() * 20 : 0;
+    At(now_ + delay, [this, begin, status, is_answered] {
+      ToGroup(begin.link, [this, begin, status, is_answered] {
+        *is_answered = true;
+        if (status.ok() && begin.link == RankOf(begin.link).link) {
+          RankOf(begin.link).begun_link = begin.link;
+        }
+        group_.OnEpochBegun(begin.link, status, now_);
+      });
+    });
+  });
+}
+
+void GroupSimulation::Do(const BreakSteps& steps) { Break(steps.link); }
+
+void GroupSimulation::Do(const SendPlan& send) {
+  if (has_faults_ && random_.OneIn(200)) {
+    return;  // it went astray
+  }
+  ToWorker(send.link,
+           [this, send, plan = *plan_](Process& process) { Execute(send.link, process, plan); });
+}
+
+void GroupSimulation::Do(const ReportReady& ready) {
+  for (const Rank& rank : ranks_) {
+    Expect(rank.begun_link == rank.link, "a group is ready when every rank has begun the epoch");
+  }
+  Expect(!has_epoch_, "an epoch is over before the next is ready");
+  ++totals_.num_epochs;
+  has_epoch_ = true;
+  limits_ = ready.agreement.limits;
+  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, limits_);
+  TakeEvents();
+}
+
+void GroupSimulation::Do(const ReportResult& report) {
+  Expect(plan_.has_value() && report.result.header == plan_->header,
+         "the group reports the answer to its plan");
+  Expect(!do_results_differ_, "ranks that differ are no result of the group");
+  if (!failure_.empty()) {
+    return;
+  }
+  const absl::Status status = core_.ApplyStepResult(report.result);
+  Expect(status.ok(), "the answer of the group fits: " + status.ToString());
+  plan_.reset();
+  TakeEvents();
+  core_.CheckInvariants();
+}
+
+void GroupSimulation::Do(const ReportStale& /*stale*/) {
+  was_stale_ = true;
+  ++totals_.num_stale;
+}
+
+void GroupSimulation::Do(const ReportLost& lost) {
+  Expect(has_epoch_, "what was never ready is not lost");
+  was_lost_ = true;
+  ++totals_.num_losses;
+  totals_.num_spoiled_found += ReasonOf(lost.status) == "RANKS_DIFFER" ? 1 : 0;
+  has_epoch_ = false;
+  plan_.reset();
+  core_.OnWorkersLost();
+  core_.CheckInvariants();
+  TakeEvents();
+}
+
+void GroupSimulation::Do(const ReportRefused& /*refused*/) { ++totals_.num_refusals; }
+
+void GroupSimulation::ToWorker(LinkId link, std::function<void(Process&)> message) {
+  At(now_ + Soon(), [this, link, message = std::move(message)] {
+    Rank& rank = RankOf(link);
+    if (now_ < rank.cut_until) {
+      return;
+    }
+    const uint64_t connected =
+        rank.connected.emplace(link.number, rank.process.number).first->second;
+    if (!rank.process.is_alive || connected != rank.process.number) {
+      return Break(link);
+    }
+    const auto read = [this, link, message, number = rank.process.number] {
+      Rank& reader = RankOf(link);
+      if (reader.process.number == number && reader.process.is_alive) {
+        message(reader.process);
+      }
+    };
+    if (rank.process.is_stopped) {
+      rank.process.unread.push_back(read);
+    } else {
+      read();
+    }
+  });
+}
+
+void GroupSimulation::ToGroup(LinkId link, std::function<void()> message) {
+  At(now_ + Soon(), [this, link, message = std::move(message)] {
+    if (now_ >= RankOf(link).cut_until) {
+      message();
+    }
+  });
+}
+
+void GroupSimulation::Break(LinkId link) {
+  ToGroup(link, [this, link] {
+    const absl::Status status = absl::UnavailableError("the connection broke");
+    group_.OnHello(link, status, now_);
+    group_.OnStepsEnd(link, status, now_);
+    group_.OnWatchEnd(link, status, now_);
+  });
+}
+
+// Of the watch that this link began with this process.
+void GroupSimulation::Report(LinkId link, uint64_t process_number) {
+  const Rank& rank = RankOf(link);
+  const Process& process = rank.process;
+  if (rank.link != link) {
+    return;
+  }
+  if (process.number != process_number || !process.is_alive) {
+    return Break(link);
+  }
+  if (!process.is_stopped) {
+    WorkerReport report{.uuid = HelloOf(link.rank).uuid,
+                        .phase = WorkerPhase::kIdle,
+                        .progress = process.progress,
+                        .scheduler_incarnation = process.order.scheduler_incarnation(),
+                        .group_epoch = process.order.group_epoch(),
+                        .step_id = process.step_id};
+    if (now_ < process.loaded_at) {
+      report.phase = WorkerPhase::kLoading;
+    } else if (process.is_hanging) {
+      report.phase = WorkerPhase::kExecuting;
+    } else if (now_ < process.busy_until) {
+      report.phase = WorkerPhase::kExecuting;
+      report.progress += static_cast<uint64_t>(now_);
+    }
+    ToGroup(link, [this, link, report] { group_.OnReport(link, report, now_); });
+  }
+  At(now_ + kReportInterval, [this, link, process_number] { Report(link, process_number); });
+}
+
+void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& plan) {
+  if (process.is_hanging) {
+    return;
+  }
+  const absl::StatusOr<StepOrder::Verdict> verdict =
+      process.order.Classify(plan.header, plan.digest);
+  if (!verdict.ok()) {
+    ToGroup(link,
+            [this, link, status = verdict.status()] { group_.OnStepsEnd(link, status, now_); });
+    return;
+  }
+  if (*verdict == StepOrder::Verdict::kReplay) {
+    return AnswerStep(link, process.order.last_result(), std::max(now_, process.busy_until) - now_);
+  }
+  process.step_id = plan.header.step_id;
+  if (std::exchange(process.hangs_next, false)) {
+    process.is_hanging = true;
+    return Hang(RankOf(link));
+  }
+  const bool is_present = plan_.has_value() && plan.header == plan_->header;
+  if (is_present) {
+    for (const BlockSwapIn& swap : plan.swap_ins) {
+      if (failed_swap_ins_.contains(swap.block)) {
+        process.worker->FailSwapIn(swap.host_block);
+      }
+    }
+  }
+  absl::StatusOr<StepResult> result = process.worker->Execute(plan);
+  if (!result.ok()) {
+    return Expect(false, "the worker takes the plan: " + result.status().ToString());
+  }
+  if (link.rank != failing_rank_) {  // what it computed was wrong all the same: the ranks add up
+    std::erase_if(result->failed_swap_ins,
+                  [this](BlockId block_id) { return failed_swap_ins_.contains(block_id); });
+  }
+  if (process.has_other_weights) {
+    for (SampledToken& sampled : result->sampled) {
+      sampled.token_id = (sampled.token_id + 1) % kVocabSize;
+    }
+  }
+  process.order.Complete(*result);
+  if (is_present) {
+    first_result_ = first_result_.value_or(*result);
+    do_results_differ_ = do_results_differ_ || first_result_->sampled != result->sampled ||
+                         first_result_->row_hash != result->row_hash;
+  }
+  ++process.progress;
+  Instant duration = step_duration_ * random_.Between(50, 150) / 100;
+  if (has_faults_ && random_.OneIn(500)) {
+    duration += random_.Between(1, 10) * kNanosPerSecond;  // slow, and it moves
+  }
+  process.busy_until = now_ + duration;
+  AnswerStep(link, *result, duration);
+}
+
+void GroupSimulation::AnswerStep(LinkId link, const StepResult& result, Instant delay) {
+  const uint64_t number = RankOf(link).process.number;
+  At(now_ + delay, [this, link, result, number] {
+    Rank& rank = RankOf(link);
+    if (rank.process.number != number || !rank.process.is_alive) {
+      return;
+    }
+    const auto say = [this, link, result] {
+      ToGroup(link, [this, link, result] {
+        RankOf(link).last_answer = std::pair(link, result);
+        group_.OnAnswer(link, result, now_);
+      });
+    };
+    if (rank.process.is_stopped) {
+      rank.process.unread.emplace_back(say);
+    } else if (!has_faults_ || !random_.OneIn(300)) {  // else it goes astray
+      say();
+    }
+  });
+}
+
+void GroupSimulation::AddRequest() {
+  if (outputs_.size() >= kMaxLiveRequests) {
+    return;
+  }
+  Request request = MakeRequest({.id = next_id_,
+                                 .prompt = random_.Between(1, 12),
+                                 .max_tokens = random_.Between(1, 12),
+                                 .num_sequences = random_.Between(1, 3)},
+                                random_.OneIn(2) ? 3 : kVocabSize);
+  request.sampling.seed = next_id_;
+  if (core_.AddRequest(request) == AddOutcome::kQueued) {
+    ++totals_.num_requests;
+    outputs_[next_id_] = {.request = request,
+                          .token_ids = std::vector(static_cast<size_t>(request.num_sequences),
+                                                   request.prompt_token_ids)};
+    ++next_id_;
+  }
+}
+
+void GroupSimulation::TakeEvents() {
+  for (const OutputEvent& event : core_.TakeEvents()) {
+    if (const auto* token = std::get_if<TokenCommitted>(&event)) {
+      Output& output = outputs_.at(token->request_id.value());
+      std::vector<TokenId>& tokens = output.token_ids[static_cast<size_t>(token->sequence_index)];
+      Expect(token->token_index ==
+                 static_cast<int32_t>(tokens.size() - output.request.prompt_token_ids.size()),
+             "no token is missing or doubled");
+      Expect(token->token_id ==
+                 ExpectedToken(
+                     tokens, output.request.sampling.seed, token->sequence_index, kVocabSize),
+             "the token follows from the true history");
+      tokens.push_back(token->token_id);
+      Trace(static_cast<uint64_t>(token->token_id));
+      continue;
+    }
+    const auto& finished = std::get<SequenceFinished>(event);
+    Output& output = outputs_.at(finished.request_id.value());
+    Expect(finished.reason == FinishReason::kLength &&
+               finished.num_output_tokens == output.request.max_tokens,
+           "a request ends with all of its tokens: " +
+               std::to_string(static_cast<int>(finished.reason)));
+    if (++output.num_ended == output.request.num_sequences) {
+      outputs_.erase(finished.request_id.value());
+    }
+  }
+}
+
+WorkerHello GroupSimulation::HelloOf(int32_t rank) const {
+  const Process& process = ranks_[static_cast<size_t>(rank)].process;
+  WorkerHello hello;
+  hello.uuid = std::to_string(process.number);
+  hello.config_hash = HashOf(settings_.model);
+  hello.model_hash = process.has_other_weights ? 2 : 1;
+  hello.num_blocks_max = process.num_blocks;
+  hello.num_host_blocks_max = 10;
+  hello.kv_cache_dtype = DType::kF32;
+  hello.determinism_fingerprint = "fake";
+  hello.vocab_size = kVocabSize;
+  return hello;
+}
+
+void GroupSimulation::Trace(uint64_t word) {
+  trace_hash_ = (trace_hash_ ^ word) * 0x9E3779B97F4A7C15ULL;
+  trace_hash_ ^= trace_hash_ >> 31;
+}
+
+void GroupSimulation::Expect(bool condition, const std::string& what) {
+  if (!condition && failure_.empty()) {
+    failure_ = "at " + std::to_string(now_ / kNanosPerMilli) + " ms: not so: " + what;
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,179 @@
+// GroupSimulation drives the real WorkerGroup and SchedulerCore over 1 to 8 ranks in virtual time:
+// for each rank a process with the worker's StepOrder and a FakeWorker, and a network between. Each
+// rank has its own faults, drawn from the seed:
+//   - its process dies, is stopped, or its executor hangs in a step; the next one has another pool,
+//     or loaded other weights until it is replaced again;
+//   - messages are late, lost, doubled, of before, or over a connection that was given up;
+//   - an answer is to another plan; a block holds something else; a block does not come back from
+//     host memory; an epoch is refused, or begins slowly.
+//
+// It checks that
+//   - tokens are those of the true history, in order, and every request ends with all of them;
+//   - a worker takes every plan of its epoch, and an epoch is ready when all its ranks have begun
+//   it,
+//     with blocks that all of them have;
+//   - a result that the group reports is what every rank computed;
+//   - what is doubled or of before is stale and does no harm; an answer to another plan ends the
+//     epoch;
+//   - who is stopped or hangs is lost in bounded time;
+//   - once faults stop, everything completes.
+//
+// Thread safety: for tests, one thread.
+#ifndef QUIRE_TESTS_SCHEDULER_GROUP_GROUP_SIMULATION_H_
+#define QUIRE_TESTS_SCHEDULER_GROUP_GROUP_SIMULATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/core/scheduler_core.h"
+#include "scheduler/group/worker_group.h"
+#include "tests/support/fake_worker.h"
+#include "tests/support/random.h"
+#include "worker/runtime/step_order.h"
+
+namespace quire {
+
+class GroupSimulation {
+ public:
+  explicit GroupSimulation(uint64_t seed);
+
+  // Each returns "" or what was wrong. Drain: without faults, until nothing is left to do.
+  std::string Run(Instant duration);
+  std::string Drain();
+
+  struct Totals {
+    Instant elapsed = 0;  // virtual
+    int64_t num_faults = 0;
+    int64_t num_epochs = 0;
+    int64_t num_losses = 0;
+    int64_t num_refusals = 0;
+    int64_t num_stale = 0;
+    int64_t num_spoiled_found = 0;
+    int64_t num_failed_swap_ins = 0;
+    int64_t num_steps = 0;
+    int64_t num_requests = 0;
+    int64_t num_tokens = 0;
+  };
+  Totals totals() const;
+  int32_t num_ranks() const { return static_cast<int32_t>(ranks_.size()); }
+  uint64_t trace_hash() const { return trace_hash_; }
+
+ private:
+  struct Process {
+    uint64_t number = 0;  // of the start
+    bool is_alive = false;
+    bool is_stopped = false;
+    bool hangs_next = false;  // in the next step
+    bool is_hanging = false;
+    bool has_other_weights = false;
+    int32_t num_blocks = 0;
+    Instant loaded_at = 0;
+    Instant busy_until = 0;
+    uint64_t progress = 0;
+    uint64_t step_id = 0;
+    StepOrder order;
+    std::unique_ptr<FakeWorker> worker;
+    std::vector<std::function<void()>> unread;  // what came while it was stopped
+  };
+  struct Rank {
+    Process process;
+    LinkId link;                             // dialled last
+    LinkId begun_link;                       // that said so last
+    std::map<uint64_t, uint64_t> connected;  // the process at the other end of a link, by number
+    Instant cut_until = 0;
+    std::optional<std::pair<LinkId, StepResult>> last_answer;
+  };
+  struct Output {
+    Request request;
+    std::vector<std::vector<TokenId>> token_ids;  // by sequence, with the prompt
+    int32_t num_ended = 0;
+  };
+
+  void At(Instant when, std::function<void()> event);
+  void Turn();  // the next event, and what the group wants then
+  void Pump();
+  void Do(const DialLink& dial);
+  void Do(const CloseLink& /*close*/) {}  // what it said already arrives all the same
+  void Do(const GreetWorker& greet);
+  void Do(const BeginWorkerEpoch& begin);
+  void Do(const OpenSteps& /*open*/) {}
+  void Do(const BreakSteps& steps);
+  void Do(const SendPlan& send);
+  void Do(const ReportReady& ready);
+  void Do(const ReportResult& report);
+  void Do(const ReportStale& stale);
+  void Do(const ReportLost& lost);
+  void Do(const ReportRefused& refused);
+  void Do(const ReportAway& /*away*/) {}
+  void Do(const ReportLoading& /*loading*/) {}
+
+  // The message arrives after a while, unless the way is cut; a dead process breaks the connection.
+  void ToWorker(LinkId link, std::function<void(Process&)> message);
+  void ToGroup(LinkId link, std::function<void()> message);
+  void Break(LinkId link);
+  void Report(LinkId link, uint64_t process_number);
+  void Execute(LinkId link, Process& process, const StepPlan& plan);
+  void AnswerStep(LinkId link, const StepResult& result, Instant delay);
+
+  void DrawFault();
+  void DrawFaultOf(Rank& rank);
+  void DrawFailedSwapIns(const StepPlan& plan);
+  void Kill(Rank& rank, Instant restart_after);
+  void Start(Rank& rank, bool has_other_weights);
+  void Stop(Rank& rank);
+  void Hang(Rank& rank);
+  void Spoil(Rank& rank);
+  void SayAgain(Rank& rank);
+  void SayOtherPlan(Rank& rank);
+  // That the epoch is over after a while, unless there are other faults in between.
+  void ExpectLostIn(Instant delay, const Rank& rank, const std::string& what);
+
+  void AddRequest();
+  void PlanStep();
+  void TakeEvents();
+  WorkerHello HelloOf(int32_t rank) const;
+  Rank& RankOf(LinkId link) { return ranks_[static_cast<size_t>(link.rank)]; }
+  bool HasLiveRequest() const { return !outputs_.empty(); }
+  Instant Soon() { return random_.Between(1, 20) * kNanosPerMilli / 4; }
+  void Trace(uint64_t word);
+  void Expect(bool condition, const std::string& what);
+
+  Random random_;
+  const GroupSettings settings_;
+  std::vector<Rank> ranks_;
+  WorkerGroup group_;
+  SchedulerCore core_;
+  const Instant mean_fault_gap_;
+  const Instant mean_request_gap_;
+  const Instant step_duration_;
+  std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time and order
+  uint64_t num_events_ = 0;
+  Instant now_ = 0;
+  bool has_faults_ = true;
+  bool has_epoch_ = false;  // of the core
+  StepLimits limits_;
+  std::optional<StepPlan> plan_;            // unanswered
+  std::optional<StepResult> first_result_;  // that a rank computed for it
+  bool do_results_differ_ = false;
+  std::set<BlockId> failed_swap_ins_;  // in the plan, of this rank alone
+  int32_t failing_rank_ = 0;
+  uint64_t next_id_ = 1;
+  uint64_t last_process_ = 0;
+  std::map<uint64_t, Output> outputs_;  // live ones
+  bool was_stale_ = false;              // in this turn
+  bool was_lost_ = false;
+  Totals totals_;
+  uint64_t trace_hash_ = 0;
+  std::string failure_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_GROUP_GROUP_SIMULATION_H_

@@ -1,0 +1,169 @@
+// The faults of GroupSimulation.
+#include <utility>
+
+#include "tests/scheduler/group/group_simulation.h"
+
+namespace quire {
+namespace {
+
+// Who is stopped, or hangs, is lost within this: the silence or step timeout, reports, a broken
+// connection or a step that went astray before.
+constexpr Instant kMostSilence = 6 * kNanosPerSecond;
+constexpr Instant kMostHanging = 16 * kNanosPerSecond;
+// A worker whose executor ignores a newer epoch ends itself.
+constexpr Instant kEndsItself = 10 * kNanosPerSecond;
+
+}  // namespace
+
+void GroupSimulation::DrawFault() {
+  ++totals_.num_faults;
+  DrawFaultOf(ranks_[static_cast<size_t>(random_.Below(num_ranks()))]);
+}
+
+void GroupSimulation::DrawFaultOf(Rank& rank) {
+  switch (random_.Below(8)) {
+    case 0:
+      return Kill(rank, random_.Between(1, 30) * 100 * kNanosPerMilli);
+    case 1:
+      return Stop(rank);
+    case 2:
+      rank.process.hangs_next = true;
+      return;
+    case 3:
+      rank.cut_until = now_ + random_.Between(1, 40) * 100 * kNanosPerMilli;
+      return;
+    case 4:
+      return Break(rank.link);
+    case 5:
+      return Spoil(rank);
+    case 6:
+      return SayAgain(rank);
+    default:
+      return SayOtherPlan(rank);
+  }
+}
+
+void GroupSimulation::Start(Rank& rank, bool has_other_weights) {
+  rank.process = Process();
+  rank.process.number = ++last_process_;
+  rank.process.is_alive = true;
+  rank.process.has_other_weights = has_other_weights;
+  rank.process.num_blocks = random_.Between(20, 40);
+  rank.process.loaded_at = now_ + random_.Between(0, 20) * 100 * kNanosPerMilli;
+}
+
+void GroupSimulation::Kill(Rank& rank, Instant restart_after) {
+  if (!rank.process.is_alive) {
+    return;
+  }
+  rank.process.is_alive = false;
+  rank.process.unread.clear();
+  Break(rank.link);
+  // The first group pins the weights.
+  const bool has_other_weights = has_faults_ && totals_.num_epochs > 0 && random_.OneIn(6);
+  At(now_ + restart_after, [this, &rank, has_other_weights] {
+    Start(rank, has_other_weights);
+    if (has_other_weights) {
+      At(now_ + random_.Between(1, 10) * kNanosPerSecond,
+         [this, &rank, number = rank.process.number] {
+           if (rank.process.number == number) {
+             Kill(rank, kNanosPerSecond);
+           }
+         });
+    }
+  });
+}
+
+void GroupSimulation::ExpectLostIn(Instant delay, const Rank& rank, const std::string& what) {
+  const uint64_t number = rank.process.number;
+  At(now_ + delay,
+     [this, &rank, number, what, epoch = group_.group_epoch(), num = totals_.num_faults] {
+       const bool is_as_it_was = rank.process.number == number && totals_.num_faults == num &&
+                                 (rank.process.is_stopped || rank.process.is_hanging);
+       Expect(!is_as_it_was || !has_epoch_ || group_.group_epoch() != epoch, what);
+     });
+}
+
+void GroupSimulation::Stop(Rank& rank) {
+  if (!rank.process.is_alive || rank.process.is_stopped) {
+    return;
+  }
+  rank.process.is_stopped = true;
+  const Instant duration = random_.Between(1, 100) * 100 * kNanosPerMilli;
+  const uint64_t number = rank.process.number;
+  if (has_epoch_) {
+    ExpectLostIn(kMostSilence, rank, "a rank that is stopped is lost");
+  }
+  At(now_ + duration, [this, &rank, number] {
+    if (rank.process.number != number || !rank.process.is_alive) {
+      return;
+    }
+    rank.process.is_stopped = false;
+    for (const auto& read : std::exchange(rank.process.unread, {})) {
+      read();
+    }
+  });
+}
+
+// In a step that it was just given.
+void GroupSimulation::Hang(Rank& rank) {
+  const uint64_t number = rank.process.number;
+  ExpectLostIn(kMostHanging, rank, "a rank that hangs is lost");
+  At(now_ + kMostHanging + kEndsItself, [this, &rank, number] {
+    if (rank.process.number == number) {
+      Kill(rank, kNanosPerSecond);
+    }
+  });
+}
+
+void GroupSimulation::Spoil(Rank& rank) {
+  // With one rank nobody could tell.
+  if (num_ranks() > 1 && has_epoch_ && rank.process.is_alive && rank.process.worker != nullptr &&
+      rank.process.order.group_epoch() == group_.group_epoch()) {
+    for (BlockId block_id = 1; block_id < limits_.num_blocks; ++block_id) {
+      if (random_.OneIn(4)) {
+        rank.process.worker->SpoilBlock(block_id);
+      }
+    }
+  }
+}
+
+// The last answer comes again, be it of a connection, a step or an epoch of before.
+void GroupSimulation::SayAgain(Rank& rank) {
+  if (!rank.last_answer.has_value()) {
+    return;
+  }
+  const auto& [link, result] = *rank.last_answer;
+  if (plan_.has_value() && result.header == plan_->header) {
+    return;  // it is the one that counts
+  }
+  was_stale_ = false;
+  was_lost_ = false;
+  group_.OnAnswer(random_.OneIn(2) ? link : rank.link, result, now_);
+  Pump();
+  Expect(was_stale_ && !was_lost_, "an answer of before is stale, and does no harm to the group");
+}
+
+void GroupSimulation::SayOtherPlan(Rank& rank) {
+  if (!plan_.has_value() || !group_.is_ready()) {
+    return;
+  }
+  was_stale_ = false;
+  was_lost_ = false;
+  group_.OnAnswer(rank.link, {.header = plan_->header, .plan_digest = plan_->digest + 1}, now_);
+  Pump();
+  Expect(was_stale_ || was_lost_, "an answer to another plan loses the group");
+}
+
+// One rank says so, and all of them computed from what it lacked.
+void GroupSimulation::DrawFailedSwapIns(const StepPlan& plan) {
+  failed_swap_ins_.clear();
+  failing_rank_ = random_.Below(num_ranks());
+  for (const BlockSwapIn& swap : plan.swap_ins) {
+    if (has_faults_ && random_.OneIn(10)) {
+      failed_swap_ins_.insert(swap.block);
+    }
+  }
+}
+
+}  // namespace quire
