@@ -175,10 +175,10 @@ class CoreSimulation {
   int32_t swap_in_failure_rate_;          // of swap-ins, one in so many
   std::vector<BlockId> failed_swap_ins_;  // of the unanswered plan
   uint64_t returning_id_ = 0;             // whose they are
-  Random poison_draws_;                   // likewise
-  int32_t poison_rate_;                   // of requests, one in so many
   Random deaths_;                         // likewise, of the scheduler
   int32_t death_rate_;
+  Random poison_draws_;                   // likewise
+  int32_t poison_rate_;                   // of requests, one in so many
 
   std::string failure_;
   uint64_t trace_hash_ = 0;
