@@ -66,11 +66,15 @@ bool CrashSuspects::Record::is_suspect() const {
 std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices) {
   std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
   for (const LostSlice& slice : slices) {
-    const bool is_new = slice.end > slice.num_computed_ever;
-    Places& places = is_new ? lost[slice.id].first : lost[slice.id].second;
-    // A new slice may begin behind tokens that were found in the cache: they prove nothing yet.
-    places[slice.sequence_index] = {.begin = is_new ? slice.num_computed_ever : slice.begin,
-                                    .end = slice.end};
+    auto& [new_places, old_places] = lost[slice.id];
+    // A slice may begin behind tokens that were found in the cache: they prove nothing yet.
+    if (slice.end > slice.num_computed_ever) {
+      new_places[slice.sequence_index] = {.begin = slice.num_computed_ever, .end = slice.end};
+    }
+    if (slice.begin < slice.num_computed_ever) {
+      old_places[slice.sequence_index] = {.begin = slice.begin,
+                                          .end = std::min(slice.end, slice.num_computed_ever)};
+    }
   }
   std::vector<RequestId> to_end;
   for (auto& [id, places] : lost) {
