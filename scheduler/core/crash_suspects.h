@@ -1,9 +1,9 @@
 // CrashSuspects finds the request that crashes its workers, among many that were lost with it.
 //
-// A crash leaves a place behind for each sequence that was to be computed: the tokens of its slice,
-// but for those that were ever computed before, which did no harm. When workers crash again before
-// the request has computed its place, and were about to compute some of it, the crash counts. What
-// crashes each time lies in all those places: the place becomes what they have in common.
+// A crash leaves a place behind for each sequence that was to be computed: those tokens of its
+// slice that were never computed before. When workers crash again before the request has computed
+// its place, and were about to compute some of it, the crash counts. What crashes each time lies in
+// all those places: the place becomes what they have in common.
 //
 //   crashes   the request
 //   1         goes on with the others
@@ -14,8 +14,8 @@
 // without the guilty one. Kills from outside end nobody, unless three in a row hit the one step in
 // which an innocent suspect would have been cleared.
 //
-// A slice may have no new token: what the workers lost is recomputed. Such places are kept apart. A
-// crash there counts too, but takes nothing from what is known of new tokens.
+// Tokens of a slice that were computed before, and lost with the workers, are a place of their own.
+// A crash there counts too, but takes nothing from what is known of new tokens.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    suspects() are those of records() that crashed twice or more.

@@ -198,6 +198,7 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
       process.worker = std::make_unique<FakeWorker>(
           begin.limits, static_cast<int32_t>((rank + begin.group_epoch) % 3), rank * 0x9E3779B9);
       process.busy_until = 0;
+      process.hangs_next = false;  // at any step, not always at the first
     }
     const Instant delay =
         has_faults_ && random_.OneIn(8) ? random_.Between(1, 40) * Soon() * 20 : 0;

@@ -203,10 +203,9 @@ BUGS = [
     Bug("never_cleared", OUTPUT,
         "  state.suspects.OnComputed(\n      slice.group->id(), sequence.sequence_index(), "
         "sequence.num_computed_tokens());\n", ""),
-    Bug("kills_while_it_is_recomputed_count_for_new_tokens", SUSPECTS,
-        "const bool is_new = slice.end > slice.num_computed_ever;", "const bool is_new = true;"),
     Bug("cached_tokens_count_as_computed", SUSPECTS,
-        "is_new ? slice.num_computed_ever : slice.begin,", "slice.begin,"),
+        "{.begin = slice.num_computed_ever, .end = slice.end};",
+        "{.begin = std::max(slice.begin, slice.num_computed_ever), .end = slice.end};"),
     Bug("ended_sequence_is_waited_for", STATE,
         "    suspects.Forget(group.id(), sequence.sequence_index());\n", ""),
     Bug("others_do_not_make_room_for_the_suspect", PLANNER,
