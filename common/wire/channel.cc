@@ -10,6 +10,9 @@ namespace {
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
+// gRPC gives up an attempt to connect after its "minimum backoff": what a busy machine may take to
+// answer, not a pause.
+constexpr int kWorkerConnectTimeoutMs = 1'000;
 
 constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 10'000;
@@ -18,6 +21,7 @@ constexpr int kPublicMaxStreams = 128;
 // Of our clients: more seldom than the server allows.
 constexpr int kClientKeepaliveMs = 15'000;
 constexpr int kClientKeepaliveTimeoutMs = 5'000;
+constexpr int kClientConnectTimeoutMs = 5'000;
 constexpr int kClientMinReconnectMs = 200;
 constexpr int kClientMaxReconnectMs = 2'000;
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
@@ -34,7 +38,7 @@ grpc::ChannelArguments WorkerChannelArguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kWorkerConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -87,7 +91,7 @@ std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kClientKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);

@@ -19,6 +19,7 @@ namespace quire {
 namespace {
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
+constexpr absl::Duration kBuryInterval = absl::Milliseconds(1);
 
 // Grows with every start, without a disk to count on.
 uint64_t WallClockNanos() {
@@ -48,16 +49,10 @@ GrpcWorkerGroup::~GrpcWorkerGroup() {
     absl::MutexLock lock(&mutex_);
     is_stopping_ = true;
     for (std::shared_ptr<WorkerLink>& link : links_) {
-      if (link != nullptr) {
-        std::exchange(link, nullptr)->Close();
-      }
+      Close(link);
     }
   }
   thread_.join();
-  absl::MutexLock lock(&count_mutex_);
-  const auto all_gone = [this]()
-                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(count_mutex_) { return num_links_ == 0; };
-  count_mutex_.Await(absl::Condition(&all_gone));
 }
 
 void GrpcWorkerGroup::Run() {
@@ -65,8 +60,26 @@ void GrpcWorkerGroup::Run() {
   while (!is_stopping_) {
     group_.Tick(SteadyNow());
     DoActions();
+    Bury();
     mutex_.AwaitWithTimeout(absl::Condition(&is_stopping_), kTickInterval);
   }
+  const auto never = [] { return false; };
+  for (Bury(); !closed_.empty(); Bury()) {
+    mutex_.AwaitWithTimeout(absl::Condition(&never), kBuryInterval);
+  }
+}
+
+void GrpcWorkerGroup::Close(std::shared_ptr<WorkerLink>& link) {
+  if (link != nullptr) {
+    link->Close();
+    closed_.push_back(std::exchange(link, nullptr));
+  }
+}
+
+// On a thread of our own, and none of the library's: see WorkerLink. Nobody takes a new reference
+// to a closed link, so a count of one stays one.
+void GrpcWorkerGroup::Bury() {
+  std::erase_if(closed_, [](const auto& link) { return link.use_count() == 1; });
 }
 
 void GrpcWorkerGroup::SendStep(const StepPlan& plan) {
@@ -102,10 +115,6 @@ std::shared_ptr<WorkerLink>& GrpcWorkerGroup::LinkOf(LinkId link) {
 }
 
 std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
-  {
-    absl::MutexLock lock(&count_mutex_);
-    ++num_links_;
-  }
   return WorkerLink::Dial(
       addresses_[static_cast<size_t>(link.rank)],
       {.on_hello =
@@ -135,26 +144,15 @@ std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
        .on_watch_end =
            [this, link](absl::Status status) {
              On([&](WorkerGroup& group, Instant now) { group.OnWatchEnd(link, status, now); });
-           },
-       .on_destroyed =
-           [this] {
-             absl::MutexLock lock(&count_mutex_);
-             --num_links_;
            }});
 }
 
 void GrpcWorkerGroup::Do(const DialLink& action) {
-  if (LinkOf(action.link) != nullptr) {
-    LinkOf(action.link)->Close();
-  }
+  Close(LinkOf(action.link));
   LinkOf(action.link) = Dial(action.link);
 }
 
-void GrpcWorkerGroup::Do(const CloseLink& action) {
-  if (LinkOf(action.link) != nullptr) {
-    std::exchange(LinkOf(action.link), nullptr)->Close();
-  }
-}
+void GrpcWorkerGroup::Do(const CloseLink& action) { Close(LinkOf(action.link)); }
 
 void GrpcWorkerGroup::Do(const GreetWorker& action) {
   v1::HandshakeRequest request;

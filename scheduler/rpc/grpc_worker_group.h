@@ -66,6 +66,9 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(const ReportLoading& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The link of the rank; null after Close.
   std::shared_ptr<WorkerLink>& LinkOf(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Destroys closed links whose calls have all ended.
+  void Bury() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True the first time in a row: a cause that repeats is told once.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -77,14 +80,11 @@ class GrpcWorkerGroup : public WorkerClient {
   absl::Mutex mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
-  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);            // by rank
-  v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);                         // reused
-  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                           // of the last step
+  std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
+  v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused
+  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // of the last step
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-
-  // Apart from mutex_: a link may be destroyed while that is held.
-  absl::Mutex count_mutex_;
-  int num_links_ ABSL_GUARDED_BY(count_mutex_) = 0;
 
   std::thread thread_;  // last: starts when everything else is there
 };

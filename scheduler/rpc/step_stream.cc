@@ -62,8 +62,7 @@ void StepStream::OnWriteDone(bool ok) {
 }
 
 void StepStream::OnDone(const grpc::Status& status) {
-  // What the callbacks hold goes when this returns, after the stream: somebody may wait for it to
-  // be the last.
+  // What the callbacks hold goes last, when this returns.
   const Callbacks callbacks = std::move(callbacks_);
   const std::shared_ptr<StepStream> self = std::move(self_);
   absl::Status end = FromGrpcStatus(status);

@@ -94,8 +94,7 @@ std::shared_ptr<WorkerLink> WorkerLink::Dial(const Address& address, Callbacks c
 }
 
 WorkerLink::WorkerLink(const Address& address, Callbacks callbacks)
-    : end_teller_{callbacks.on_destroyed},
-      callbacks_(std::move(callbacks)),
+    : callbacks_(std::move(callbacks)),
       channel_(DialWorker(address)),
       stub_(v1::WorkerService::NewStub(channel_)) {}
 

@@ -4,7 +4,9 @@
 //
 // Thread safety: one caller at a time. Callbacks come from library threads, several at once, and
 //                may come until the link is destroyed, after Close too.
-// Lifetime:      every call under way holds the link.
+// Lifetime:      every call under way holds the link. The last reference must not be given up in a
+//                callback: the library joins its callback threads when the last channel goes, and a
+//                thread that joins itself ends the process.
 #ifndef QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 #define QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 
@@ -36,7 +38,6 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(absl::Status)> on_steps_end;
     std::function<void(const WorkerReport&)> on_report;
     std::function<void(absl::Status)> on_watch_end;
-    std::function<void()> on_destroyed;  // the last of all
   };
 
   // Connects, and begins to watch.
@@ -60,16 +61,10 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::shared_ptr<WorkerLink> link;
     std::shared_ptr<Call> call;
   };
-  // Tells, once every other member is gone: whoever waits for that may end the process.
-  struct EndTeller {
-    std::function<void()> tell;
-    ~EndTeller() { tell(); }
-  };
 
   WorkerLink(const Address& address, Callbacks callbacks);
   void Watch();
 
-  const EndTeller end_teller_;  // first: destroyed last
   const Callbacks callbacks_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::WorkerService::Stub> stub_;

@@ -1,14 +1,16 @@
 """Reads what clients logged, and nothing else, and says what they lost.
 
 Correct: every call that began has one end, OK, and all that its stream brought (tokens, positions,
-bits of log-probabilities, text, ends of sequences) equals what the same request brought undisturbed.
+bits of log-probabilities, text, ends of sequences) equals what the same request brought without any
+disturbance.
 
-Gaps: two figures for each fault.
-  silence  the longest time in which no stream at all got anything. It ends with the first token of
-           the first step of the new epoch: an upper bound of the gap less recomputation.
-  pause    the longest time in which one stream got nothing: recomputation, the wait for its turn and
-           for blocks are in it. Streams with no message before the fault are left out.
-Both count from when the fault is over for faults that end by themselves and leave no other way to a
+Gaps: three figures for each fault.
+  silence  the longest time in which no stream at all got anything
+  gap      the silence up to the last epoch that began in it: the gap less recomputation, since a
+           worker that has begun an epoch computes. All of it when no epoch began.
+  pause    the longest time in which one stream got nothing: recomputation, and the wait for its
+           turn and for blocks, are in it. Streams with no message before the fault are left out.
+All count from when the fault is over for faults that end by themselves and leave no other way to a
 worker meanwhile (a cut link), else from when it begins. A time that reaches into the next fault is
 counted there.
 """
@@ -152,29 +154,47 @@ def read_oracle(path):
     return oracle
 
 
-def longest_gap(times, fault, next_begin):
-    """The longest gap across the fault in sorted times; None when there is none to be counted."""
+def longest_silence(times, fault, next_begin):
+    """(start, end) of the longest gap across the fault in sorted times; None: none to be counted."""
     longest = None
     start = max(0, bisect.bisect_right(times, fault["begin"]) - 1)
     for before, after in zip(times[start:], times[start + 1:]):
         if before >= next_begin:
             break
         if fault["begin"] < after <= next_begin:
-            longest = max(longest or 0.0, after - max(before, fault["from"]))
+            # Over before it counts: a way was open again, and nothing was missing.
+            silence = (min(after, max(before, fault["from"])), after)
+            if longest is None or silence[1] - silence[0] > longest[1] - longest[0]:
+                longest = silence
     return longest
 
 
-def measure_gaps(faults, calls):
-    """Per fault, in order of time: silence, pauses of streams, number of streams under way."""
+def _length(silence):
+    return None if silence is None else silence[1] - silence[0]
+
+
+def _less_recomputation(silence, epochs):
+    """`epochs`: when each began, sorted."""
+    if silence is None:
+        return None
+    last = bisect.bisect_left(epochs, silence[1]) - 1
+    if last >= 0 and epochs[last] > silence[0]:
+        return epochs[last] - silence[0]
+    return _length(silence)
+
+
+def measure_gaps(faults, epochs, calls):
+    """Per fault, in order of time: gap, silence, pauses of streams, number of streams under way."""
     everything = sorted(t for times in calls for t in times[1:])  # what servers sent
     measured = []
     for i, fault in enumerate(faults):
         next_begin = faults[i + 1]["begin"] if i + 1 < len(faults) else float("inf")
         under_way = [times for times in calls if times[0] < fault["begin"] < times[-1]]
-        pauses = [longest_gap(times, fault, next_begin) for times in under_way
+        pauses = [_length(longest_silence(times, fault, next_begin)) for times in under_way
                   if len(times) > 1 and times[1] < fault["begin"]]
+        silence = longest_silence(everything, fault, next_begin)
         measured.append({"kind": fault["kind"], "num_streams": len(under_way),
-                         "silence": longest_gap(everything, fault, next_begin),
+                         "gap": _less_recomputation(silence, epochs), "silence": _length(silence),
                          "pauses": [pause for pause in pauses if pause is not None]})
     return measured
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 import unittest
 
-from checker import Verdict, longest_gap, measure_gaps, quantile, read_oracle
+from checker import Verdict, longest_silence, measure_gaps, quantile, read_oracle
 
 
 def lines_of_call(call, cuts=(2, 5)):
@@ -168,15 +168,22 @@ class GapTest(unittest.TestCase):
         kill = {"begin": 2.5, "from": 2.5}
         cut = {"begin": 2.5, "from": 4.0}
 
-        self.assertAlmostEqual(longest_gap(times, kill, float("inf")), 2.5)
-        self.assertAlmostEqual(longest_gap(times, cut, float("inf")), 1.4)
+        self.assertEqual(longest_silence(times, kill, float("inf")), (2.5, 5.0))
+        self.assertEqual(longest_silence(times, cut, float("inf")), (5.1, 6.5))
 
     def test_a_gap_that_reaches_into_the_next_fault_is_counted_there(self):
         times = [1.0, 2.0, 9.0, 9.1]
         first, second = {"begin": 3.0, "from": 3.0}, {"begin": 5.0, "from": 5.0}
 
-        self.assertIsNone(longest_gap(times, first, second["begin"]))
-        self.assertAlmostEqual(longest_gap(times, second, float("inf")), 4.0)
+        self.assertIsNone(longest_silence(times, first, second["begin"]))
+        self.assertEqual(longest_silence(times, second, float("inf")), (5.0, 9.0))
+
+    def test_recomputation_is_what_comes_after_the_last_epoch_that_began(self):
+        calls = [[0.0, 1.0, 9.0, 9.1]]
+        kill = [{"kind": "kill", "begin": 2.0, "from": 2.0}]
+
+        for epochs, gap in (([0.5], 7.0), ([0.5, 4.0], 2.0), ([0.5, 3.0, 6.0, 9.05], 4.0)):
+            self.assertAlmostEqual(measure_gaps(kill, epochs, calls)[0]["gap"], gap)
 
     def test_pauses_are_of_streams_that_had_begun_to_flow(self):
         calls = [[0.0, 1.0, 6.0, 6.1],  # waits 4 s after the fault
@@ -184,7 +191,7 @@ class GapTest(unittest.TestCase):
                  [0.0, 6.0],            # no message before it
                  [0.0, 1.0, 1.5]]       # over before it
 
-        gaps = measure_gaps([{"kind": "kill", "begin": 2.0, "from": 2.0}], calls)
+        gaps = measure_gaps([{"kind": "kill", "begin": 2.0, "from": 2.0}], [], calls)
 
         self.assertEqual(gaps[0]["num_streams"], 3)
         self.assertEqual(sorted(round(pause, 3) for pause in gaps[0]["pauses"]), [3.1, 4.0])

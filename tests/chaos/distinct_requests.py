@@ -1,11 +1,11 @@
-"""The distinct requests of a chaos run: what they ask decides their tokens, so one undisturbed run of
-each is the oracle of every later one."""
+"""The distinct requests of a chaos run: what they ask decides their tokens, so one undisturbed run
+of each is the oracle of every later one."""
 import random
 
 KINDS = ("greedy", "sampled", "logprobs", "four", "beams", "penalties", "stop", "cold")
 NUM_BEGINNINGS = 4
 BEGINNING_TOKENS = 72  # four blocks of 16 that requests share, and a part of one
-FIRST_TEXT_TOKEN, END_TEXT_TOKEN = 280, 3800
+TEXT_TOKENS = (280, 3800)  # a range of ids
 
 
 def make_request(api, number, max_tokens):
@@ -13,11 +13,11 @@ def make_request(api, number, max_tokens):
     chance = random.Random(number)
     kind = KINDS[number % len(KINDS)]
     beginning = random.Random(1_000_000 + number // len(KINDS) % NUM_BEGINNINGS)
-    ids = [beginning.randrange(FIRST_TEXT_TOKEN, END_TEXT_TOKEN) for _ in range(BEGINNING_TOKENS)]
-    ids += [chance.randrange(FIRST_TEXT_TOKEN, END_TEXT_TOKEN) for _ in range(chance.randint(1, 60))]
+    ids = [beginning.randrange(*TEXT_TOKENS) for _ in range(BEGINNING_TOKENS)]
+    ids += [chance.randrange(*TEXT_TOKENS) for _ in range(chance.randint(1, 60))]
+    num_tokens = chance.randint(max_tokens // 4, max_tokens)
     request = api.GenerateRequest(token_ids={"ids": ids}, sampling={"temperature": 0},
-                                  stopping={"max_tokens": chance.randint(max_tokens // 4, max_tokens),
-                                            "ignore_eos": True})
+                                  stopping={"max_tokens": num_tokens, "ignore_eos": True})
     sampled = {"temperature": 1, "seed": number, "top_p": 0.95}
     if kind == "sampled":
         request.sampling.MergeFrom(api.GenerateRequest(sampling=sampled).sampling)

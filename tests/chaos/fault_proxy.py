@@ -2,8 +2,8 @@
 """A proxy between scheduler and worker that does to bytes what networks do.
 
 Listens on a Unix socket and dials the worker's for each connection, so a worker that starts anew is
-found. Commands come as lines over a control socket, `FAULT SECONDS`; the answer, a line of JSON with
-counts since the start, comes when the fault is over. One fault at a time:
+found. Commands come as lines over a control socket, `FAULT SECONDS`; the answer, a line of JSON
+with counts since the start, comes when the fault is over. One fault at a time:
 
   cut            bytes of both directions are held, ends of connections too, and new connections
                  stay unanswered; no peer is told. What was held goes on afterwards, like what TCP
@@ -89,7 +89,8 @@ class Proxy:
     def _spoil(self, piece):
         where = self._chance.randrange(len(piece))
         if self._chance.random() < 0.3:
-            return piece[:where] + self._chance.randbytes(self._chance.randint(1, 20)) + piece[where:]
+            inserted = self._chance.randbytes(self._chance.randint(1, 20))
+            return piece[:where] + inserted + piece[where:]
         flipped = piece[where] ^ (1 << self._chance.randrange(8))
         return piece[:where] + bytes([flipped]) + piece[where + 1:]
 
@@ -152,7 +153,7 @@ async def run(args):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--listen", required=True, help="path of the socket that the scheduler dials")
+    parser.add_argument("--listen", required=True, help="path of the socket to dial instead")
     parser.add_argument("--control", required=True, help="path of the control socket")
     parser.add_argument("--worker", required=True, help="glob pattern of the worker's socket")
     parser.add_argument("--seed", type=int, default=0)

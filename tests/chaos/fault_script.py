@@ -4,10 +4,10 @@ import random
 
 PROXY_CUTS = ("cut", "cut-to-worker", "cut-to-scheduler")
 PROXY_NOISE = ("delay", "reset", "garbage")
-# How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault comes
-# at a random moment of its time, so now and then the next one comes before it is over.
-WEIGHTS = {"kill": 1.0, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5, **dict.fromkeys(PROXY_CUTS, 1.3),
-           **dict.fromkeys(PROXY_NOISE, 1.0)}
+# How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault
+# comes at a random moment of its time, so now and then the next one comes before it is over.
+WEIGHTS = {"kill": 1.0, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
+           **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0)}
 SHARE_OF_RANDOM_MOMENTS = 0.6
 
 

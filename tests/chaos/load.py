@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """One process of clients: some streams at a time, each logged message by message.
 
-Takes the next request until its standard input ends, lets what runs come to its end, and exits. With
---each-once it goes through the distinct requests once, one at a time, and exits. With --resume the
-Python client of deploy/clients carries requests on when the scheduler dies; without, an error is one.
+Takes the next request until its standard input ends, lets what runs come to its end, and exits.
+With --each-once it goes through the distinct requests once and exits. With --resume the Python
+client of deploy/clients carries requests on when the scheduler dies; without, an error is one.
 
 One line of JSON a message, with `t`, the time of the monotonic clock, which all processes share:
   {"t", "call", "request"}                   a call begins
@@ -15,6 +15,7 @@ One message may carry several of the three parts. Floats are hexadecimal, so tha
 is Latin-1, so that bytes do.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import random
@@ -23,7 +24,8 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "../integration"), os.path.join(HERE, "../../deploy/clients/python")]
+sys.path[:0] = [os.path.join(HERE, folder)
+                for folder in ("../integration", "../../deploy/clients/python")]
 
 from distinct_requests import make_request  # noqa: E402
 from quire_server import Failure, api, api_grpc, grpc  # noqa: E402
@@ -90,6 +92,8 @@ def plain_generate(address):
 def resuming_generate(address):
     """Calls that the Python client carries on when the scheduler dies."""
     import quire_client
+    # A busy machine may be killed again before it has computed a prompt again.
+    quire_client.MAX_RETRIES = 100
     channel = grpc.insecure_channel(address, options=quire_client.CHANNEL_OPTIONS)
     return lambda request: quire_client.generate([channel], request)
 
@@ -129,8 +133,9 @@ def main():
     generate = (resuming_generate if args.resume else plain_generate)(args.address)
     log = Log(args.log)
     if args.each_once:
-        for number in range(args.num_requests):
-            run_call(generate, log, f"oracle.{number}", number, args.max_tokens)
+        with concurrent.futures.ThreadPoolExecutor(args.streams) as pool:
+            list(pool.map(lambda number: run_call(generate, log, f"oracle.{number}", number,
+                                                  args.max_tokens), range(args.num_requests)))
     else:
         run_streams(args, generate, log)
 

@@ -6,7 +6,7 @@ import os
 
 from checker import KINDS_OF_LOSS, quantile
 
-# Longest silence at p99, in seconds. A stopped process is told from a slow one by patience alone.
+# Longest gap at p99, in seconds. A stopped process is told from a slow one by patience alone.
 TARGETS = {"kill": 3.0, "cut": 3.0, "cut-to-worker": 3.0, "cut-to-scheduler": 3.0, "stop": 6.0,
            "pause": 6.0}
 PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
@@ -47,9 +47,9 @@ def faults_of(done, judges_time):
     if "identical" not in done.replay:
         faults.append(f"the step log does not replay: {done.replay}")
     if judges_time:
-        faults += [f"{kind}: silence of {row['silence p99']:.2f} s at p99 (target {TARGETS[kind]} s)"
+        faults += [f"{kind}: gap of {row['gap p99']:.2f} s at p99, target {TARGETS[kind]} s"
                    for kind, row in gap_rows(done).items()
-                   if row["silence p99"] > TARGETS.get(kind, float("inf"))]
+                   if row["gap p99"] > TARGETS.get(kind, float("inf"))]
     return faults
 
 
@@ -58,10 +58,11 @@ def gap_rows(done):
     rows = {}
     for kind in done.kinds:
         of_kind = [gap for gap in done.gaps if gap["kind"] == kind]
-        silences = [gap["silence"] for gap in of_kind if gap["silence"] is not None]
+        gaps, silences = ([gap[name] for gap in of_kind if gap[name] is not None]
+                          for name in ("gap", "silence"))
         pauses = [pause for gap in of_kind for pause in gap["pauses"]]
         row = {"faults": len(of_kind), "streams": sum(gap["num_streams"] for gap in of_kind)}
-        for name, values in (("silence", silences), ("pause", pauses)):
+        for name, values in (("gap", gaps), ("silence", silences), ("pause", pauses)):
             for share, label in ((0.5, "p50"), (0.99, "p99"), (1.0, "max")):
                 row[f"{name} {label}"] = quantile(values, share) or 0.0
         rows[kind] = row
@@ -72,12 +73,14 @@ def text_of(done, faults):
     lines = [f"seed {done.seed}: {sum(done.kinds.values())} faults in {done.minutes:g} minutes, "
              f"{done.num_calls} streams, {done.num_tokens} tokens",
              ", ".join(f"{kind}: {done.losses.get(kind, 0)}" for kind in KINDS_OF_LOSS),
-             "", "| fault | faults | streams under way | silence p50 / p99 / max, s | "
-             "pause of a stream p50 / p99 / max, s |", "|---|---|---|---|---|"]
+             "", "p50 / p99 / max, in seconds:", "",
+             "| fault | faults | streams under way | gap | silence | pause of a stream |",
+             "|---|---|---|---|---|---|"]
     for kind, row in gap_rows(done).items():
         figures = (" / ".join(f"{row[f'{name} {label}']:.2f}" for label in ("p50", "p99", "max"))
-                   for name in ("silence", "pause"))
-        lines.append(f"| {kind} | {row['faults']} | {row['streams']} | " + " | ".join(figures) + " |")
+                   for name in ("gap", "silence", "pause"))
+        lines.append(" | ".join((f"| {kind}", str(row["faults"]), str(row["streams"]), *figures))
+                     + " |")
     lines += ["", "inside: " + ", ".join(f"{name}: {n}" for name, n in done.counts.items()),
               "proxy: " + ", ".join(f"{name}: {n}" for name, n in done.proxy.items()),
               "step log: " + "; ".join(" ".join(line.split()) for line in done.replay.splitlines())]

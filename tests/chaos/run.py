@@ -30,7 +30,7 @@ ROOMY_FLAGS = ("--threads=1",)
 Form = collections.namedtuple(
     "Form", "kills stops cuts noise scheduler_kills minutes num_requests max_tokens num_blocks")
 SHORT = Form(2, 2, 3, 3, 0, 0.1, 16, 40, 80)
-ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 260)
+ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 160)
 LONG_ROUND = Form(50, 10, 10, 9, 10, 8, 64, 120, 160)
 LONG_ROUNDS, LONG_CALLS = 20, 100_000
 
@@ -57,7 +57,7 @@ def finish_clients(processes):
 
 
 def run_oracle(args, form, folder):
-    """Every distinct request, alone on a server with room for all."""
+    """Every distinct request, on a server with room for all that nothing happens to."""
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
     with ServedModel(folder, *ROOMY_FLAGS) as server:
@@ -67,8 +67,8 @@ def run_oracle(args, form, folder):
 
 
 def harm(server, script, waits_for_steps):
-    """Runs the script; the faults with their times. With waits_for_steps a fault comes only when the
-    one before is got over, however slow the machine: a few faults, and each of them counts."""
+    """Runs the script; the faults with their times. With waits_for_steps a fault comes only when
+    the one before is got over, however slow the machine: a few faults, and each of them counts."""
     server.wait_for_steps(5)
     faults, start = [], time.monotonic()
     for number, fault in enumerate(script, 1):
@@ -91,13 +91,14 @@ def run_round(args, form, folder):
     os.mkdir(chaos)
     step_log = os.path.join(chaos, "steps.log")
     more = ("--resume",) if form.scheduler_kills > 0 else ()
-    flags = (*SERVER_FLAGS, f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}")
+    flags = (*SERVER_FLAGS, f"--num-gpu-blocks-override={form.num_blocks}",
+             f"--step-log={step_log}")
     with ServedModel(chaos, *flags, seed=args.seed) as server:
         logs, processes = start_clients(args, form, server.address, chaos, *more)
         try:
             faults = harm(server, script, args.short)
             finish_clients(processes)
-            counts = server.counts()
+            counts, epochs = server.counts(), server.epochs()
         finally:
             for process in processes:
                 process.kill()
@@ -109,13 +110,14 @@ def run_round(args, form, folder):
                             text=True, check=False)
     with open(os.path.join(chaos, "faults.log"), "w", encoding="ascii") as file:
         file.writelines(json.dumps(fault) + "\n" for fault in faults)
+        json.dump({"epochs": epochs}, file)
     verdict = Verdict()
     for log in logs:
         verdict.check(log, oracle)
     return report.Round(seed=args.seed, kinds=dict(collections.Counter(kinds)),
                         minutes=form.minutes, num_calls=verdict.num_calls,
                         num_tokens=verdict.num_tokens, losses=dict(verdict.losses),
-                        examples=verdict.examples, gaps=measure_gaps(faults, verdict.calls),
+                        examples=verdict.examples, gaps=measure_gaps(faults, epochs, verdict.calls),
                         counts=counts, proxy=proxy_counts(faults), replay=replay.stdout)
 
 
@@ -137,8 +139,8 @@ def run_in_folder(args, form):
 
 
 def run_long(args):
-    """Rounds until the long form's counts are reached. A round is a line of --results, so that a run
-    that was stopped goes on where it was."""
+    """Rounds until the long form's counts are reached. A round is a line of --results, so that a
+    run that was stopped goes on where it was."""
     rounds = report.read_rounds(args.results)
     while len(rounds) < LONG_ROUNDS or sum(r.num_calls for r in rounds) < LONG_CALLS:
         args.seed = 1 + len(rounds)

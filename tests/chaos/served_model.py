@@ -1,11 +1,12 @@
 """`quire serve` with a fault proxy between its scheduler and its worker, and the faults themselves.
 
-The supervisor under test is the real one: what dies or stops here, it must bring back. No hook in the
-product is needed: serve starts the programs beside its own, so a copy of it stands beside a script
-that starts the real scheduler with the proxy for a worker; and the worker's socket lies in a folder
-below XDG_RUNTIME_DIR.
+The supervisor under test is the real one: what dies or stops here, it must bring back. No hook in
+the product is needed: serve starts the programs beside its own, so a copy of it stands beside a
+script that starts the real scheduler with the proxy for a worker; and the worker's socket lies in a
+folder below XDG_RUNTIME_DIR.
 """
 import collections
+import datetime
 import os
 import re
 import shutil
@@ -68,7 +69,7 @@ class ServedModel:
             time.sleep(0.01)
 
     def inject(self, fault):
-        """Does it, and returns when it is over: its kind, when it began, and `from`, see checker.py."""
+        """Does it. Its kind, when it began, and from when its gap counts (see checker.py)."""
         record = {"kind": fault.kind, "begin": time.monotonic()}
         if fault.kind in PROXY_FAULTS:
             record["proxy"] = self.control.inject(fault.kind, fault.seconds)
@@ -108,6 +109,12 @@ class ServedModel:
         text = self._serve.text()
         counts = {name: len(re.findall(line, text)) for name, line in LOG_LINES.items()}
         return {**counts, **self._counters.totals()}
+
+    def epochs(self):
+        """When each began, in monotonic time."""
+        offset = time.time() - time.monotonic()
+        stamps = re.findall(rf"^(\S+) INFO {LOG_LINES['epochs begun']}", self._serve.text(), re.M)
+        return [datetime.datetime.fromisoformat(stamp).timestamp() - offset for stamp in stamps]
 
     def log(self):
         return self._serve.text()
@@ -158,7 +165,8 @@ class _Counters:
     def _read(self):
         load = get_load(self._channel)
         values = {name: getattr(load, name) for name in COUNTERS}
-        with urllib.request.urlopen(f"http://{self._http_address}/metrics/native", timeout=5) as page:
+        url = f"http://{self._http_address}/metrics/native"
+        with urllib.request.urlopen(url, timeout=5) as page:
             text = page.read().decode()
         for name, value in re.findall(r"^quire_(stale_replies|steps)_total (\d+)", text, re.M):
             values[name] = int(value)
@@ -205,7 +213,8 @@ def _is_alive(pid):
 
 
 def _children(parent, program):
+    """The kernel keeps 15 letters of a name."""
     for name in os.listdir("/proc"):
         stat = _stat(name) if name.isdigit() else None
-        if stat is not None and stat[2] == parent and stat[0] == program[:15] and stat[1] not in "ZX":
+        if stat is not None and (stat[0], stat[2]) == (program[:15], parent) and _is_alive(name):
             yield int(name)

@@ -17,7 +17,6 @@ namespace {
 
 using grpc::StatusCode;
 using testing::ElementsAre;
-using testing::SizeIs;
 using v1::GenerateRequest;
 using v1::GenerateResponse;
 
@@ -173,7 +172,7 @@ TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
     ScriptedServer server({{{}, refusal}});
 
     EXPECT_EQ(Run({&server}).error_message(), refusal.error_message());
-    EXPECT_THAT(server.requests(), SizeIs(1));
+    EXPECT_EQ(server.requests().size(), 1U);
   }
 }
 
@@ -189,14 +188,14 @@ TEST_F(ResumingClientTest, RetriesAreBoundedAndCountedAnewAfterEachMessage) {
 
   EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(status.error_message(), "the last");
-  EXPECT_THAT(server.requests(), SizeIs(6));
+  EXPECT_EQ(server.requests().size(), 6U);
 }
 
 TEST_F(ResumingClientTest, WhatBreaksBehindItsLastMessageIsComplete) {
   ScriptedServer server({{{Started(), Tokens(0, {10}), Finished(1)}, Unavailable()}});
 
   EXPECT_TRUE(Run({&server}).ok());
-  EXPECT_THAT(server.requests(), SizeIs(1));
+  EXPECT_EQ(server.requests().size(), 1U);
 }
 
 TEST_F(ResumingClientTest, TheDeadlineIsOneForAllAttempts) {

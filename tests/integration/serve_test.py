@@ -207,7 +207,11 @@ class SchedulerFaultsTest(unittest.TestCase):
         with Served() as server:
             pids = [server.pid_of("worker"), server.signal("scheduler", signal.SIGSTOP)]
             server.popen.kill()
-            eventually(lambda: not any(map(is_alive, pids)))
+            try:
+                eventually(lambda: not any(map(is_alive, pids)), seconds=20)
+            finally:
+                for pid in filter(is_alive, pids):
+                    os.kill(pid, signal.SIGKILL)  # it would keep our pipe open
 
 
 class StartTest(unittest.TestCase):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A worker that would go on with other bits is refused by name while streams wait for a right one."""
+"""A worker that would go on with other bits is refused by name; streams wait for a right one."""
 import os
 import shutil
 import threading

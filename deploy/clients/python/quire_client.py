@@ -20,9 +20,9 @@ MAX_WAIT_S = 5.0
 DEADLINE_GRACE_S = 1.0
 
 CHANNEL_OPTIONS = [
-    # Connect again soon.
+    # Connect again soon. The "minimum" is how long an attempt may take: a busy server needs time.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 2000),
     # Notice a server that is gone without a word, though the stream only receives.
     ("grpc.keepalive_time_ms", 15000),

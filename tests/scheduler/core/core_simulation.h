@@ -177,9 +177,8 @@ class CoreSimulation {
   uint64_t returning_id_ = 0;             // whose they are
   Random deaths_;                         // likewise, of the scheduler
   int32_t death_rate_;
-
-  Random poison_draws_;  // likewise
-  int32_t poison_rate_;  // of requests, one in so many
+  Random poison_draws_;                   // likewise
+  int32_t poison_rate_;                   // of requests, one in so many
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

@@ -122,12 +122,9 @@ class ScriptedWorker final : public v1::WorkerService::Service {
         return ToGrpcStatus(
             Error(absl::StatusCode::kOutOfRange, "STEP_GAP", "step_id: not the next"));
       }
-      v1::StepResponse response = Execute(request);
+      v1::StepResponse response = Execute(request, action == OnStep::kAnswerAnother ? 7 : 0);
       if (action == OnStep::kBreakAfter) {
         return {grpc::StatusCode::UNAVAILABLE, "the connection broke"};
-      }
-      if (action == OnStep::kAnswerAnother) {
-        response.set_step_id(response.step_id() + 7);
       }
       if (action == OnStep::kAnswerNonsense) {
         response.add_handle(1);  // and no token
@@ -151,7 +148,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     script_.pop_front();
     return action;
   }
-  v1::StepResponse Execute(const v1::StepRequest& request) {
+  v1::StepResponse Execute(const v1::StepRequest& request, uint64_t steps_ahead) {
     absl::MutexLock lock(&mutex_);
     if (request.plan_digest() != last_digest_) {
       last_digest_ = request.plan_digest();
@@ -160,7 +157,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     StepResult result;
     result.header = {.scheduler_incarnation = request.scheduler_incarnation(),
                      .group_epoch = request.group_epoch(),
-                     .step_id = request.step_id()};
+                     .step_id = request.step_id() + steps_ahead};
     result.plan_digest = request.plan_digest();
     v1::StepResponse response;
     EncodeResult(result, &response);

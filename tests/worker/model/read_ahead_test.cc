@@ -121,7 +121,7 @@ TEST(ReadAheadTest, WhoWaitsIsToldOfEachPiece) {
   const auto backend = CreateReferenceBackend();
   PatternSource source;
   source.waits_for_ticks = true;
-  constexpr int64_t kPieces = 5;
+  constexpr int64_t kPieces = 3;
   const std::vector<TensorGroup> groups = {
       {{.name = "large", .rows = 1, .cols = kPieces * TensorSource::kPieceBytes / 2}}};
   auto reader = ReadAhead::Start(source, groups, *backend);

@@ -95,6 +95,15 @@ TEST_F(LoadingWorkerTest, WatchersSeeTheLoadAndThenAnIdleWorker) {
   EXPECT_EQ(last.num_steps(), 0U);
 }
 
+TEST_F(LoadingWorkerTest, OperationsOfTheBackendAreProgress) {
+  const uint64_t before = progress_.Read().report.progress();
+  EXPECT_EQ(progress_.Read().report.progress(), before);
+
+  backend_->CopyBlocks({});
+
+  EXPECT_GT(progress_.Read().report.progress(), before);
+}
+
 TEST_F(WorkerServiceTest, WatchersSeeEpochsAndSteps) {
   Watcher watcher(*stub_);
   Watcher other(*stub_);
