@@ -67,13 +67,13 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
   std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_places, old_places] = lost[slice.id];
-    // A slice may begin behind tokens that were found in the cache: they prove nothing yet.
-    if (slice.end > slice.num_computed_ever) {
-      new_places[slice.sequence_index] = {.begin = slice.num_computed_ever, .end = slice.end};
-    }
+    // "Ever computed" may have been found in the cache, and be what crashes: both parts are lost.
     if (slice.begin < slice.num_computed_ever) {
       old_places[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};
+    }
+    if (slice.end > slice.num_computed_ever) {
+      new_places[slice.sequence_index] = {.begin = slice.num_computed_ever, .end = slice.end};
     }
   }
   std::vector<RequestId> to_end;
