@@ -3,8 +3,8 @@
 --tests over the tests as well, or over the named files alone.
 
 Most of the time of a run goes into the headers that every source includes again. So sources of one
-folder are put together and checked as one file: three times as fast. Findings still name the file and
-line that they are in. Where sources cannot be put together, since they use a name twice, each is
+folder are put together and checked as one file. Findings still name the file and line that they are
+in. Where sources cannot be put together, since they use a name twice, each is
 checked by itself.
 
 Rules are in .clang-tidy; any error fails, functions over 70 lines are only listed. The commands may
