@@ -12,9 +12,10 @@ constexpr int32_t kCrashesToSuspect = 2;
 
 using Places = std::map<int32_t, CrashSuspects::Place>;
 
-// What is lost now of the places of before. Sequences of a request, beams above all, take their
-// turns in another order when they are recomputed: one that had none is compared with all of them.
-Places Common(const Places& before, const Places& lost) {
+// The places that are lost now and overlap those of before. Whole: one of the losses may have been
+// a kill from outside. Sequences of a request, beams above all, take their turns in another order
+// when they are recomputed: one that had no place is compared with all of them.
+Places Overlapping(const Places& before, const Places& lost) {
   CrashSuspects::Place all = {.begin = std::numeric_limits<int32_t>::max(), .end = 0};
   for (const auto& [sequence_index, place] : before) {
     all = {.begin = std::min(all.begin, place.begin), .end = std::max(all.end, place.end)};
@@ -23,10 +24,8 @@ Places Common(const Places& before, const Places& lost) {
   for (const auto& [sequence_index, place] : lost) {
     auto own = before.find(sequence_index);
     const CrashSuspects::Place& other = own == before.end() ? all : own->second;
-    const CrashSuspects::Place both = {.begin = std::max(place.begin, other.begin),
-                                       .end = std::min(place.end, other.end)};
-    if (both.begin < both.end) {
-      common.emplace(sequence_index, both);
+    if (std::max(place.begin, other.begin) < std::min(place.end, other.end)) {
+      common.emplace(sequence_index, place);
     }
   }
   return common;
@@ -36,7 +35,7 @@ void Add(Places lost, CrashSuspects::Evidence& evidence) {
   if (lost.empty()) {
     return;
   }
-  Places common = Common(evidence.places, lost);
+  Places common = Overlapping(evidence.places, lost);
   // Elsewhere it was something else, then or now.
   const bool is_elsewhere = common.empty();
   evidence.num_crashes = is_elsewhere ? 1 : evidence.num_crashes + 1;

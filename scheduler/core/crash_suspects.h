@@ -2,8 +2,8 @@
 //
 // A crash leaves a place behind for each sequence that was to be computed: those tokens of its
 // slice that were never computed before. When workers crash again before the request has computed
-// its place, and were about to compute some of it, the crash counts. What crashes each time lies in
-// all those places: the place becomes what they have in common.
+// its place, and were about to compute some of it, the crash counts, and what they were about to
+// compute is the place from then on.
 //
 //   crashes   the request
 //   1         goes on with the others
