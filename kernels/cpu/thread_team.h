@@ -9,8 +9,8 @@
 // tasks. A server shares its cores with others, and longer spinning takes time from them.
 //
 // Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
-// finished, and what
-//                tasks wrote is visible to the caller. No barriers or ParallelFor inside a task.
+//                finished, and what tasks wrote is visible to the caller. No barriers or
+//                ParallelFor inside a task.
 // Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
 //                they sleep. A single task runs on the caller without waking anyone.
 #ifndef QUIRE_KERNELS_CPU_THREAD_TEAM_H_

@@ -7,8 +7,9 @@
 //      PlanStep returns nothing.
 //   2. Plan: PlanStep(now). Nothing means that there is nothing to do. At most one plan may be
 //      unanswered.
-//   3. Send the plan to every rank; hand rank 0's answer to ApplyStepResult. An error there means
-//      that the answer does not fit the plan: nothing was changed; fence the group, OnWorkersLost.
+//   3. Send the plan to every rank; hand their merged answer to ApplyStepResult. An error there
+//      means that the answer does not fit the plan: nothing was changed; fence the group,
+//      OnWorkersLost.
 //   4. TakeEvents after any call, and publish them in order.
 // AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs:
 // blocks of a sequence that ends while its step runs stay pending until the step is answered.

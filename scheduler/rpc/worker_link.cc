@@ -59,19 +59,14 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
 }
 
 WorkerReport ReportOf(const v1::WatchReport& report) {
-  WorkerReport result{.uuid = report.worker_uuid(),
-                      .phase = PhaseOf(report.phase()),
-                      .progress = report.progress(),
-                      .loaded_bytes = report.loaded_bytes(),
-                      .total_bytes = report.total_bytes(),
-                      .scheduler_incarnation = report.scheduler_incarnation(),
-                      .group_epoch = report.group_epoch(),
-                      .step_id = report.step_id(),
-                      .waits_for_rank = std::nullopt};
-  if (report.has_waits_for_rank()) {
-    result.waits_for_rank = report.waits_for_rank();
-  }
-  return result;
+  return {.uuid = report.worker_uuid(),
+          .phase = PhaseOf(report.phase()),
+          .progress = report.progress(),
+          .loaded_bytes = report.loaded_bytes(),
+          .total_bytes = report.total_bytes(),
+          .scheduler_incarnation = report.scheduler_incarnation(),
+          .group_epoch = report.group_epoch(),
+          .step_id = report.step_id()};
 }
 
 // A worker is no stranger: what it sends need not be searched for unknown fields, as a client's is.

@@ -145,7 +145,7 @@ class ServedModel:
 
 
 class _Counters:
-    """Counters that begin at 0 with each scheduler, asked for now and then and added up."""
+    """Counters that begin at 0 with each scheduler: asked for all the while, and added up."""
 
     def __init__(self, address, http_address):
         self._http_address = http_address
