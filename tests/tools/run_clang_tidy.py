@@ -2,13 +2,12 @@
 """run_clang_tidy.py BUILD_FOLDER [--tests] [FILE...]: clang-tidy over the sources of the programs, with
 --tests over the tests as well, or over the named files alone.
 
-Most of the time of a run goes into the headers that every source includes again. So sources of one
-folder are put together and checked as one file. Findings still name the file and line that they are
-in. Where sources cannot be put together, since they use a name twice, each is
-checked by itself.
+Most of the time of a run goes into the headers that every source includes again. So sources are put
+together, up to MAX_SOURCES of a room in one file, unless they define a name twice. Findings still name
+the file and line that they are in. Where sources cannot be compiled together, each half is tried by
+itself.
 
-Rules are in .clang-tidy; any error fails, functions over 70 lines are only listed. The commands may
-come from gcc, whose warning options clang does not know.
+Rules are in the nearest .clang-tidy; any error fails, functions over 70 lines are only listed.
 """
 import concurrent.futures
 import json
@@ -20,22 +19,29 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MAX_SOURCES = 8
-IGNORED = "-Wno-unknown-warning-option"
+MAX_SOURCES = 24
+
+# What a source defines for itself: constants, types, functions with their first line of parameters,
+# macros. A pattern is enough, since sources that clash all the same are taken apart.
+DEFINED = re.compile(r"^(?:(?:inline |static |constexpr |const )+[\w:<>,\s*]*?\b(k[A-Z]\w*)\b\s*[={\[]"
+                     r"|(?:class|struct|enum class|using) (\w+)"
+                     r"|[\w:<>,*& ]+ \*?&?(\w+\(.*)"
+                     r"|#define (\w+))", re.MULTILINE)
 
 
 def arguments_of(entry):
-    """The compiler's arguments without input, output and dependency files."""
-    words = shlex.split(entry["command"])
-    while words and not words[0].startswith("-"):
-        words.pop(0)  # ccache, the compiler
-    kept, skip = [], False
+    """Of the compiler's arguments those that decide what a source means; the rest is for gcc. Every
+    source may include generated code, so that it need not be put apart for that.
+    """
+    words = iter(shlex.split(entry["command"]))
+    kept = []
     for word in words:
-        if skip or word in ("-c", "-MD", "-MMD"):
-            skip = False
-        elif word in ("-o", "-MT", "-MF"):
-            skip = True
-        elif word != entry["file"]:
+        if word == "-isystem":
+            folder = next(words)
+            kept += [] if folder.endswith("/generated") else [word, folder]
+        elif word.startswith(("-I", "-std=", "-m")):
+            kept.append(word)
+        elif word.startswith("-D") and not re.search(r"_(EX|IM)PORTS$", word):
             kept.append(word)
     return tuple(kept)
 
@@ -44,21 +50,38 @@ def wanted(file, with_tests):
     return "/generated/" not in file and (with_tests or "/tests/" not in file)
 
 
+def rules_of(file):
+    """The nearest .clang-tidy."""
+    return next(p / ".clang-tidy" for p in pathlib.Path(file).parents if (p / ".clang-tidy").exists())
+
+
 def groups_of(entries):
-    """Sources of one folder with one set of arguments, at most MAX_SOURCES together."""
+    """Arguments and sources that can be put together: of one room, with one set of rules and
+    arguments, no name defined twice.
+    """
     by_kind = {}
     for file, entry in sorted(entries.items()):
-        by_kind.setdefault((os.path.dirname(file), arguments_of(entry)), []).append(file)
-    for (_, arguments), files in by_kind.items():
-        for i in range(0, len(files), MAX_SOURCES):
-            yield arguments, files[i:i + MAX_SOURCES]
+        room = pathlib.Path(file).relative_to(ROOT).parts[0]
+        by_kind.setdefault((room, rules_of(file), arguments_of(entry)), []).append(file)
+    for (_, _, arguments), files in by_kind.items():
+        groups = []
+        for file in files:
+            names = {name for found in DEFINED.findall(pathlib.Path(file).read_text()) for name in found if name}
+            group = next((g for g in groups if len(g[0]) < MAX_SOURCES and not names & g[1]), None)
+            if group is None:
+                group = ([], set())
+                groups.append(group)
+            group[0].append(file)
+            group[1].update(names)
+        for group, _ in groups:
+            yield arguments, group
 
 
-def put_together(folder, number, files):
+def put_together(folder, files):
     """The file to check, and for a file of several sources a function that names the lines they have."""
     if len(files) == 1:
         return files[0], lambda text: text
-    together = folder / f"group_{number}.cc"
+    together = folder / ("with_" + re.sub(r"\W", "_", os.path.relpath(files[0], ROOT)) + f"_{len(files)}.cc")
     lines = []
     places = [("", 0)]
     for file in files:
@@ -74,21 +97,14 @@ def put_together(folder, number, files):
     return together, lambda text: re.sub(re.escape(str(together)) + r":(\d+):", named, text)
 
 
-def tidy(file, arguments, *options):
-    command = ["clang-tidy", "--quiet", *options, f"--extra-arg={IGNORED}", str(file), "--", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def compiles(file, arguments):
-    return tidy(file, arguments, "--checks=-*,modernize-use-nullptr").returncode == 0
-
-
-def check(folder, number, arguments, files):
-    rules = f"--config-file={ROOT}/.clang-tidy"
-    together, with_places = put_together(folder, number, files)
-    if len(files) == 1 or compiles(together, arguments):
-        return with_places(tidy(together, arguments, rules).stdout)
-    return "".join(tidy(file, arguments, rules).stdout for file in files)
+def check(folder, arguments, files):
+    together, with_places = put_together(folder, files)
+    command = ["clang-tidy", "--quiet", f"--config-file={rules_of(files[0])}", str(together), "--", *arguments]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    if "[clang-diagnostic-error]" in text and len(files) > 1:
+        half = len(files) // 2
+        return check(folder, arguments, files[:half]) + check(folder, arguments, files[half:])
+    return with_places(text)
 
 
 def main():
@@ -99,11 +115,13 @@ def main():
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if entry["file"] in named or (not named and wanted(entry["file"], with_tests)):
             entries.setdefault(entry["file"], entry)
+    groups = sorted(groups_of(entries), key=lambda group: -len(group[1]))
     folder = build / "clang-tidy"
     folder.mkdir(exist_ok=True)
     has_errors = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = [pool.submit(check, folder, i, *group) for i, group in enumerate(groups_of(entries))]
+        results = [pool.submit(check, folder, ["-x", "c++", *arguments, "-isystem", f"{build}/generated"], files)
+                   for arguments, files in groups]
         for result in results:
             text = result.result()
             has_errors |= "error:" in text

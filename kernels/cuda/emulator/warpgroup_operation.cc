@@ -16,7 +16,7 @@ constexpr uint32_t kDepth = 16;  // K of a product of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes; 8 elements
 // A signalling NaN: arithmetic on it makes another of it, so that not even a multiplication in
 // place goes unseen.
-constexpr uint32_t kPoison = 0xFFBFFFFF;
+constexpr uint32_t kPoisonFloat = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
 
@@ -246,7 +246,7 @@ void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) 
     accumulator.registers[lane] = lanes[lane]->d;
     for (uint32_t i = 0; i < num_registers; ++i) {
       accumulator.rows[AccumulatorIndex(lane, i, num_columns)] = lanes[lane]->d[i];
-      lanes[lane]->d[i] = std::bit_cast<float>(kPoison);
+      lanes[lane]->d[i] = std::bit_cast<float>(kPoisonFloat);
     }
   }
 }
@@ -351,7 +351,7 @@ void WarpProducts::Release(Accumulator& accumulator, SourceLine at) {
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     for (uint32_t i = 0; i < accumulator.num_registers; ++i) {
       float& value = accumulator.registers[lane][i];
-      if (std::bit_cast<uint32_t>(value) != kPoison) {
+      if (std::bit_cast<uint32_t>(value) != kPoisonFloat) {
         ReportFault(
             FaultKind::kOperandChanged, "an accumulator was written before wgmma was done", at);
       }
