@@ -80,6 +80,8 @@ function(quire_cc_test)
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   quire_warnings(${ARG_NAME})
+  # What a test computes by itself is little: a third of its compile time is worth more.
+  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
