@@ -240,16 +240,25 @@ class FailPointTest : public testing::Test {
     return num_answered;
   }
 
-  // Two reports that follow each other.
-  static std::pair<v1::WatchReport, v1::WatchReport> Watch(Worker& worker) {
+  // The first report, and the first of other progress; where there is none, the last of a second's
+  // worth.
+  static std::pair<v1::WatchReport, v1::WatchReport> Watch(Worker& worker, bool moves) {
+    constexpr int kReportsOfASecond = 4;
     grpc::ClientContext context;
     Prepare(&context);
     auto stream = worker.stub->Watch(&context, v1::WatchRequest());
-    std::pair<v1::WatchReport, v1::WatchReport> reports;
-    EXPECT_TRUE(stream->Read(&reports.first) && stream->Read(&reports.second));
+    v1::WatchReport first;
+    EXPECT_TRUE(stream->Read(&first));
+    v1::WatchReport last = first;
+    for (int i = 1; moves ? last.progress() == first.progress() : i <= kReportsOfASecond; ++i) {
+      if (!stream->Read(&last)) {
+        ADD_FAILURE() << "the reports end";
+        break;
+      }
+    }
     context.TryCancel();
     stream->Finish();
-    return reports;
+    return {first, last};
   }
 };
 
@@ -257,8 +266,8 @@ TEST_F(FailPointTest, AWorkerThatLoadsListensAndSaysSo) {
   Worker stuck("load", "stick-in-load");
   Worker slow("slow", "slow-load=600000");
 
-  const auto [stuck_first, stuck_second] = Watch(stuck);
-  const auto [slow_first, slow_second] = Watch(slow);
+  const auto [stuck_first, stuck_second] = Watch(stuck, /*moves=*/false);
+  const auto [slow_first, slow_second] = Watch(slow, /*moves=*/true);
   v1::HandshakeResponse response;
   const absl::Status status = Handshake("unix:" + stuck.path, &response);
   slow.process.Signal(SIGTERM);
