@@ -303,7 +303,7 @@ TEST_F(FailPointTest, AStuckExecutorEndsTheProcessAndASlowOneDoesNot) {
   std::thread steps_of_stuck([&] { num_answered_by_stuck = NumAnswered(stuck, 2); });
   std::thread steps_of_slow([&] { num_answered_by_slow = NumAnswered(slow, 2); });
   for (Worker* worker : {&stuck, &slow}) {
-    while (Watch(*worker).second.step_id() < 2) {
+    while (Watch(*worker, /*moves=*/false).second.step_id() < 2) {
     }
   }
 
