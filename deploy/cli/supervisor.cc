@@ -129,7 +129,8 @@ void Supervisor::OnListens(std::string_view addresses) {
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
-    exit_code_ = refusal.starts_with("NO_MEMORY ") ? kExitMemory : kExitUsage;
+    const bool lacks_memory = refusal.starts_with("NO_MEMORY ") || refusal.starts_with("MEMORY ");
+    exit_code_ = lacks_memory ? kExitMemory : kExitUsage;
   } else if (refusal != last_refusal_) {
     LogError("the scheduler refuses its worker", {{"why", std::string(refusal)}});
   }

@@ -124,12 +124,12 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
     End(absl::OkStatus());
     return absl::OkStatus();
   }
-  if (message.has_resume()) {  // the stream that broke may not have noticed
-    parts_.live_requests->TakeOver(request_id_, shared_from_this());
-  } else {
+  takes_over_ = message.has_resume();
+  if (!takes_over_) {
     QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
+    absl::MutexLock lock(&mutex_);
+    is_registered_ = true;
   }
-  is_registered_ = true;
   if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
   }
@@ -158,7 +158,15 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, &spec_));
   spec_.request.arrival = arrival_;
   spec_.request.deadline = deadline_;
+  if (takes_over_) {
+    // The stream that broke may not have noticed. One that cannot be resumed takes nobody's place.
+    parts_.live_requests->TakeOver(request_id_, shared_from_this());
+  }
   absl::MutexLock lock(&mutex_);
+  if (takes_over_ && is_finished_) {
+    parts_.live_requests->Remove(request_id_, this);
+  }
+  is_registered_ |= takes_over_;
   if (abort_.has_value()) {
     return *abort_;
   }

@@ -93,13 +93,14 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
-  bool is_registered_ = false;
+  bool takes_over_ = false;  // resumes, maybe one that lives
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // once admitted
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // before it was admitted
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
+  bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
   bool has_started_ ABSL_GUARDED_BY(mutex_) = false;  // Started was sent

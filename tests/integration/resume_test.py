@@ -195,6 +195,28 @@ class RefusedResumeTest(unittest.TestCase):
         self.assertEqual((failure.code, failure.reason),
                          (grpc.StatusCode.FAILED_PRECONDITION, "FINGERPRINT"), str(failure))
 
+    def test_one_that_is_refused_takes_nobodys_place(self):
+        request = api.GenerateRequest(text=TEXT.encode(), request_id="live", sampling=SAMPLED,
+                                      stopping={"max_tokens": 250, "ignore_eos": True})
+        with Server() as server, server.channel() as channel, server.channel() as other:
+            whole = generate(channel, request)
+            resume = api.GenerateRequest()
+            resume.CopyFrom(request)
+            resume.resume.seed = whole.started.seed
+            resume.resume.determinism_fingerprint = whole.started.determinism_fingerprint
+            resume.resume.sequences.add(token_ids=whole.tokens[0])  # nothing is left to come
+            refusals = []
+
+            def resume_once():
+                if not refusals:
+                    with self.assertRaises(grpc.RpcError) as caught:
+                        self.rest_of(other, resume)
+                    refusals.append(Failure(caught.exception).reason)
+
+            self.assertEqual(generate(channel, request, on_message=resume_once).tokens,
+                             whole.tokens)
+        self.assertEqual(refusals, ["RESUME"])
+
     def rest_of(self, channel, request):
         tokens = []
         for message in quire_client.api_grpc.GenerationServiceStub(channel).Generate(request):
