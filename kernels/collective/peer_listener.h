@@ -1,0 +1,92 @@
+// PeerListener is where a rank waits for the others, and how a group of ranks connects: of each
+// pair the lower rank dials and the higher one accepts. Both ends show the secret of the epoch,
+// which the scheduler gave to the ranks alone; whoever does not is hung up on.
+//
+// Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank
+//                and Abort.
+// Errors:        kInvalidArgument, reason RENDEZVOUS, for bytes that are none; kUnavailable, reason
+//                LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: rule".
+#ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
+#define QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "kernels/collective/communicator.h"
+#include "kernels/collective/peer_link.h"
+
+namespace quire {
+
+// One membership of a group, as each rank knows it.
+struct GroupMembership {
+  int32_t rank = 0;
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;
+  std::string secret;                   // kGroupSecretBytes, equal on all ranks
+  std::vector<std::string> rendezvous;  // by rank; their number is the size, a power of two
+};
+
+inline constexpr size_t kGroupSecretBytes = 16;
+
+class PeerListener {
+ public:
+  // A Unix socket, whose file is replaced and removed at the end.
+  static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path);
+  // TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any; others find it under
+  // `public_host`.
+  static absl::StatusOr<std::unique_ptr<PeerListener>> AtHost(const std::string& host,
+                                                              int32_t port,
+                                                              const std::string& public_host);
+  ~PeerListener();
+  PeerListener(const PeerListener&) = delete;
+  PeerListener& operator=(const PeerListener&) = delete;
+
+  // Where others find it: "unix:/path" or "tcp:host:port".
+  const std::string& rendezvous() const { return rendezvous_; }
+
+  // Connects to the neighbours of the rank, all of which call this at about the same time. Returns
+  // when all have come, at the latest after `timeout_ns`, or when Abort is called.
+  absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
+                                                        int64_t timeout_ns);
+
+  // Any thread: the rank that Connect, or an operation of what it returned, waits for; -1: none.
+  int32_t waits_for_rank() const { return waits_for_rank_->load(std::memory_order_relaxed); }
+
+  // Any thread: a Connect that is under way ends.
+  void Abort() { num_aborts_.fetch_add(1); }
+
+ private:
+  // As it goes over the wire: both ends are of one build on machines of one kind.
+  struct Hello {
+    std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '1'};
+    std::array<char, kGroupSecretBytes> secret = {};
+    uint64_t scheduler_incarnation = 0;
+    uint64_t group_epoch = 0;
+    int32_t from_rank = 0;
+    int32_t to_rank = 0;
+  };
+
+  PeerListener(int socket, std::string rendezvous, std::string path);
+
+  class Gathering;
+
+  const int socket_;
+  const std::string rendezvous_;
+  const std::string path_;  // of a Unix socket
+  std::atomic<uint64_t> num_aborts_{0};
+  const std::shared_ptr<std::atomic<int32_t>> waits_for_rank_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
