@@ -19,6 +19,11 @@ inline uint64_t SplitMix64(uint64_t& state) {
   return word ^ (word >> 31);
 }
 
+// The state after so many more words.
+inline uint64_t SplitMix64After(uint64_t state, uint64_t num_words) {
+  return state + num_words * 0x9E3779B97F4A7C15ULL;
+}
+
 }  // namespace quire
 
 #endif  // QUIRE_COMMON_BASE_SPLITMIX64_H_

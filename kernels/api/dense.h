@@ -27,17 +27,9 @@ struct MatrixView {
   int64_t cols = 0;
 };
 
-// In which order a linear layer sums over its input dimension k.
-enum class Reduction : uint8_t {
-  // One accumulator, k ascending.
-  kSequential,
-  // Eight equal segments of k, each ascending, summed as a balanced binary tree
-  // ((0+1)+(2+3))+((4+5)+(6+7)): the order that ranks of tensor-parallel size 1, 2, 4 and 8
-  // reproduce by recursive doubling. For row-parallel layers (attention output, MLP down); needs
-  // cols % 8 == 0.
-  kTree8,
-};
-
+// Segments of the sums of row-parallel layers (attention output, MLP down), whose input dimension
+// is split over ranks: each of 1, 2, 4 or 8 ranks sums its own as a tree, and recursive doubling
+// over the ranks completes the one tree over all eight.
 inline constexpr int64_t kTreeSegments = 8;
 
 // y = x W^T + bias. Several matrices with the same number of columns stand one above the other
@@ -45,7 +37,9 @@ inline constexpr int64_t kTreeSegments = 8;
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [sum of rows], or empty
-  Reduction reduction = Reduction::kSequential;
+  // The input dimension k is summed in so many equal segments, each with one accumulator, k
+  // ascending; the segments as a balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)). 1, 2, 4 or 8.
+  int64_t num_segments = 1;
   // A backend that quantises may store these weights in fewer bits; all others keep their type.
   bool is_quantizable = false;
 };
@@ -69,8 +63,11 @@ struct LinearParams {
 
 struct EmbeddingParams {
   int64_t num_tokens = 0;
-  const TokenId* token_ids = nullptr;  // [num_tokens], each < table.rows
-  MatrixView table = {};               // [vocab, width]
+  const TokenId* token_ids = nullptr;  // [num_tokens]
+  MatrixView table = {};               // [rows, width]
+  // The token of the table's first row. Tokens that have no row get zeros: a rank of several has
+  // the rows of some tokens.
+  TokenId first_token = 0;
   // Learned positions (OPT): row positions[i] + position_offset is added. Null data: none.
   MatrixView position_table = {};
   const int32_t* positions = nullptr;  // [num_tokens]

@@ -73,4 +73,30 @@ TransferId HostBackend::StartTransfer(const BlockTransferParams& params) {
   return ++num_transfers_;
 }
 
+absl::Status HostBackend::JoinGroup(std::shared_ptr<Communicator> group) {
+  group_ = std::move(group);
+  return absl::OkStatus();
+}
+
+void HostBackend::AllReduce(const AllReduceParams& params) {
+  auto* data = static_cast<float*>(params.data);
+  const auto elements = static_cast<size_t>(params.num_rows * params.width);
+  if (params.merge == Merge::kDisjoint) {
+    group_->AllReduceBits(std::span(static_cast<uint32_t*>(params.data), elements));
+  } else {
+    group_->AllReduce(std::span(data, elements));
+  }
+  if (params.bias != nullptr) {
+    for (int64_t row = 0; row < params.num_rows; ++row, data += params.width) {
+      for (int64_t i = 0; i < params.width; ++i) {
+        data[i] += params.bias[i];
+      }
+    }
+  }
+}
+
+void HostBackend::Gather(const GatherParams& params) {
+  group_->Gather(params.num_rows, params.widths, params.part, params.whole);
+}
+
 }  // namespace quire

@@ -9,10 +9,12 @@
 #ifndef QUIRE_KERNELS_API_HOST_BACKEND_H_
 #define QUIRE_KERNELS_API_HOST_BACKEND_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
 
@@ -40,6 +42,11 @@ class HostBackend : public KernelBackend {
   TransferId TransfersDone() override { return num_transfers_; }
   void WaitForTransfers() override {}
 
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void AllReduce(const AllReduceParams& params) override;
+  void Gather(const GatherParams& params) override;
+  void Broadcast(std::span<std::byte> data) override { group_->Broadcast(data); }
+
  protected:
   // One block of a transfer.
   static void CopyBlock(const BlockTransferParams& params, size_t index);
@@ -48,6 +55,7 @@ class HostBackend : public KernelBackend {
 
  private:
   TransferId num_transfers_ = 0;
+  std::shared_ptr<Communicator> group_;
 };
 
 }  // namespace quire

@@ -15,10 +15,12 @@
 #ifndef QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 #define QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,12 +29,14 @@
 #include "common/model/model_config.h"
 #include "kernels/api/attention.h"
 #include "kernels/api/block_transfer.h"
+#include "kernels/api/collective.h"
 #include "kernels/api/copy_blocks.h"
 #include "kernels/api/dense.h"
 #include "kernels/api/device_memory.h"
 #include "kernels/api/kv_cache_layout.h"
 #include "kernels/api/sampling.h"
 #include "kernels/api/step_inputs.h"
+#include "kernels/collective/communicator.h"
 
 namespace quire {
 
@@ -69,7 +73,7 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
   // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
-  // on their columns or kTree8 does not divide them; kResourceExhausted.
+  // on their columns or the segments do not divide them; kResourceExhausted.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Brings the inputs of the next step, which are host arrays, to where the operations read them.
@@ -103,6 +107,15 @@ class KernelBackend {
   virtual void WaitForTransfers() = 0;
 
   virtual void Sample(const SampleParams& params) = 0;
+
+  // The ranks with which the operations below are done from now on; null: none. Errors:
+  // kUnimplemented, reason DEVICE, where the backend has no such operations.
+  virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
+  // These three: REQUIRES a group.
+  virtual void AllReduce(const AllReduceParams& params) = 0;
+  virtual void Gather(const GatherParams& params) = 0;
+  // Host memory: rank 0's bytes, on all ranks. Waits for all operations before it.
+  virtual void Broadcast(std::span<std::byte> data) = 0;
 
   // Grows while operations are under way and stands still when they are stuck: parts of operations
   // finished on a CPU, operations handed to a GPU, which may run behind by as much as its queue

@@ -29,9 +29,12 @@ absl::StatusOr<LinearShape> CheckLinearSource(const LinearSource& source) {
     }
     shape.rows += part.rows;
   }
-  if (source.reduction == Reduction::kTree8 && shape.cols % kTreeSegments != 0) {
+  if (source.num_segments < 1 || kTreeSegments % source.num_segments != 0) {
+    return ShapeError("num_segments: must be 1, 2, 4 or 8", source.num_segments, kTreeSegments);
+  }
+  if (shape.cols % source.num_segments != 0) {
     return ShapeError(
-        "parts: columns must be a multiple of the segments of kTree8", shape.cols, kTreeSegments);
+        "parts: columns must be a multiple of the segments", shape.cols, source.num_segments);
   }
   const auto bias = static_cast<int64_t>(source.bias.size());
   if (bias != 0 && bias != shape.rows) {

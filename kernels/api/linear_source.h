@@ -19,7 +19,8 @@ struct LinearShape {
 };
 
 // Errors: kInvalidArgument, reason LINEAR_SHAPE, when there is no part, a part is empty, the parts
-// disagree on their columns, kTree8 does not divide these, or the bias has another length.
+// disagree on their columns, the segments do not divide these or are not 1, 2, 4 or 8, or the bias
+// has another length.
 absl::StatusOr<LinearShape> CheckLinearSource(const LinearSource& source);
 
 }  // namespace quire

@@ -113,7 +113,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackend
                                ", limit " + std::to_string(ThreadTeam::kMaxThreads) + ")");
   }
   QUIRE_ASSIGN_OR_RETURN(const KernelTable* table, ChooseTable(options.isa));
-  const int num_threads = options.num_threads > 0 ? options.num_threads : UsableCpus();
+  const int num_threads = options.num_threads > 0
+                              ? options.num_threads
+                              : std::max(1, UsableCpus() / std::max(1, options.num_sharers));
   return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, num_threads));
 }
 

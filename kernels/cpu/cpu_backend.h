@@ -21,6 +21,7 @@ namespace quire {
 
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: as many as this process may run on (affinity, cgroup quota)
+  int num_sharers = 1;  // processes that share them
   std::string_view isa =
       "";  // "": the best there is; or "avx512bf16", "avx512", "avx2", "portable"
 };

@@ -18,7 +18,12 @@ struct EmbedKernel {
     const int64_t width = params.table.cols;
     ForEachRow(params.num_tokens, width, team, [&](int64_t i) {
       float* out = static_cast<float*>(params.out) + i * width;
-      WidenRow(params.table, params.token_ids[i], out, nullptr);
+      const int64_t row = int64_t{params.token_ids[i]} - params.first_token;
+      if (row >= 0 && row < params.table.rows) {
+        WidenRow(params.table, row, out, nullptr);
+      } else {
+        __builtin_memset(out, 0, static_cast<size_t>(width) * sizeof(float));
+      }
       if (params.position_table.data != nullptr) {
         const int64_t position = int64_t{params.positions[i]} + params.position_offset;
         WidenRow(params.position_table, position, out, out);

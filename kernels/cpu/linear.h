@@ -1,6 +1,6 @@
 // Linear is y = x W^T + bias with a fixed order of summation: each output element is a sum over k
-// ascending in one fp32 accumulator (kSequential), or eight such sums of equal segments of k, added
-// as ((0+1)+(2+3))+((4+5)+(6+7)) (kTree8); the bias comes last. Neither the number of rows nor the
+// ascending in one fp32 accumulator, or up to eight such sums of equal segments of k, added as
+// ((0+1)+(2+3))+((4+5)+(6+7)); the bias comes last. Neither the number of rows nor the
 // number of threads changes a bit of it.
 //
 // The weights must come from CpuPackedLinear::Pack with the PanelShape of the same path.

@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   packed->dtype_ = DTypeOf(source);
   packed->shape_ = shape;
   packed->num_panels_ = DivCeil(matrix.rows, shape.panel);
-  packed->num_segments_ = source.reduction == Reduction::kTree8 ? kTreeSegments : 1;
+  packed->num_segments_ = static_cast<int>(source.num_segments);
   const int64_t group = packed->dtype_ == DType::kBF16 ? 2 : 1;
   packed->padded_segment_length_ = RoundUp(packed->segment_length(), group);
 

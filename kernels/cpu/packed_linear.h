@@ -36,7 +36,7 @@ struct PanelShape {
 class CpuPackedLinear final : public PackedLinear {
  public:
   // Errors: kInvalidArgument when the parts are empty, disagree on their columns, when the bias has
-  // another length, or when kTree8 does not divide the columns; kResourceExhausted.
+  // another length, or when the segments do not divide the columns; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                ThreadTeam& team);
@@ -48,7 +48,7 @@ class CpuPackedLinear final : public PackedLinear {
   DType dtype() const { return dtype_; }
   PanelShape shape() const { return shape_; }
   int64_t num_panels() const { return num_panels_; }
-  int num_segments() const { return num_segments_; }  // 1, or 8 for kTree8
+  int num_segments() const { return num_segments_; }  // 1, 2, 4 or 8
   int64_t segment_length() const { return in_features_ / num_segments_; }
   int64_t padded_segment_length() const { return padded_segment_length_; }
   // Columns of panel p that are stored, a multiple of lanes.

@@ -43,14 +43,17 @@ QUIRE_DEVICE void StoreElements(void* data,
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 4) EmbedKernel(EmbeddingParams params) {
   const auto width = static_cast<int32_t>(params.table.cols);
   const int64_t token = blockIdx.x;
-  const int64_t in_row = int64_t{params.token_ids[token]} * width;
+  const int64_t row = int64_t{params.token_ids[token]} - params.first_token;
+  const bool has_row = row >= 0 && row < params.table.rows;
   const bool has_position = params.position_table.data != nullptr;
   const int64_t position_row =
       has_position ? (int64_t{params.positions[token]} + params.position_offset) * width : 0;
   const auto stride = static_cast<int32_t>(blockDim.x) * kElements;
   for (int32_t i = static_cast<int32_t>(threadIdx.x) * kElements; i < width; i += stride) {
-    float sum[kElements];
-    LoadElements(params.table.data, params.table.dtype, in_row + i, sum);
+    float sum[kElements] = {};
+    if (has_row) {
+      LoadElements(params.table.data, params.table.dtype, row * width + i, sum);
+    }
     if (has_position) {
       float position[kElements];
       LoadElements(

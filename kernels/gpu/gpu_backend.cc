@@ -112,6 +112,16 @@ class GpuBackend final : public KernelBackend {
   }
   uint64_t progress() const override { return launches_.value(); }
 
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override {
+    return group == nullptr ? absl::OkStatus()
+                            : Error(absl::StatusCode::kUnimplemented,
+                                    "DEVICE",
+                                    "tensor_parallel_size: GPUs compute alone so far");
+  }
+  void AllReduce(const AllReduceParams& /*params*/) override { QUIRE_CHECK(false); }
+  void Gather(const GatherParams& /*params*/) override { QUIRE_CHECK(false); }
+  void Broadcast(std::span<std::byte> /*data*/) override { QUIRE_CHECK(false); }
+
   TransferId StartTransfer(const BlockTransferParams& params) override {
     return transfers_.Start(params);
   }

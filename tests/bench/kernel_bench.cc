@@ -85,16 +85,16 @@ struct LinearShape {
   const char* name;
   int64_t out_features;
   int64_t in_features;
-  Reduction reduction;
+  int64_t num_segments;
   int layers;
 };
 
 constexpr LinearShape kShapes[] = {
-    {"qkv", 2048, 1024, Reduction::kSequential, 16},
-    {"attention_out", 1024, 1024, Reduction::kTree8, 16},
-    {"gate_up", 5632, 1024, Reduction::kSequential, 16},
-    {"down", 1024, 2816, Reduction::kTree8, 16},
-    {"lm_head", 32000, 1024, Reduction::kSequential, 1},
+    {"qkv", 2048, 1024, 1, 16},
+    {"attention_out", 1024, 1024, kTreeSegments, 16},
+    {"gate_up", 5632, 1024, 1, 16},
+    {"down", 1024, 2816, kTreeSegments, 16},
+    {"lm_head", 32000, 1024, 1, 1},
 };
 
 void LinearSpeed(benchmark::State& state,
@@ -113,7 +113,8 @@ void LinearSpeed(benchmark::State& state,
   const MatrixView view = {weights.data(), dtype, shape.out_features, shape.in_features};
   std::vector<std::unique_ptr<PackedLinear>> layers;
   for (int layer = 0; layer < shape.layers; ++layer) {
-    auto packed = backend->PackLinear({.parts = std::span(&view, 1), .reduction = shape.reduction});
+    auto packed =
+        backend->PackLinear({.parts = std::span(&view, 1), .num_segments = shape.num_segments});
     layers.push_back(std::move(*packed));
   }
   const std::vector<float> x = RandomFloats(num_tokens * shape.in_features, 1.0F);

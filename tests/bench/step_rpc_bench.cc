@@ -43,8 +43,10 @@ class InstantModel : public Model {
     config_.num_kv_heads = 1;
     config_.head_dim = 2;
     config_.max_position_embeddings = kMaxModelLen;
+    share_.kv_heads.count = 1;
   }
   const ModelConfig& config() const override { return config_; }
+  const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& /*cache*/) override {
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return logits_.data();
@@ -56,6 +58,7 @@ class InstantModel : public Model {
 
  private:
   ModelConfig config_;
+  RankShare share_;
   std::vector<float> logits_;
 };
 

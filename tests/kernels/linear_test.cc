@@ -56,9 +56,9 @@ class LinearTest : public CpuBackendTest {
   static std::unique_ptr<PackedLinear> Pack(KernelBackend& backend,
                                             const MatrixView& part,
                                             std::span<const float> bias,
-                                            Reduction reduction) {
-    auto packed =
-        backend.PackLinear({.parts = std::span(&part, 1), .bias = bias, .reduction = reduction});
+                                            int64_t num_segments) {
+    auto packed = backend.PackLinear(
+        {.parts = std::span(&part, 1), .bias = bias, .num_segments = num_segments});
     EXPECT_TRUE(packed.ok()) << packed.status();
     return std::move(*packed);
   }
@@ -83,11 +83,11 @@ class LinearTest : public CpuBackendTest {
   void ExpectAgreesWithLoops(const Matrix& matrix,
                              int64_t num_tokens,
                              bool with_bias,
-                             Reduction reduction) {
+                             int64_t num_segments) {
     auto backend = MakeBackend(2);
     const std::vector<float> bias = with_bias ? RandomFloats(matrix.rows, 3) : std::vector<float>();
     const std::vector<float> x = RandomFloats(num_tokens * matrix.cols, 4);
-    const auto weight = Pack(*backend, matrix.view(), bias, reduction);
+    const auto weight = Pack(*backend, matrix.view(), bias, num_segments);
 
     const std::vector<float> y = Run(*backend, *weight, x);
 
@@ -113,13 +113,16 @@ class LinearTest : public CpuBackendTest {
   }
 
   // Rows of batches of many sizes, with several numbers of threads, against each row alone.
-  void ExpectRowsDoNotDependOnTheBatch(
-      DType dtype, int64_t n, int64_t k, Reduction reduction, const std::vector<int64_t>& batches) {
+  void ExpectRowsDoNotDependOnTheBatch(DType dtype,
+                                       int64_t n,
+                                       int64_t k,
+                                       int64_t num_segments,
+                                       const std::vector<int64_t>& batches) {
     const Matrix matrix(dtype, n, k, 5);
     const std::vector<float> bias = RandomFloats(n, 6);
     const std::vector<float> x = RandomFloats(batches.back() * k, 7);
     auto single = MakeBackend(1);
-    const auto alone_weight = Pack(*single, matrix.view(), bias, reduction);
+    const auto alone_weight = Pack(*single, matrix.view(), bias, num_segments);
     std::vector<float> alone;
     for (int64_t m = 0; m < batches.back(); ++m) {
       const std::vector<float> row =
@@ -130,7 +133,7 @@ class LinearTest : public CpuBackendTest {
     }
     for (const int threads : {1, 2, 3}) {
       auto backend = MakeBackend(threads);
-      const auto weight = Pack(*backend, matrix.view(), bias, reduction);
+      const auto weight = Pack(*backend, matrix.view(), bias, num_segments);
       for (const int64_t batch : batches) {
         const std::vector<float> y =
             Run(*backend, *weight, std::span(x).first(static_cast<size_t>(batch * k)));
@@ -150,7 +153,7 @@ TEST_P(LinearTest, AgreesWithLoops) {
              {1, 1}, {3, 5}, {16, 8}, {17, 7}, {65, 33}, {130, 201}, {64, 1025}, {31, 2600}}) {
       const Matrix matrix(dtype, n, k, 1);
       for (const int64_t num_tokens : {1, 2, 7, 13}) {
-        ExpectAgreesWithLoops(matrix, num_tokens, num_tokens % 2 == 0, Reduction::kSequential);
+        ExpectAgreesWithLoops(matrix, num_tokens, num_tokens % 2 == 0, 1);
       }
     }
   }
@@ -162,7 +165,7 @@ TEST_P(LinearTest, TreeReductionAgreesWithLoops) {
          std::vector<std::pair<int64_t, int64_t>>{{1, 8}, {19, 24}, {70, 328}, {33, 9000}}) {
       const Matrix matrix(dtype, n, k, 2);
       for (const int64_t num_tokens : {1, 5, 9}) {
-        ExpectAgreesWithLoops(matrix, num_tokens, num_tokens == 5, Reduction::kTree8);
+        ExpectAgreesWithLoops(matrix, num_tokens, num_tokens == 5, kTreeSegments);
       }
     }
   }
@@ -175,16 +178,16 @@ TEST_P(LinearTest, ARowAloneHasTheSameBitsAsInAnyBatch) {
   }
   batches.push_back(131);
   for (const DType dtype : kDTypes) {
-    ExpectRowsDoNotDependOnTheBatch(dtype, 147, 333, Reduction::kSequential, batches);
-    ExpectRowsDoNotDependOnTheBatch(dtype, 83, 328, Reduction::kTree8, batches);
+    ExpectRowsDoNotDependOnTheBatch(dtype, 147, 333, 1, batches);
+    ExpectRowsDoNotDependOnTheBatch(dtype, 83, 328, kTreeSegments, batches);
   }
 }
 
 // Sizes at which k is cut into pieces and rows into blocks.
 TEST_P(LinearTest, ARowAloneHasTheSameBitsAsInALargePrefill) {
   for (const DType dtype : kDTypes) {
-    ExpectRowsDoNotDependOnTheBatch(dtype, 97, 2601, Reduction::kSequential, {7, 96, 97, 512});
-    ExpectRowsDoNotDependOnTheBatch(dtype, 69, int64_t{8} * 1101, Reduction::kTree8, {7, 98, 200});
+    ExpectRowsDoNotDependOnTheBatch(dtype, 97, 2601, 1, {7, 96, 97, 512});
+    ExpectRowsDoNotDependOnTheBatch(dtype, 69, int64_t{8} * 1101, kTreeSegments, {7, 98, 200});
   }
 }
 
@@ -198,7 +201,7 @@ TEST_P(LinearTest, SequentialOrderIsOneAccumulatorOverAscendingK) {
     const std::vector<float> x = RandomFloats(int64_t{9} * 1500, 9);
     const std::vector<float> bias = RandomFloats(37, 10);
     auto backend = MakeBackend(2);
-    const auto weight = Pack(*backend, matrix.view(), bias, Reduction::kSequential);
+    const auto weight = Pack(*backend, matrix.view(), bias, 1);
 
     const std::vector<float> y = Run(*backend, *weight, x);
 
@@ -217,41 +220,48 @@ TEST_P(LinearTest, SequentialOrderIsOneAccumulatorOverAscendingK) {
   }
 }
 
-// What tensor-parallel ranks do: each computes its segments of k, and sums of pairs are exchanged.
-TEST_P(LinearTest, TreeReductionIsThePairwiseSumOfEightSequentialParts) {
+// What tensor-parallel ranks do: each computes the segments of its columns, and sums of pairs are
+// exchanged.
+TEST_P(LinearTest, TreeReductionIsThePairwiseSumOfTheParts) {
   constexpr size_t kRows = 29;
-  constexpr size_t kSegment = 45;
-  constexpr size_t kCols = 8 * kSegment;
+  constexpr size_t kCols = 8 * size_t{45};
   constexpr size_t kTokens = 7;
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, kRows, kCols, 11);
     const std::vector<float> x = RandomFloats(kTokens * kCols, 12);
     auto backend = MakeBackend(2);
-    std::vector<std::vector<float>> sums;
-    for (size_t s = 0; s < 8; ++s) {
-      std::vector<std::byte> segment;
-      for (size_t n = 0; n < kRows; ++n) {
-        for (size_t k = 0; k < kSegment; ++k) {
-          AppendAs(dtype, matrix.values[n * kCols + s * kSegment + k], &segment);
+    const auto weight = Pack(*backend, matrix.view(), {}, kTreeSegments);
+    const std::vector<float> y = Run(*backend, *weight, x);
+    for (const size_t num_parts : {size_t{2}, size_t{4}, size_t{8}}) {
+      const size_t width = kCols / num_parts;
+      std::vector<std::vector<float>> sums;
+      for (size_t part = 0; part < num_parts; ++part) {
+        std::vector<std::byte> columns;
+        for (size_t n = 0; n < kRows; ++n) {
+          for (size_t k = 0; k < width; ++k) {
+            AppendAs(dtype, matrix.values[n * kCols + part * width + k], &columns);
+          }
+        }
+        std::vector<float> x_part;
+        for (size_t m = 0; m < kTokens; ++m) {
+          const auto begin = x.begin() + static_cast<int64_t>(m * kCols + part * width);
+          x_part.insert(x_part.end(), begin, begin + static_cast<int64_t>(width));
+        }
+        const int64_t num_segments = kTreeSegments / static_cast<int64_t>(num_parts);
+        const auto packed = Pack(*backend,
+                                 {columns.data(), dtype, kRows, static_cast<int64_t>(width)},
+                                 {},
+                                 num_segments);
+        sums.push_back(Run(*backend, *packed, x_part));
+      }
+      for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+        for (size_t pair = 0; pair < sums.size() / 2; ++pair) {
+          for (size_t i = 0; i < y.size(); ++i) {
+            sums[pair][i] = sums[2 * pair][i] + sums[2 * pair + 1][i];
+          }
         }
       }
-      std::vector<float> x_segment;
-      for (size_t m = 0; m < kTokens; ++m) {
-        const auto begin = x.begin() + static_cast<int64_t>(m * kCols + s * kSegment);
-        x_segment.insert(x_segment.end(), begin, begin + kSegment);
-      }
-      const auto part =
-          Pack(*backend, {segment.data(), dtype, kRows, kSegment}, {}, Reduction::kSequential);
-      sums.push_back(Run(*backend, *part, x_segment));
-    }
-    const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
-
-    const std::vector<float> y = Run(*backend, *weight, x);
-
-    for (size_t i = 0; i < y.size(); ++i) {
-      const float low = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-      const float high = (sums[4][i] + sums[5][i]) + (sums[6][i] + sums[7][i]);
-      ASSERT_EQ(y[i], low + high) << NameOf(dtype) << " element " << i;
+      ASSERT_EQ(sums.front(), y) << NameOf(dtype) << " " << num_parts;
     }
   }
 }
@@ -265,7 +275,7 @@ TEST_P(LinearTest, PartsStandOneAboveTheOther) {
                                 {whole.bytes.data() + 33 * row_bytes, dtype, 1, 21},
                                 {whole.bytes.data() + 34 * row_bytes, dtype, 41, 21}};
     const std::vector<float> x = RandomFloats(int64_t{3} * 21, 14);
-    const auto one = Pack(*backend, whole.view(), {}, Reduction::kSequential);
+    const auto one = Pack(*backend, whole.view(), {}, 1);
 
     const auto joined = backend->PackLinear({.parts = parts});
 
@@ -289,7 +299,7 @@ TEST_P(LinearTest, PartsOfDifferentTypesAreWidened) {
   const auto mixed = backend->PackLinear({.parts = parts});
 
   ASSERT_TRUE(mixed.ok()) << mixed.status();
-  const auto expected = Pack(*backend, wide, {}, Reduction::kSequential);
+  const auto expected = Pack(*backend, wide, {}, 1);
   EXPECT_EQ(Run(*backend, **mixed, x), Run(*backend, *expected, x));
 }
 
@@ -300,10 +310,9 @@ TEST_P(LinearTest, SourcesNeedNoAlignment) {
     std::vector<std::byte> shifted(matrix.bytes.size() + 1);
     std::memcpy(shifted.data() + 1, matrix.bytes.data(), matrix.bytes.size());
     const std::vector<float> x = RandomFloats(int64_t{2} * 23, 19);
-    const auto aligned = Pack(*backend, matrix.view(), {}, Reduction::kSequential);
+    const auto aligned = Pack(*backend, matrix.view(), {}, 1);
 
-    const auto unaligned =
-        Pack(*backend, {shifted.data() + 1, dtype, 19, 23}, {}, Reduction::kSequential);
+    const auto unaligned = Pack(*backend, {shifted.data() + 1, dtype, 19, 23}, {}, 1);
 
     EXPECT_EQ(Run(*backend, *unaligned, x), Run(*backend, *aligned, x));
   }
@@ -314,7 +323,7 @@ TEST_P(LinearTest, AnInfiniteInputStaysInItsRow) {
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, 21, 40, 20);
     const std::vector<float> x = RandomFloats(int64_t{9} * 40, 21);
-    const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
+    const auto weight = Pack(*backend, matrix.view(), {}, kTreeSegments);
     const std::vector<float> clean = Run(*backend, *weight, x);
     for (const size_t place : {4U * 40U, 4U * 40U + 39U}) {
       std::vector<float> spoilt = x;
@@ -337,7 +346,7 @@ TEST_P(LinearTest, NoTokensAreNoWork) {
   auto backend = MakeBackend(2);
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, 21, 40, 24);
-    const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kTree8);
+    const auto weight = Pack(*backend, matrix.view(), {}, kTreeSegments);
 
     EXPECT_TRUE(Run(*backend, *weight, {}).empty());
   }
@@ -356,7 +365,7 @@ TEST_P(LinearTest, RefusesWhatCannotBePacked) {
       backend->PackLinear({.parts = unequal}).status(),
       backend->PackLinear({.parts = empty}).status(),
       backend->PackLinear({.parts = one, .bias = short_bias}).status(),
-      backend->PackLinear({.parts = one, .reduction = Reduction::kTree8}).status()};
+      backend->PackLinear({.parts = one, .num_segments = kTreeSegments}).status()};
 
   for (const absl::Status& status : refusals) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -382,7 +391,7 @@ TEST_P(LinearTest, WeightsKeepTheirTypeInMemory) {
   for (const DType dtype : kDTypes) {
     const Matrix matrix(dtype, 128, 64, 23);
 
-    const auto weight = Pack(*backend, matrix.view(), {}, Reduction::kSequential);
+    const auto weight = Pack(*backend, matrix.view(), {}, 1);
 
     EXPECT_EQ(weight->bytes(), int64_t{128} * 64 * SizeOf(dtype));
   }

@@ -131,14 +131,14 @@ TEST_P(ParityTest, Norm) {
 TEST_P(ParityTest, Linear) {
   bool rounds_activations = GetParam() == "avx512bf16";
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (Reduction reduction : {Reduction::kSequential, Reduction::kTree8}) {
+    for (int64_t num_segments : {int64_t{1}, kTreeSegments}) {
       for (int64_t cols : {8, 24, 200, 1024}) {
         Matrix first = MakeMatrix(37, cols, dtype, 1);
         Matrix second = MakeMatrix(100, cols, dtype, 2);
         std::vector<MatrixView> parts = {first.view, second.view};
         std::vector<float> bias = Numbers(137, 3);
-        auto expected_weight = reference_->PackLinear({parts, bias, reduction});
-        auto actual_weight = cpu_->PackLinear({parts, bias, reduction});
+        auto expected_weight = reference_->PackLinear({parts, bias, num_segments});
+        auto actual_weight = cpu_->PackLinear({parts, bias, num_segments});
         ASSERT_TRUE(expected_weight.ok() && actual_weight.ok());
         for (int64_t num_tokens : {1, 2, 7, 33}) {
           std::vector<float> x = Numbers(num_tokens * cols, 4);

@@ -176,7 +176,7 @@ TEST(ReferenceLinearTest, StacksItsPartsAndAddsTheBias) {
   std::vector<MatrixView> parts = {{first.data(), DType::kF32, 1, 2},
                                    {second.data(), DType::kF32, 2, 2}};
   std::vector<float> bias = {0.5F, 0.0F, -1.0F};
-  auto packed = backend->PackLinear({parts, bias, Reduction::kSequential});
+  auto packed = backend->PackLinear({parts, bias, 1});
   ASSERT_TRUE(packed.ok()) << packed.status();
   std::vector<float> x = {10.0F, 1.0F};
   std::vector<float> y(3);
@@ -193,9 +193,9 @@ TEST(ReferenceLinearTest, RefusesPartsThatDisagree) {
                                    {data.data(), DType::kF32, 3, 2}};
   std::vector<MatrixView> six_columns = {{data.data(), DType::kF32, 2, 6}};
 
-  EXPECT_EQ(backend->PackLinear({parts, {}, Reduction::kSequential}).status().code(),
+  EXPECT_EQ(backend->PackLinear({parts, {}, 1}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(backend->PackLinear({six_columns, {}, Reduction::kTree8}).status().code(),
+  EXPECT_EQ(backend->PackLinear({six_columns, {}, kTreeSegments}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

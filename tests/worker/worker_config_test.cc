@@ -37,6 +37,9 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
                        "--swap-space=16GiB",
                        "--num-gpu-blocks-override=77",
                        "--fail-points=crash-before-step=3",
+                       "--tensor-parallel-size=4",
+                       "--rank=3",
+                       "--ranks-on-host=2",
                        "--device=cpu"});
 
   ASSERT_TRUE(config.ok()) << config.status();
@@ -48,6 +51,32 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
   EXPECT_EQ(config->kv_cache.swap_space_bytes, 16 * kGibibyte);
   EXPECT_EQ(config->kv_cache.num_blocks_override, 77);
   EXPECT_EQ(config->fail_points, FailPointList{.crash_before_step = 3});
+  EXPECT_EQ(config->place.size, 4);
+  EXPECT_EQ(config->place.rank, 3);
+  EXPECT_EQ(config->ranks_on_host, 2);
+}
+
+TEST_F(WorkerConfigTest, RanksThatCannotBeAreRefused) {
+  for (const std::vector<const char*>& flags :
+       std::vector<std::vector<const char*>>{{"/m", "--tensor-parallel-size=0"},
+                                             {"/m", "--tensor-parallel-size=3"},
+                                             {"/m", "--tensor-parallel-size=16"},
+                                             {"/m", "--rank=1"},
+                                             {"/m", "--tensor-parallel-size=2", "--rank=2"},
+                                             {"/m", "--tensor-parallel-size=2", "--rank=-1"},
+                                             {"/m", "--ranks-on-host=0"},
+                                             {"/m", "--ranks-on-host=9"}}) {
+    EXPECT_EQ(ReasonOf(Parse(flags).status()), "FLAG") << flags.back();
+  }
+}
+
+TEST_F(WorkerConfigTest, RanksOfOneMachineShareItsMemory) {
+  const auto alone = Parse({"/m"});
+  const auto shared = Parse({"/m", "--ranks-on-host=4"});
+  ASSERT_TRUE(alone.ok() && shared.ok());
+  // What is available changes a little from call to call.
+  EXPECT_LT(shared->kv_cache.bytes, alone->kv_cache.bytes / 3);
+  EXPECT_EQ(shared->kv_cache.swap_space_bytes, alone->kv_cache.swap_space_bytes / 4);
 }
 
 TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {

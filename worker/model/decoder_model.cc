@@ -36,8 +36,14 @@ KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout
 
 }  // namespace
 
-DecoderModel::DecoderModel(ModelConfig config, DecoderWeights weights, KernelBackend& backend)
-    : config_(std::move(config)), weights_(std::move(weights)), backend_(backend) {
+DecoderModel::DecoderModel(ModelConfig config,
+                           const RankShare& share,
+                           DecoderWeights weights,
+                           KernelBackend& backend)
+    : config_(std::move(config)), share_(share), weights_(std::move(weights)), backend_(backend) {
+  for (int32_t rank = 0; rank < share_.size; ++rank) {
+    vocab_widths_.push_back(VocabOf(config_, {.rank = rank, .size = share_.size}).count);
+  }
   if (config_.rope.has_value()) {
     rope_.emplace(*config_.rope, config_.head_dim, backend_);
   }
@@ -52,15 +58,19 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
     QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
   }
   backend_.RunStep([&] { Compute(inputs, cache); });
-  return workspace_.logits.floats();
+  if (share_.is_whole()) {
+    return workspace_.logits.floats();
+  }
+  return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
 absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
   const int64_t num_tokens = max_tokens;
   const int64_t num_logits = max_logits;
-  const int64_t q_heads = config_.num_heads;
-  const int64_t qkv_heads = q_heads + int64_t{2} * config_.num_kv_heads;
-  const int64_t mlp_width = int64_t{config_.intermediate_size} * (config_.gated_mlp ? 2 : 1);
+  const int64_t q_heads = share_.heads.count;
+  const int64_t qkv_heads = q_heads + int64_t{2} * share_.kv_heads.count;
+  const int64_t intermediate = share_.intermediate.count;
+  const bool gathers = !share_.is_whole() && share_.rank == 0;
   const int64_t projected_width = weights_.project_in != nullptr ? config_.embedding_dim : 0;
   const DType activation = backend_.activation_dtype();
   Workspace& w = workspace_;
@@ -76,16 +86,18 @@ absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
            Need{&w.embedding, activation, num_tokens * projected_width},
            Need{&w.qkv, activation, num_tokens * qkv_heads * config_.head_dim},
            Need{&w.attention, activation, num_tokens * q_heads * config_.head_dim},
-           Need{&w.mlp, activation, num_tokens * mlp_width},
-           Need{&w.activated, activation, num_tokens * config_.intermediate_size},
+           Need{&w.mlp, activation, num_tokens * intermediate * (config_.gated_mlp ? 2 : 1)},
+           Need{&w.activated, activation, num_tokens * intermediate},
            Need{&w.rows, DType::kF32, num_logits * config_.hidden_size},
            Need{&w.last, activation, num_logits * config_.hidden_size},
            Need{&w.projected, activation, num_logits * projected_width},
-           Need{&w.logits, DType::kF32, num_logits * config_.vocab_size},
+           Need{&w.logits, DType::kF32, num_logits * share_.vocab.count},
+           Need{&w.gathered, DType::kF32, gathers ? num_logits * config_.vocab_size : 0},
        }) {
     QUIRE_RETURN_IF_ERROR(need.buffer->Reserve(backend_, need.elements * SizeOf(need.dtype)));
   }
-  const bool needs_row_ids = weights_.project_in != nullptr || !config_.norm_before;
+  const bool needs_row_ids =
+      weights_.project_in != nullptr || !config_.norm_before || !share_.is_whole();
   if (needs_row_ids && w.row_ids.capacity_bytes() < num_tokens * int64_t{sizeof(TokenId)}) {
     std::vector<TokenId> row_ids(static_cast<size_t>(num_tokens));
     std::iota(row_ids.begin(), row_ids.end(), 0);
@@ -108,39 +120,43 @@ void DecoderModel::Compute(const StepInputs& inputs, const KvCacheView& cache) {
 
 void DecoderModel::Embed(const StepInputs& inputs) {
   Workspace& w = workspace_;
+  const bool has_positions = weights_.position_table.rows > 0;
   EmbeddingParams tokens = {.num_tokens = inputs.num_tokens,
                             .token_ids = inputs.token_ids,
                             .table = weights_.token_table.view(),
-                            .out = w.residual.data()};
-  EmbeddingParams positions = {.num_tokens = inputs.num_tokens,
-                               .positions = inputs.positions,
-                               .position_offset = config_.learned_position_offset};
-  if (weights_.position_table.rows > 0) {
-    positions.position_table = weights_.position_table.view();
-  }
+                            .first_token = share_.vocab.begin};
   pending_delta_ = nullptr;
-  if (weights_.project_in == nullptr) {
-    tokens.position_table = positions.position_table;
-    tokens.positions = positions.positions;
-    tokens.position_offset = positions.position_offset;
-    backend_.Embed(tokens);
-  } else {
-    // Positions are as wide as the layers: they are added to the projected rows, which are looked
-    // up as the rows of a table.
-    tokens.out_dtype = backend_.activation_dtype();
+  if (weights_.project_in != nullptr) {
+    // Positions are as wide as the layers: they are added to the projected rows.
+    const DType activation = backend_.activation_dtype();
+    tokens.out_dtype = activation;
     tokens.out = w.embedding.data();
     backend_.Embed(tokens);
+    MergeRanks({.num_rows = inputs.num_tokens,
+                .width = config_.embedding_dim,
+                .merge = Merge::kDisjoint,
+                .dtype = activation,
+                .data = w.embedding.data()});
     backend_.Linear({.num_tokens = inputs.num_tokens,
                      .x = w.embedding.data(),
                      .y = w.hidden.data(),
                      .weight = weights_.project_in.get()});
-    positions.token_ids = static_cast<const TokenId*>(w.row_ids.data());
-    positions.table = {.data = w.hidden.data(),
-                       .dtype = backend_.activation_dtype(),
-                       .rows = inputs.num_tokens,
-                       .cols = config_.hidden_size};
-    positions.out = w.residual.data();
-    backend_.Embed(positions);
+    EmbedPositions(inputs, w.hidden.data(), activation);
+  } else {
+    tokens.out = w.residual.data();
+    if (has_positions && share_.is_whole()) {
+      tokens.position_table = weights_.position_table.view();
+      tokens.positions = inputs.positions;
+      tokens.position_offset = config_.learned_position_offset;
+    }
+    backend_.Embed(tokens);
+    MergeRanks({.num_rows = inputs.num_tokens,
+                .width = config_.hidden_size,
+                .merge = Merge::kDisjoint,
+                .data = w.residual.data()});
+    if (has_positions && !share_.is_whole()) {
+      EmbedPositions(inputs, w.residual.data(), DType::kF32);
+    }
   }
   if (config_.embedding_norm) {
     Normalize(weights_.embedding_norm, /*delta=*/nullptr, /*replace=*/true, inputs.num_tokens);
@@ -155,6 +171,30 @@ void DecoderModel::Embed(const StepInputs& inputs) {
                               .cols = config_.hidden_size},
                     .out_dtype = backend_.activation_dtype(),
                     .out = w.hidden.data()});
+  }
+}
+
+// The rows and their positions, which are looked up as the rows of a table -> residual. It may be
+// the residual that the rows lie in.
+void DecoderModel::EmbedPositions(const StepInputs& inputs, void* rows, DType dtype) {
+  EmbeddingParams params = {.num_tokens = inputs.num_tokens,
+                            .token_ids = static_cast<const TokenId*>(workspace_.row_ids.data()),
+                            .table = {.data = rows,
+                                      .dtype = dtype,
+                                      .rows = inputs.num_tokens,
+                                      .cols = config_.hidden_size},
+                            .positions = inputs.positions,
+                            .position_offset = config_.learned_position_offset,
+                            .out = workspace_.residual.data()};
+  if (weights_.position_table.rows > 0) {
+    params.position_table = weights_.position_table.view();
+  }
+  backend_.Embed(params);
+}
+
+void DecoderModel::MergeRanks(const AllReduceParams& params) {
+  if (!share_.is_whole()) {
+    backend_.AllReduce(params);
   }
 }
 
@@ -189,7 +229,7 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
                    .y = qkv,
                    .weight = weights.qkv.get()});
   backend_.PrepareAttention({.num_tokens = inputs.num_tokens,
-                             .num_heads = config_.num_heads,
+                             .num_heads = share_.heads.count,
                              .layer = layer,
                              .qkv = qkv,
                              .q_norm = weights.q_norm.floats(),
@@ -206,11 +246,11 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
                         config_.layer_uses_sliding_window[static_cast<size_t>(layer)];
   backend_.PagedAttention(
       {.num_seqs = inputs.num_seqs,
-       .num_heads = config_.num_heads,
+       .num_heads = share_.heads.count,
        .layer = layer,
        .q = qkv,
        .q_row_stride =
-           (int64_t{config_.num_heads} + int64_t{2} * config_.num_kv_heads) * config_.head_dim,
+           (int64_t{share_.heads.count} + int64_t{2} * share_.kv_heads.count) * config_.head_dim,
        .out = workspace_.attention.data(),
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
        .sliding_window = windowed ? *config_.sliding_window : 0,
@@ -226,6 +266,11 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
                    .x = workspace_.attention.data(),
                    .y = workspace_.delta.data(),
                    .weight = weights.attention_out.get()});
+  MergeRanks({.num_rows = inputs.num_tokens,
+              .width = config_.hidden_size,
+              .dtype = backend_.activation_dtype(),
+              .data = workspace_.delta.data(),
+              .bias = weights.attention_out_bias.floats()});
 }
 
 void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
@@ -237,13 +282,18 @@ void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
   backend_.Activate({.kind = config_.activation,
                      .gated = config_.gated_mlp,
                      .num_tokens = num_tokens,
-                     .width = config_.intermediate_size,
+                     .width = share_.intermediate.count,
                      .in = workspace_.mlp.data(),
                      .out = workspace_.activated.data()});
   backend_.Linear({.num_tokens = num_tokens,
                    .x = workspace_.activated.data(),
                    .y = workspace_.delta.data(),
                    .weight = weights.mlp_out.get()});
+  MergeRanks({.num_rows = num_tokens,
+              .width = config_.hidden_size,
+              .dtype = backend_.activation_dtype(),
+              .data = workspace_.delta.data(),
+              .bias = weights.mlp_out_bias.floats()});
 }
 
 void DecoderModel::Normalize(const NormWeights& norm,
@@ -311,6 +361,12 @@ void DecoderModel::Logits(const StepInputs& inputs) {
                    .y = w.logits.data(),
                    .weight = weights_.lm_head.get(),
                    .f32_out = true});
+  if (!share_.is_whole()) {
+    backend_.Gather({.num_rows = num_logits,
+                     .widths = vocab_widths_,
+                     .part = w.logits.floats(),
+                     .whole = w.gathered.floats()});
+  }
 }
 
 }  // namespace quire

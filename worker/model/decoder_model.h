@@ -1,5 +1,7 @@
 // DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM with the operations of a
-// KernelBackend. The configuration says which parts are present; there is no class per family.
+// KernelBackend. The configuration says which parts are present; there is no class per family. Of a
+// model that is split, a rank computes its share; in each layer two sums over the ranks put it
+// together, and all ranks go on with the same numbers.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Cost:          Forward allocates only when a batch is larger than every one before it.
@@ -10,10 +12,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 
 #include "common/model/model_config.h"
+#include "common/model/rank_share.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/batch.h"
 #include "worker/model/decoder_weights.h"
@@ -25,10 +29,15 @@ namespace quire {
 
 class DecoderModel : public Model {
  public:
-  // The backend must outlive the model. REQUIRES: weights loaded for this configuration.
-  DecoderModel(ModelConfig config, DecoderWeights weights, KernelBackend& backend);
+  // The backend must outlive the model. REQUIRES: weights of this share of
+  // this configuration.
+  DecoderModel(ModelConfig config,
+               const RankShare& share,
+               DecoderWeights weights,
+               KernelBackend& backend);
 
   const ModelConfig& config() const override { return config_; }
+  const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
   absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
@@ -41,18 +50,22 @@ class DecoderModel : public Model {
     DeviceBuffer delta;      // [num_tokens, hidden_size], what a sub-layer adds
     DeviceBuffer embedding;  // [num_tokens, embedding_dim], where it differs from hidden_size
     DeviceBuffer row_ids;    // int32 [num_tokens]: 0, 1, 2, ...
-    DeviceBuffer qkv;        // [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]
-    DeviceBuffer attention;  // [num_tokens, num_heads * head_dim]
-    DeviceBuffer mlp;        // [num_tokens, intermediate_size, twice that when gated]
-    DeviceBuffer activated;  // [num_tokens, intermediate_size]
+    DeviceBuffer qkv;        // [num_tokens, (heads + 2 * kv_heads) * head_dim], of the share
+    DeviceBuffer attention;  // [num_tokens, heads * head_dim], of the share
+    DeviceBuffer mlp;        // [num_tokens, intermediate, twice that when gated], of the share
+    DeviceBuffer activated;  // [num_tokens, intermediate], of the share
     DeviceBuffer rows;       // fp32 [num_logits, hidden_size]
     DeviceBuffer last;       // [num_logits, hidden_size], normalised rows
     DeviceBuffer projected;  // [num_logits, embedding_dim]
-    DeviceBuffer logits;     // fp32 [num_logits, vocab_size]
+    DeviceBuffer logits;     // fp32 [num_logits, vocab], of the share
+    DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], on rank 0 of several
   };
 
   void Compute(const StepInputs& inputs, const KvCacheView& cache);
   void Embed(const StepInputs& inputs);
+  void EmbedPositions(const StepInputs& inputs, void* rows, DType dtype);
+  // Puts together what the ranks have of [num_rows, width]; nothing to do for one rank.
+  void MergeRanks(const AllReduceParams& params);
   void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunPostNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   // Workspace hidden -> workspace delta.
@@ -64,6 +77,8 @@ class DecoderModel : public Model {
   void Logits(const StepInputs& inputs);
 
   const ModelConfig config_;
+  const RankShare share_;
+  std::vector<int64_t> vocab_widths_;  // of each rank
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;

@@ -1,6 +1,8 @@
 // DecoderWeights holds the weights of a decoder in the form kernels read: linear layers packed by
 // the backend, tables in the type of the file, norms in fp32.
 //
+// Of a rank of several they are its part: see RankShare.
+//
 // Thread safety: immutable after loading.
 #ifndef QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
 #define QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
@@ -40,9 +42,11 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
+  DeviceBuffer attention_out_bias;  // fp32 [hidden_size] of a rank of several, or empty
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
   std::unique_ptr<PackedLinear> mlp_out;
+  DeviceBuffer mlp_out_bias;  // as attention_out_bias
   KvCacheScales kv_cache_scales;
 };
 

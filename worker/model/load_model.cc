@@ -1,10 +1,12 @@
 // From a model directory, or from a seed, to a model that runs.
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/model/rank_share.h"
 #include "worker/model/alibi.h"
 #include "worker/model/decoder_model.h"
 #include "worker/model/kv_cache_scales.h"
@@ -19,44 +21,60 @@ namespace {
 
 // `scales` has an entry a layer, or none.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
-                                                 const WeightLayout& layout,
+                                                 const RankShare& share,
+                                                 WeightLayout layout,
                                                  const TensorSource& tensors,
                                                  const std::vector<KvCacheScales>& scales,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress) {
-  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, progress));
+  QUIRE_ASSIGN_OR_RETURN(
+      DecoderWeights weights,
+      LoadWeights(SliceFor(share, config, std::move(layout)), tensors, backend, progress));
   for (size_t layer = 0; layer < scales.size(); ++layer) {
     weights.layers[layer].kv_cache_scales = scales[layer];
   }
   if (config.alibi) {
-    QUIRE_RETURN_IF_ERROR(
-        weights.alibi_slopes.Assign<float>(backend, AlibiSlopes(config.num_heads)));
+    const std::vector<float> slopes = AlibiSlopes(config.num_heads);
+    QUIRE_RETURN_IF_ERROR(weights.alibi_slopes.Assign<float>(
+        backend,
+        std::span(slopes).subspan(static_cast<size_t>(share.heads.begin),
+                                  static_cast<size_t>(share.heads.count))));
   }
-  return std::make_unique<DecoderModel>(std::move(config), std::move(weights), backend);
+  return std::make_unique<DecoderModel>(std::move(config), share, std::move(weights), backend);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
-                                                 const LoadProgressFn& progress) {
+                                                 const LoadProgressFn& progress,
+                                                 RankPlace place) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
-  QUIRE_ASSIGN_OR_RETURN(const WeightLayout layout, CheckWeightFiles(config, files));
+  QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
-  return MakeModel(std::move(config), layout, FileTensors(files), scales, backend, progress);
+  return MakeModel(
+      std::move(config), share, std::move(layout), FileTensors(files), scales, backend, progress);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
-                                                      KernelBackend& backend) {
+                                                      KernelBackend& backend,
+                                                      RankPlace place) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
-  const WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
+  WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
   const DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
-  return MakeModel(
-      std::move(config), layout, tensors, /*scales=*/{}, backend, /*progress=*/nullptr);
+  return MakeModel(std::move(config),
+                   share,
+                   std::move(layout),
+                   tensors,
+                   /*scales=*/{},
+                   backend,
+                   /*progress=*/nullptr);
 }
 
 }  // namespace quire

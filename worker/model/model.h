@@ -1,4 +1,5 @@
-// Model is a loaded decoder-only transformer on one rank: tokens and a KV cache in, logits out.
+// Model is a loaded decoder-only transformer on one rank: tokens and a KV cache in, logits out. The
+// ranks of a group compute each batch together, and rank 0 has the logits.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/model/model_config.h"
+#include "common/model/rank_share.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/batch.h"
 
@@ -27,10 +29,14 @@ class Model {
  public:
   virtual ~Model() = default;
 
+  // Of the whole model.
   virtual const ModelConfig& config() const = 0;
+  // What of it this rank holds.
+  virtual const RankShare& share() const = 0;
 
   // Runs the batch: writes the K and V of its tokens into cache, then attends through its block
-  // tables. REQUIRES: batch invariants; cache geometry equal to the model's.
+  // tables. Null on ranks that have no logits. REQUIRES: batch invariants; cache geometry equal to
+  // the share's; for a share that is not whole, a backend that has joined a group of its size.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
   // Takes the memory that steps of up to so many tokens and rows of logits need, so that none has
@@ -52,18 +58,20 @@ struct LoadProgress {
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
 
 // Loads a Hugging Face directory: config.json, model.safetensors or model.safetensors.index.json.
-// Everything is validated before the first allocation larger than the file. The backend must
-// outlive the model.
-// Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE.
+// Of the weights it reads those of the rank's share. Everything is validated before the first
+// allocation larger than the file. The backend must outlive the model. Errors: kInvalidArgument or
+// kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
-                                                 const LoadProgressFn& progress);
+                                                 const LoadProgressFn& progress,
+                                                 RankPlace place = {});
 
 // A model of the shape in config.json, with weights from a seed: for benchmarks without model
 // files. Errors: those of LoadModelConfig; kResourceExhausted.
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
-                                                      KernelBackend& backend);
+                                                      KernelBackend& backend,
+                                                      RankPlace place = {});
 
 // Identity of the weights: a digest of the config and of the sorted list of (tensor name,
 // dtype, shape, file size and a sample of its bytes); equal on workers that loaded

@@ -1,9 +1,11 @@
 #include "worker/model/tensor_source.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "common/base/splitmix64.h"
 #include "common/model/digest.h"
@@ -35,6 +37,68 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
   }
 }
 
+// Calls fn(first byte in the whole tensor, bytes) for each part of `out`, which begins at byte
+// `begin` of the held part, that lies together in the tensor: rows of which some columns are held
+// lie apart.
+template <typename Fn>
+void ForEachRun(const TensorShape& tensor,
+                int64_t element_bytes,
+                int64_t begin,
+                std::span<std::byte> out,
+                const Fn& fn) {
+  const bool has_whole_rows = tensor.held_cols.count == tensor.cols;
+  const int64_t run_elements = has_whole_rows ? tensor.num_elements() : tensor.held_cols.count;
+  const int64_t run_bytes = run_elements * element_bytes;
+  while (!out.empty()) {
+    const int64_t row = tensor.held_rows.begin + begin / run_bytes;
+    const int64_t in_run = begin % run_bytes;
+    const int64_t bytes = std::min(run_bytes - in_run, static_cast<int64_t>(out.size()));
+    const int64_t run_begin = (row * tensor.cols + tensor.held_cols.begin) * element_bytes;
+    fn(run_begin + in_run, out.first(static_cast<size_t>(bytes)));
+    out = out.subspan(static_cast<size_t>(bytes));
+    begin += bytes;
+  }
+}
+
+// The numbers of a piece of a tensor, kPieceBytes long, of which any part can be made by itself.
+class DummyPiece {
+ public:
+  DummyPiece(const TensorShape& tensor, int64_t begin, DType dtype, uint64_t seed) {
+    Digest digest;
+    digest.AddInt(static_cast<int64_t>(seed));
+    digest.AddBytes(tensor.name);
+    digest.AddInt(begin);
+    uint64_t state = digest.value();
+    const double half_width = std::sqrt(3.0 / static_cast<double>(tensor.cols));
+    for (uint16_t& entry : table_) {
+      const double uniform = static_cast<double>(SplitMix64(state) >> 11) * 0x1p-52 - 1.0;
+      entry = Narrow(static_cast<float>(half_width * uniform), dtype);
+    }
+    state_ = state;
+  }
+
+  // From the element of this index in the piece on. Drawing from a table of numbers is some times
+  // as fast as drawing each: billions are drawn.
+  void Fill(int64_t first, std::span<std::byte> out) const {
+    constexpr int kBitsPerDraw = 12;
+    uint64_t state = SplitMix64After(state_, static_cast<uint64_t>(first / kDrawsPerWord));
+    auto draw = static_cast<int>(first % kDrawsPerWord);
+    for (size_t at = 0; at < out.size(); draw = 0) {
+      uint64_t word = SplitMix64(state) >> (draw * kBitsPerDraw);
+      for (; draw < kDrawsPerWord && at < out.size(); ++draw, at += sizeof(uint16_t)) {
+        std::memcpy(out.data() + at, &table_[word % kTableSize], sizeof(uint16_t));
+        word >>= kBitsPerDraw;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kDrawsPerWord = 5;
+
+  std::array<uint16_t, kTableSize> table_ = {};
+  uint64_t state_ = 0;
+};
+
 }  // namespace
 
 int64_t FileTensors::num_bytes() const {
@@ -51,7 +115,11 @@ absl::Status FileTensors::Read(const TensorShape& tensor,
                                int64_t begin,
                                std::span<std::byte> out) const {
   const WeightRef weight = files_.Find(tensor.name);
-  return weight.file->Read(*weight.tensor, begin, out);
+  absl::Status status;
+  ForEachRun(tensor, SizeOf(*weight.tensor->dtype), begin, out, [&](int64_t at, auto run) {
+    status.Update(weight.file->Read(*weight.tensor, at, run));
+  });
+  return status;
 }
 
 absl::Status DummyTensors::Read(const TensorShape& tensor,
@@ -61,27 +129,21 @@ absl::Status DummyTensors::Read(const TensorShape& tensor,
     FillConstant(tensor.name.ends_with(".bias") ? 0.0F : 1.0F, dtype_, out);
     return absl::OkStatus();
   }
-  Digest digest;
-  digest.AddInt(static_cast<int64_t>(seed_));
-  digest.AddBytes(tensor.name);
-  digest.AddInt(begin);
-  uint64_t state = digest.value();
-  const double half_width = std::sqrt(3.0 / static_cast<double>(tensor.cols));
-  // Drawing from a table of such numbers is some times as fast as drawing each: billions are drawn.
-  std::array<uint16_t, kTableSize> table = {};
-  for (uint16_t& entry : table) {
-    const double uniform = static_cast<double>(SplitMix64(state) >> 11) * 0x1p-52 - 1.0;
-    entry = Narrow(static_cast<float>(half_width * uniform), dtype_);
-  }
-  constexpr int kDrawsPerWord = 5;
-  constexpr int kBitsPerDraw = 12;
-  for (size_t at = 0; at < out.size();) {
-    uint64_t word = SplitMix64(state);
-    for (int draw = 0; draw < kDrawsPerWord && at < out.size(); ++draw, at += sizeof(uint16_t)) {
-      std::memcpy(out.data() + at, &table[word % kTableSize], sizeof(uint16_t));
-      word >>= kBitsPerDraw;
+  std::optional<DummyPiece> piece;
+  int64_t piece_begin = -1;
+  ForEachRun(tensor, SizeOf(dtype_), begin, out, [&](int64_t at, std::span<std::byte> run) {
+    while (!run.empty()) {
+      const int64_t in_piece = at % kPieceBytes;
+      if (at - in_piece != piece_begin) {
+        piece_begin = at - in_piece;
+        piece.emplace(tensor, piece_begin, dtype_, seed_);
+      }
+      const int64_t bytes = std::min(kPieceBytes - in_piece, static_cast<int64_t>(run.size()));
+      piece->Fill(in_piece / int64_t{sizeof(uint16_t)}, run.first(static_cast<size_t>(bytes)));
+      run = run.subspan(static_cast<size_t>(bytes));
+      at += bytes;
     }
-  }
+  });
   return absl::OkStatus();
 }
 

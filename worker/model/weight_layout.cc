@@ -80,7 +80,7 @@ LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
           .has_bias = has_bias,
-          .reduction = cols % 8 == 0 ? Reduction::kTree8 : Reduction::kSequential,
+          .num_segments = cols % kTreeSegments == 0 ? kTreeSegments : 1,
           .is_quantizable = true};
 }
 
@@ -153,6 +153,54 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
   return layout;
 }
 
+namespace {
+
+// Of rows that are [whole, width each], those of a range.
+Slice Times(const IndexRange& range, int64_t width) {
+  return {.begin = range.begin * width, .count = range.count * width};
+}
+
+// The rank's inputs of a layer whose outputs are added up over ranks.
+void SliceRowParallel(const RankShare& share,
+                      const IndexRange& range,
+                      int64_t width,
+                      LinearLayout* linear) {
+  linear->held = Times(range, width);
+  linear->num_segments = kTreeSegments / share.size;
+  linear->bias_is_apart = linear->has_bias;
+}
+
+void SliceLayer(const RankShare& share, int64_t head_dim, LayerLayout* layer) {
+  std::vector<LinearPart>& qkv = layer->qkv.parts;
+  if (qkv.size() == 1) {
+    qkv[0].held = Times(share.heads, 3 * head_dim);
+    layer->qkv.interleaved_heads = share.heads.count;
+  } else {
+    qkv[0].held = Times(share.heads, head_dim);
+    qkv[1].held = Times(share.kv_heads, head_dim);
+    qkv[2].held = Times(share.kv_heads, head_dim);
+  }
+  SliceRowParallel(share, share.heads, head_dim, &layer->attention_out);
+  for (LinearPart& part : layer->mlp_in.parts) {
+    part.held = Times(share.intermediate, 1);
+  }
+  SliceRowParallel(share, share.intermediate, 1, &layer->mlp_out);
+}
+
+}  // namespace
+
+WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightLayout whole) {
+  if (share.is_whole()) {
+    return whole;
+  }
+  whole.token_table.held = Times(share.vocab, 1);
+  whole.lm_head.parts.front().held = Times(share.vocab, 1);
+  for (LayerLayout& layer : whole.layers) {
+    SliceLayer(share, config.head_dim, &layer);
+  }
+  return whole;
+}
+
 std::vector<std::string> NamePrefixes(const ModelConfig& config) {
   if (config.architecture == kOpt) {
     return {"model.decoder.", "decoder."};
@@ -173,7 +221,10 @@ bool IsHarmlessExtra(const ModelConfig& config, std::string_view name) {
 namespace {
 
 TensorGroup GroupOf(const TableLayout& table) {
-  return {{.name = table.name + ".weight", .rows = table.rows, .cols = table.width}};
+  return {{.name = table.name + ".weight",
+           .rows = table.rows,
+           .cols = table.width,
+           .held_rows = table.held}};
 }
 
 TensorGroup GroupOf(const NormLayout& norm) {
@@ -190,9 +241,13 @@ TensorGroup GroupOf(const NormLayout& norm) {
 TensorGroup GroupOf(const LinearLayout& linear) {
   TensorGroup group;
   for (const LinearPart& part : linear.parts) {
-    group.push_back({.name = part.name + ".weight", .rows = part.rows, .cols = linear.cols});
+    group.push_back({.name = part.name + ".weight",
+                     .rows = part.rows,
+                     .cols = linear.cols,
+                     .held_rows = part.held,
+                     .held_cols = linear.held});
     if (linear.has_bias) {
-      group.push_back({.name = part.name + ".bias", .cols = part.rows});
+      group.push_back({.name = part.name + ".bias", .cols = part.rows, .held_cols = part.held});
     }
   }
   return group;

@@ -1,11 +1,12 @@
 // WeightLayout says which tensors a model of a given configuration consists of, under the names
 // that Hugging Face transformers gives them, and how they are put together: q, k and v (gate and
 // up) stand one above the other in one linear layer. Where a file has q, k and v as one tensor that
-// goes from head to head (BLOOM), they are sorted as they are loaded.
+// goes from head to head (BLOOM), they are sorted as they are loaded. SliceFor says which rows and
+// columns of them one rank of several holds.
 //
 // Thread safety: a value type.
 // Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
-//                with has_bias, <p.name>.bias [p.rows].
+//                with has_bias, <p.name>.bias [p.rows]; of both, the slices that are given.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 
@@ -17,23 +18,37 @@
 #include <vector>
 
 #include "common/model/model_config.h"
+#include "common/model/rank_share.h"
 #include "kernels/api/dense.h"
 
 namespace quire {
 
+// Which indices of a dimension are held.
+struct Slice {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// A dimension that is held whole.
+inline Slice Whole(int64_t size) { return {.begin = 0, .count = size}; }
+
 struct LinearPart {
   std::string name;  // without ".weight"
   int64_t rows = 0;
+  Slice held = Whole(rows);  // of the rows
 };
 
 struct LinearLayout {
   std::vector<LinearPart> parts = {};
   int64_t cols = 0;
+  Slice held = Whole(cols);  // of the columns
   bool has_bias = false;
-  // > 0: the rows of the one part are [interleaved_heads, 3, head_dim]: q, k and v of the first
-  // head, of the second, ...
+  // The bias is no part of the layer: it is added once, to the sum over all ranks.
+  bool bias_is_apart = false;
+  // > 0: the held rows of the one part are [interleaved_heads, 3, head_dim]: q, k and v of the
+  // first head, of the second, ...
   int32_t interleaved_heads = 0;
-  Reduction reduction = Reduction::kSequential;
+  int64_t num_segments = 1;     // of the sum, see dense.h
   bool is_quantizable = false;  // a layer's; not what stands before and after the layers
 };
 
@@ -50,6 +65,7 @@ struct TableLayout {
   std::string name;
   int64_t rows = 0;
   int64_t width = 0;
+  Slice held = Whole(rows);  // of the rows
 };
 
 struct LayerLayout {
@@ -77,13 +93,16 @@ struct WeightLayout {
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
 
-// A tensor of the files: [rows, cols], or a vector [cols].
+// A tensor of the files, [rows, cols] or a vector [cols], and the part of it that is read.
 struct TensorShape {
   std::string name;
   int64_t rows = 0;  // 0: a vector
   int64_t cols = 0;
+  Slice held_rows = Whole(std::max<int64_t>(rows, 1));
+  Slice held_cols = Whole(cols);
 
-  int64_t num_elements() const { return std::max<int64_t>(rows, 1) * cols; }
+  // Of the part.
+  int64_t num_elements() const { return held_rows.count * held_cols.count; }
 };
 
 // The tensors that one part of the model is made of: a linear layer's weights, each followed by its
@@ -96,6 +115,9 @@ std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 // `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.",
 // "transformer.", "").
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);
+
+// The part of a whole layout that a rank holds.
+WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightLayout whole);
 
 // The prefixes under which checkpoints of this architecture are published, the usual one first.
 std::vector<std::string> NamePrefixes(const ModelConfig& config);

@@ -126,7 +126,7 @@ class WeightReader {
   absl::StatusOr<MatrixView> Read(const TableLayout& layout, TableWeights& table) {
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
     table.dtype = source_.dtype(layout.name + ".weight");
-    table.rows = layout.rows;
+    table.rows = layout.held.count;
     table.width = layout.width;
     QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
     bytes_ += static_cast<int64_t>(tensors[0].size());
@@ -151,7 +151,10 @@ class WeightReader {
     return Assign(layout.name + ".weight", tensors.front(), weight);
   }
 
-  absl::Status Read(const LinearLayout& layout, std::unique_ptr<PackedLinear>& packed) {
+  // `bias_apart` is filled where the layout says so.
+  absl::Status Read(const LinearLayout& layout,
+                    std::unique_ptr<PackedLinear>& packed,
+                    DeviceBuffer* bias_apart = nullptr) {
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
     std::vector<MatrixView> views;
     std::vector<float> bias;
@@ -162,8 +165,8 @@ class WeightReader {
         const auto bytes = static_cast<int64_t>(rows.size());
         views.push_back({.data = rows.data(),
                          .dtype = dtype,
-                         .rows = bytes / (layout.cols * SizeOf(dtype)),
-                         .cols = layout.cols});
+                         .rows = bytes / (layout.held.count * SizeOf(dtype)),
+                         .cols = layout.held.count});
       };
       auto add_bias = [&bias](std::span<const float> values) {
         bias.insert(bias.end(), values.begin(), values.end());
@@ -174,9 +177,13 @@ class WeightReader {
         InOrderOfQkv(std::span(values), layout.interleaved_heads, add_bias);
       }
     }
+    if (layout.bias_is_apart) {
+      QUIRE_RETURN_IF_ERROR(Assign(bias, *bias_apart));
+      bias.clear();
+    }
     return Pack({.parts = views,
                  .bias = bias,
-                 .reduction = layout.reduction,
+                 .num_segments = layout.num_segments,
                  .is_quantizable = layout.is_quantizable},
                 packed);
   }
@@ -221,7 +228,10 @@ class WeightReader {
   }
 
   absl::Status Assign(const std::string& name, std::span<const std::byte> raw, DeviceBuffer& out) {
-    const std::vector<float> values = Floats(name, raw);
+    return Assign(Floats(name, raw), out);
+  }
+
+  absl::Status Assign(const std::vector<float>& values, DeviceBuffer& out) {
     bytes_ += static_cast<int64_t>(values.size() * sizeof(float));
     return out.Assign<float>(backend_, values);
   }
@@ -249,10 +259,11 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
   if (layout.k_norm.has_value()) {
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.k_norm, layer.k_norm));
   }
-  QUIRE_RETURN_IF_ERROR(reader.Read(layout.attention_out, layer.attention_out));
+  QUIRE_RETURN_IF_ERROR(
+      reader.Read(layout.attention_out, layer.attention_out, &layer.attention_out_bias));
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.mlp_norm, layer.mlp_norm));
   QUIRE_RETURN_IF_ERROR(reader.Read(layout.mlp_in, layer.mlp_in));
-  return reader.Read(layout.mlp_out, layer.mlp_out);
+  return reader.Read(layout.mlp_out, layer.mlp_out, &layer.mlp_out_bias);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ ModelRunner::ModelRunner(Model& model,
     : model_(model), backend_(backend) {
   const ModelConfig& config = model.config();
   cache_.layout = backend.LayoutFor({.num_layers = config.num_layers,
-                                     .num_kv_heads = config.num_kv_heads,
+                                     .num_kv_heads = model.share().kv_heads.count,
                                      .head_dim = config.head_dim,
                                      .block_size_tokens = kBlockSizeTokens,
                                      .dtype = kv_cache_dtype.value_or(backend.activation_dtype())});
@@ -137,6 +137,9 @@ Batch ModelRunner::MakeBatch(const std::vector<Slice>& slices) {
 
 std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
   const float* on_device = model_.Forward(MakeBatch(slices), cache_);
+  if (on_device == nullptr) {
+    return {};
+  }
   const int64_t vocab_size = model_.config().vocab_size;
   const std::vector<float> logits =
       ReadBack(backend_, on_device, static_cast<int64_t>(slices.size()) * vocab_size);

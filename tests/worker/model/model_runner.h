@@ -58,7 +58,8 @@ class ModelRunner {
 
   const KvCacheView& cache() const { return cache_; }
 
-  // Runs one batch of slices. Returns the logits of the last token of each.
+  // Runs one batch of slices. Returns the logits of the last token of each, nothing on a rank that
+  // has none.
   std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
 
   // The same, asking for no logits.

@@ -46,6 +46,7 @@ FakeModel::FakeModel() {
   config_.head_dim = 2;
   config_.max_position_embeddings = kMaxPositions;
   config_.dtype = DType::kF32;
+  share_.kv_heads.count = 1;
 }
 
 TokenId FakeModel::NextToken(std::span<const TokenId> token_ids) {

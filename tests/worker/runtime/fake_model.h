@@ -28,6 +28,7 @@ class FakeModel : public Model {
   static TokenId NextToken(std::span<const TokenId> token_ids);
 
   const ModelConfig& config() const override { return config_; }
+  const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
@@ -43,6 +44,7 @@ class FakeModel : public Model {
 
  private:
   ModelConfig config_;
+  RankShare share_;
   std::function<void(const Batch&)> on_forward_;
   std::vector<float> logits_;
   int num_forwards_ = 0;

@@ -57,6 +57,12 @@ class LateBackend : public KernelBackend {
   void CopyBlocks(const CopyBlocksParams& params) override { below_->CopyBlocks(params); }
   void Sample(const SampleParams& params) override { below_->Sample(params); }
   uint64_t progress() const override { return below_->progress(); }
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override {
+    return below_->JoinGroup(std::move(group));
+  }
+  void AllReduce(const AllReduceParams& params) override { below_->AllReduce(params); }
+  void Gather(const GatherParams& params) override { below_->Gather(params); }
+  void Broadcast(std::span<std::byte> data) override { below_->Broadcast(data); }
 
   TransferId StartTransfer(const BlockTransferParams& params) override {
     late_.push_back({.id = ++num_started_,

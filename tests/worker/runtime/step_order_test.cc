@@ -112,6 +112,18 @@ TEST_F(StepOrderTest, ANewEpochStartsAgainAtOneAndForgetsTheLastStep) {
   EXPECT_EQ(ReasonOf(Refused(Header(5, 2, 1))), "STALE_GROUP");
 }
 
+TEST_F(StepOrderTest, AnEpochThatWasLeftIsOver) {
+  Do(1, 7);
+
+  order_.LeaveEpoch();
+
+  EXPECT_EQ(ReasonOf(Refused(Header(5, 2, 1))), "STALE_GROUP") << "not answered from memory";
+  EXPECT_EQ(ReasonOf(Refused(Header(5, 2, 2))), "STALE_GROUP");
+  EXPECT_EQ(ReasonOf(order_.CheckEpoch(5, 2)), "STALE_GROUP") << "it cannot begin again";
+  order_.BeginEpoch(5, 3);
+  EXPECT_EQ(*order_.Classify(Header(5, 3, 1), 7), Verdict::kExecute);
+}
+
 TEST_F(StepOrderTest, EpochsOnlyGrowAndIncarnationsToo) {
   EXPECT_EQ(ReasonOf(order_.CheckEpoch(5, 2)), "STALE_GROUP");
   EXPECT_EQ(ReasonOf(order_.CheckEpoch(5, 1)), "STALE_GROUP");

@@ -1,0 +1,63 @@
+// RankShare says which part of a model one rank of a tensor-parallel group holds and computes.
+//
+//   column-parallel   q, k, v, gate, up, fc1: a rank has the outputs of its heads, of its columns
+//                     of the MLP. No rank needs another's.
+//   row-parallel      attention output, MLP down: a rank has the inputs that it computed itself,
+//                     and all outputs; the ranks' outputs are added up.
+//   vocabulary        token table, output layer: a rank has the rows of its tokens.
+//   replicated        norms, learned positions, projections of the embedding.
+//
+// Where there are fewer KV heads than ranks, neighbours hold the same one.
+//
+// Thread safety: a value type.
+// Source:        Shoeybi et al. 2019 (Megatron-LM), section 3.
+#ifndef QUIRE_COMMON_MODEL_RANK_SHARE_H_
+#define QUIRE_COMMON_MODEL_RANK_SHARE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+#include "common/model/model_config.h"
+
+namespace quire {
+
+// Row-parallel sums have so many segments; a rank sums whole ones.
+inline constexpr int32_t kMaxRanks = 8;
+
+// Which rank of how many.
+struct RankPlace {
+  int32_t rank = 0;
+  int32_t size = 1;
+};
+
+struct IndexRange {
+  int32_t begin = 0;
+  int32_t count = 0;
+
+  friend bool operator==(const IndexRange&, const IndexRange&) = default;
+};
+
+struct RankShare {
+  int32_t rank = 0;
+  int32_t size = 1;  // ranks in the group
+  IndexRange heads;
+  IndexRange kv_heads;
+  IndexRange intermediate;  // columns of the MLP
+  IndexRange vocab;         // tokens; as even as it goes
+
+  bool is_whole() const { return size == 1; }
+};
+
+// Sizes above 1 need a model whose sums can be cut at the same places by every size (kTreeSegments
+// of kernels/api/dense.h), so that they change no bit of an answer.
+// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, message "tensor_parallel_size: rule" with
+// the numbers that do not divide; kInvalidArgument for a rank that is not below the size.
+absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
+
+// The tokens whose rows of the token table and of the output layer the rank has.
+IndexRange VocabOf(const ModelConfig& config, RankPlace place);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_RANK_SHARE_H_

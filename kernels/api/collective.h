@@ -1,0 +1,47 @@
+// Parameters of the operations that the ranks of a tensor-parallel group do together. Every rank
+// calls them in the same order with the same shapes; a rank that is alone never does.
+//
+// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these. With the segments
+// of row-parallel sums (kTreeSegments) that is one binary tree, the same for groups of 1, 2, 4
+// and 8.
+//
+// When the group breaks, data is of no use from then on: see Communicator::status.
+//
+// Thread safety: value types; they own nothing.
+// Source:        Thakur, Rabenseifner and Gropp 2005 (recursive doubling).
+#ifndef QUIRE_KERNELS_API_COLLECTIVE_H_
+#define QUIRE_KERNELS_API_COLLECTIVE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "common/model/dtype.h"
+
+namespace quire {
+
+enum class Merge : uint8_t {
+  kSum,
+  // At most one rank's row has bits: they are taken as they are, so that -0 stays -0.
+  kDisjoint,
+};
+
+struct AllReduceParams {
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  Merge merge = Merge::kSum;
+  DType dtype = DType::kF32;    // kF32 or the activations' type
+  void* data = nullptr;         // [num_rows, width]; in: this rank's, out: that of all
+  const float* bias = nullptr;  // [width], added to the sum; null: none
+};
+
+// Rank 0 gets rows that are put together from the columns of all ranks.
+struct GatherParams {
+  int64_t num_rows = 0;
+  std::span<const int64_t> widths;  // of each rank
+  const float* part = nullptr;      // [num_rows, widths[rank]]
+  float* whole = nullptr;           // [num_rows, sum of widths], on rank 0
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_API_COLLECTIVE_H_
