@@ -12,6 +12,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/rank_share.h"
 #include "common/step/step_plan_check.h"
 
 ABSL_FLAG(std::string,
@@ -135,7 +136,6 @@ constexpr int32_t kMaxPort = 65535;
 constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
 constexpr int32_t kMaxWaitSeconds = 24 * 3600;
-constexpr size_t kMaxRanks = 64;
 constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
 absl::Status FlagError(std::string_view flag, std::string_view rule) {
@@ -178,7 +178,7 @@ absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& po
 absl::StatusOr<std::vector<Address>> WorkerAddresses() {
   const std::vector<std::string> workers =
       absl::StrSplit(absl::GetFlag(FLAGS_workers), ',', absl::SkipEmpty());
-  if (workers.empty() || workers.size() > kMaxRanks) {
+  if (workers.empty() || workers.size() > size_t{kMaxRanks}) {
     return FlagError(
         "workers",
         absl::StrCat(
@@ -346,6 +346,11 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
 }
 
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model) {
+  const auto share =
+      ShareOf(model, {.rank = 0, .size = static_cast<int32_t>(config.workers.size())});
+  if (!share.ok()) {
+    return FlagError("workers", ToStd(share.status().message()));
+  }
   const int32_t limit = model.max_position_embeddings;
   if (config.max_model_len.value_or(0) <= limit) {
     return absl::OkStatus();

@@ -53,7 +53,8 @@ struct SchedulerConfig {
 absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional);
 
-// What the model rules out: --max-model-len beyond its positions, which no worker would agree to.
+// What the model rules out: more workers than it can be split over, and --max-model-len beyond its
+// positions, which no worker would agree to.
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 

@@ -1,6 +1,7 @@
 // quire_worker: weights, the KV pool and the kernels of one rank, behind proto/v1/worker.proto.
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,11 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
 #include "common/model/digest.h"
+#include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/available_memory.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
@@ -40,10 +43,11 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                                         quire::KernelBackend& backend) {
   const std::string& dir = config.model_dir;
   if (config.has_dummy_weights) {
-    QUIRE_ASSIGN_OR_RETURN(auto model, quire::MakeDummyModel(dir, /*seed=*/0, backend));
+    QUIRE_ASSIGN_OR_RETURN(auto model,
+                           quire::MakeDummyModel(dir, /*seed=*/0, backend, config.place));
     return LoadedModel{.model = std::move(model)};
   }
-  QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress));
+  QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress, config.place));
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
     // Other weights, then: no worker without them may go on where this one stopped.
@@ -53,6 +57,26 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
     hash = digest.value();
   }
   return LoadedModel{.model = std::move(model), .hash = hash};
+}
+
+// Beside the scheduler's address: a socket of the same name and more, or another port of the same
+// host. Null where there are no other ranks.
+absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
+    const quire::WorkerConfig& config) {
+  if (config.place.size == 1) {
+    return nullptr;
+  }
+  const quire::Address& listen = config.listen;
+  if (listen.is_unix()) {
+    return quire::PeerListener::AtPath(listen.unix_path + ".ranks");
+  }
+  std::string public_host = listen.host;
+  if (listen.host == "0.0.0.0" || listen.host == "::") {
+    std::array<char, 256> name = {};
+    static_cast<void>(::gethostname(name.data(), name.size() - 1));
+    public_host = name.data();
+  }
+  return quire::PeerListener::AtHost(listen.host, 0, public_host);
 }
 
 void StopNow(quire::WorkerServer& server, int signal) {
@@ -92,7 +116,12 @@ class Loader {
       progress_.Load(done.bytes_done, done.bytes_total);
       StopIfAsked();
     };
-    return ValueOrStop(LoadWeights(config, tell, backend), server_, "load: ", quire::kExitModel);
+    absl::StatusOr<LoadedModel> loaded = LoadWeights(config, tell, backend);
+    const bool is_wrong_size = quire::ReasonOf(loaded.status()) == "TENSOR_PARALLEL_SIZE";
+    return ValueOrStop(std::move(loaded),
+                       server_,
+                       "load: ",
+                       is_wrong_size ? quire::kExitUsage : quire::kExitModel);
   }
 
  private:
@@ -130,7 +159,8 @@ int main(int argc, char** argv) {
     quire::LogWarning("fail-points are on: this worker fails on purpose");
   }
 
-  quire::WorkerProgress progress(*backend);
+  const auto peers = quire::ValueOrExit(ListenForRanks(config), kName, EXIT_FAILURE);
+  quire::WorkerProgress progress(*backend, peers.get());
   quire::FailPoints fail_points(config.fail_points, [&progress] { progress.Tick(); });
   quire::WorkerService service(progress);
   auto server =
@@ -138,7 +168,7 @@ int main(int argc, char** argv) {
   const LoadedModel loaded = Loader(signals, progress, *server).Load(config, fail_points, *backend);
   const quire::KvCacheBudget budget = ValueOrStop(
       quire::SizeKvCache(config, *backend, *loaded.model), *server, kName, EXIT_FAILURE);
-  quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points);
+  quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points, peers.get());
   service.Serve({.version = std::string(quire::Version()),
                  .model_hash = loaded.hash,
                  .determinism_fingerprint = backend->name()},

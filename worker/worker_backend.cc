@@ -28,7 +28,9 @@ absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& config) {
-  auto backend = CreateCpuBackend({.num_threads = config.num_threads, .isa = config.cpu_isa});
+  auto backend = CreateCpuBackend({.num_threads = config.num_threads,
+                                   .num_sharers = config.ranks_on_host,
+                                   .isa = config.cpu_isa});
   if (!backend.ok()) {
     return WithFlag("cpu-isa", backend.status());
   }
@@ -37,6 +39,10 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& con
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& config,
                                                          std::string_view library_name) {
+  if (config.place.size > 1) {
+    return WithFlag("tensor-parallel-size",
+                    InvalidArgument("DEVICE", "GPUs compute alone so far; --device=cpu can"));
+  }
   auto library = GpuLibrary::Open(library_name, config.gpu.device_index);
   if (!library.ok()) {
     return WithFlag("device", library.status());

@@ -30,6 +30,21 @@ ABSL_FLAG(
     false,
     "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
 ABSL_FLAG(
+    int32_t,
+    tensor_parallel_size,
+    1,
+    "Workers that a model is split over: 1, 2, 4 or 8. Each has its part of the weights and of "
+    "every block of the KV cache. The same for all of them.");
+ABSL_FLAG(int32_t,
+          rank,
+          0,
+          "Which of them this is, from 0: its place in --workers of the scheduler.");
+ABSL_FLAG(int32_t,
+          ranks_on_host,
+          1,
+          "Workers that share this machine: what is not given of --threads, "
+          "--kv-cache-memory-bytes and --swap-space is divided by it.");
+ABSL_FLAG(
     std::string,
     device,
     "auto",
@@ -201,7 +216,30 @@ absl::StatusOr<Address> ListenAddress() {
   return address;
 }
 
+// Whether the size suits the model is for the model to say.
+absl::StatusOr<RankPlace> Place() {
+  const RankPlace place = {.rank = absl::GetFlag(FLAGS_rank),
+                           .size = absl::GetFlag(FLAGS_tensor_parallel_size)};
+  if (place.size < 1 || place.size > kMaxRanks || kMaxRanks % place.size != 0) {
+    return FlagError("tensor-parallel-size",
+                     absl::StrCat("must be 1, 2, 4 or 8 (got ", place.size, ")"));
+  }
+  if (place.rank < 0 || place.rank >= place.size) {
+    return FlagError("rank",
+                     absl::StrCat("must be in [0, ",
+                                  place.size - 1,
+                                  "], below --tensor-parallel-size (got ",
+                                  place.rank,
+                                  ")"));
+  }
+  return place;
+}
+
 absl::StatusOr<KvCacheBudget> Budget() {
+  const int32_t sharers = absl::GetFlag(FLAGS_ranks_on_host);
+  if (sharers < 1 || sharers > kMaxRanks) {
+    return FlagError("ranks-on-host", absl::StrCat("must be in [1, ", kMaxRanks, "]"));
+  }
   KvCacheBudget budget;
   budget.num_blocks_override = absl::GetFlag(FLAGS_num_gpu_blocks_override);
   if (budget.num_blocks_override < 0 || budget.num_blocks_override == 1) {
@@ -209,7 +247,7 @@ absl::StatusOr<KvCacheBudget> Budget() {
   }
   const std::string swap_space = absl::GetFlag(FLAGS_swap_space);
   if (swap_space.empty()) {
-    budget.swap_space_bytes = DefaultSwapSpaceBytes(TotalMemoryBytes());
+    budget.swap_space_bytes = DefaultSwapSpaceBytes(TotalMemoryBytes()) / sharers;
   } else if (swap_space != "0") {
     std::optional<int64_t> bytes = ParseByteSize(swap_space);
     if (!bytes.has_value()) {
@@ -219,7 +257,7 @@ absl::StatusOr<KvCacheBudget> Budget() {
   }
   std::string text = absl::GetFlag(FLAGS_kv_cache_memory_bytes);
   if (text.empty()) {
-    budget.bytes = DefaultKvCacheBytes(AvailableMemoryBytes());
+    budget.bytes = DefaultKvCacheBytes(AvailableMemoryBytes()) / sharers;
     return budget;
   }
   std::optional<int64_t> bytes = ParseByteSize(text);
@@ -283,10 +321,12 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu(config.device));
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
+  QUIRE_ASSIGN_OR_RETURN(config.place, Place());
   config.num_threads = absl::GetFlag(FLAGS_threads);
   if (config.num_threads < 0 || config.num_threads > kMaxThreads) {
     return FlagError("threads", absl::StrCat("must be in [0, ", kMaxThreads, "]"));
   }
+  config.ranks_on_host = absl::GetFlag(FLAGS_ranks_on_host);
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());
   config.kv_cache_bytes_given = !absl::GetFlag(FLAGS_kv_cache_memory_bytes).empty();

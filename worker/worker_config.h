@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/model/dtype.h"
+#include "common/model/rank_share.h"
 #include "common/wire/address.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "worker/runtime/fail_points.h"
@@ -38,8 +39,10 @@ struct WorkerConfig {
   // Local to this machine, unless --allow-insecure-bind was given: the connection is not encrypted
   // and nobody is asked who they are.
   Address listen;
-  int32_t num_threads = 0;  // 0: as many as this process may run on
-  std::string cpu_isa;      // "": the best there is
+  RankPlace place;
+  int32_t num_threads = 0;  // 0: as many as this process may run on, by the ranks on this host
+  int32_t ranks_on_host = 1;
+  std::string cpu_isa;  // "": the best there is
   WorkerDevice device = WorkerDevice::kAuto;
   GpuOptions gpu;
   KvCacheBudget kv_cache;

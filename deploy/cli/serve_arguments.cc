@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -28,6 +29,8 @@ constexpr std::array<std::string_view, 15> kWorkerFlags = {"threads",
                                                            "cpu-isa",
                                                            "load-format",
                                                            "fail-points"};
+
+constexpr int32_t kMaxWorkers = 8;
 
 bool IsWorkerFlag(std::string_view name) {
   return std::find(kWorkerFlags.begin(), kWorkerFlags.end(), name) != kWorkerFlags.end();
@@ -65,6 +68,20 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
+// The value of --tensor-parallel-size=2 or --tensor-parallel-size 2. Which sizes suit a model is
+// for the programs to say.
+absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
+  const size_t equals = words.front().find('=');
+  const std::string text =
+      equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
+  int32_t size = 0;
+  if (!absl::SimpleAtoi(text, &size) || size < 1 || size > kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("serve: --tensor-parallel-size: must be a number from 1 to ", kMaxWorkers));
+  }
+  return size;
+}
+
 }  // namespace
 
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args) {
@@ -75,17 +92,23 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
     const bool positional_model = i == 0 && !args[0].starts_with('-');
     if (positional_model) {
       words = {"--model", args[0]};
+    } else if (words[0] == "-tp" || words[0].starts_with("-tp=")) {
+      words[0].replace(0, 3, "--tensor-parallel-size");
     } else if (!args[i].starts_with("--") || args[i] == "--") {
       return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
     }
     const std::string name = FlagName(words[0]);
-    if (name == "workers" || name == "listen") {
+    if (name == "workers" || name == "listen" || name == "rank" || name == "ranks-on-host") {
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
     }
     const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
                                i + 1 < args.size() && !args[i + 1].starts_with("--");
     if (value_follows) {
       words.push_back(args[++i]);
+    }
+    if (name == "tensor-parallel-size") {
+      QUIRE_ASSIGN_OR_RETURN(split.tensor_parallel_size, SizeOf(words));
+      continue;
     }
     const bool is_model = name == "model";
     has_model |= is_model;

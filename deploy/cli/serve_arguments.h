@@ -4,6 +4,7 @@
 #ifndef QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
 #define QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,13 +17,15 @@ namespace quire {
 
 struct ServeArguments {
   std::vector<std::string> scheduler;
-  std::vector<std::string> worker;
+  std::vector<std::string> worker;  // of each
+  int32_t tensor_parallel_size = 1;
 };
 
 // Flags of the worker alone go to the worker, --model to both, all others to the scheduler. The
 // model directory may be the first word. Whether a flag exists is for the programs to say.
-// Errors: kInvalidArgument if no model is named, an argument is no flag, or a flag is one that
-// serve sets itself.
+// --tensor-parallel-size, or -tp, is serve's own.
+// Errors: kInvalidArgument if no model is named, an argument is no flag, a flag is one that serve
+// sets itself, or the size is no number from 1 to 8.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
 // Where a scheduler listens, and the flags with which another one listens there too.

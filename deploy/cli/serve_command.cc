@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "common/base/exit_codes.h"
 #include "deploy/cli/serve_arguments.h"
@@ -24,14 +25,16 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: quire serve --model DIR [flags]
 
-Starts a scheduler and a worker on this machine, starts them again when they die or hang, and
-prints when requests can be sent
+Starts a scheduler and a worker on this machine, or --tensor-parallel-size N (-tp N) workers over
+which the model is split. Starts them again when they die or hang, and prints when requests can be
+sent
     quire: ready grpc=HOST:PORT http=HOST:PORT
 SIGTERM and Ctrl-C let running requests finish (--shutdown-timeout), then end it.
 Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flags, 3 model,
 4 memory, 5 device. Once it has been ready only a signal ends it.
 
-It takes the flags of both programs, except --workers and --listen. Those of the scheduler:
+It takes the flags of both programs, except --workers, --listen, --rank and --ranks-on-host. A
+worker's flags are for each of the workers. Those of the scheduler:
 
 )";
 
@@ -107,6 +110,25 @@ int OpenSignalFd() {
   return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
+                                        const std::string& programs,
+                                        const std::string& sockets) {
+  const int32_t size = arguments.tensor_parallel_size;
+  std::vector<Supervisor::Worker> workers;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    const Address address = {.unix_path = absl::StrCat(sockets, "/worker", rank, ".sock")};
+    std::vector<std::string> argv = {programs + "/quire_worker",
+                                     "--listen",
+                                     address.ToString(),
+                                     absl::StrCat("--rank=", rank),
+                                     absl::StrCat("--tensor-parallel-size=", size),
+                                     absl::StrCat("--ranks-on-host=", size)};
+    argv.insert(argv.end(), arguments.worker.begin(), arguments.worker.end());
+    workers.push_back({.argv = std::move(argv), .address = address});
+  }
+  return workers;
+}
+
 }  // namespace
 
 int RunServe(const std::vector<std::string>& args) {
@@ -125,15 +147,16 @@ int RunServe(const std::vector<std::string>& args) {
     return EXIT_FAILURE;
   }
   const int signal_fd = OpenSignalFd();
-  const Address address = {.unix_path = sockets.path() + "/worker0.sock"};
-  std::vector<std::string> worker = {folder + "/quire_worker", "--listen", address.ToString()};
-  worker.insert(worker.end(), split->worker.begin(), split->worker.end());
+  std::vector<Supervisor::Worker> workers = Workers(*split, folder, sockets.path());
+  std::vector<std::string> addresses;
+  addresses.reserve(workers.size());
+  for (const Supervisor::Worker& worker : workers) {
+    addresses.push_back(worker.address.ToString());
+  }
   std::vector<std::string> scheduler = {
-      folder + "/quire_scheduler", "--workers", address.ToString()};
+      folder + "/quire_scheduler", "--workers", absl::StrJoin(addresses, ",")};
   scheduler.insert(scheduler.end(), split->scheduler.begin(), split->scheduler.end());
-  const int code =
-      Supervisor(std::move(scheduler), {{.argv = std::move(worker), .address = address}}, signal_fd)
-          .Run();
+  const int code = Supervisor(std::move(scheduler), std::move(workers), signal_fd).Run();
   ::close(signal_fd);
   return code;
 }

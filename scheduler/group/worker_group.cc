@@ -395,7 +395,8 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
   const bool is_executing = rank.report.phase == WorkerPhase::kExecuting &&
                             rank.report.scheduler_incarnation == scheduler_incarnation_ &&
                             rank.report.group_epoch == group_epoch_;
-  if (is_executing && now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {
+  if (is_executing && !WaitsForAnother(rank) &&
+      now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {
     rank.slow_uuid = rank.hello.uuid;
     rank.slowness = std::min(2 * rank.slowness, kMaxSlowness);
     Lose(Blame(rank,
@@ -404,6 +405,20 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
                      absl::StrCat("worker: stands still in step ", pending_->header.step_id))),
          now);
   }
+}
+
+// A rank that waits is not the one that stands still, unless ranks wait for each other: then the
+// way between them is cut.
+bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
+  const Rank* last = &rank;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const std::optional<int32_t> next = last->report.waits_for_rank;
+    if (!next.has_value() || *next < 0 || static_cast<size_t>(*next) >= ranks_.size()) {
+      return last != &rank;
+    }
+    last = &ranks_[static_cast<size_t>(*next)];
+  }
+  return false;
 }
 
 void WorkerGroup::AnswerIfComplete(Instant now) {

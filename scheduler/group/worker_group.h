@@ -12,7 +12,8 @@
 // A rank is lost when
 //   its connection breaks and is not mended within the lease,
 //   it sends no report for long: the process is stopped, or the way to it is cut,
-//   it executes a step and its progress stands still for the step timeout,
+//   it executes a step and its progress stands still for the step timeout, and it does not wait for
+//     another rank,
 //   it refuses a step, or its answer differs from the other ranks',
 //   its reports come from another process than was greeted.
 // A worker that was fenced for standing still, and comes back as the same process, was slow and not
@@ -131,6 +132,7 @@ class WorkerGroup {
   void Lose(const absl::Status& status, Instant now);
   void CheckRank(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
+  bool WaitsForAnother(const Rank& rank) const;
   void AnswerIfComplete(Instant now);
   void LearnOfNewerScheduler(const absl::Status& status);
   // "rank 2: ..." where there are several.

@@ -37,6 +37,7 @@ struct WorkerReport {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
+  std::optional<int32_t> waits_for_rank;  // unchecked
 };
 
 }  // namespace quire

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -14,6 +15,8 @@
 #include "common/wire/step_codec.h"
 #include "common/wire/worker_protocol.h"
 #include "scheduler/rpc/wire_message.h"
+
+#include <sys/random.h>
 
 namespace quire {
 namespace {
@@ -26,6 +29,16 @@ uint64_t WallClockNanos() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())
                                    .count());
+}
+
+// Nobody but the scheduler and the ranks of the epoch knows it.
+std::string MakeSecret() {
+  constexpr size_t kSecretBytes = 16;
+  std::string secret(kSecretBytes, '\0');
+  // Up to 256 bytes are never interrupted once the device is ready.
+  const ssize_t count = getrandom(secret.data(), secret.size(), 0);
+  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(secret.size()));
+  return secret;
 }
 
 }  // namespace
@@ -182,6 +195,11 @@ void GrpcWorkerGroup::Do(const BeginWorkerEpoch& action) {
   for (const std::string& rendezvous : action.rendezvous) {
     request.add_rendezvous(rendezvous);
   }
+  if (action.group_epoch != secret_epoch_) {
+    secret_epoch_ = action.group_epoch;
+    secret_ = MakeSecret();
+  }
+  request.set_group_secret(secret_);
   LinkOf(action.link)->BeginEpoch(request);
 }
 

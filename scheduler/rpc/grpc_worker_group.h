@@ -84,6 +84,8 @@ class GrpcWorkerGroup : public WorkerClient {
   std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // of the last step
+  uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string secret_ ABSL_GUARDED_BY(mutex_);  // of that epoch
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: starts when everything else is there

@@ -1,6 +1,7 @@
 #include "scheduler/rpc/worker_link.h"
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,7 +67,9 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .total_bytes = report.total_bytes(),
           .scheduler_incarnation = report.scheduler_incarnation(),
           .group_epoch = report.group_epoch(),
-          .step_id = report.step_id()};
+          .step_id = report.step_id(),
+          .waits_for_rank =
+              report.has_waits_for_rank() ? std::optional(report.waits_for_rank()) : std::nullopt};
 }
 
 // A worker is no stranger: what it sends need not be searched for unknown fields, as a client's is.

@@ -40,7 +40,27 @@ TEST(ServeArgumentsTest, ASwitchOfTheWorkerMayBeTurnedOff) {
   EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--noenable_prefix_caching"}));
 }
 
+TEST(ServeArgumentsTest, TheSizeOfTheGroupIsServesOwn) {
+  for (const Words& words :
+       std::vector<Words>{{"DIR", "-tp", "4", "--port=0"},
+                          {"DIR", "--port=0", "-tp=4"},
+                          {"DIR", "--tensor-parallel-size=4", "--port=0"},
+                          {"DIR", "--tensor_parallel_size", "4", "--port=0"}}) {
+    auto split = SplitServeArguments(words);
+    ASSERT_TRUE(split.ok()) << split.status();
+    EXPECT_EQ(split->tensor_parallel_size, 4);
+    EXPECT_EQ(split->worker, (Words{"--model", "DIR"}));
+    EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--port=0"}));
+  }
+  for (const std::string size : {"0", "9", "two", ""}) {
+    EXPECT_FALSE(SplitServeArguments({"DIR", "-tp=" + size}).ok()) << size;
+  }
+  EXPECT_FALSE(SplitServeArguments({"DIR", "-tp"}).ok());
+}
+
 TEST(ServeArgumentsTest, WhatServeSetsItselfIsRefused) {
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--rank=1"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--ranks-on-host=2"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--workers=unix:/w"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--listen", "unix:/w"}).ok());
 }

@@ -256,11 +256,12 @@ class StartTest(unittest.TestCase):
             help_of[command[0]] = set(re.findall(r"(?m)^  --(?:\[no-\])?([a-z-]+)", done.stdout))
         self.assertEqual(help_of["quire"], help_of["quire_scheduler"] | help_of["quire_worker"])
 
-        # And each flag that only the worker has goes to the worker.
+        # And each flag that only the worker has goes to the worker, but for those that serve sets.
+        of_serve = {"listen", "rank", "ranks-on-host", "tensor-parallel-size"}
         source = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/cli/serve_arguments.cc")
         with open(source, encoding="utf-8") as file:
             names = re.search(r"kWorkerFlags = {(.*?)}", file.read(), re.S)[1]
-        for flag in help_of["quire_worker"] - help_of["quire_scheduler"] - {"listen"}:
+        for flag in help_of["quire_worker"] - help_of["quire_scheduler"] - of_serve:
             self.assertIn(f'"{flag}"', names)
 
 

@@ -1,5 +1,7 @@
 #include "worker/rpc/worker_progress.h"
 
+#include <utility>
+
 #include "common/base/check.h"
 
 #include <sys/random.h>
@@ -22,8 +24,8 @@ void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 
 
 }  // namespace
 
-WorkerProgress::WorkerProgress(const KernelBackend& backend)
-    : backend_(backend), uuid_(MakeUuid()) {
+WorkerProgress::WorkerProgress(const KernelBackend& backend, const PeerListener* peers)
+    : backend_(backend), peers_(peers), uuid_(MakeUuid()) {
   state_.report.set_worker_uuid(uuid_);
   state_.report.set_phase(v1::WORKER_PHASE_LOADING);
 }
@@ -100,7 +102,16 @@ WorkerProgress::State WorkerProgress::Read() const {
   }
   // Both counters only grow, so the sum differs whenever one of them does.
   state.report.set_progress(state.report.progress() + backend_.progress());
+  if (peers_ != nullptr && peers_->waits_for_rank() >= 0) {
+    state.report.set_waits_for_rank(peers_->waits_for_rank());
+  }
   return state;
+}
+
+bool WorkerProgress::IsNewer(uint64_t scheduler_incarnation, uint64_t group_epoch) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::pair(scheduler_incarnation, group_epoch) >
+         std::pair(state_.report.scheduler_incarnation(), state_.report.group_epoch());
 }
 
 uint64_t WorkerProgress::scheduler_incarnation() const {

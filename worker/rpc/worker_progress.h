@@ -13,13 +13,15 @@
 #include "proto/v1/worker.pb.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/collective/peer_listener.h"
 
 namespace quire {
 
 class WorkerProgress {
  public:
-  // Loading. The backend must outlive the object.
-  explicit WorkerProgress(const KernelBackend& backend);
+  // Loading. The backend and the peers must outlive the object.
+  // Peers: where the other ranks find this one, or null.
+  explicit WorkerProgress(const KernelBackend& backend, const PeerListener* peers = nullptr);
 
   // 16 random bytes, one value per process start.
   const std::string& uuid() const { return uuid_; }
@@ -49,11 +51,15 @@ class WorkerProgress {
   };
   State Read() const;
 
+  // Whether an epoch is newer than the one that began last.
+  bool IsNewer(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
+
   // The newest scheduler that has begun an epoch.
   uint64_t scheduler_incarnation() const;
 
  private:
   const KernelBackend& backend_;
+  const PeerListener* const peers_;
   const std::string uuid_;
 
   mutable std::mutex mutex_;

@@ -44,15 +44,15 @@ absl::Status Mismatch(std::string_view field, int64_t got, int64_t want) {
       field);
 }
 
-absl::Status CheckHandshake(const v1::HandshakeRequest& request) {
+absl::Status CheckHandshake(const v1::HandshakeRequest& request, const RankShare& share) {
   if (request.protocol_version() != kWorkerProtocolVersion) {
     return Mismatch("protocol_version", request.protocol_version(), kWorkerProtocolVersion);
   }
-  if (request.tensor_parallel_size() != 1) {
-    return Mismatch("tensor_parallel_size", request.tensor_parallel_size(), 1);
+  if (request.tensor_parallel_size() != share.size) {
+    return Mismatch("tensor_parallel_size", request.tensor_parallel_size(), share.size);
   }
-  if (request.rank() != 0) {
-    return Mismatch("rank", request.rank(), 0);
+  if (request.rank() != share.rank) {
+    return Mismatch("rank", request.rank(), share.rank);
   }
   return absl::OkStatus();
 }
@@ -85,6 +85,9 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
 
 void WorkerService::Stop() {
   progress_.AddWaiter();  // for what the executor does now
+  if (CheckIsLoaded().ok()) {
+    executor_->AbortGroup();  // it may wait for ranks that are stopped too
+  }
   bool is_queued = thread_.Run([this] {
     EndStreams(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down"));
   });
@@ -117,11 +120,20 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  // Request and response stay valid until the call is finished.
+  auto parsed = std::make_shared<v1::BeginEpochRequest>();
+  if (absl::Status status = ReadMessage(*request, parsed.get()); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  if (progress_.IsNewer(parsed->scheduler_incarnation(), parsed->group_epoch())) {
+    // The executor may wait for a rank that is no more.
+    executor_->AbortGroup();
+  }
+  // The response stays valid until the call is finished.
   progress_.AddWaiter();
-  bool is_queued = thread_.Run([this, reactor, request, response] {
+  bool is_queued = thread_.Run([this, reactor, parsed, response] {
     progress_.RemoveWaiter();
-    auto answer = DoBeginEpoch(*request);
+    auto answer = DoBeginEpoch(*parsed);
     if (answer.ok()) {
       response->Swap(&*answer);
     }
@@ -170,7 +182,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   QUIRE_RETURN_IF_ERROR(CheckIsLoaded());
   v1::HandshakeRequest request;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
-  QUIRE_RETURN_IF_ERROR(CheckHandshake(request));
+  QUIRE_RETURN_IF_ERROR(CheckHandshake(request, executor_->model().share()));
   QUIRE_RETURN_IF_ERROR(
       CheckIncarnation(request.scheduler_incarnation(), progress_.scheduler_incarnation()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
@@ -188,23 +200,25 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_kv_cache_dtype(ToProto(dtype));
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
+  response.set_rendezvous(executor_->rendezvous());
   return WriteMessage(response);
 }
 
-absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const grpc::ByteBuffer& bytes) {
-  v1::BeginEpochRequest request;
-  QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
+absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
-  const EpochParams params = {.scheduler_incarnation = request.scheduler_incarnation(),
-                              .group_epoch = request.group_epoch(),
-                              .limits = {.num_blocks = request.num_blocks(),
-                                         .num_host_blocks = request.num_host_blocks(),
-                                         .block_size_tokens = request.block_size_tokens(),
-                                         .max_sequences = request.max_sequences(),
-                                         .max_tokens_per_step = request.max_tokens_per_step(),
-                                         .max_model_len = request.max_model_len_tokens(),
-                                         .sliding_window = request.sliding_window_tokens()},
-                              .kv_cache_dtype = dtype};
+  const EpochParams params = {
+      .scheduler_incarnation = request.scheduler_incarnation(),
+      .group_epoch = request.group_epoch(),
+      .limits = {.num_blocks = request.num_blocks(),
+                 .num_host_blocks = request.num_host_blocks(),
+                 .block_size_tokens = request.block_size_tokens(),
+                 .max_sequences = request.max_sequences(),
+                 .max_tokens_per_step = request.max_tokens_per_step(),
+                 .max_model_len = request.max_model_len_tokens(),
+                 .sliding_window = request.sliding_window_tokens()},
+      .kv_cache_dtype = dtype,
+      .group_secret = request.group_secret(),
+      .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};
   progress_.BeginEpoch();
   const absl::Status begun = executor_->BeginEpoch(params);
   const StepOrder& order = executor_->order();

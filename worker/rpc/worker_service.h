@@ -79,7 +79,7 @@ class WorkerService
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
 
   // All below: on the executor thread only.
-  absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const grpc::ByteBuffer& bytes);
+  absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const v1::BeginEpochRequest& request);
   void DoStep(const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& request);
   absl::StatusOr<grpc::ByteBuffer> ExecuteStep(const grpc::ByteBuffer& bytes);
   void Remember(const std::shared_ptr<StepsCall>& stream);

@@ -1,11 +1,12 @@
 #include "worker/runtime/sampler.h"
 
 #include <algorithm>
+#include <span>
 
 namespace quire {
 
-Sampler::Sampler(KernelBackend& backend, int32_t vocab_size)
-    : backend_(backend), vocab_size_(vocab_size) {}
+Sampler::Sampler(KernelBackend& backend, int32_t vocab_size, const RankShare& share)
+    : backend_(backend), vocab_size_(vocab_size), rank_(share.rank), num_ranks_(share.size) {}
 
 void Sampler::Reserve(size_t num_rows) {
   token_ids_.resize(num_rows);
@@ -43,6 +44,19 @@ void Sampler::Sample(const std::vector<ScheduledSlice>& slices,
   if (rows_.empty()) {
     return;
   }
+  if (rank_ == 0) {
+    SampleRows(logits, top_stride);
+  }
+  if (num_ranks_ > 1) {
+    Share();
+  }
+  sampled->reserve(sampled->size() + rows_.size());
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    sampled->push_back(Result(row, top_stride));
+  }
+}
+
+void Sampler::SampleRows(float* logits, int64_t top_stride) {
   backend_.Sample({.num_rows = static_cast<int32_t>(rows_.size()),
                    .vocab_size = vocab_size_,
                    .row_stride = vocab_size_,
@@ -53,10 +67,11 @@ void Sampler::Sample(const std::vector<ScheduledSlice>& slices,
                    .finite = finite_.get(),
                    .top_logprobs = top_logprobs_.data(),
                    .top_logprobs_stride = top_stride});
-  sampled->reserve(sampled->size() + rows_.size());
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    sampled->push_back(Result(row, top_stride));
-  }
+}
+
+void Sampler::Share() {
+  backend_.Broadcast(std::as_writable_bytes(std::span(token_ids_)));
+  backend_.Broadcast(std::as_writable_bytes(std::span(finite_.get(), rows_.size())));
 }
 
 SampledToken Sampler::Result(size_t row, int64_t top_stride) const {
@@ -66,7 +81,8 @@ SampledToken Sampler::Result(size_t row, int64_t top_stride) const {
                       .finite = finite_[row],
                       .top_logprobs = {}};
   // A row of NaN has no likeliest tokens.
-  int32_t num_top = result.finite ? std::min(rows_[row].params->num_logprobs, vocab_size_) : 0;
+  const bool has_top = result.finite && rank_ == 0;
+  int32_t num_top = has_top ? std::min(rows_[row].params->num_logprobs, vocab_size_) : 0;
   for (int32_t k = 0; k < num_top; ++k) {
     const SampledLogprob& top =
         top_logprobs_[row * static_cast<size_t>(top_stride) + static_cast<size_t>(k)];

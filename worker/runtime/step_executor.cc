@@ -15,6 +15,10 @@
 namespace quire {
 namespace {
 
+// Ranks begin an epoch at the same time; one that takes its pools for the first time needs a
+// moment.
+constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
+
 int64_t MicrosBetween(Instant begin, Instant end) { return (end - begin) / kNanosPerMicro; }
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
@@ -41,12 +45,14 @@ absl::Status CheckFits(std::string_view field, int32_t num_blocks, int32_t limit
 StepExecutor::StepExecutor(Model& model,
                            KernelBackend& backend,
                            const KvCacheBudget& budget,
-                           FailPoints* fail_points)
+                           FailPoints* fail_points,
+                           PeerListener* peers)
     : model_(model),
       backend_(backend),
       budget_(budget),
       fail_points_(fail_points),
-      sampler_(backend, model.config().vocab_size) {}
+      peers_(peers),
+      sampler_(backend, model.config().vocab_size, model.share()) {}
 
 absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
   bool is_power_of_two =
@@ -67,7 +73,7 @@ absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DTy
   }
   const ModelConfig& config = model_.config();
   return KvCacheSpec{.num_layers = config.num_layers,
-                     .num_kv_heads = config.num_kv_heads,
+                     .num_kv_heads = model_.share().kv_heads.count,
                      .head_dim = config.head_dim,
                      .block_size_tokens = block_size_tokens,
                      .dtype = dtype};
@@ -159,10 +165,53 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
                                        limits.max_sequences + kMaxPaddingRows));
   QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
+  QUIRE_RETURN_IF_ERROR(MeetRanks(params));
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
   return absl::OkStatus();
+}
+
+absl::Status StepExecutor::MeetRanks(const EpochParams& params) {
+  const RankShare& share = model_.share();
+  if (share.is_whole()) {
+    return absl::OkStatus();
+  }
+  if (static_cast<int32_t>(params.rendezvous.size()) != share.size) {
+    return InvalidArgument("RENDEZVOUS",
+                           absl::StrCat("rendezvous: one for each rank is needed (got ",
+                                        params.rendezvous.size(),
+                                        ", limit ",
+                                        share.size,
+                                        ")"));
+  }
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> group,
+                         peers_->Connect({.rank = share.rank,
+                                          .scheduler_incarnation = params.scheduler_incarnation,
+                                          .group_epoch = params.group_epoch,
+                                          .secret = params.group_secret,
+                                          .rendezvous = params.rendezvous},
+                                         kMeetTimeout));
+  {
+    const std::lock_guard<std::mutex> lock(group_mutex_);
+    group_ = group;
+  }
+  return backend_.JoinGroup(std::move(group));
+}
+
+void StepExecutor::AbortGroup() {
+  if (peers_ != nullptr) {
+    peers_->Abort();
+  }
+  const std::lock_guard<std::mutex> lock(group_mutex_);
+  if (group_ != nullptr) {
+    group_->Abort();
+  }
+}
+
+absl::Status StepExecutor::GroupStatus() const {
+  const std::lock_guard<std::mutex> lock(group_mutex_);
+  return group_ == nullptr ? absl::OkStatus() : group_->status();
 }
 
 absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
@@ -198,6 +247,11 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   Instant computed = SteadyNow();
   sampler_.Sample(slices_, logits, &result.sampled);
+  if (absl::Status status = GroupStatus(); !status.ok()) {
+    // Blocks may hold anything now.
+    order_.LeaveEpoch();
+    return status;
+  }
   Commit(result.sampled);
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);

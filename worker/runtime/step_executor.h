@@ -12,6 +12,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +25,7 @@
 #include "common/step/step_plan_check.h"
 #include "common/step/step_result.h"
 #include "kernels/api/kernel_backend.h"
+#include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/block_mover.h"
 #include "worker/kv_cache/kv_cache_storage.h"
 #include "worker/model/batch.h"
@@ -40,6 +43,8 @@ struct EpochParams {
   uint64_t group_epoch = 0;
   StepLimits limits;  // vocab_size is the model's; what is given here is not read
   DType kv_cache_dtype = DType::kF32;
+  std::string group_secret = {};             // of several ranks
+  std::vector<std::string> rendezvous = {};  // by rank
 };
 
 // How large the KV pool and the host pool may be.
@@ -51,12 +56,14 @@ struct KvCacheBudget {
 
 class StepExecutor {
  public:
-  // Model, backend and fail-points must outlive the executor; the backend is the model's. Null: no
-  // step fails on purpose.
+  // Model, backend, fail-points and peers must outlive the executor; the backend is the model's. No
+  // fail-points: no step fails on purpose. Peers: where the other ranks find this one, where there
+  // are others.
   StepExecutor(Model& model,
                KernelBackend& backend,
                const KvCacheBudget& budget,
-               FailPoints* fail_points = nullptr);
+               FailPoints* fail_points = nullptr,
+               PeerListener* peers = nullptr);
 
   // Called on the thread that calls everything below, where it is not the one that made the
   // backend.
@@ -82,14 +89,24 @@ class StepExecutor {
   // Blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 
-  // Forgets all sequences, takes the pools and the workspace of the largest step, and waits for
-  // step 1. A refusal changes nothing, except that without memory for the new pools the old ones
-  // are given up: then steps are refused too. Errors: those of StepOrder::CheckEpoch;
-  // kInvalidArgument, reason STEP_LIMITS; kResourceExhausted, reason MEMORY, for more blocks than
-  // MaxBlocks and MaxHostBlocks, and for memory that there is not.
+  // Where other ranks find this one; "" where there are none.
+  std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
+
+  // Whatever waits for another rank goes on without it: the step under way fails and its epoch is
+  // left.
+  void AbortGroup();
+
+  // Not these: one thread. Forgets all sequences, takes the pools and the workspace of the largest
+  // step, and waits for step 1; of several ranks, when all of them have met. A refusal changes
+  // nothing, except that without memory for the new pools the old ones are given up: then steps are
+  // refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
+  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and for
+  // memory that there is not; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // The result is valid until the next call. REQUIRES: plan.digest is DigestOf(plan).
+  // The result is valid until the next call. Errors: also kUnavailable, reason GROUP_BROKEN, when
+  // another rank was lost in the step, which ends the epoch. REQUIRES: plan.digest is
+  // DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
   const StepOrder& order() const { return order_; }
@@ -101,6 +118,8 @@ class StepExecutor {
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
   absl::Status TakePools(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
+  absl::Status MeetRanks(const EpochParams& params);
+  absl::Status GroupStatus() const;
 
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);
@@ -111,6 +130,10 @@ class StepExecutor {
   KernelBackend& backend_;
   const KvCacheBudget budget_;
   FailPoints* const fail_points_;
+  PeerListener* const peers_;
+
+  mutable std::mutex group_mutex_;
+  std::shared_ptr<Communicator> group_;  // under group_mutex_; null for one rank
 
   StepOrder order_;
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch

@@ -57,6 +57,7 @@ absl::Status StepOrder::CheckEpoch(uint64_t scheduler_incarnation, uint64_t grou
 void StepOrder::BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch) {
   QUIRE_CHECK(CheckEpoch(scheduler_incarnation, group_epoch).ok());
   in_epoch_ = true;
+  has_left_ = false;
   scheduler_incarnation_ = scheduler_incarnation;
   group_epoch_ = group_epoch;
   last_done_ = 0;
@@ -66,7 +67,7 @@ void StepOrder::BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch)
 absl::StatusOr<StepOrder::Verdict> StepOrder::Classify(const StepHeader& header,
                                                        uint64_t digest) const {
   QUIRE_RETURN_IF_ERROR(CheckIncarnation(header.scheduler_incarnation, scheduler_incarnation_));
-  if (!in_epoch_ || header.scheduler_incarnation != scheduler_incarnation_ ||
+  if (!in_epoch_ || has_left_ || header.scheduler_incarnation != scheduler_incarnation_ ||
       header.group_epoch != group_epoch_) {
     return StaleGroup(group_epoch_);
   }

@@ -3,7 +3,7 @@
 //
 // The rules, in this order:
 //   an older scheduler incarnation           FAILED_PRECONDITION STALE_SCHEDULER{incarnation}
-//   another group epoch, or no epoch yet     FAILED_PRECONDITION STALE_GROUP{group_epoch}
+//   another group epoch, none yet, or left   FAILED_PRECONDITION STALE_GROUP{group_epoch}
 //   the last step again, same digest         replay: the kept result
 //   the last step again, other digest        INTERNAL PROTOCOL_VIOLATION
 //   the step after the last one              execute
@@ -38,6 +38,9 @@ class StepOrder {
   // The next step is 1. REQUIRES: CheckEpoch is OK.
   void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch);
 
+  // No step of this epoch is executed or answered any more.
+  void LeaveEpoch() { has_left_ = true; }
+
   absl::StatusOr<Verdict> Classify(const StepHeader& header, uint64_t digest) const;
 
   // Keeps the result of a step. REQUIRES: Classify said kExecute for its header.
@@ -52,6 +55,7 @@ class StepOrder {
 
  private:
   bool in_epoch_ = false;
+  bool has_left_ = false;
   uint64_t scheduler_incarnation_ = 0;  // the highest that began an epoch
   uint64_t group_epoch_ = 0;
   uint64_t last_done_ = 0;  // 0: no step of this epoch

@@ -352,6 +352,51 @@ TEST_F(WorkerGroupTest, AStepThatStandsStillIsFencedAndASlowWorkerGetsTwiceTheTi
   EXPECT_LT(third, 3 * kTiming.step_timeout_ns / 2);
 }
 
+// Both stand still: rank 0 since it waits, rank 1 since it is stuck, or waits as well.
+TEST_F(WorkerGroupTest, TheRankThatOthersWaitForIsTheOneThatStandsStill) {
+  for (const bool wait_for_each_other : {false, true}) {
+    BecomeReady();
+    Plan();
+    std::vector<ReportLost> lost;
+    for (const Instant end = now_ + 3 * kTiming.step_timeout_ns; lost.empty() && now_ < end;) {
+      Report(0,
+             {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1, .waits_for_rank = 1});
+      WorkerReport other = {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1};
+      if (wait_for_each_other) {
+        other.waits_for_rank = 0;
+      }
+      Report(1, other);
+      Tick(100 * kNanosPerMilli);
+      lost = Take<ReportLost>();
+    }
+    ASSERT_THAT(lost, SizeIs(1)) << wait_for_each_other;
+    EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
+    EXPECT_THAT(std::string(lost[0].status.message()),
+                HasSubstr(wait_for_each_other ? "rank 0: " : "rank 1: "));
+  }
+}
+
+TEST_F(WorkerGroupTest, ARankThatWaitsForOneThatGetsOnIsNotStuck) {
+  BecomeReady();
+  Plan();
+  uint64_t progress = 0;
+  for (int64_t passed = 0; passed < 5 * kTiming.step_timeout_ns; passed += kNanosPerSecond) {
+    Report(0, {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1, .waits_for_rank = 1});
+    Report(1, {.phase = WorkerPhase::kExecuting, .progress = ++progress, .step_id = 1});
+    Tick(kNanosPerSecond);
+  }
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+
+  // A number that is no rank's excuses nobody.
+  for (const int32_t nobody : {-1, 2}) {
+    Report(
+        0,
+        {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1, .waits_for_rank = nobody});
+    Tick();
+    EXPECT_THAT(Take<ReportLost>(), SizeIs(nobody == -1 ? 1 : 0)) << "the first one ends it";
+  }
+}
+
 TEST_F(WorkerGroupTest, AStepThatAnIdleWorkerKnowsNothingOfIsAskedForAgain) {
   BecomeReady();
   const StepPlan plan = Plan();

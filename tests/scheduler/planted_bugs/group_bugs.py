@@ -38,6 +38,6 @@ BUGS = [
     Bug("silent_rank_is_waited_for", GROUP, "if (now - rank.heard_at >= timing_.silence_ns) {",
         "if (false) {"),
     Bug("stuck_rank_is_waited_for", GROUP,
-        "if (is_executing && now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {",
-        "if (is_executing && false) {"),
+        "if (is_executing && !WaitsForAnother(rank) &&",
+        "if (is_executing && false &&"),
 ]
