@@ -14,6 +14,10 @@
 // without the guilty one. Kills from outside end nobody, unless three in a row hit the one step in
 // which an innocent suspect would have been cleared.
 //
+// Every loss of workers counts as a crash here, also one for another cause: a worker that fell
+// silent, was taken over by another scheduler, or answered wrongly. Who was in the step is a
+// suspect then too.
+//
 // Tokens of a slice that were computed before, and lost with the workers, are a place of their own.
 // A crash there counts too, but takes nothing from what is known of new tokens.
 //
