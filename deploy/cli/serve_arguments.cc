@@ -9,6 +9,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/rank_share.h"
 
 namespace quire {
 namespace {
@@ -29,8 +30,6 @@ constexpr std::array<std::string_view, 15> kWorkerFlags = {"threads",
                                                            "cpu-isa",
                                                            "load-format",
                                                            "fail-points"};
-
-constexpr int32_t kMaxWorkers = 8;
 
 bool IsWorkerFlag(std::string_view name) {
   return std::find(kWorkerFlags.begin(), kWorkerFlags.end(), name) != kWorkerFlags.end();
@@ -75,9 +74,9 @@ absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   const std::string text =
       equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
   int32_t size = 0;
-  if (!absl::SimpleAtoi(text, &size) || size < 1 || size > kMaxWorkers) {
+  if (!absl::SimpleAtoi(text, &size) || size < 1 || size > kMaxRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("serve: --tensor-parallel-size: must be a number from 1 to ", kMaxWorkers));
+        absl::StrCat("serve: --tensor-parallel-size: must be a number from 1 to ", kMaxRanks));
   }
   return size;
 }

@@ -7,16 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/random_bytes.h"
 #include "common/wire/dtype_codec.h"
 #include "common/wire/step_codec.h"
 #include "common/wire/worker_protocol.h"
 #include "scheduler/rpc/wire_message.h"
-
-#include <sys/random.h>
 
 namespace quire {
 namespace {
@@ -31,15 +29,8 @@ uint64_t WallClockNanos() {
                                    .count());
 }
 
-// Nobody but the scheduler and the ranks of the epoch knows it.
-std::string MakeSecret() {
-  constexpr size_t kSecretBytes = 16;
-  std::string secret(kSecretBytes, '\0');
-  // Up to 256 bytes are never interrupted once the device is ready.
-  const ssize_t count = getrandom(secret.data(), secret.size(), 0);
-  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(secret.size()));
-  return secret;
-}
+// Of an epoch; nobody but the scheduler and the ranks knows it.
+constexpr size_t kSecretBytes = 16;
 
 }  // namespace
 
@@ -197,7 +188,7 @@ void GrpcWorkerGroup::Do(const BeginWorkerEpoch& action) {
   }
   if (action.group_epoch != secret_epoch_) {
     secret_epoch_ = action.group_epoch;
-    secret_ = MakeSecret();
+    secret_ = RandomBytes(kSecretBytes);
   }
   request.set_group_secret(secret_);
   LinkOf(action.link)->BeginEpoch(request);

@@ -2,22 +2,12 @@
 
 #include <utility>
 
-#include "common/base/check.h"
-
-#include <sys/random.h>
+#include "common/base/random_bytes.h"
 
 namespace quire {
 namespace {
 
 constexpr size_t kUuidBytes = 16;
-
-std::string MakeUuid() {
-  std::string uuid(kUuidBytes, '\0');
-  // Up to 256 bytes are never interrupted once the device is ready.
-  const ssize_t count = getrandom(uuid.data(), uuid.size(), 0);
-  QUIRE_CHECK_EQ(count, static_cast<ssize_t>(uuid.size()));
-  return uuid;
-}
 
 // Every call below is something that was done.
 void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 1); }
@@ -25,7 +15,7 @@ void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 
 }  // namespace
 
 WorkerProgress::WorkerProgress(const KernelBackend& backend, const PeerListener* peers)
-    : backend_(backend), peers_(peers), uuid_(MakeUuid()) {
+    : backend_(backend), peers_(peers), uuid_(RandomBytes(kUuidBytes)) {
   state_.report.set_worker_uuid(uuid_);
   state_.report.set_phase(v1::WORKER_PHASE_LOADING);
 }

@@ -1,0 +1,18 @@
+// RandomBytes gives bytes that nobody can guess: names that are never used twice, secrets.
+//
+// Thread safety: a free function.
+// Cost:          a system call; not for random numbers by the thousand.
+#ifndef QUIRE_COMMON_BASE_RANDOM_BYTES_H_
+#define QUIRE_COMMON_BASE_RANDOM_BYTES_H_
+
+#include <cstddef>
+#include <string>
+
+namespace quire {
+
+// REQUIRES: count is at most 256.
+std::string RandomBytes(size_t count);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_RANDOM_BYTES_H_
