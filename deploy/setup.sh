@@ -12,7 +12,8 @@ test_packages=(
   git python3 python3-grpcio python3-protobuf clang-format clang-tidy
 )
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+# Says what comes now, after how many minutes and seconds of the script.
+say() { printf '\033[1m==> %02d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 
 # install_packages NAME...: apt-get, for those that are not there yet.
 install_packages() {

@@ -39,13 +39,15 @@ void SayWhere(const char* what, const quire::SchedulerServer& server) {
   std::fflush(stdout);
 }
 
-// Until a signal to stop. Says on standard output when requests can be sent.
-int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
+// Until a signal to stop, or until another scheduler has the workers. Says on standard output when
+// requests can be sent. Returns the exit code.
+int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
   bool said_ready = false;
-  for (;;) {
+  while (!server.is_superseded()) {
     const int signal = sigtimedwait(&signals, nullptr, &kPollInterval);
     if (signal > 0) {
-      return signal;
+      quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
+      return EXIT_SUCCESS;
     }
     server.Poll();
     if (!said_ready && server.is_ready()) {
@@ -53,12 +55,13 @@ int RunUntilSignal(quire::SchedulerServer& server, const sigset_t& signals) {
       SayWhere("ready", server);
     }
   }
+  return quire::kExitSuperseded;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const sigset_t signals = quire::BlockStopSignals();
+  const sigset_t signals = quire::PrepareSignals();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,
@@ -79,8 +82,7 @@ int main(int argc, char** argv) {
                   {"http", server->http_address()},
                   {"admin", server->admin_address()}});
   SayWhere("listens", *server);
-  const int signal = RunUntilSignal(*server, signals);
-  quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
+  const int exit_code = RunUntilEnd(*server, signals);
   server->Shutdown(config.shutdown_timeout);
-  return EXIT_SUCCESS;
+  return exit_code;
 }

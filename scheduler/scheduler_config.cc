@@ -107,12 +107,18 @@ ABSL_FLAG(
     pinned_prefixes_file,
     "",
     "File that keeps pinned prefixes: they are pinned again at the next start. It holds prompts in "
-    "plain token ids: keep it as secret as they are. Empty: they end with the scheduler.");
+    "plain token ids: keep it as secret as they are. Where it cannot be used the server serves, "
+    "and "
+    "PinPrefix fails. Empty: they end with the scheduler.");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
           "Most tokens of a sequence, prompt and output. 0: what model and KV cache allow.");
-ABSL_FLAG(int32_t, max_queued_requests, 1024, "Most requests that wait; later ones are refused.");
+ABSL_FLAG(
+    int32_t,
+    max_queued_requests,
+    1024,
+    "Most requests that wait; later ones are refused. Resumed ones have places of their own.");
 ABSL_FLAG(int64_t,
           max_queued_tokens,
           1'000'000,
@@ -300,6 +306,8 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->max_model_len = NoneIfZero(absl::GetFlag(FLAGS_max_model_len));
   config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
   config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
+  config->loop.core.max_resumed_requests =
+      int64_t{config->loop.core.max_queued_requests} + config->max_sequences;
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);

@@ -62,6 +62,11 @@ HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
   return response;
 }
 
+// Whom the core has a place for finds one on the way there.
+size_t NumReservedPlaces(const SchedulerConfig& config) {
+  return static_cast<size_t>(config.loop.core.max_resumed_requests);
+}
+
 // Nobody outside can say which prompts have blocks of one name.
 LoopConfig WithHashKey(LoopConfig config) {
   std::random_device device;
@@ -74,29 +79,30 @@ LoopConfig WithHashKey(LoopConfig config) {
 
 absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
     const SchedulerConfig& config, const ServedModel* model, RefusalListener on_refusal) {
-  std::unique_ptr<StepLogFile> step_log;
-  if (!config.step_log.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(step_log, StepLogFile::Create(config.step_log));
-  }
   std::unique_ptr<PrefixStore> prefix_store;
   if (!config.pinned_prefixes_file.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(prefix_store, PrefixStore::Open(config.pinned_prefixes_file));
+    prefix_store = PrefixStore::Open(config.pinned_prefixes_file);
   }
-  std::unique_ptr<SchedulerServer> server(new SchedulerServer(
-      config, model, std::move(step_log), std::move(prefix_store), std::move(on_refusal)));
+  std::unique_ptr<SchedulerServer> server(
+      new SchedulerServer(config, model, std::move(prefix_store), std::move(on_refusal)));
+  QUIRE_RETURN_IF_ERROR(server->Listen());
+  if (server->step_log_ != nullptr) {
+    QUIRE_RETURN_IF_ERROR(server->step_log_->Open());
+  }
   if (server->prefix_store_ != nullptr) {
-    server->admin_service_.RestorePrefixes();
+    const absl::Status saved = server->prefix_store_->Save();
+    if (!saved.ok()) {
+      LogError("pinned prefixes will not outlive this scheduler",
+               {{"cause", std::string(saved.message())}});
+    }
   }
-  QUIRE_RETURN_IF_ERROR(server->StartGrpc());
-  QUIRE_RETURN_IF_ERROR(server->StartAdmin());
-  QUIRE_RETURN_IF_ERROR(server->StartHttp());
+  server->workers_->Start();
   server->UpdateHealth();
   return server;
 }
 
 SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                                  const ServedModel* model,
-                                 std::unique_ptr<StepLogFile> step_log,
                                  std::unique_ptr<PrefixStore> prefix_store,
                                  RefusalListener on_refusal)
     : config_(config),
@@ -104,9 +110,9 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                std::string(Version()),
                model->names.front(),
                config.loop.core.prefix_caching),
-      inbox_(kInboxCapacity),
+      inbox_(kInboxCapacity, NumReservedPlaces(config)),
       prefix_store_(std::move(prefix_store)),
-      tasks_(kNumTaskThreads, kTaskCapacity),
+      tasks_(kNumTaskThreads, kTaskCapacity, NumReservedPlaces(config)),
       service_({.model = model,
                 .inbox = &inbox_,
                 .state = &state_,
@@ -118,12 +124,12 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                     config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority}),
       admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_},
                      prefix_store_.get()),
-      step_log_(std::move(step_log)),
+      step_log_(config.step_log.empty() ? nullptr : std::make_unique<StepLogFile>(config.step_log)),
       workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
                                                  SettingsOf(config, *model),
                                                  config.group_timing,
                                                  &inbox_,
-                                                 std::move(on_refusal))),
+                                                 ListenerOf(std::move(on_refusal)))),
       loop_(std::make_unique<SchedulerLoop>(
           WithHashKey(config.loop),
           SchedulerLoop::Parts{.inbox = &inbox_,
@@ -135,7 +141,24 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
       loop_thread_([this] { loop_->Run(); }),
       last_status_at_(SteadyNow()) {}
 
+GroupListener SchedulerServer::ListenerOf(RefusalListener on_refusal) {
+  return {.on_refusal = std::move(on_refusal),
+          .on_ranks = [this](const std::vector<RankStatus>& ranks) {
+            metrics_.SetRanks(ranks);
+            state_.SetRanks(ranks);
+          }};
+}
+
 SchedulerServer::~SchedulerServer() { Shutdown(absl::ZeroDuration()); }
+
+absl::Status SchedulerServer::Listen() {
+  if (prefix_store_ != nullptr) {
+    admin_service_.RestorePrefixes();  // before the first call
+  }
+  QUIRE_RETURN_IF_ERROR(StartGrpc());
+  QUIRE_RETURN_IF_ERROR(StartAdmin());
+  return StartHttp();
+}
 
 absl::Status SchedulerServer::StartGrpc() {
   // Bytes of clients that are no message are answered; the library need not log each one.

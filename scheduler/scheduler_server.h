@@ -40,7 +40,8 @@ class SchedulerServer {
   // Hears why a worker is not let in; from any thread.
   using RefusalListener = std::function<void(const absl::Status&)>;
 
-  // Listens and starts to look for the workers. The model must outlive the server.
+  // Listens, and only then touches what a server that runs already may have: its workers, its step
+  // log, its file of prefixes. The model must outlive the server.
   // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
@@ -53,6 +54,8 @@ class SchedulerServer {
   std::string http_address() const;
   std::string admin_address() const;  // empty without admin calls
   bool is_ready() const { return state_.Get().is_ready(); }
+  // Another scheduler has the workers: nothing is served any more.
+  bool is_superseded() const { return state_.Get().group == ServingState::Group::kSuperseded; }
 
   // What is due now and then: the health of the gRPC service and the status line. A few times a
   // second.
@@ -65,10 +68,11 @@ class SchedulerServer {
  private:
   SchedulerServer(const SchedulerConfig& config,
                   const ServedModel* model,
-                  std::unique_ptr<StepLogFile> step_log,
                   std::unique_ptr<PrefixStore> prefix_store,
                   RefusalListener on_refusal);
 
+  GroupListener ListenerOf(RefusalListener on_refusal);
+  absl::Status Listen();
   absl::Status StartGrpc();
   absl::Status StartAdmin();
   absl::Status StartHttp();

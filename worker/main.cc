@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
   }
   const quire::Address& listen = config.listen;
   if (listen.is_unix()) {
-    return quire::PeerListener::AtPath(listen.unix_path + ".ranks");
+    return quire::PeerListener::AtPath(listen.unix_path + ".ranks", config.ranks_on_host);
   }
   std::string public_host = listen.host;
   if (listen.host == "0.0.0.0" || listen.host == "::") {
@@ -140,8 +140,10 @@ class Loader {
 
 }  // namespace
 
+// The JSON of model files throws only where a type was not looked at first, which clang-tidy cannot
+// see. NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
-  const sigset_t signals = quire::BlockStopSignals();
+  const sigset_t signals = quire::PrepareSignals();
   auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,
@@ -177,7 +179,11 @@ int main(int argc, char** argv) {
                  {{"backend", backend->name()},
                   {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
                   {"kv_cache_bytes", absl::StrCat(budget.bytes)}});
-  std::printf("quire_worker: ready listen=%s\n", server->address().ToString().c_str());
+  // The flags with which another one would have the same pools.
+  std::printf("quire_worker: ready listen=%s --kv-cache-memory-bytes=%s --swap-space=%s\n",
+              server->address().ToString().c_str(),
+              absl::StrCat(budget.bytes).c_str(),
+              absl::StrCat(budget.swap_space_bytes).c_str());
   std::fflush(stdout);
 
   int signal = 0;

@@ -37,17 +37,37 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& con
   return backend;
 }
 
-absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& config,
-                                                         std::string_view library_name) {
-  if (config.place.size > 1) {
-    return WithFlag("tensor-parallel-size",
-                    InvalidArgument("DEVICE", "GPUs compute alone so far; --device=cpu can"));
-  }
-  auto library = GpuLibrary::Open(library_name, config.gpu.device_index);
+// The library with the GPU of this rank: the ranks of a machine take one after another, around.
+absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view library_name) {
+  const int32_t first = config.gpu.device_index;
+  auto library = GpuLibrary::Open(library_name, first);
   if (!library.ok()) {
     return WithFlag("device", library.status());
   }
-  auto backend = CreateGpuBackend(*library,
+  int32_t count = first + 1;  // at least: this one is there
+  static_cast<void>(library->api().count_devices(&count));
+  if (count < config.ranks_on_host) {
+    if (!config.kv_cache_bytes_given) {
+      return WithFlag(
+          "kv-cache-memory-bytes",
+          InvalidArgument("DEVICE",
+                          absl::StrCat("ranks share a GPU, so say what each may take (ranks here ",
+                                       config.ranks_on_host,
+                                       ", GPUs ",
+                                       count,
+                                       ")")));
+    }
+    LogWarning("ranks share a GPU: slow, for trials",
+               {{"ranks", absl::StrCat(config.ranks_on_host)}, {"gpus", absl::StrCat(count)}});
+  }
+  const int32_t index = (first + config.place.rank % config.ranks_on_host) % count;
+  return index == first ? library : GpuLibrary::Open(library_name, index);
+}
+
+absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& config,
+                                                         std::string_view library_name) {
+  QUIRE_ASSIGN_OR_RETURN(const GpuLibrary library, OpenGpu(config, library_name));
+  auto backend = CreateGpuBackend(library,
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
                                    .batch_invariant = config.gpu.batch_invariant,

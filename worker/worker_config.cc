@@ -50,7 +50,12 @@ ABSL_FLAG(
     "auto",
     "What computes: cpu, cuda, emu (the GPU kernels emulated on the CPU: slow, for tests), or "
     "auto: cuda where it can, else cpu.");
-ABSL_FLAG(int32_t, device_index, 0, "Which GPU of this machine.");
+ABSL_FLAG(
+    int32_t,
+    device_index,
+    0,
+    "Which GPU of this machine. Several workers here take it and the next ones, rank by rank; "
+    "with fewer GPUs than --ranks-on-host they share them.");
 ABSL_FLAG(
     std::string,
     dtype,

@@ -1,4 +1,6 @@
-// BoundedQueue passes values from many threads to one, and never grows past its capacity.
+// BoundedQueue passes values from many threads to one, and never grows past its capacity. Of a
+// number of places more, only PushReserved takes any: what it pushes finds one however full the
+// queue is of the rest.
 //
 // Thread safety: Push, Pop, Close and size may be called from any thread.
 // Cost:          one short critical section per call; Pop wakes when something arrives.
@@ -23,7 +25,8 @@ template <typename T>
 class BoundedQueue {
  public:
   // REQUIRES: capacity > 0.
-  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
+  explicit BoundedQueue(size_t capacity, size_t num_reserved = 0)
+      : capacity_(capacity), num_reserved_(num_reserved) {}
 
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
@@ -32,6 +35,12 @@ class BoundedQueue {
   [[nodiscard]] bool Push(T value) {
     std::lock_guard<std::mutex> lock(mutex_);
     return items_.size() < capacity_ && Append(std::move(value));
+  }
+
+  // The same with the reserved places.
+  [[nodiscard]] bool PushReserved(T value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return items_.size() < capacity_ + num_reserved_ && Append(std::move(value));
   }
 
   // Appends value whatever the size. For the few events that must not be lost and are bounded by
@@ -88,6 +97,7 @@ class BoundedQueue {
   bool IsReady() const { return !items_.empty() || closed_; }
 
   const size_t capacity_;
+  const size_t num_reserved_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // notified under mutex_
   // Guarded by mutex_.

@@ -16,12 +16,20 @@ inline constexpr Instant kInfiniteFuture = std::numeric_limits<Instant>::max();
 inline constexpr int64_t kNanosPerMicro = 1'000;
 inline constexpr int64_t kNanosPerMilli = 1'000'000;
 inline constexpr int64_t kNanosPerSecond = 1'000'000'000;
+inline constexpr int64_t kNanosPerYear = int64_t{365} * 24 * 3600 * kNanosPerSecond;
 
 // The monotonic clock of this process. Thread-safe.
 inline Instant SteadyNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+// Nanoseconds since 1970, by a clock that people set. Thread-safe.
+inline uint64_t WallClockNanos() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
 }
 
 }  // namespace quire

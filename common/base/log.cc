@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "common/base/lossy_write.h"
 #include "common/base/string_view.h"
 
 namespace quire {
@@ -50,8 +51,7 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields) {
     AppendValue(line, value);
   }
   line.push_back('\n');
-  // A full or closed standard error must not stop the service: the result is ignored on purpose.
-  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  LossyWrite(STDERR_FILENO, line);
 }
 
 }  // namespace quire

@@ -69,6 +69,50 @@ function(quire_cc_binary)
   quire_warnings(${ARG_NAME})
 endfunction()
 
+# Headers that nearly every test includes, read once: without a compiler cache they are a fifth of the
+# time that tests take to compile. An executable, since its compiler flags must be those of tests.
+function(quire_precompile_test_headers target)
+  if(QUIRE_CCACHE)
+    return()
+  endif()
+  if(NOT TARGET quire_test_headers)
+    file(CONFIGURE OUTPUT test_headers.cc CONTENT "int main() {}\n")
+    add_executable(quire_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
+    target_link_libraries(quire_test_headers PRIVATE GTest::gmock)
+    target_compile_options(quire_test_headers PRIVATE -pthread $<$<CONFIG:Release>:-O1>)
+    target_precompile_headers(
+      quire_test_headers
+      PRIVATE
+        <algorithm>
+        <chrono>
+        <cmath>
+        <cstdint>
+        <cstring>
+        <filesystem>
+        <fstream>
+        <functional>
+        <map>
+        <memory>
+        <optional>
+        <random>
+        <set>
+        <span>
+        <string>
+        <thread>
+        <utility>
+        <variant>
+        <vector>
+        <gmock/gmock.h>
+        <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM quire_test_headers)
+  # gcc 12 takes std::string + "x" for a copy behind the end of a string, at times, when its header
+  # was precompiled.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+  endif()
+endfunction()
+
 # Targets that build all tests of a label, for the sanitizer builds.
 add_custom_target(unit_tests)
 add_custom_target(tsan_tests)
@@ -81,7 +125,8 @@ function(quire_cc_test)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   quire_warnings(${ARG_NAME})
   # What a test computes by itself is little: a third of its compile time is worth more.
-  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${ARG_NAME} PRIVATE -pthread $<$<CONFIG:Release>:-O1>)
+  quire_precompile_test_headers(${ARG_NAME})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)

@@ -1,5 +1,6 @@
 #include "common/flags/process.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,12 +10,14 @@
 
 namespace quire {
 
-sigset_t BlockStopSignals() {
+sigset_t PrepareSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go away
   return signals;
 }
 

@@ -1,7 +1,7 @@
 // What the main of every server needs before it has threads: signals that only it gets, and an end
 // with one line when it cannot start.
 //
-// Thread safety: call from main, BlockStopSignals before other threads start.
+// Thread safety: call from main, PrepareSignals before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_PROCESS_H_
 #define QUIRE_COMMON_FLAGS_PROCESS_H_
 
@@ -13,8 +13,9 @@
 
 namespace quire {
 
-// Blocks SIGTERM and SIGINT here and in all threads that start later: they are got by sigwait.
-sigset_t BlockStopSignals();
+// Blocks SIGTERM and SIGINT here and in all threads that start later: they are got by sigwait. A
+// limit on the size of files (SIGXFSZ) does not end the process: the write fails.
+sigset_t PrepareSignals();
 
 // Ends the process with one line on standard error: the prefix, unless the message begins with it,
 // and the message. Exit code kExitMemory for the reason MEMORY, else the one given.

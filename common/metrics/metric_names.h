@@ -26,6 +26,9 @@ inline constexpr MetricInfo kModelInfo{
     "quire_model_info", "Always 1; labels tell the model served and the agreed limits."};
 inline constexpr MetricInfo kWorkerUp{"quire_worker_up",
                                       "1 while a worker group is ready, else 0."};
+inline constexpr MetricInfo kRankReady{
+    "quire_rank_ready",
+    "1 while the worker of this rank is ready together with all others, else 0."};
 inline constexpr MetricInfo kDraining{"quire_draining", "1 while the server shuts down, else 0."};
 inline constexpr MetricInfo kKvBlocks{
     "quire_kv_blocks",

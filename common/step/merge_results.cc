@@ -76,6 +76,9 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);
     first.timings.sample_us = std::max(first.timings.sample_us, result.timings.sample_us);
+    // The slowest rank waits for nobody.
+    first.timings.collective_us =
+        std::min(first.timings.collective_us, result.timings.collective_us);
   }
   return std::move(first);
 }

@@ -5,7 +5,8 @@
 //   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 promises nothing)
 //   failed swap-ins                    of any rank, in the order of the plan
 //   swaps done                         what all ranks have done
-//   timings                            of the slowest
+//   timings                            of the slowest; in operations with others: of whoever
+//                                      waited the least
 //   log-probabilities                  rank 0's
 //
 // Thread safety: a free function of its arguments.

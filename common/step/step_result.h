@@ -35,6 +35,8 @@ struct StepTimings {
   int64_t build_us = 0;    // batch building and checks
   int64_t forward_us = 0;  // model
   int64_t sample_us = 0;   // logits to tokens
+  // Of these, in operations with other ranks; waiting for them is in it. 0 where there are none.
+  int64_t collective_us = 0;
 
   friend bool operator==(const StepTimings&, const StepTimings&) = default;
 };
@@ -48,7 +50,7 @@ struct StepResult {
   std::vector<BlockId> failed_swap_ins;
   // The swaps of this step and of all before it are done. A step without slices waits for all.
   uint64_t swaps_done_step_id = 0;
-  // Of the rows that were sampled from, after the last norm. 0: this rank promises no equal bits.
+  // Of all rows of the step, as they leave the last layer. 0: this rank promises no equal bits.
   uint64_t row_hash = 0;
   StepTimings timings;
 

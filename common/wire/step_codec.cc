@@ -65,6 +65,7 @@ uint64_t DigestOf(const v1::StepResponse& response) {
   digest.AddInt(response.build_us());
   digest.AddInt(response.forward_us());
   digest.AddInt(response.sample_us());
+  digest.AddInt(response.collective_us());
   return digest.value();
 }
 
@@ -327,6 +328,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
   response->set_build_us(result.timings.build_us);
   response->set_forward_us(result.timings.forward_us);
   response->set_sample_us(result.timings.sample_us);
+  response->set_collective_us(result.timings.collective_us);
   response->set_result_digest(DigestOf(*response));
 }
 
@@ -358,7 +360,8 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   result.swaps_done_step_id = response.swaps_done_step_id();
   result.timings = {.build_us = response.build_us(),
                     .forward_us = response.forward_us(),
-                    .sample_us = response.sample_us()};
+                    .sample_us = response.sample_us(),
+                    .collective_us = response.collective_us()};
   return result;
 }
 

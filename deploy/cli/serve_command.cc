@@ -44,7 +44,7 @@ std::string ProgramFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-// Owns a private folder for the workers' sockets.
+// Owns a private folder for the workers' sockets. The supervisor makes it again if it is gone.
 class SocketFolder {
  public:
   SocketFolder() {
@@ -107,6 +107,7 @@ int OpenSignalFd() {
     sigaddset(&signals, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go away
   return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 

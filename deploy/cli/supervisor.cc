@@ -6,9 +6,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 #include "common/base/exit_codes.h"
@@ -17,13 +19,13 @@
 #include "deploy/cli/serve_arguments.h"
 
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 namespace quire {
 namespace {
 
 constexpr int64_t kMaxWorkerSilenceNs = 4 * kNanosPerSecond;
-constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
 constexpr int64_t kMaxSchedulerSilenceNs = 10 * kNanosPerSecond;
 constexpr Instant kStopNs = 5 * kNanosPerSecond;
 constexpr int kPollMillis = 50;
@@ -35,19 +37,20 @@ void Say(std::string_view text) {
 
 }  // namespace
 
-Supervisor::WorkerChild::WorkerChild(std::string name, Worker worker)
+Supervisor::WorkerChild::WorkerChild(std::string name, Worker worker, int64_t max_loading_pause_ns)
     : child(std::move(name), std::move(worker.argv), kMaxWorkerSilenceNs),
       address(std::move(worker.address)),
-      loading(kMaxLoadingPauseNs) {}
+      loading(max_loading_pause_ns) {}
 
 Supervisor::Supervisor(std::vector<std::string> scheduler_argv,
                        std::vector<Worker> workers,
-                       int signal_fd)
+                       int signal_fd,
+                       int64_t max_loading_pause_ns)
     : signal_fd_(signal_fd),
       scheduler_("scheduler", std::move(scheduler_argv), kMaxSchedulerSilenceNs) {
   for (Worker& worker : workers) {
-    workers_.push_back(
-        std::make_unique<WorkerChild>(absl::StrCat("worker ", workers_.size()), std::move(worker)));
+    workers_.push_back(std::make_unique<WorkerChild>(
+        absl::StrCat("worker ", workers_.size()), std::move(worker), max_loading_pause_ns));
   }
 }
 
@@ -74,7 +77,7 @@ int Supervisor::Run() {
 }
 
 void Supervisor::TendScheduler(Instant now) {
-  if (!is_stopping_) {
+  if (!is_stopping_ && !is_superseded_) {
     Start(scheduler_, now);
   }
   ChildProcess* process = scheduler_.process();
@@ -148,12 +151,20 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
     exit_code_ = is_early ? EXIT_SUCCESS : code;
   } else if (is_hopeless && WIFEXITED(wait_status)) {
     exit_code_ = code;
+  } else if (code == kExitSuperseded) {
+    is_superseded_ = true;
+    LogError("another scheduler has the workers; they run on for it until a signal");
   } else {
     scheduler_.LogEnd(wait_status);
   }
 }
 
 void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
+  if (worker.address.is_unix() && worker.child.process() == nullptr) {
+    // Whoever tidies up below /tmp must not keep a worker from listening.
+    const auto folder = std::filesystem::path(worker.address.unix_path).parent_path();
+    ::mkdir(folder.c_str(), S_IRWXU);
+  }
   if (Start(worker.child, now)) {
     worker.monitor.emplace(worker.address);
     worker.loading.OnStart(now);
@@ -163,8 +174,8 @@ void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   if (process == nullptr) {
     return;
   }
-  while (process->TakeLine().has_value()) {
-    // Of no interest here; an unread pipe would block the worker.
+  while (const std::optional<std::string> line = process->TakeLine()) {
+    OnWorkerLine(worker, *line);
   }
   ReadReport(worker, now);
   if (const std::optional<int> wait_status = worker.child.TakeEnd(now)) {
@@ -174,6 +185,17 @@ void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
     } else {
       worker.child.LogEnd(*wait_status);
     }
+  }
+}
+
+// A worker that comes back has the memory that the first one had: what is free on the machine has
+// changed since, and requests that were accepted for a larger pool could not go on.
+void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
+  constexpr absl::string_view kSizes = " --kv-cache-memory-bytes=";
+  const size_t begin = ToAbsl(line).find(kSizes);
+  if (line.starts_with("quire_worker: ready ") && begin != std::string_view::npos &&
+      !std::exchange(worker.has_sizes, true)) {
+    worker.child.AddArguments(absl::StrSplit(ToAbsl(line).substr(begin + 1), ' '));
   }
 }
 
@@ -213,7 +235,9 @@ bool Supervisor::IsHopeless(int wait_status) const {
     return false;
   }
   const int code = WEXITSTATUS(wait_status);
-  return code == kExitUsage || code == kExitModel || code == kExitMemory || code == kExitDevice;
+  // A program that cannot listen says 1, and crashes have other codes.
+  return code == EXIT_FAILURE || code == kExitUsage || code == kExitModel || code == kExitMemory ||
+         code == kExitDevice;
 }
 
 // Sleeps until a signal or a line of the scheduler comes, at most kPollMillis: reports of workers

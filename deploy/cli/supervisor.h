@@ -2,14 +2,16 @@
 // that dies or hangs ends it once the server has been ready:
 //   - a program that ends is started again, after a pause (restart_policy.h), the scheduler on the
 //     ports that it had; workers also while the scheduler drains
+//   - a worker that is started again gets the sizes of KV cache and swap space of its first start
 //   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
 //     that does not answer for 10 s, are killed and started again
+// A scheduler whose workers another one has taken over is not started again: it would take them
+// back. The workers are kept running for the other one.
 // Before that, what cannot succeed ends it: a program that says so by its exit code, or a scheduler
 // that refuses its worker.
 //
 // Thread safety: one thread, the one that forks: the programs die with it. It never blocks except
-// in
-//                poll(2), and for at most 5 s when it stops the workers.
+//                in poll(2), and for at most 5 s when it stops the workers.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 #define QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 
@@ -35,21 +37,29 @@ class Supervisor {
     Address address;  // where it listens
   };
 
+  // How long a worker may load without progress. A disk that wakes up, or a network share, may keep
+  // it waiting so long.
+  static constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
+
   // `signal_fd` gives SIGCHLD, and the signals that stop the server.
-  Supervisor(std::vector<std::string> scheduler_argv, std::vector<Worker> workers, int signal_fd);
+  Supervisor(std::vector<std::string> scheduler_argv,
+             std::vector<Worker> workers,
+             int signal_fd,
+             int64_t max_loading_pause_ns = kMaxLoadingPauseNs);
 
   // Returns the exit code of the command (the table is in README.md).
   int Run();
 
  private:
   struct WorkerChild {
-    WorkerChild(std::string name, Worker worker);
+    WorkerChild(std::string name, Worker worker, int64_t max_loading_pause_ns);
 
     SupervisedChild child;
     Address address;
     std::optional<WorkerMonitor> monitor;  // of the running process
     Watchdog loading;
     uint64_t progress = 0;
+    bool has_sizes = false;  // those of its first start are among its arguments
   };
 
   void TendScheduler(Instant now);
@@ -59,6 +69,7 @@ class Supervisor {
   void OnSchedulerEnd(int wait_status);
 
   void TendWorker(WorkerChild& worker, Instant now);
+  static void OnWorkerLine(WorkerChild& worker, std::string_view line);
   void ReadReport(WorkerChild& worker, Instant now);
 
   // Starts the child if it is due. True: it was started now.
@@ -77,6 +88,7 @@ class Supervisor {
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
   bool was_ready_ = false;
+  bool is_superseded_ = false;  // another scheduler has the workers
   bool is_stopping_ = false;
   std::optional<int> exit_code_;
 };

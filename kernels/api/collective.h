@@ -29,9 +29,10 @@ struct AllReduceParams {
   int64_t num_rows = 0;
   int64_t width = 0;
   Merge merge = Merge::kSum;
-  DType dtype = DType::kF32;    // kF32 or the activations' type
-  void* data = nullptr;         // [num_rows, width]; in: this rank's, out: that of all
-  const float* bias = nullptr;  // [width], added to the sum; null: none
+  DType dtype = DType::kF32;  // kF32 or the activations' type
+  void* data = nullptr;       // [num_rows, width]; in: this rank's, out: that of all
+  // [width], added to the sum. Null: none, as always where the backend does not take one.
+  const float* bias = nullptr;
 };
 
 // Rank 0 gets rows that are put together from the columns of all ranks.

@@ -25,8 +25,11 @@ namespace quire {
 class HostBackend : public KernelBackend {
  public:
   void BindThread() override {}
-  absl::Status PrepareFor(const ModelConfig& /*config*/) override { return absl::OkStatus(); }
+  absl::Status PrepareFor(const ModelConfig& /*config*/, const RankShare& /*share*/) override {
+    return absl::OkStatus();
+  }
   DType activation_dtype() const override { return DType::kF32; }
+  bool adds_bias_to_sums() const override { return true; }
   bool CanStoreKvAs(DType /*dtype*/) const override { return true; }
   std::optional<DeviceSpace> space() const override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;

@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/model/model_config.h"
+#include "common/model/rank_share.h"
 #include "kernels/api/attention.h"
 #include "kernels/api/block_transfer.h"
 #include "kernels/api/collective.h"
@@ -52,15 +53,17 @@ class KernelBackend {
   // backend: a GPU is bound to threads.
   virtual void BindThread() = 0;
 
-  // Says which model will run, before anything else is called. Errors: kFailedPrecondition, reason
-  // DEVICE, naming what of the model there is no kernel for.
-  virtual absl::Status PrepareFor(const ModelConfig& config) = 0;
+  // Says which part of which model will run, before anything else is called. Errors:
+  // kFailedPrecondition, reason DEVICE, naming what of it there is no kernel for.
+  virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
-  // These three: any thread, once PrepareFor has returned.
+  // These four: any thread, once PrepareFor has returned.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
   // The type of what linear layers read and write.
   virtual DType activation_dtype() const = 0;
+  // Whether AllReduce takes a bias. Where it does not, one rank's product adds it, before the sum.
+  virtual bool adds_bias_to_sums() const = 0;
 
   // Nothing when the backend computes in main memory.
   virtual std::optional<DeviceSpace> space() const = 0;
@@ -108,8 +111,7 @@ class KernelBackend {
 
   virtual void Sample(const SampleParams& params) = 0;
 
-  // The ranks with which the operations below are done from now on; null: none. Errors:
-  // kUnimplemented, reason DEVICE, where the backend has no such operations.
+  // The ranks with which the operations below are done from now on; null: none.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
   // These three: REQUIRES a group.
   virtual void AllReduce(const AllReduceParams& params) = 0;

@@ -5,21 +5,42 @@
 #include <string>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 
 namespace quire {
+namespace {
+
+constexpr int32_t kNobody = -1;
+
+absl::Status Broken(const std::string& rule) {
+  return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", rule);
+}
+
+absl::Status OfRank(int32_t rank, const absl::Status& status) {
+  return Error(status.code(),
+               ReasonOf(status),
+               "rank " + std::to_string(rank) + ": " + std::string(status.message()));
+}
+
+}  // namespace
+
 template <typename T, typename Fn>
 void Communicator::MergeWithAll(std::span<T> data, const Fn& fn) {
-  const std::span<T> other(reinterpret_cast<T*>(Scratch(data.size_bytes())), data.size());
   for (size_t k = 0; k < links_.size(); ++k) {
-    if (!Exchange(k, std::as_bytes(data), std::as_writable_bytes(other))) {
-      return;
-    }
     const bool is_lower = rank_ < Partner(k);
-    const std::span<T> low = is_lower ? data : other;
-    const std::span<T> high = is_lower ? other : data;
-    for (size_t i = 0; i < data.size(); ++i) {
-      data[i] = fn(low[i], high[i]);
+    const auto merge = [&](size_t offset, std::span<const std::byte> piece) {
+      const size_t count = piece.size() / sizeof(T);
+      T* own = data.data() + offset / sizeof(T);
+      const T* other = reinterpret_cast<const T*>(piece.data());
+      if (is_lower) {
+        std::transform(own, own + count, other, own, fn);
+      } else {
+        std::transform(other, other + count, own, own, fn);
+      }
+    };
+    if (!Run(k, [&](PeerLink& link) { return link.Merge(std::as_bytes(data), merge); })) {
+      return;
     }
   }
 }
@@ -86,37 +107,48 @@ void Communicator::Broadcast(std::span<std::byte> data) {
 }
 
 bool Communicator::Exchange(size_t k, std::span<const std::byte> out, std::span<std::byte> in) {
+  return Run(k, [&](PeerLink& link) { return link.Exchange(out, in); });
+}
+
+bool Communicator::Run(size_t k, absl::FunctionRef<absl::Status(PeerLink&)> operation) {
   if (!status().ok()) {
     return false;
   }
-  const auto wait_for = [this](int32_t rank) {
-    if (waits_for_rank_ != nullptr) {
-      waits_for_rank_->store(rank, std::memory_order_relaxed);
-    }
-  };
-  wait_for(Partner(k));
-  const absl::Status status = links_[k].Exchange(out, in);
-  wait_for(-1);
-  if (status.ok()) {
-    return true;
+  WaitFor(Partner(k));
+  const Instant begin = SteadyNow();
+  const absl::Status status = operation(links_[k]);
+  busy_nanos_ += SteadyNow() - begin;
+  WaitFor(kNobody);
+  if (!status.ok()) {
+    Break(OfRank(Partner(k), status));
   }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_.ok()) {
-      status_ = Error(status.code(),
-                      ReasonOf(status),
-                      "rank " + std::to_string(Partner(k)) + ": " + std::string(status.message()));
-    }
-  }
-  Abort();
-  return false;
+  return status.ok();
 }
 
-void Communicator::Abort() {
+bool Communicator::CheckLinks() {
+  for (size_t k = 0; k < links_.size(); ++k) {
+    if (links_[k].has_ended()) {
+      Break(OfRank(Partner(k), Broken("the other end has closed")));
+    }
+  }
+  return status().ok();
+}
+
+void Communicator::SetWaiting(bool waits) { WaitFor(waits ? (rank_ + 1) % size() : kNobody); }
+
+void Communicator::WaitFor(int32_t rank) {
+  if (waits_for_rank_ != nullptr) {
+    waits_for_rank_->store(rank, std::memory_order_relaxed);
+  }
+}
+
+void Communicator::Abort() { Break(Broken("group: aborted")); }
+
+void Communicator::Break(const absl::Status& reason) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (status_.ok()) {
-      status_ = Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "group: aborted");
+      status_ = reason;
     }
   }
   for (const PeerLink& link : links_) {

@@ -1,10 +1,10 @@
 // Communicator is a rank's part in what the ranks of a group do together, over main memory. Ranks
 // are the corners of a cube: a rank speaks to those whose number differs in one bit, log2(size) of
-// them.
+// them, through memory that they share or a socket (PeerLink).
 //
 // A link that breaks breaks the group: all other links are ended too, so that every rank learns of
-// it within a round trip and none waits for ever. What the operation under way leaves in its data
-// is of no use, and operations do nothing from then on.
+// it soon (PeerLink says how soon) and none waits for ever. What the operation under way leaves in
+// its data is of no use, and operations do nothing from then on.
 //
 // Thread safety: one caller at a time (the executor thread), except for Abort and status.
 // Cost:          AllReduce sends and receives the data log2(size) times, Gather and Broadcast as a
@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
 #include "kernels/collective/peer_link.h"
@@ -49,6 +50,18 @@ class Communicator {
   void Broadcast(std::span<std::byte> data);
 
   void Abort();
+  // The same, with a reason that status gives from then on.
+  void Break(const absl::Status& reason);
+
+  // For who waits for the ranks in another way than by the operations above. Whether the group is
+  // whole: a link that has ended breaks it.
+  bool CheckLinks();
+  // That it is so, or not any more. Nobody knows which rank is waited for then: each is said to
+  // wait for the next one, and the last of such a row is one that does not wait.
+  void SetWaiting(bool waits);
+
+  // Time spent in operations so far, waiting for others included. The caller of the operations.
+  int64_t busy_nanos() const { return busy_nanos_; }
 
   // kUnavailable, reason GROUP_BROKEN, message "rank N: rule", once the group is broken; N is the
   // neighbour that was noticed first.
@@ -56,17 +69,20 @@ class Communicator {
 
  private:
   int32_t Partner(size_t k) const { return rank_ ^ (int32_t{1} << k); }
-  // False when the group is broken.
   // Fn merges what the rank itself has with what its partner has, the lower rank's first.
   template <typename T, typename Fn>
   void MergeWithAll(std::span<T> data, const Fn& fn);
+  // Of both: false when the group is broken.
   bool Exchange(size_t k, std::span<const std::byte> out, std::span<std::byte> in);
+  bool Run(size_t k, absl::FunctionRef<absl::Status(PeerLink&)> operation);
   std::byte* Scratch(size_t bytes);
+  void WaitFor(int32_t rank);
 
   const int32_t rank_;
-  const std::vector<PeerLink> links_;
+  std::vector<PeerLink> links_;
   const std::shared_ptr<std::atomic<int32_t>> waits_for_rank_;
   std::vector<std::byte> scratch_;
+  int64_t busy_nanos_ = 0;
 
   mutable std::mutex mutex_;
   absl::Status status_;  // under mutex_

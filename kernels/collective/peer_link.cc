@@ -1,17 +1,25 @@
 #include "kernels/collective/peer_link.h"
 
 #include <poll.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 
 #include <sys/socket.h>
 
 namespace quire {
 namespace {
+
+// The other end begins with the first piece while this one writes the next.
+constexpr size_t kPieceBytes = size_t{16} << 10;
+
+constexpr const char* kClosed = "the other end has closed";
+constexpr const char* kGarbled = "the shared memory is garbled";
 
 absl::Status Broken(const char* what) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", what);
@@ -23,23 +31,90 @@ bool MayGoOn(ssize_t result) {
 
 }  // namespace
 
-PeerLink::PeerLink(int socket) : socket_(socket) {}
+PeerLink::PeerLink(int socket, std::unique_ptr<SharedChannel> channel)
+    : socket_(socket), channel_(std::move(channel)) {}
 
-PeerLink::PeerLink(PeerLink&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
-
-PeerLink::~PeerLink() {
-  if (socket_ >= 0) {
-    ::close(socket_);
+absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::byte> in) {
+  if (channel_ == nullptr) {
+    return ExchangeOverSocket(out, in);
   }
+  return ExchangeShared(out,
+                        in.size(),
+                        /*follows=*/false,
+                        [&in](size_t offset, std::span<const std::byte> piece) {
+                          std::memcpy(&in[offset], piece.data(), piece.size());
+                        });
 }
 
-absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::byte> in) const {
+absl::Status PeerLink::Merge(std::span<const std::byte> data, TakePiece take) {
+  if (channel_ != nullptr) {
+    return ExchangeShared(data, data.size(), /*follows=*/true, take);
+  }
+  if (received_.size() < data.size()) {
+    received_.resize(data.size());
+  }
+  const std::span<std::byte> received = std::span(received_).first(data.size());
+  QUIRE_RETURN_IF_ERROR(ExchangeOverSocket(data, received));
+  take(0, received);
+  return absl::OkStatus();
+}
+
+absl::Status PeerLink::ExchangeShared(std::span<const std::byte> out,
+                                      size_t in_bytes,
+                                      bool follows,
+                                      TakePiece take) {
+  size_t num_sent = 0;
+  size_t num_taken = 0;
+  bool is_dead = false;
+  while (num_sent < out.size() || num_taken < in_bytes) {
+    if (channel_->is_closed()) {
+      return Broken("aborted");
+    }
+    // Before what has come is looked at: what an end wrote before it closed is received.
+    const bool is_alone = is_dead || channel_->is_closed_by_other();
+    const auto sent =
+        channel_->Send(out.subspan(num_sent, std::min(kPieceBytes, out.size() - num_sent)));
+    if (!sent.has_value()) {
+      return Broken(kGarbled);
+    }
+    num_sent += *sent;
+    const size_t may_take = (follows ? num_sent : in_bytes) - num_taken;
+    const auto piece = channel_->Peek(std::min(kPieceBytes, may_take));
+    if (!piece.has_value()) {
+      return Broken(kGarbled);
+    }
+    if (!piece->empty()) {
+      take(num_taken, *piece);
+      channel_->Release(piece->size());
+      num_taken += piece->size();
+    }
+    if (*sent > 0 || !piece->empty()) {
+      continue;
+    }
+    if (is_alone) {
+      return Broken(kClosed);
+    }
+    const bool wants_data = num_taken < (follows ? num_sent : in_bytes);
+    const bool wants_room = num_sent < out.size();
+    is_dead =
+        channel_->Wait(wants_data, wants_room) == SharedChannel::Waited::kNothing && has_ended();
+  }
+  return absl::OkStatus();
+}
+
+bool PeerLink::has_ended() const {
+  pollfd socket = {.fd = socket_.fd(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&socket, 1, 0) > 0;
+}
+
+absl::Status PeerLink::ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in) {
   // Both ways in turns: two ranks that only sent would wait for each other once the sockets are
   // full.
   while (!out.empty() || !in.empty()) {
     bool has_moved = false;
     if (!out.empty()) {
-      const ssize_t sent = ::send(socket_, out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent =
+          ::send(socket_.fd(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (!MayGoOn(sent)) {
         return Broken("the connection is broken");
       }
@@ -47,9 +122,9 @@ absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::b
       out = out.subspan(sent > 0 ? static_cast<size_t>(sent) : 0);
     }
     if (!in.empty()) {
-      const ssize_t came = ::recv(socket_, in.data(), in.size(), MSG_DONTWAIT);
+      const ssize_t came = ::recv(socket_.fd(), in.data(), in.size(), MSG_DONTWAIT);
       if (!MayGoOn(came)) {
-        return Broken(came == 0 ? "the other end has closed" : "the connection is broken");
+        return Broken(came == 0 ? kClosed : "the connection is broken");
       }
       has_moved |= came > 0;
       in = in.subspan(came > 0 ? static_cast<size_t>(came) : 0);
@@ -57,7 +132,7 @@ absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::b
     if (!has_moved) {
       constexpr int kForEver = -1;
       pollfd wanted = {
-          .fd = socket_,
+          .fd = socket_.fd(),
           .events = static_cast<int16_t>((out.empty() ? 0 : POLLOUT) | (in.empty() ? 0 : POLLIN)),
           .revents = 0};
       ::poll(&wanted, 1, kForEver);
@@ -66,6 +141,11 @@ absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::b
   return absl::OkStatus();
 }
 
-void PeerLink::Abort() const { ::shutdown(socket_, SHUT_RDWR); }
+void PeerLink::Abort() const {
+  ::shutdown(socket_.fd(), SHUT_RDWR);
+  if (channel_ != nullptr) {
+    channel_->Close();
+  }
+}
 
 }  // namespace quire

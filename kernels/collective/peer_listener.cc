@@ -14,6 +14,10 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/base/usable_cpus.h"
+#include "kernels/collective/fd_passing.h"
+#include "kernels/collective/file_descriptor.h"
+#include "kernels/collective/shared_channel.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -29,7 +33,9 @@ constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr std::string_view kTcpPrefix = "tcp:";
-constexpr char kWelcome = 'w';
+// What the higher rank says to the lower one.
+constexpr char kWelcome = 'w';        // through the socket
+constexpr char kWelcomeShared = 'm';  // through the memory that came with the hello
 
 absl::Status CannotListen(const std::string& where) {
   return Error(absl::StatusCode::kUnavailable,
@@ -40,31 +46,6 @@ absl::Status CannotListen(const std::string& where) {
 absl::Status BadRendezvous(std::string_view rule) {
   return InvalidArgument("RENDEZVOUS", "rendezvous: " + std::string(rule));
 }
-
-// A socket that is closed unless it is released.
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  ~Socket() { Close(); }
-  Socket(Socket&& other) noexcept : fd_(other.Release()) {}
-  Socket& operator=(Socket&& other) noexcept {
-    Close();
-    fd_ = other.Release();
-    return *this;
-  }
-
-  int fd() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-  int Release() { return std::exchange(fd_, -1); }
-  void Close() {
-    if (fd_ >= 0) {
-      ::close(Release());
-    }
-  }
-
- private:
-  int fd_;
-};
 
 struct SocketAddress {
   sockaddr_storage storage = {};
@@ -119,8 +100,8 @@ absl::StatusOr<SocketAddress> ParseRendezvous(std::string_view text) {
   return *address;
 }
 
-Socket NewSocket(const SocketAddress& address) {
-  Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+FileDescriptor NewSocket(const SocketAddress& address) {
+  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.is_open() && address.family() != AF_UNIX) {
     const int on = 1;
     static_cast<void>(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
@@ -128,11 +109,15 @@ Socket NewSocket(const SocketAddress& address) {
   return socket;
 }
 
-// The rest of what is expected has come; nothing: it may still come; false: it will not.
-std::optional<bool> ReadRest(int fd, std::span<std::byte> expected, size_t* num_read) {
+// The rest of what is expected has come, and perhaps a file with it; nothing: it may still come;
+// false: it will not.
+std::optional<bool> ReadRest(int fd,
+                             std::span<std::byte> expected,
+                             size_t* num_read,
+                             FileDescriptor* memory) {
   while (*num_read < expected.size()) {
     const auto rest = expected.subspan(*num_read);
-    const ssize_t came = ::recv(fd, rest.data(), rest.size(), MSG_DONTWAIT);
+    const ssize_t came = ReceiveWithFd(fd, rest, memory);
     if (came <= 0) {
       const bool may_come = came < 0 && (errno == EAGAIN || errno == EINTR);
       return may_come ? std::nullopt : std::optional(false);
@@ -142,10 +127,9 @@ std::optional<bool> ReadRest(int fd, std::span<std::byte> expected, size_t* num_
   return true;
 }
 
-bool SendAll(int fd, std::span<const std::byte> bytes) {
+bool SendAll(int fd, std::span<const std::byte> bytes, const FileDescriptor& memory = {}) {
   // Fits the empty buffer of a new connection.
-  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(bytes.size());
+  return SendWithFd(fd, bytes, memory.fd()) == static_cast<ssize_t>(bytes.size());
 }
 
 }  // namespace
@@ -153,9 +137,10 @@ bool SendAll(int fd, std::span<const std::byte> bytes) {
 // Connect, while it goes on.
 class PeerListener::Gathering {
  public:
-  Gathering(int listener, const GroupMembership& group)
+  Gathering(int listener, const GroupMembership& group, bool spins)
       : listener_(listener),
         group_(group),
+        spins_(spins),
         neighbours_(static_cast<size_t>(std::countr_zero(group.rendezvous.size()))) {}
 
   absl::Status Prepare() {
@@ -212,7 +197,7 @@ class PeerListener::Gathering {
       std::shared_ptr<std::atomic<int32_t>> waits_for_rank) {
     std::vector<PeerLink> links;
     for (Neighbour& neighbour : neighbours_) {
-      links.emplace_back(neighbour.socket.Release());
+      links.emplace_back(neighbour.socket.Release(), std::move(neighbour.channel));
     }
     return std::make_shared<Communicator>(group_.rank, std::move(links), std::move(waits_for_rank));
   }
@@ -221,14 +206,16 @@ class PeerListener::Gathering {
   struct Neighbour {
     int32_t rank = 0;
     SocketAddress address;  // of one that is dialled
-    Socket socket;
+    FileDescriptor socket;
+    std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
     Instant dial_at = 0;
     bool has_said_hello = false;
     bool is_there = false;
   };
 
   struct Stranger {
-    Socket socket;
+    FileDescriptor socket;
+    FileDescriptor memory;
     Hello hello;
     size_t num_read = 0;
   };
@@ -259,7 +246,8 @@ class PeerListener::Gathering {
         return;
       }
       const Hello hello = HelloTo(group_.rank, neighbour.rank);
-      if (!SendAll(neighbour.socket.fd(), std::as_bytes(std::span(&hello, 1)))) {
+      const FileDescriptor memory = MemoryFor(neighbour);
+      if (!SendAll(neighbour.socket.fd(), std::as_bytes(std::span(&hello, 1)), memory)) {
         neighbour.socket.Close();
         return;
       }
@@ -267,17 +255,41 @@ class PeerListener::Gathering {
     }
     char welcome = 0;
     size_t num_read = 0;
-    const auto read =
-        ReadRest(neighbour.socket.fd(), std::as_writable_bytes(std::span(&welcome, 1)), &num_read);
-    if (read.has_value() && (!*read || welcome != kWelcome)) {
+    FileDescriptor unwanted;
+    const auto read = ReadRest(neighbour.socket.fd(),
+                               std::as_writable_bytes(std::span(&welcome, 1)),
+                               &num_read,
+                               &unwanted);
+    if (!read.has_value()) {
+      return;
+    }
+    const bool is_shared = welcome == kWelcomeShared && neighbour.channel != nullptr;
+    neighbour.is_there = *read && (is_shared || welcome == kWelcome);
+    if (!neighbour.is_there) {
       neighbour.socket.Close();  // it is not in this epoch yet, or is gone: again
     }
-    neighbour.is_there = read.value_or(false) && welcome == kWelcome;
+    if (!is_shared) {
+      neighbour.channel.reset();
+    }
+  }
+
+  // New memory to share with it, if it is on this host; closed if there is none.
+  FileDescriptor MemoryFor(Neighbour& neighbour) const {
+    neighbour.channel.reset();
+    FileDescriptor memory;
+    if (neighbour.address.family() == AF_UNIX) {
+      memory = SharedChannel::CreateMemory();
+      neighbour.channel = SharedChannel::Map(memory, SharedChannel::Side::kCreator, spins_);
+    }
+    if (neighbour.channel == nullptr) {
+      memory.Close();
+    }
+    return memory;
   }
 
   void AcceptStrangers() {
     for (;;) {
-      Socket socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      FileDescriptor socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket.is_open()) {
         return;
       }
@@ -286,7 +298,7 @@ class PeerListener::Gathering {
       }
       const int on = 1;
       static_cast<void>(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
-      strangers_.push_back({.socket = std::move(socket), .hello = {}, .num_read = 0});
+      strangers_.push_back({.socket = std::move(socket), .memory = {}, .hello = {}, .num_read = 0});
     }
   }
 
@@ -294,7 +306,8 @@ class PeerListener::Gathering {
   void Recognise(Stranger& stranger) {
     const auto read = ReadRest(stranger.socket.fd(),
                                std::as_writable_bytes(std::span(&stranger.hello, 1)),
-                               &stranger.num_read);
+                               &stranger.num_read,
+                               &stranger.memory);
     if (!read.has_value()) {
       return;
     }
@@ -302,27 +315,41 @@ class PeerListener::Gathering {
       const Hello expected = HelloTo(neighbour.rank, group_.rank);
       const bool is_neighbour =
           *read && std::memcmp(&stranger.hello, &expected, sizeof(expected)) == 0;
-      if (is_neighbour && neighbour.rank < group_.rank &&
-          SendAll(stranger.socket.fd(), std::as_bytes(std::span(&kWelcome, 1)))) {
-        // One that dialled again takes the place of its first attempt.
-        neighbour.socket = std::move(stranger.socket);
-        neighbour.is_there = true;
+      if (is_neighbour && neighbour.rank < group_.rank && Welcome(stranger, neighbour)) {
         return;
       }
     }
     stranger.socket.Close();
   }
 
+  // One that dialled again takes the place of its first attempt.
+  bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
+    std::unique_ptr<SharedChannel> channel;
+    if (stranger.memory.is_open()) {
+      channel = SharedChannel::Map(stranger.memory, SharedChannel::Side::kOther, spins_);
+    }
+    const char word = channel == nullptr ? kWelcome : kWelcomeShared;
+    if (!SendAll(stranger.socket.fd(), std::as_bytes(std::span(&word, 1)))) {
+      return false;
+    }
+    neighbour.socket = std::move(stranger.socket);
+    neighbour.channel = std::move(channel);
+    neighbour.is_there = true;
+    return true;
+  }
+
   const int listener_;
   const GroupMembership& group_;
+  const bool spins_;
   std::vector<Neighbour> neighbours_;
   std::vector<Stranger> strangers_;
 };
 
-PeerListener::PeerListener(int socket, std::string rendezvous, std::string path)
+PeerListener::PeerListener(int socket, std::string rendezvous, std::string path, bool spins)
     : socket_(socket),
       rendezvous_(std::move(rendezvous)),
       path_(std::move(path)),
+      spins_(spins),
       waits_for_rank_(std::make_shared<std::atomic<int32_t>>(-1)) {}
 
 PeerListener::~PeerListener() {
@@ -332,20 +359,23 @@ PeerListener::~PeerListener() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::string& path) {
+absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::string& path,
+                                                                   int32_t num_sharers) {
   const std::optional<SocketAddress> address = UnixAddress(path);
   if (!address.has_value()) {
     errno = ENAMETOOLONG;
     return CannotListen(path);
   }
   ::unlink(path.c_str());
-  Socket socket = NewSocket(*address);
+  FileDescriptor socket = NewSocket(*address);
   if (!socket.is_open() || ::bind(socket.fd(), address->get(), address->length) != 0 ||
       ::listen(socket.fd(), kBacklog) != 0) {
     return CannotListen(path);
   }
-  return std::unique_ptr<PeerListener>(
-      new PeerListener(socket.Release(), std::string(kUnixPrefix) + path, path));
+  return std::unique_ptr<PeerListener>(new PeerListener(socket.Release(),
+                                                        std::string(kUnixPrefix) + path,
+                                                        path,
+                                                        /*spins=*/num_sharers <= UsableCpus()));
 }
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::string& host,
@@ -356,7 +386,7 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::st
     errno = EADDRNOTAVAIL;
     return CannotListen(host);
   }
-  Socket socket = NewSocket(*address);
+  FileDescriptor socket = NewSocket(*address);
   const int on = 1;
   SocketAddress taken;
   taken.length = sizeof(taken.storage);
@@ -372,7 +402,8 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::st
   return std::unique_ptr<PeerListener>(
       new PeerListener(socket.Release(),
                        std::string(kTcpPrefix) + public_host + ":" + std::to_string(taken_port),
-                       /*path=*/""));
+                       /*path=*/"",
+                       /*spins=*/false));
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupMembership& group,
@@ -383,7 +414,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupM
     return BadRendezvous("not a group of 1, 2, 4, ... ranks with a secret");
   }
   const uint64_t num_aborts = num_aborts_.load();
-  Gathering gathering(socket_, group);
+  Gathering gathering(socket_, group, spins_);
   QUIRE_RETURN_IF_ERROR(gathering.Prepare());
   const Instant end = SteadyNow() + timeout_ns;
   for (;;) {

@@ -1,6 +1,7 @@
 // PeerListener is where a rank waits for the others, and how a group of ranks connects: of each
 // pair the lower rank dials and the higher one accepts. Both ends show the secret of the epoch,
-// which the scheduler gave to the ranks alone; whoever does not is hung up on.
+// which the scheduler gave to the ranks alone; whoever does not is hung up on. Ranks that meet at a
+// Unix socket share memory from then on: the one that dials sends it with its hello.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank
 //                and Abort.
@@ -40,8 +41,10 @@ inline constexpr size_t kGroupSecretBytes = 16;
 
 class PeerListener {
  public:
-  // A Unix socket, whose file is replaced and removed at the end.
-  static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path);
+  // A Unix socket, whose file is replaced and removed at the end. `num_sharers` ranks share the
+  // CPUs of this process: where each has one to itself, a rank that waits spins before it sleeps.
+  static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
+                                                              int32_t num_sharers);
   // TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any; others find it under
   // `public_host`.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtHost(const std::string& host,
@@ -68,7 +71,7 @@ class PeerListener {
  private:
   // As it goes over the wire: both ends are of one build on machines of one kind.
   struct Hello {
-    std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '1'};
+    std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '2'};
     std::array<char, kGroupSecretBytes> secret = {};
     uint64_t scheduler_incarnation = 0;
     uint64_t group_epoch = 0;
@@ -76,13 +79,14 @@ class PeerListener {
     int32_t to_rank = 0;
   };
 
-  PeerListener(int socket, std::string rendezvous, std::string path);
+  PeerListener(int socket, std::string rendezvous, std::string path, bool spins);
 
   class Gathering;
 
   const int socket_;
   const std::string rendezvous_;
   const std::string path_;  // of a Unix socket
+  const bool spins_;
   std::atomic<uint64_t> num_aborts_{0};
   const std::shared_ptr<std::atomic<int32_t>> waits_for_rank_;
 };

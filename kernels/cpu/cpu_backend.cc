@@ -1,15 +1,12 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <cmath>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/base/usable_cpus.h"
 #include "kernels/api/host_backend.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/packed_linear.h"
@@ -66,25 +63,6 @@ class CpuBackend final : public HostBackend {
   ThreadTeam team_;
 };
 
-// CPUs' worth of time that the control group of a container grants, or more than there are.
-double QuotaCpus() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "<quota> <period>" in us, or "max <period>"
-  double quota = 0.0;
-  double period = 0.0;
-  const bool is_limited = static_cast<bool>(file >> quota >> period);
-  return is_limited && quota > 0.0 && period > 0.0 ? quota / period : ThreadTeam::kMaxThreads;
-}
-
-int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    return 1;
-  }
-  const double cpus = std::min(std::ceil(QuotaCpus()), static_cast<double>(CPU_COUNT(&set)));
-  return std::clamp(static_cast<int>(cpus), 1, ThreadTeam::kMaxThreads);
-}
-
 absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {
   std::string known;
   for (const KernelTable& table : KernelTables()) {
@@ -113,9 +91,10 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackend
                                ", limit " + std::to_string(ThreadTeam::kMaxThreads) + ")");
   }
   QUIRE_ASSIGN_OR_RETURN(const KernelTable* table, ChooseTable(options.isa));
-  const int num_threads = options.num_threads > 0
-                              ? options.num_threads
-                              : std::max(1, UsableCpus() / std::max(1, options.num_sharers));
+  const int num_threads =
+      options.num_threads > 0
+          ? options.num_threads
+          : std::clamp(UsableCpus() / std::max(1, options.num_sharers), 1, ThreadTeam::kMaxThreads);
   return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, num_threads));
 }
 

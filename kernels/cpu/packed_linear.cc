@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   }
   if (packed->data_ == nullptr) {
     return Error(absl::StatusCode::kResourceExhausted,
-                 "OUT_OF_MEMORY",
+                 "MEMORY",
                  "weights: no memory for a matrix of " + std::to_string(matrix.rows) + " x " +
                      std::to_string(matrix.cols));
   }

@@ -5,20 +5,13 @@
 #include <new>
 
 #include "common/base/check.h"
+#include "common/base/cpu_pause.h"
 #include "common/base/math.h"
 
 namespace quire {
 namespace {
 
 constexpr size_t kScratchAlignment = 64;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 // Waits until `value` is no longer `old`: spinning first, then asleep.
 void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
@@ -30,7 +23,7 @@ void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
       if (value.load(std::memory_order_acquire) != old) {
         return;
       }
-      Pause();
+      CpuPause();
     }
   } while (std::chrono::steady_clock::now() < give_up);
   value.wait(old, std::memory_order_acquire);

@@ -110,7 +110,7 @@ int RunGemm(void* /*gemm*/, const GemmArgs& args, Stream stream) {
     return kUnsupported;
   }
   emulator::Operation operation = {.name = "product", .run = [args] { return Multiply(args); }};
-  operation.references.AddPointersIn(&args, sizeof(args));
+  operation.references.AddPointersIn(args);
   return emulator::Enqueue(stream, std::move(operation));
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/device_group.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/quantize_rows.h"
@@ -18,12 +19,13 @@
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 5;
+inline constexpr uint32_t kGpuApiVersion = 7;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
   const char* name = "";  // "cuda" or "emu"
 
+  decltype(&CountDevices) count_devices = nullptr;
   decltype(&SetDevice) set_device = nullptr;
   decltype(&QueryDevice) query_device = nullptr;
   decltype(&Allocate) allocate = nullptr;
@@ -33,6 +35,7 @@ struct GpuApi {
   decltype(&CopyToDevice) copy_to_device = nullptr;
   decltype(&CopyToHost) copy_to_host = nullptr;
   decltype(&CopyMany) copy_many = nullptr;
+  decltype(&CopyColumns) copy_columns = nullptr;
   decltype(&FillBytes) fill_bytes = nullptr;
   decltype(&CreateStream) create_stream = nullptr;
   decltype(&DestroyStream) destroy_stream = nullptr;
@@ -53,6 +56,15 @@ struct GpuApi {
   decltype(&DestroyGemm) destroy_gemm = nullptr;
   decltype(&CheckGemm) check_gemm = nullptr;
   decltype(&RunGemm) run_gemm = nullptr;
+
+  decltype(&OpenNccl) open_nccl = nullptr;
+  decltype(&MakeDeviceGroupId) make_device_group_id = nullptr;
+  decltype(&BeginDeviceGroup) begin_device_group = nullptr;
+  decltype(&PollDeviceGroup) poll_device_group = nullptr;
+  decltype(&EndDeviceGroup) end_device_group = nullptr;
+  decltype(&AllReduceOverGroup) all_reduce_over_group = nullptr;
+  decltype(&SendToGroup) send_to_group = nullptr;
+  decltype(&ReceiveFromGroup) receive_from_group = nullptr;
 
   decltype(&Embed) embed = nullptr;
   decltype(&Norm) norm = nullptr;

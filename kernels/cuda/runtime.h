@@ -25,6 +25,7 @@ namespace quire::gpu {
 
 struct DeviceInfo {
   char name[64] = {};
+  uint8_t uuid[16] = {};  // no other device has it, of this machine or another
   int32_t index = 0;
   int32_t compute_capability = 0;  // 90: sm_90
   int32_t num_multiprocessors = 0;
@@ -32,6 +33,8 @@ struct DeviceInfo {
   int64_t free_bytes = 0;
 };
 
+// Devices of this machine. An error when there is no driver.
+int CountDevices(int32_t* count);
 // Makes the device of this number the current one of the calling thread. An error when there is no
 // driver or no such device.
 int SetDevice(int32_t device);
@@ -61,6 +64,16 @@ int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream);
 // Inside of the device; may be recorded.
 int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
+// Rows of a matrix of floats into columns of another one, on the device.
+struct ColumnsCopy {
+  float* to = nullptr;
+  int64_t to_stride = 0;  // in elements
+  const float* from = nullptr;
+  int64_t from_stride = 0;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+};
+int CopyColumns(const ColumnsCopy& copy, Stream stream);
 int FillBytes(void* device, int byte, size_t bytes, Stream stream);
 
 // Waits until everything enqueued before is done, and reports what failed meanwhile.

@@ -1,7 +1,9 @@
 #include <cstdio>
+#include <cstring>
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/device_group.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/runtime.h"
 
@@ -17,6 +19,8 @@ int Reported(cudaError_t error) {
 }
 
 }  // namespace
+
+int CountDevices(int32_t* count) { return Reported(cudaGetDeviceCount(count)); }
 
 int SetDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
 
@@ -36,6 +40,8 @@ int QueryDevice(int32_t device, DeviceInfo* info) {
     return Reported(error);
   }
   snprintf(info->name, sizeof(info->name), "%.*s", int{sizeof(info->name)} - 1, properties.name);
+  static_assert(sizeof(info->uuid) == sizeof(properties.uuid));
+  memcpy(info->uuid, &properties.uuid, sizeof(info->uuid));
   info->index = device;
   info->compute_capability = properties.major * 10 + properties.minor;
   info->num_multiprocessors = properties.multiProcessorCount;
@@ -87,6 +93,18 @@ int CopyMany(
 int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
   return cudaMemcpyAsync(
       to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream));
+}
+
+int CopyColumns(const ColumnsCopy& copy, Stream stream) {
+  constexpr size_t kElement = sizeof(float);
+  return cudaMemcpy2DAsync(copy.to,
+                           static_cast<size_t>(copy.to_stride) * kElement,
+                           copy.from,
+                           static_cast<size_t>(copy.from_stride) * kElement,
+                           static_cast<size_t>(copy.width) * kElement,
+                           static_cast<size_t>(copy.num_rows),
+                           cudaMemcpyDeviceToDevice,
+                           static_cast<cudaStream_t>(stream));
 }
 
 int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
@@ -165,6 +183,12 @@ const char* ErrorText(int error) {
   }
   if (error == kNoGemmLibrary) {
     return "libcublasLt was not found; install it or name its folder in LD_LIBRARY_PATH";
+  }
+  if (error == kNoNccl) {
+    return "libnccl was not found; install it or name its folder in LD_LIBRARY_PATH";
+  }
+  if (error <= kNcclError) {
+    return "NCCL failed (ncclResult_t: -2000 less this); NCCL_DEBUG=WARN says more";
   }
   if (error <= kGemmError) {
     return "a product failed in cuBLASLt";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/math.h"
@@ -21,6 +22,8 @@
 #include "kernels/gpu/gpu_memory.h"
 #include "kernels/gpu/gpu_sampler.h"
 #include "kernels/gpu/gpu_transfers.h"
+#include "kernels/gpu/nccl_group.h"
+#include "kernels/gpu/staged_group.h"
 #include "kernels/gpu/staging_ring.h"
 #include "kernels/gpu/step_packer.h"
 
@@ -30,6 +33,7 @@ namespace {
 constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 256};
 constexpr int32_t kWidthMultiple = 8;
 constexpr int32_t kFp8WidthMultiple = 16;
+constexpr int64_t kMaxNcclConnect = 30 * kNanosPerSecond;
 
 absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
@@ -60,6 +64,7 @@ class GpuBackend final : public KernelBackend {
         sampler_(api_, stream_) {}
 
   ~GpuBackend() override {
+    LeaveGroup();
     ForgetGraphs();
     api_.destroy_gemm(gemm_);
     api_.destroy_stream(stream_);
@@ -69,18 +74,20 @@ class GpuBackend final : public KernelBackend {
     return std::string(api_.name) + "-" + std::string(NameOf(dtype_)) + "-sm" +
            std::to_string(library_.device().compute_capability) +
            (options_.quantization == GpuQuantization::kFp8 ? "-fp8" : "") +
-           (options_.batch_invariant ? "-batch-invariant" : "");
+           (options_.batch_invariant ? "-batch-invariant" : "") +
+           (num_ranks_ > 1 ? "-tp" + std::to_string(num_ranks_) : "");
   }
 
   void BindThread() override { Require(api_.set_device(library_.device().index), "set device"); }
 
-  absl::Status PrepareFor(const ModelConfig& config) override;
+  absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) override;
 
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return TokenMajorKeys(spec); }
   bool CanStoreKvAs(DType dtype) const override {
     return dtype == dtype_ || dtype == DType::kF8E4M3;
   }
   DType activation_dtype() const override { return dtype_; }
+  bool adds_bias_to_sums() const override { return false; }
 
   std::optional<DeviceSpace> space() const override;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
@@ -112,15 +119,19 @@ class GpuBackend final : public KernelBackend {
   }
   uint64_t progress() const override { return launches_.value(); }
 
-  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override {
-    return group == nullptr ? absl::OkStatus()
-                            : Error(absl::StatusCode::kUnimplemented,
-                                    "DEVICE",
-                                    "tensor_parallel_size: GPUs compute alone so far");
+  absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
+  void AllReduce(const AllReduceParams& params) override {
+    nccl_ != nullptr ? nccl_->AllReduce(params) : staged_->AllReduce(params);
+    launches_.Add();
   }
-  void AllReduce(const AllReduceParams& /*params*/) override { QUIRE_CHECK(false); }
-  void Gather(const GatherParams& /*params*/) override { QUIRE_CHECK(false); }
-  void Broadcast(std::span<std::byte> /*data*/) override { QUIRE_CHECK(false); }
+  void Gather(const GatherParams& params) override {
+    nccl_ != nullptr ? nccl_->Gather(params) : staged_->Gather(params);
+    launches_.Add();
+  }
+  void Broadcast(std::span<std::byte> data) override {
+    Require(api_.synchronize(stream_), "step");
+    group_->Broadcast(data);
+  }
 
   TransferId StartTransfer(const BlockTransferParams& params) override {
     return transfers_.Start(params);
@@ -135,10 +146,14 @@ class GpuBackend final : public KernelBackend {
     RequireGpu(api_, error, what);
     launches_.Add();
   }
+  void LeaveGroup();
   void ForgetGraphs();
   // For all memory that a step touches: a graph holds its address. While a step is recorded there
   // is nothing to reserve, since a step of its shape ran before; who tried would get an error.
   void Reserve(GpuScratch& scratch, int64_t bytes) {
+    if (nccl_ != nullptr && bytes > scratch.capacity_bytes()) {
+      nccl_->Finish();  // freeing waits for the device
+    }
     if (scratch.Reserve(bytes)) {
       ForgetGraphs();
     }
@@ -156,7 +171,13 @@ class GpuBackend final : public KernelBackend {
   const gpu::Stream stream_;
   GpuTransfers transfers_;
 
-  // Of the model.
+  // Of the ranks; null: none. What they do together goes one of two ways.
+  std::shared_ptr<Communicator> group_;
+  std::unique_ptr<NcclGroup> nccl_;
+  std::unique_ptr<StagedGroup> staged_;
+
+  // Of this rank's share of the model.
+  int32_t num_ranks_ = 1;
   int32_t num_heads_ = 0;
   int32_t head_dim_ = 0;
   int32_t split_tokens_ = 0;
@@ -184,7 +205,7 @@ class GpuBackend final : public KernelBackend {
   std::set<DecodeShape> seen_shapes_;
 };
 
-absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
+absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& share) {
   if (std::find(kHeadDims.begin(), kHeadDims.end(), config.head_dim) == kHeadDims.end()) {
     return DeviceError("no attention kernel for head_dim " + std::to_string(config.head_dim) +
                        " (there are 64, 80, 96, 112, 128 and 256)");
@@ -198,7 +219,9 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
   };
   for (const auto& [field, value, multiple] :
        {Width{"hidden_size", config.hidden_size, layer_multiple},
-        Width{"intermediate_size", config.intermediate_size, layer_multiple},
+        Width{share.is_whole() ? "intermediate_size" : "a rank's part of intermediate_size",
+              share.intermediate.count,
+              layer_multiple},
         Width{"embedding_dim", config.embedding_dim, kWidthMultiple}}) {
     if (value % multiple != 0) {
       return DeviceError(std::string(field) + " must be a multiple of " + std::to_string(multiple) +
@@ -210,9 +233,10 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config) {
   if (options_.quantization == GpuQuantization::kFp8) {
     QUIRE_RETURN_IF_ERROR(GpuLinear::CheckFp8(library_, dtype_, gemm_));
   }
-  num_heads_ = config.num_heads;
+  num_ranks_ = share.size;
+  num_heads_ = share.heads.count;
   head_dim_ = config.head_dim;
-  const int32_t group = config.num_heads / config.num_kv_heads;
+  const int32_t group = share.heads.count / share.kv_heads.count;
   split_tokens_ = SplitTokens(group);
   packer_.emplace(group, split_tokens_, options_.use_graphs);
   ForgetGraphs();
@@ -253,6 +277,25 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::AllocateHost(int64_t b
   return memory;
 }
 
+absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
+  LeaveGroup();
+  if (group == nullptr) {
+    return absl::OkStatus();
+  }
+  QUIRE_ASSIGN_OR_RETURN(nccl_, NcclGroup::Join(library_, stream_, group, kMaxNcclConnect));
+  if (nccl_ == nullptr) {
+    staged_ = std::make_unique<StagedGroup>(api_, stream_, group);
+  }
+  group_ = std::move(group);
+  return absl::OkStatus();
+}
+
+void GpuBackend::LeaveGroup() {
+  nccl_.reset();
+  staged_.reset();
+  group_.reset();
+}
+
 void GpuBackend::ForgetGraphs() {
   for (const auto& [shape, graph] : graphs_) {
     Require(api_.destroy_graph(graph), "destroy graph");
@@ -278,8 +321,12 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  if (!step_.is_decode_only) {
+  // What ranks do together through main memory waits for the device, and cannot be recorded.
+  if (!step_.is_decode_only || group_ != nullptr) {
     operations();
+    if (nccl_ != nullptr) {
+      nccl_->Finish();  // what follows waits for the device without a way out
+    }
     return;
   }
   auto graph = graphs_.find(step_.shape);

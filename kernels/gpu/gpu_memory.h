@@ -52,6 +52,7 @@ class GpuScratch {
   // True when the memory is another one than before: what holds its address must forget it.
   [[nodiscard]] bool Reserve(int64_t bytes);
   void* data() const { return data_; }
+  int64_t capacity_bytes() const { return capacity_bytes_; }
 
  private:
   const gpu::GpuApi& api_;
@@ -69,6 +70,7 @@ class PinnedScratch {
 
   void Reserve(int64_t bytes);
   std::byte* data() const { return data_; }
+  int64_t capacity_bytes() const { return capacity_bytes_; }
 
  private:
   const gpu::GpuApi& api_;

@@ -52,25 +52,14 @@ int64_t NumBlocksToCompute(const SequenceGroup& group,
 }
 
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits) {
-  int64_t num_tokens =
-      std::min<int64_t>(static_cast<int64_t>(request.prompt_token_ids.size()) + request.max_tokens,
-                        limits.max_model_len);
   return num_sequences <= limits.max_sequences &&
-         NumBlocksAtMost(num_sequences, num_tokens, limits) <= limits.num_blocks - 1;
+         NumBlocksAtMost(num_sequences, request.num_tokens_at_most(), limits) <=
+             limits.num_blocks - 1;
 }
 
 bool FitsEver(const SequenceGroup& group, const StepLimits& limits) {
-  // A beam search under way has counted on so many tokens.
-  if (group.beams.has_value() &&
-      static_cast<int64_t>(group.request().prompt_token_ids.size()) + group.beams->max_tokens >
-          limits.max_model_len) {
-    return false;
-  }
-  bool fits_context = std::all_of(
-      group.sequences().begin(), group.sequences().end(), [&limits](const Sequence& sequence) {
-        return sequence.is_finished() || FitsContext(sequence.num_tokens(), limits);
-      });
-  return fits_context && FitsPool(group.request(), group.num_live_sequences(), limits);
+  return group.request().num_tokens_at_most() <= limits.max_model_len &&
+         FitsPool(group.request(), group.num_live_sequences(), limits);
 }
 
 AllocStatus Admit(const SequenceGroup& group, const StepLimits& limits, const Room& room) {

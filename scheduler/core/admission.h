@@ -56,10 +56,10 @@ int64_t NumBlocksToCompute(const SequenceGroup& group,
                            int32_t num_shared_blocks,
                            const StepLimits& limits);
 
-// Whether num_sequences sequences can run to their end together when nothing else runs.
+// Whether num_sequences sequences of full length can be held at once when nothing else runs.
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits);
 
-// Whether the group can be run to its end, alone if need be. kNever is the contrary.
+// Whether the group can be run to its full length, alone if need be. kNever is the contrary.
 bool FitsEver(const SequenceGroup& group, const StepLimits& limits);
 
 AllocStatus Admit(const SequenceGroup& group, const StepLimits& limits, const Room& room);

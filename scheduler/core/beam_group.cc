@@ -61,15 +61,13 @@ void GoOn(CoreState& state, SequenceGroup& group) {
 
 }  // namespace
 
-BeamSearchParams SearchParamsOf(const Request& request, const StepLimits& limits) {
-  const int64_t room = limits.max_model_len - static_cast<int64_t>(request.prompt_token_ids.size());
-  const auto max_tokens = static_cast<int32_t>(std::min<int64_t>(request.max_tokens, room));
+BeamSearchParams SearchParamsOf(const Request& request) {
   return {.num_beams = request.beam_search->num_beams,
           .num_hypotheses = request.num_sequences,
           .length_penalty = request.beam_search->length_penalty,
           .early_stopping = request.beam_search->early_stopping,
-          .max_tokens = max_tokens,
-          .min_tokens = std::min(request.sampling.min_tokens, max_tokens),
+          .max_tokens = request.max_tokens,
+          .min_tokens = std::min(request.sampling.min_tokens, request.max_tokens),
           .stop_token_ids = request.stop_token_ids};
 }
 
@@ -78,11 +76,9 @@ void TakeCandidates(CoreState& state,
                     Sequence& sequence,
                     const std::vector<TokenLogprob>& top_logprobs) {
   if (!group.beams.has_value()) {
-    BeamSearchParams params = SearchParamsOf(group.request(), state.epoch->limits);
-    const int32_t max_tokens = params.max_tokens;
     const auto leader = static_cast<size_t>(sequence.sequence_index());
-    group.beams.emplace(LiveBeams{
-        .search = BeamSearch(std::move(params)), .places = {leader}, .max_tokens = max_tokens});
+    group.beams.emplace(
+        LiveBeams{.search = BeamSearch(SearchParamsOf(group.request())), .places = {leader}});
   }
   std::vector<BeamCandidate> candidates;
   candidates.reserve(top_logprobs.size());

@@ -13,14 +13,13 @@
 
 #include <vector>
 
-#include "common/step/step_limits.h"
 #include "common/step/step_result.h"
 #include "scheduler/core/core_state.h"
 
 namespace quire {
 
-// The search of a request with beam_search. A context that max_tokens does not fit cuts it short.
-BeamSearchParams SearchParamsOf(const Request& request, const StepLimits& limits);
+// The search of a request with beam_search.
+BeamSearchParams SearchParamsOf(const Request& request);
 
 // The next tokens of one live beam. With those of the last beam all of them go on, or the request
 // is finished. REQUIRES: the group is running; the sequence is a live beam without a gap.

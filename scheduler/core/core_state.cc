@@ -256,7 +256,6 @@ void CoreState::FinishGroup(SequenceGroup& group, FinishReason reason) {
   }
 }
 
-// Of those that go on: what has ended meanwhile crashes nobody any more.
 std::vector<LostSlice> CoreState::LostSlices() const {
   std::vector<LostSlice> slices;
   for (const UnansweredStep::Slice& slice : step.slices) {
@@ -273,7 +272,9 @@ std::vector<LostSlice> CoreState::LostSlices() const {
 }
 
 void CoreState::LoseWorkers() {
-  const std::vector<LostSlice> lost = LostSlices();
+  if (epoch.has_value()) {
+    lost_slices = LostSlices();
+  }
   for (SequenceGroup* group : running) {
     for (Sequence& sequence : group->sequences()) {
       if (sequence.is_running()) {
@@ -297,6 +298,19 @@ void CoreState::LoseWorkers() {
   AbandonPrefixes(*this);
   step.Clear();
   epoch.reset();
+}
+
+void CoreState::JudgeLoss(bool was_crash) {
+  std::vector<LostSlice> lost = std::exchange(lost_slices, {});
+  if (!was_crash) {
+    return;
+  }
+  // What has ended meanwhile crashes nobody any more.
+  std::erase_if(lost, [this](const LostSlice& slice) {
+    SequenceGroup* group = Find(slice.id);
+    return group == nullptr ||
+           group->sequences()[static_cast<size_t>(slice.sequence_index)].is_finished();
+  });
   for (RequestId id : suspects.OnCrash(lost)) {
     ++counters.num_poison_requests;
     SequenceGroup& group = *Find(id);

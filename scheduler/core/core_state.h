@@ -91,6 +91,7 @@ struct CoreState {
   Deadlines deadlines;
   PinnedPrefixes prefixes;
   CrashSuspects suspects;
+  std::vector<LostSlice> lost_slices;   // of the last epoch, until its loss is judged
   std::set<RequestId> poison_prefixes;  // that ended for crashes; few, for an operator pins them
   int32_t num_reserved_blocks = 0;      // for them, under last_limits: gone for requests
   UnansweredStep step;
@@ -153,9 +154,13 @@ struct CoreState {
   // Ends every live sequence of the group.
   void FinishGroup(SequenceGroup& group, FinishReason reason);
 
-  // Drops the epoch and the unanswered step; every running group waits again. Who was in the step
-  // may have crashed the workers, and ends with kWorkerCrash when it did so too often.
+  // Drops the epoch and the unanswered step; every running group waits again. What was in the step
+  // is kept until JudgeLoss.
   void LoseWorkers();
+
+  // Whether the workers crashed that were lost last. Who was in their step may have done it, and
+  // ends with kWorkerCrash when it did so too often. REQUIRES: no epoch.
+  void JudgeLoss(bool was_crash);
 
  private:
   void Start(SequenceGroup& group);

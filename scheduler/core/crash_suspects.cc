@@ -12,34 +12,39 @@ constexpr int32_t kCrashesToSuspect = 2;
 
 using Places = std::map<int32_t, CrashSuspects::Place>;
 
-// The places that are lost now and overlap those of before. Whole: one of the losses may have been
-// a kill from outside. Sequences of a request, beams above all, take their turns in another order
-// when they are recomputed: one that had no place is compared with all of them.
-Places Overlapping(const Places& before, const Places& lost) {
-  CrashSuspects::Place all = {.begin = std::numeric_limits<int32_t>::max(), .end = 0};
-  for (const auto& [sequence_index, place] : before) {
-    all = {.begin = std::min(all.begin, place.begin), .end = std::max(all.end, place.end)};
-  }
-  Places common;
-  for (const auto& [sequence_index, place] : lost) {
-    auto own = before.find(sequence_index);
-    const CrashSuspects::Place& other = own == before.end() ? all : own->second;
-    if (std::max(place.begin, other.begin) < std::min(place.end, other.end)) {
-      common.emplace(sequence_index, place);
-    }
-  }
-  return common;
+bool Overlap(const CrashSuspects::Place& a, const CrashSuspects::Place& b) {
+  return std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
-void Add(Places lost, CrashSuspects::Evidence& evidence) {
-  if (lost.empty()) {
-    return;
+// The most that happened at a place that overlaps this one.
+int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
+  int32_t most = 0;
+  for (const auto& [sequence_index, other] : places) {
+    most = Overlap(place, other) ? std::max(most, other.num_crashes) : most;
   }
-  Places common = Overlapping(evidence.places, lost);
-  // Elsewhere it was something else, then or now.
-  const bool is_elsewhere = common.empty();
-  evidence.num_crashes = is_elsewhere ? 1 : evidence.num_crashes + 1;
-  evidence.places = std::move(is_elsewhere ? lost : common);
+  return most;
+}
+
+// Each place counts by itself and only grows, until it is computed: what crashes the workers must
+// not be forgotten because a kill from outside, or a crash of somebody else, met the sequence in a
+// smaller slice. Sequences of a request, beams above all, take their turns in another order when
+// they are recomputed: one that had no place is compared with those of all.
+void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
+  const Places before = evidence.places;
+  for (const auto& [sequence_index, place] : lost) {
+    CrashSuspects::Place& now = evidence.places[sequence_index];
+    const auto own = before.find(sequence_index);
+    if (own == before.end()) {
+      now = place;
+      now.num_crashes = MostCrashesAt(place, before) + 1;
+    } else if (Overlap(place, own->second)) {
+      now = {.begin = std::min(place.begin, own->second.begin),
+             .end = std::max(place.end, own->second.end),
+             .num_crashes = own->second.num_crashes + 1};
+    } else {
+      now = place;  // it was something else, then or now
+    }
+  }
 }
 
 void Shrink(int32_t sequence_index, int32_t num_tokens, CrashSuspects::Evidence& evidence) {
@@ -51,16 +56,23 @@ void Shrink(int32_t sequence_index, int32_t num_tokens, CrashSuspects::Evidence&
   if (place->second.begin >= place->second.end) {
     evidence.places.erase(place);
   }
-  if (evidence.places.empty()) {
-    evidence.num_crashes = 0;
-  }
 }
 
 }  // namespace
 
-bool CrashSuspects::Record::is_suspect() const {
-  return std::max(of_new_tokens.num_crashes, of_old_tokens.num_crashes) >= kCrashesToSuspect;
+int32_t CrashSuspects::Evidence::num_crashes() const {
+  int32_t most = 0;
+  for (const auto& [sequence_index, place] : places) {
+    most = std::max(most, place.num_crashes);
+  }
+  return most;
 }
+
+int32_t CrashSuspects::Record::num_crashes() const {
+  return std::max(of_new_tokens.num_crashes(), of_old_tokens.num_crashes());
+}
+
+bool CrashSuspects::Record::is_suspect() const { return num_crashes() >= kCrashesToSuspect; }
 
 std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices) {
   std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
@@ -78,10 +90,9 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
   std::vector<RequestId> to_end;
   for (auto& [id, places] : lost) {
     Record& record = records_[id];
-    Add(std::move(places.first), record.of_new_tokens);
-    Add(std::move(places.second), record.of_old_tokens);
-    if (std::max(record.of_new_tokens.num_crashes, record.of_old_tokens.num_crashes) >=
-        kMaxCrashes) {
+    Add(places.first, record.of_new_tokens);
+    Add(places.second, record.of_old_tokens);
+    if (record.num_crashes() >= kMaxCrashes) {
       to_end.push_back(id);
     }
     Reconsider(id);

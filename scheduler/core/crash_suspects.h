@@ -1,22 +1,23 @@
 // CrashSuspects finds the request that crashes its workers, among many that were lost with it.
 //
 // A crash leaves a place behind for each sequence that was to be computed: those tokens of its
-// slice that were never computed before. When workers crash again before the request has computed
-// its place, and were about to compute some of it, the crash counts, and what they were about to
-// compute is the place from then on.
+// slice that were never computed before. When workers crash again before the sequence has computed
+// its place, and were about to compute some of it, the crash counts for the place, and what they
+// were about to compute belongs to it from then on. A request has crashed as often as the worst of
+// its places.
 //
 //   crashes   the request
 //   1         goes on with the others
 //   2 to 4    is a suspect: it must be computed alone, one suspect at a time
 //   5         has crashed its workers three times alone, and must end
 //
-// A request that computes its place is cleared. So an innocent one is, as soon as it is computed
+// A request that computes its places is cleared. So an innocent one is, as soon as it is computed
 // without the guilty one. Kills from outside end nobody, unless three in a row hit the one step in
 // which an innocent suspect would have been cleared.
 //
-// Every loss of workers counts as a crash here, also one for another cause: a worker that fell
-// silent, was taken over by another scheduler, or answered wrongly. Who was in the step is a
-// suspect then too.
+// Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. It is
+// judged when the next workers are there, since not before is it known whether a process has died
+// or only the way to it was cut. No step is planned in between, so the suspects are known in time.
 //
 // Tokens of a slice that were computed before, and lost with the workers, are a place of their own.
 // A crash there counts too, but takes nothing from what is known of new tokens.
@@ -57,20 +58,24 @@ class CrashSuspects {
   struct Place {
     int32_t begin = 0;
     int32_t end = 0;
+    int32_t num_crashes = 1;
   };
   struct Evidence {
-    int32_t num_crashes = 0;
     std::map<int32_t, Place> places;  // by sequence
+
+    // Of the place where most happened.
+    int32_t num_crashes() const;
   };
   struct Record {
     Evidence of_new_tokens;
     Evidence of_old_tokens;  // computed before
 
+    int32_t num_crashes() const;
     bool is_suspect() const;
   };
 
-  // Workers were lost, and these were the slices of the step that they owe. Returns the requests
-  // that must end, in order; they are forgotten. REQUIRES: a suspect's slices were alone.
+  // Workers crashed, and these were the slices of the step that they owe. Returns the requests that
+  // must end, in order; they are forgotten. REQUIRES: a suspect's slices were alone.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
   // The sequence's first num_tokens tokens are computed, as of a step that was answered.

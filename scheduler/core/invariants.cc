@@ -52,12 +52,10 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
 
     // Who has reached its end has been told so. (I17)
     QUIRE_CHECK(sequence.num_output_tokens() < group.request().max_tokens);
-    QUIRE_CHECK(!state.epoch.has_value() ||
-                FitsContext(sequence.num_tokens(), state.epoch->limits));
   }
 
-  // Who was admitted fits the pool beside the pinned prefixes, or nobody could promise that it
-  // ends. (I14)
+  // Who was admitted fits the context and, beside the pinned prefixes, the pool with all of its
+  // length, or nobody could promise that it ends. (I14)
   QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.LimitsFor(group.request())));
 }
 

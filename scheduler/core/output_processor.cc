@@ -1,6 +1,7 @@
 #include "scheduler/core/output_processor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -12,7 +13,6 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
-#include "scheduler/core/admission.h"
 #include "scheduler/core/beam_group.h"
 #include "scheduler/core/step_cost.h"
 
@@ -23,6 +23,18 @@ namespace {
 constexpr int32_t kMaxNonFinite = 2;
 
 absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
+
+// A row may be finite and what was made of it not. Log-probabilities that nobody asked for are
+// never looked at.
+bool IsFinite(const SampledToken& sampled, const Request& request) {
+  if (!sampled.finite || request.sampling.num_logprobs < 0) {
+    return sampled.finite;
+  }
+  return std::isfinite(sampled.logprob) &&
+         std::ranges::all_of(sampled.top_logprobs, [](const TokenLogprob& entry) {
+           return std::isfinite(entry.logprob);
+         });
+}
 
 bool IsToken(TokenId token_id, const StepLimits& limits) {
   return token_id >= 0 && token_id < limits.vocab_size;
@@ -82,8 +94,7 @@ absl::Status CheckCandidates(const SampledToken& sampled,
 
 std::optional<FinishReason> ReasonToFinish(const Request& request,
                                            const Sequence& sequence,
-                                           TokenId last_token_id,
-                                           const StepLimits& limits) {
+                                           TokenId last_token_id) {
   // The last token is not among the min_tokens that have to be there before it.
   bool may_stop = sequence.num_output_tokens() > request.sampling.min_tokens;
   bool is_stop =
@@ -92,11 +103,9 @@ std::optional<FinishReason> ReasonToFinish(const Request& request,
   if (may_stop && is_stop) {
     return FinishReason::kStop;
   }
-  if (sequence.num_output_tokens() >= request.max_tokens ||
-      !FitsContext(sequence.num_tokens(), limits)) {
-    return FinishReason::kLength;
-  }
-  return std::nullopt;
+  return sequence.num_output_tokens() >= request.max_tokens
+             ? std::make_optional(FinishReason::kLength)
+             : std::nullopt;
 }
 
 void CommitToken(CoreState& state,
@@ -111,7 +120,7 @@ void CommitToken(CoreState& state,
                                         .top_logprobs = sampled.top_logprobs});
   sequence.Commit(sampled.token_id);
   ++state.counters.num_tokens_committed;
-  auto reason = ReasonToFinish(group.request(), sequence, sampled.token_id, state.epoch->limits);
+  auto reason = ReasonToFinish(group.request(), sequence, sampled.token_id);
   if (reason.has_value()) {
     state.FinishSequence(group, sequence, *reason);
   }
@@ -300,11 +309,12 @@ void ProcessResult(CoreState& state, const StepResult& result) {
     if (!slice.sequence->is_running()) {
       continue;  // it ended while the step ran, or is recomputed: its token was never born
     }
-    EndSlice(state, slice, sampled != nullptr && sampled->finite);
+    const bool has_token = sampled != nullptr && IsFinite(*sampled, slice.group->request());
+    EndSlice(state, slice, has_token);
     if (sampled == nullptr) {
       continue;
     }
-    if (sampled->finite) {
+    if (has_token) {
       TakeToken(state, *slice.group, *slice.sequence, *sampled);
     } else if (TakeNonFinite(state, *slice.group, *slice.sequence)) {
       to_recompute.push_back(slice.group);

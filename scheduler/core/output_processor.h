@@ -3,9 +3,9 @@
 //
 // A sequence ends by kStop when the token is one of the request's stop tokens and min_tokens tokens
 // were there before it; the stop token itself is committed. Otherwise it ends by kLength at
-// max_tokens, or when the model's context is full. A row of logits that is not finite commits
-// nothing: its group is recomputed once, and when the same token fails again its sequence ends
-// (with beam search the whole group).
+// max_tokens, or when the model's context is full. A row of logits that is not finite, or one with
+// such a log-probability where they are asked for, commits nothing: its group is recomputed once,
+// and when the same token fails again its sequence ends (with beam search the whole group).
 //
 // A group that came back from host memory without all of its blocks is recomputed: what it sampled
 // is not looked at. The answers of the others stand.

@@ -9,13 +9,11 @@ int32_t Request::num_live_sequences() const {
                             resumed, [](const auto& sequence) { return sequence.has_ended; }));
 }
 
-int64_t Request::num_known_tokens() const {
-  size_t num_output_tokens = 0;
-  for (const ResumedSequence& sequence : resumed) {
-    num_output_tokens =
-        std::max(num_output_tokens, sequence.has_ended ? 0 : sequence.token_ids.size());
+void CutToContext(int32_t max_model_len, Request* request) {
+  if (!request->is_resumed) {
+    const int32_t room = std::max(1, max_model_len - request->num_prompt_tokens());
+    request->max_tokens = std::min(request->max_tokens, room);
   }
-  return static_cast<int64_t>(prompt_token_ids.size() + num_output_tokens);
 }
 
 bool IsResumable(const Request& request) {
@@ -24,7 +22,8 @@ bool IsResumable(const Request& request) {
     return sequence.has_ended || sequence.token_ids.size() < max_tokens;
   });
   return request.resumed.empty() ||
-         (!request.beam_search && has_room && request.num_live_sequences() >= 1 &&
+         (request.is_resumed && !request.beam_search && has_room &&
+          request.num_live_sequences() >= 1 &&
           request.resumed.size() == static_cast<size_t>(request.num_sequences));
 }
 

@@ -39,12 +39,13 @@ struct Request {
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // by sequence; empty: see IsResumable
-  int32_t max_tokens = 16;               // output tokens of each sequence, >= 1
+  int32_t max_tokens = 16;               // output tokens of each sequence, >= 1; see CutToContext
   std::vector<TokenId> stop_token_ids;   // end a sequence once min_tokens exist; few, any order
   int32_t priority = 0;                  // the smaller, the earlier, where the policy asks
   std::string tenant;                    // who shares the service, where the policy asks
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
+  bool is_resumed = false;               // was accepted before, perhaps by another process
   bool pins_prefix = false;              // the core's own (pinned_prefixes.h): it tells nobody
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
@@ -53,12 +54,18 @@ struct Request {
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
   // Of them, those that have not ended before.
   int32_t num_live_sequences() const;
-  // Known tokens of the longest of those, prompt included.
-  int64_t num_known_tokens() const;
+  // Of a sequence that comes to its full length, prompt included.
+  int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids.size()); }
 };
 
-// Whether what is resumed can be gone on with: nothing, or one entry for each sequence, of which
-// one at least has not ended and those have fewer than max_tokens tokens. Beam searches start anew.
+// A new request is no longer than the context: max_tokens becomes at most what the prompt leaves of
+// it, and at least 1. A resumed one keeps its length, which was promised with its first token.
+void CutToContext(int32_t max_model_len, Request* request);
+
+// Whether what is resumed can be gone on with: nothing, or, of a request that is_resumed, one entry
+// for each sequence, of which one at least has not ended and those have fewer than max_tokens
+// tokens. Beam searches start anew.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

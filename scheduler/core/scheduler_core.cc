@@ -40,10 +40,13 @@ SchedulerCore::~SchedulerCore() = default;
 
 void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
                                uint64_t group_epoch,
-                               const StepLimits& limits) {
+                               const StepLimits& limits,
+                               bool after_crash) {
   QUIRE_CHECK(!state_->epoch.has_value());
   QUIRE_CHECK(limits.num_blocks > 0 && limits.block_size_tokens > 0 && limits.max_sequences > 0);
   QUIRE_CHECK(limits.max_tokens_per_step > 0 && limits.max_model_len > 0 && limits.vocab_size > 0);
+  const bool were_limits_known = state_->last_limits.has_value();
+  state_->JudgeLoss(after_crash);
   state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
   state_->last_limits = limits;
   EndPrefixRequests(*state_);
@@ -51,6 +54,9 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
     SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
     for (Sequence& sequence : group.sequences()) {
       sequence.block_hashes.clear();  // blocks may be of another size now
+    }
+    if (!were_limits_known) {
+      group.CutToContext(limits.max_model_len);
     }
     if (!FitsEver(group, limits)) {
       state_->FinishGroup(group, FinishReason::kNoCapacity);
@@ -68,10 +74,12 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
   QUIRE_CHECK(IsResumable(request));
   if (state_->last_limits.has_value()) {
     const StepLimits limits = state_->LimitsFor(request);
-    if (!FitsContext(request.num_known_tokens(), limits)) {
+    if (!FitsContext(request.num_prompt_tokens(), limits)) {
       return AddOutcome::kTooLong;
     }
-    if (!FitsPool(request, request.num_live_sequences(), limits)) {
+    CutToContext(limits.max_model_len, &request);
+    if (request.num_tokens_at_most() > limits.max_model_len ||
+        !FitsPool(request, request.num_live_sequences(), limits)) {
       return AddOutcome::kNeverFits;
     }
   }
@@ -181,6 +189,8 @@ CoreStats SchedulerCore::stats() const {
   stats.num_running_requests = static_cast<int32_t>(state_->running.size());
   stats.num_swapped_requests = static_cast<int32_t>(state_->swapped.size());
   stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
+  stats.num_waiting_resumed_requests = state_->waiting.num_resumed();
+  stats.num_queued_resumed_tokens = state_->waiting.num_resumed_prompt_tokens();
   stats.num_suspects = static_cast<int32_t>(state_->suspects.suspects().size());
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;

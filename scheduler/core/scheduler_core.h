@@ -48,10 +48,11 @@ struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
-  kQueueFull,        // max_queued_requests
+  kQueueFull,        // max_queued_requests, or max_resumed_requests of resumed ones
   kQueueTokensFull,  // max_queued_tokens
-  kTooLong,          // prompt and resumed output leave no room for a token within max_model_len
-  kNeverFits,        // prompt + max_tokens of all its sequences exceed the pool beside prefixes
+  kTooLong,          // the prompt leaves no room for a token within max_model_len
+  kNeverFits,        // prompt + max_tokens of all its sequences exceed the pool beside prefixes;
+                     // of a resumed request also max_model_len
 };
 
 class SchedulerCore {
@@ -61,21 +62,27 @@ class SchedulerCore {
   SchedulerCore(const SchedulerCore&) = delete;
   SchedulerCore& operator=(const SchedulerCore&) = delete;
 
-  // A worker group is ready under a new epoch, with an empty pool. Requests that can no longer fit
-  // finish with kNoCapacity. REQUIRES: no epoch is active; limits are positive.
-  void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+  // A worker group is ready under a new epoch, with an empty pool. Requests that can no longer come
+  // to their full length finish with kNoCapacity. `after_crash`: a request may have caused the loss
+  // of the workers before: a process of theirs died, stood still in the step, or failed at the step
+  // itself. What they were computing is remembered then (crash_suspects.h), and a request that
+  // crashed them kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are
+  // positive.
+  void BeginEpoch(uint64_t scheduler_incarnation,
+                  uint64_t group_epoch,
+                  const StepLimits& limits,
+                  bool after_crash = false);
 
   // The group is gone: every running sequence goes back to waiting, ahead of newer requests, with
-  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten; it may
-  // have crashed the workers, so what it was to compute is remembered (crash_suspects.h). A request
-  // that crashed them kMaxCrashes times ends with kWorkerCrash.
+  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten.
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
   // num_sequences >= 1; IsResumable; CheckBeamSearchParams accepts its beam search, and its
-  // sampling is greedy with num_candidates() logprobs then. A request whose prompt + max_tokens is
-  // longer than max_model_len is cut short by kLength when the context is full. Before the first
-  // epoch the limits are not known and only the queue bounds are checked.
+  // sampling is greedy with num_candidates() logprobs then. A new request whose prompt + max_tokens
+  // is longer than max_model_len ends with kLength when that context is full: its length is decided
+  // here, by the limits of the present or the last epoch, or by the first ones that come. Before
+  // the first epoch only the queue bounds are checked.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. False when it is unknown or finished.

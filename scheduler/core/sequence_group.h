@@ -22,7 +22,6 @@ namespace quire {
 struct LiveBeams {
   BeamSearch search;
   std::vector<size_t> places;  // by live beam: the index of its sequence
-  int32_t max_tokens = 0;      // of a hypothesis
 };
 
 // Where a group stands in the policy's order: the smaller is served first.
@@ -43,6 +42,8 @@ class SequenceGroup {
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
+  // The limits are known, for the first time (quire::CutToContext).
+  void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
 
   bool has_rank() const { return rank_.has_value(); }

@@ -15,10 +15,13 @@ int64_t NumPromptTokens(const Request& request) {
 
 WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
                                               const CoreConfig& config) const {
-  if (size() >= config.max_queued_requests) {
+  if (request.is_resumed) {
+    return resumed_.num_requests >= config.max_resumed_requests ? Refusal::kFull : Refusal::kNone;
+  }
+  if (new_.num_requests >= config.max_queued_requests) {
     return Refusal::kFull;
   }
-  if (num_prompt_tokens_ + NumPromptTokens(request) > config.max_queued_tokens) {
+  if (new_.num_prompt_tokens + NumPromptTokens(request) > config.max_queued_tokens) {
     return Refusal::kTokensFull;
   }
   return Refusal::kNone;
@@ -38,14 +41,12 @@ void WaitingQueue::Add(SequenceGroup& group) {
     policy_.BeginWaiting(tenant);
   }
   groups.push_back(&group);
-  ++size_;
-  num_prompt_tokens_ += NumPromptTokens(group.request());
+  Count(group, 1);
 }
 
 void WaitingQueue::Return(SequenceGroup& group) {
   QUIRE_CHECK(ranked_.insert(&group).second);
-  ++size_;
-  num_prompt_tokens_ += NumPromptTokens(group.request());
+  Count(group, 1);
 }
 
 SequenceGroup& WaitingQueue::front() const {
@@ -64,8 +65,7 @@ SequenceGroup& WaitingQueue::PopFront() {
 }
 
 void WaitingQueue::Remove(SequenceGroup& group) {
-  --size_;
-  num_prompt_tokens_ -= NumPromptTokens(group.request());
+  Count(group, -1);
   if (group.has_rank()) {
     QUIRE_CHECK_EQ(ranked_.erase(&group), 1U);
     return;
@@ -82,6 +82,12 @@ void WaitingQueue::Remove(SequenceGroup& group) {
   }
 }
 
+void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {
+  Load& load = group.request().is_resumed ? resumed_ : new_;
+  load.num_requests += times;
+  load.num_prompt_tokens += times * NumPromptTokens(group.request());
+}
+
 std::vector<SequenceGroup*> WaitingQueue::groups() const {
   std::vector<SequenceGroup*> groups(ranked_.begin(), ranked_.end());
   for (const auto& [tenant, of_tenant] : unranked_) {
@@ -91,12 +97,13 @@ std::vector<SequenceGroup*> WaitingQueue::groups() const {
 }
 
 void WaitingQueue::CheckInvariants() const {
-  int64_t num_prompt_tokens = 0;
+  Load counted[2];
   for (const SequenceGroup* group : groups()) {
-    num_prompt_tokens += NumPromptTokens(group->request());
+    Load& load = counted[group->request().is_resumed ? 1 : 0];
+    ++load.num_requests;
+    load.num_prompt_tokens += NumPromptTokens(group->request());
   }
-  QUIRE_CHECK_EQ(num_prompt_tokens, num_prompt_tokens_);
-  QUIRE_CHECK_EQ(groups().size(), static_cast<size_t>(size_));
+  QUIRE_CHECK(counted[0] == new_ && counted[1] == resumed_);
 
   // A set keeps its order only as long as ranks do not change.
   QUIRE_CHECK(std::is_sorted(ranked_.begin(), ranked_.end(), IsAhead()));

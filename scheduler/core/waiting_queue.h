@@ -2,6 +2,10 @@
 // refused beyond the bounds. Groups that were running come back to their place and are never
 // refused.
 //
+// Resumed requests (Request::is_resumed) have places of their own: a scheduler before had accepted
+// them, and the new ones that came first must not shut them out. Their prompt tokens are not
+// bounded, since that scheduler had bounded them.
+//
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
 // Cost:          O(log size) a call; front O(tenants) under a policy without ranks.
@@ -28,7 +32,7 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Whether a new request may join.
+  // Whether a request may join.
   Refusal RefusalOf(const Request& request, const CoreConfig& config) const;
 
   // A new group, which gets its rank if the policy has one for it. REQUIRES: newer than every group
@@ -44,8 +48,11 @@ class WaitingQueue {
   void Remove(SequenceGroup& group);  // REQUIRES: here
 
   bool empty() const { return size() == 0; }
-  int32_t size() const { return size_; }
-  int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  int32_t size() const { return new_.num_requests + resumed_.num_requests; }
+  int64_t num_prompt_tokens() const { return new_.num_prompt_tokens + resumed_.num_prompt_tokens; }
+  // Of these, what resumed requests account for.
+  int32_t num_resumed() const { return resumed_.num_requests; }
+  int64_t num_resumed_prompt_tokens() const { return resumed_.num_prompt_tokens; }
   // Those with a rank in their order, then the others, tenant by tenant.
   std::vector<SequenceGroup*> groups() const;
 
@@ -58,12 +65,21 @@ class WaitingQueue {
     }
   };
 
+  struct Load {
+    int32_t num_requests = 0;
+    int64_t num_prompt_tokens = 0;
+
+    friend bool operator==(const Load&, const Load&) = default;
+  };
+
+  void Count(const SequenceGroup& group, int32_t times);  // times: 1 or -1
+
   SchedulingPolicy& policy_;
   std::set<SequenceGroup*, IsAhead> ranked_;
   std::map<std::string, std::deque<SequenceGroup*>> unranked_;  // by tenant, in order of arrival
   int64_t num_started_ = 0;                                     // of those without a rank
-  int32_t size_ = 0;
-  int64_t num_prompt_tokens_ = 0;
+  Load new_;
+  Load resumed_;
 };
 
 }  // namespace quire

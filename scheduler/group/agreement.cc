@@ -14,6 +14,9 @@
 namespace quire {
 namespace {
 
+// Of a text in a hello: an address, or the names of an instruction set and a device.
+constexpr size_t kMaxHelloBytes = 512;
+
 // Far above any block; sums of bytes stay in range.
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 
@@ -21,6 +24,18 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
   return Error(absl::StatusCode::kFailedPrecondition,
                "CONFIG_MISMATCH",
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
+}
+
+// Not said again in the message: whoever sends so much may send anything.
+absl::Status CheckLength(std::string_view field, std::string_view text) {
+  if (text.size() <= kMaxHelloBytes) {
+    return absl::OkStatus();
+  }
+  return Error(
+      absl::StatusCode::kFailedPrecondition,
+      "PROTOCOL_VIOLATION",
+      absl::StrCat(
+          ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
 absl::Status CheckNumerics(const WorkerHello& hello, const Numerics& pinned, bool may_change) {
@@ -122,6 +137,9 @@ std::string Numerics::fingerprint() const {
 absl::Status CheckHello(const WorkerHello& hello,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned) {
+  QUIRE_RETURN_IF_ERROR(CheckLength("worker_uuid", hello.uuid));
+  QUIRE_RETURN_IF_ERROR(CheckLength("determinism_fingerprint", hello.determinism_fingerprint));
+  QUIRE_RETURN_IF_ERROR(CheckLength("rendezvous", hello.rendezvous));
   if (hello.vocab_size != settings.model.vocab_size) {
     return Mismatch("vocab_size",
                     absl::StrCat("the worker loaded another model (got ",

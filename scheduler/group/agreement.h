@@ -3,9 +3,10 @@
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kFailedPrecondition, message "[rank N: ]field: rule (got X, limit Y)", reasons
-//                  CONFIG_MISMATCH  the worker has loaded something else, or computes otherwise
-//                  NO_MEMORY        not even one block can be used
-//                  STEP_LIMITS      what was asked for is more than any worker takes
+//                  CONFIG_MISMATCH     the worker has loaded something else, or computes otherwise
+//                  PROTOCOL_VIOLATION  no worker says such things of itself
+//                  NO_MEMORY           not even one block can be used
+//                  STEP_LIMITS         what was asked for is more than any worker takes
 #ifndef QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 #define QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 

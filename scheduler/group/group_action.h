@@ -67,6 +67,7 @@ struct ReportReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   Agreement agreement;
+  bool after_crash = false;  // as of SchedulerCore::BeginEpoch
 };
 struct ReportResult {
   StepResult result;
@@ -78,6 +79,11 @@ struct ReportStale {
 struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
+};
+// Another scheduler has taken over, after this one had been ready: nothing is dialled any more, and
+// this is the last action. The epoch, if there was one, is lost already.
+struct ReportSuperseded {
+  uint64_t scheduler_incarnation = 0;  // the other one's
 };
 // A worker is there and may not be let in, or cannot be used. It is asked again, with pauses.
 struct ReportRefused {
@@ -107,6 +113,7 @@ using GroupAction = std::variant<DialLink,
                                  ReportResult,
                                  ReportStale,
                                  ReportLost,
+                                 ReportSuperseded,
                                  ReportRefused,
                                  ReportAway,
                                  ReportLoading>;

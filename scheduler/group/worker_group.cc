@@ -1,14 +1,17 @@
 #include "scheduler/group/worker_group.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/step/merge_results.h"
+#include "scheduler/group/worker_refusal.h"
 
 namespace quire {
 namespace {
@@ -16,15 +19,8 @@ namespace {
 // So often the step timeout may double: a step of the default 5 s may then stand still for 5 min.
 constexpr int64_t kMaxSlowness = 64;
 
-// A worker that refuses something gives a reason; a connection that breaks has none.
-bool IsTransportError(const absl::Status& status) { return ReasonOf(status).empty(); }
-
-// The worker is there, and asking it again does not help until somebody changes something.
-bool IsMismatch(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
-  return reason == "CONFIG_MISMATCH" || reason == "STEP_LIMITS" || reason == "NO_MEMORY" ||
-         reason == "MEMORY";
-}
+// Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
+constexpr uint64_t kMaxLead = kNanosPerYear;
 
 }  // namespace
 
@@ -34,6 +30,7 @@ WorkerGroup::WorkerGroup(const GroupSettings& settings,
                          const GroupTiming& timing)
     : settings_(settings),
       timing_(timing),
+      max_incarnation_(scheduler_incarnation + kMaxLead),
       scheduler_incarnation_(scheduler_incarnation),
       ranks_(static_cast<size_t>(num_ranks)) {
   QUIRE_CHECK(num_ranks > 0);
@@ -60,6 +57,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
 
 void WorkerGroup::Abandon(uint64_t group_epoch, Instant now) {
   if (is_ready() && group_epoch == group_epoch_) {
+    has_failed_at_step_ = true;
     Regather(now);
   }
 }
@@ -74,8 +72,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     return;
   }
   if (ReasonOf(hello.status()) == "STALE_SCHEDULER") {
-    LearnOfNewerScheduler(hello.status());
-    Greet(*rank);
+    OnStale(*rank, hello.status(), now);
     return;
   }
   absl::Status status = hello.status();
@@ -105,12 +102,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
   }
   if (status.ok()) {
     rank->state = RankState::kBegun;
-    BecomeReadyIfAllBegan(now);
-    return;
-  }
-  if (ReasonOf(status) == "STALE_SCHEDULER") {
-    LearnOfNewerScheduler(status);
-    Regather(now);
+    BecomeReadyIfAllBegan();
     return;
   }
   if (IsMismatch(status)) {
@@ -118,7 +110,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  DropRank(*rank, status, now);
+  DropRank(*rank, status, now);  // whom a newer scheduler has says so when it is greeted
 }
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
@@ -139,6 +131,11 @@ void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   rank->answer = std::move(result);
   rank->broken_at.reset();
   rank->idle_at.reset();
+  for (Rank& other : ranks_) {
+    if (other.report.waits_for_rank == IndexOf(*rank)) {
+      other.moved_at = now;  // it has what it waited for since now
+    }
+  }
   AnswerIfComplete(now);
 }
 
@@ -180,8 +177,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  const bool moved = report.progress != rank->report.progress ||
-                     report.phase != rank->report.phase || report.step_id != rank->report.step_id;
+  const bool moved = report.progress != rank->report.progress;  // counts all that is done
   rank->heard_at = now;
   rank->moved_at = moved ? now : rank->moved_at;
   rank->report = report;
@@ -223,6 +219,22 @@ void WorkerGroup::Tick(Instant now) {
 }
 
 std::vector<GroupAction> WorkerGroup::TakeActions() { return std::exchange(actions_, {}); }
+
+RankPhase WorkerGroup::phase_of(int32_t rank) const {
+  switch (ranks_[static_cast<size_t>(rank)].state) {
+    case RankState::kAway:
+    case RankState::kGreeting:
+      return RankPhase::kAway;
+    case RankState::kLoading:
+      return RankPhase::kLoading;
+    case RankState::kGreeted:
+    case RankState::kBeginning:
+      return RankPhase::kWaiting;
+    case RankState::kBegun:
+      return is_ready() ? RankPhase::kReady : RankPhase::kWaiting;
+  }
+  return RankPhase::kAway;
+}
 
 WorkerGroup::Rank* WorkerGroup::Find(LinkId link) {
   Rank& rank = ranks_[static_cast<size_t>(link.rank)];
@@ -311,29 +323,30 @@ void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
   }
 }
 
-void WorkerGroup::BecomeReadyIfAllBegan(Instant now) {
+void WorkerGroup::BecomeReadyIfAllBegan() {
   for (const Rank& rank : ranks_) {
     if (rank.state != RankState::kBegun) {
       return;
     }
   }
   phase_ = Phase::kReady;
+  const bool after_crash = WasCrash();
   pinned_ = agreement_->numerics;
   for (Rank& rank : ranks_) {
     rank.backoff_ns = timing_.min_backoff_ns;
     rank.broken_at.reset();
     rank.answer.reset();
-    OpenStream(rank, now);
+    OpenStream(rank);
   }
   actions_.push_back(ReportReady{.scheduler_incarnation = scheduler_incarnation_,
                                  .group_epoch = group_epoch_,
-                                 .agreement = *agreement_});
+                                 .agreement = *agreement_,
+                                 .after_crash = after_crash});
 }
 
-void WorkerGroup::OpenStream(Rank& rank, Instant now) {
+void WorkerGroup::OpenStream(Rank& rank) {
   rank.has_stream = true;
   rank.idle_at.reset();
-  rank.moved_at = now;
   actions_.push_back(OpenSteps{LinkOf(rank)});
   if (pending_.has_value() && !rank.answer.has_value()) {
     actions_.push_back(SendPlan{LinkOf(rank)});
@@ -353,8 +366,77 @@ void WorkerGroup::Regather(Instant now) {
 }
 
 void WorkerGroup::Lose(const absl::Status& status, Instant now) {
+  has_failed_at_step_ = IsFailureAtStep(status);
   actions_.push_back(ReportLost{group_epoch_, status});
   Regather(now);
+}
+
+void WorkerGroup::OnStale(Rank& rank, const absl::Status& status, Instant now) {
+  uint64_t claimed = 0;
+  const bool is_number = absl::SimpleAtoi(MetadataOf(status, "scheduler_incarnation"), &claimed);
+  if (!is_number || claimed > max_incarnation_) {
+    Refuse(rank,
+           Error(absl::StatusCode::kFailedPrecondition,
+                 "PROTOCOL_VIOLATION",
+                 "scheduler_incarnation: the worker knows of one more than a year ahead of this "
+                 "clock; start the worker again, or set the clock"),
+           now);
+    return;
+  }
+  if (claimed < scheduler_incarnation_) {  // the answer is to a greeting of before
+    DropRank(rank, status, now);
+    return;
+  }
+  if (!pinned_.has_value()) {
+    scheduler_incarnation_ = claimed + 1;
+    DropRank(rank, status, now);
+    return;
+  }
+  if (rank.report.uuid.empty()) {
+    rank.state = RankState::kLoading;  // its first report says who it is
+    return;
+  }
+  if (IsTakenOver(rank)) {
+    StandDown(claimed);
+    return;
+  }
+  Refuse(rank,
+         Error(absl::StatusCode::kFailedPrecondition,
+               "STALE_SCHEDULER",
+               "worker: a newer scheduler has used this process, which is not the one of before; "
+               "start the worker again, or end this scheduler"),
+         now);
+}
+
+bool WorkerGroup::IsTakenOver(Rank& rank) {
+  const WorkerReport before = std::exchange(rank.stale_report, rank.report);
+  const auto place = [](const WorkerReport& report) {
+    return std::tie(report.scheduler_incarnation, report.group_epoch, report.step_id);
+  };
+  return rank.report.uuid == rank.ready_uuid ||
+         (rank.report.uuid == before.uuid && place(rank.report) != place(before));
+}
+
+void WorkerGroup::StandDown(uint64_t newer_incarnation) {
+  phase_ = Phase::kGathering;
+  for (Rank& rank : ranks_) {
+    if (rank.state != RankState::kAway) {
+      actions_.push_back(CloseLink{LinkOf(rank)});
+    }
+    rank.link_number = ++last_link_number_;
+    rank.state = RankState::kAway;
+    rank.dial_at = kInfiniteFuture;
+  }
+  actions_.push_back(ReportSuperseded{newer_incarnation});
+}
+
+bool WorkerGroup::WasCrash() {
+  bool was_crash = std::exchange(has_failed_at_step_, false);
+  for (Rank& rank : ranks_) {
+    was_crash = was_crash || (pinned_.has_value() && rank.ready_uuid != rank.hello.uuid);
+    rank.ready_uuid = rank.hello.uuid;
+  }
+  return was_crash;
 }
 
 void WorkerGroup::CheckRank(Rank& rank, Instant now) {
@@ -377,7 +459,7 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
   }
   if (!rank.has_stream && now >= rank.reopen_at) {
     actions_.push_back(DialLink{LinkOf(rank)});
-    OpenStream(rank, now);
+    OpenStream(rank);
   }
   CheckStep(rank, now);
 }
@@ -392,11 +474,11 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
     actions_.push_back(BreakSteps{LinkOf(rank)});
     return;
   }
-  const bool is_executing = rank.report.phase == WorkerPhase::kExecuting &&
-                            rank.report.scheduler_incarnation == scheduler_incarnation_ &&
-                            rank.report.group_epoch == group_epoch_;
-  if (is_executing && !WaitsForAnother(rank) &&
-      now - rank.moved_at >= rank.slowness * timing_.step_timeout_ns) {
+  // By what was heard: nobody stands still while the way is cut.
+  const bool stands_still =
+      rank.report.phase != WorkerPhase::kIdle &&
+      rank.heard_at - rank.moved_at >= rank.slowness * timing_.step_timeout_ns;
+  if (stands_still && !WaitsForAnother(rank)) {
     rank.slow_uuid = rank.hello.uuid;
     rank.slowness = std::min(2 * rank.slowness, kMaxSlowness);
     Lose(Blame(rank,
@@ -408,12 +490,13 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
 }
 
 // A rank that waits is not the one that stands still, unless ranks wait for each other: then the
-// way between them is cut.
+// way between them is cut. Who has answered the step has given all that others can wait for.
 bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
   const Rank* last = &rank;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const std::optional<int32_t> next = last->report.waits_for_rank;
-    if (!next.has_value() || *next < 0 || static_cast<size_t>(*next) >= ranks_.size()) {
+    if (!next.has_value() || *next < 0 || static_cast<size_t>(*next) >= ranks_.size() ||
+        ranks_[static_cast<size_t>(*next)].answer.has_value()) {
       return last != &rank;
     }
     last = &ranks_[static_cast<size_t>(*next)];
@@ -438,15 +521,6 @@ void WorkerGroup::AnswerIfComplete(Instant now) {
     actions_.push_back(ReportResult{*std::move(merged)});
   } else {
     Lose(merged.status(), now);
-  }
-}
-
-void WorkerGroup::LearnOfNewerScheduler(const absl::Status& status) {
-  // The clock went back. The next attempt comes as the youngest.
-  ++scheduler_incarnation_;
-  uint64_t seen = 0;
-  if (absl::SimpleAtoi(MetadataOf(status, "scheduler_incarnation"), &seen)) {
-    scheduler_incarnation_ = std::max(scheduler_incarnation_, seen + 1);
   }
 }
 

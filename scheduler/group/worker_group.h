@@ -12,16 +12,32 @@
 // A rank is lost when
 //   its connection breaks and is not mended within the lease,
 //   it sends no report for long: the process is stopped, or the way to it is cut,
-//   it executes a step and its progress stands still for the step timeout, and it does not wait for
-//     another rank,
+//   it has a step to compute and its progress stands still for the step timeout, whatever it says
+//     that it does, and it does not wait for another rank that has still to answer,
 //   it refuses a step, or its answer differs from the other ranks',
 //   its reports come from another process than was greeted.
 // A worker that was fenced for standing still, and comes back as the same process, was slow and not
 // stuck: the step timeout doubles for it, so that a slow machine cannot be fenced for ever.
 //
+// A loss is a crash if a request can have caused it: when the next epoch is ready another process
+// is in the place of a rank; or the rank stood still in the step, or failed at the step itself.
+// Whose processes are all there again was cut off, stopped for a while, or taken over.
+//
+// A worker obeys the scheduler of the highest incarnation. Who hears of a higher one and was never
+// ready has a clock that went back, and takes the next higher number. Who was ready never does, or
+// two schedulers would take the worker from each other for ever. It has a successor, and stands
+// down for good, when a higher one, that a clock can have given, is known to
+//   the process that was there in the epoch that was ready last: it served us, and was taken since,
+//   or another process that computes for the higher one meanwhile.
+// Another process that does nothing is a spare that somebody tried out once, or the worker of a
+// successor that took over while ours was dead, and has no requests. It cannot be known which, so
+// neither service is ended: the process is refused by name and asked again, until its successor
+// computes, or it is started again and knows nobody. Ranks that were not replaced decide at once.
+//
 // Thread safety: not thread-safe; one owner.
 // Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
-//                Abandon; a ReportResult answers the plan that was given last, once.
+//                Abandon; a ReportResult answers the plan that was given last, once; the
+//                incarnation only grows, and not at all once an epoch was ready.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
@@ -35,6 +51,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/base/clock.h"
+#include "common/step/rank_status.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
 #include "scheduler/group/agreement.h"
@@ -62,7 +79,8 @@ class WorkerGroup {
 
   // Of the loop. Plan: REQUIRES an epoch that is ready, and the plan before was answered.
   void Plan(const StepPlan& plan, Instant now);
-  // Nothing of this epoch will be accepted any more. Ignored when it is over already.
+  // Nothing of this epoch will be accepted any more: an answer did not fit its plan. Ignored when
+  // the epoch is over already.
   void Abandon(uint64_t group_epoch, Instant now);
 
   // Of links. What a link says whose number is not the present one is ignored.
@@ -82,6 +100,7 @@ class WorkerGroup {
   uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
   uint64_t group_epoch() const { return group_epoch_; }
   bool is_ready() const { return phase_ == Phase::kReady; }
+  RankPhase phase_of(int32_t rank) const;
 
  private:
   enum class Phase : uint8_t { kGathering, kBeginning, kReady };
@@ -93,8 +112,10 @@ class WorkerGroup {
     Instant dial_at = 0;
     int64_t backoff_ns = 0;
     WorkerHello hello;
-    Instant heard_at = 0;  // the last report
+    std::string ready_uuid;  // in the epoch that was ready last
+    Instant heard_at = 0;    // the last report
     WorkerReport report;
+    WorkerReport stale_report;         // when it last spoke of a newer scheduler
     Instant moved_at = 0;              // progress was seen
     std::optional<Instant> idle_at;    // idle since then, although a step is asked for
     std::string slow_uuid;             // fenced for standing still
@@ -125,21 +146,28 @@ class WorkerGroup {
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
   void BeginEpochIfAllAreThere(Instant now);
-  void BecomeReadyIfAllBegan(Instant now);
-  void OpenStream(Rank& rank, Instant now);
+  void BecomeReadyIfAllBegan();
+  void OpenStream(Rank& rank);
   // Ends the epoch: every rank is dialled anew, at once.
   void Regather(Instant now);
   void Lose(const absl::Status& status, Instant now);
+  // A newer scheduler has begun an epoch on this worker, or so it says when it is greeted.
+  void OnStale(Rank& rank, const absl::Status& status, Instant now);
+  // By a newer scheduler that lives, or lived after us. Takes what is known from the time before.
+  bool IsTakenOver(Rank& rank);
+  void StandDown(uint64_t newer_incarnation);
+  // Takes what is known of the last epoch's end.
+  bool WasCrash();
   void CheckRank(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
   bool WaitsForAnother(const Rank& rank) const;
   void AnswerIfComplete(Instant now);
-  void LearnOfNewerScheduler(const absl::Status& status);
   // "rank 2: ..." where there are several.
   absl::Status Blame(const Rank& rank, const absl::Status& status) const;
 
   const GroupSettings settings_;
   const GroupTiming timing_;
+  const uint64_t max_incarnation_;  // none that is higher is believed
   uint64_t scheduler_incarnation_;
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
@@ -147,6 +175,7 @@ class WorkerGroup {
   std::vector<Rank> ranks_;
   std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
   std::optional<Numerics> pinned_;      // of the group that was ready last
+  bool has_failed_at_step_ = false;     // in that epoch, by what a rank did
   std::optional<Pending> pending_;
   std::vector<GroupAction> actions_;
 };

@@ -54,9 +54,10 @@ struct GroupReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   StepLimits limits;
-  std::string determinism_fingerprint;
+  std::string numerics;  // Numerics::fingerprint
   std::string kv_cache_dtype;
-  int64_t block_bytes = 0;  // K and V of one block on one worker
+  int64_t block_bytes = 0;   // K and V of one block on one worker
+  bool after_crash = false;  // as of SchedulerCore::BeginEpoch
 };
 
 struct StepReply {
@@ -79,6 +80,11 @@ struct GroupLost {
   absl::Status status;
 };
 
+// A newer scheduler has taken over the workers: there will be no group any more.
+struct GroupSuperseded {
+  uint64_t scheduler_incarnation = 0;  // the newer one's
+};
+
 // Run returns.
 struct Stop {};
 
@@ -93,19 +99,22 @@ using LoopEvent = std::variant<AddRequest,
                                StaleReply,
                                GroupLoading,
                                GroupLost,
+                               GroupSuperseded,
                                Stop>;
 
 class Inbox {
  public:
-  // Events that wait, before requests are refused.
-  explicit Inbox(size_t capacity) : queue_(capacity) {}
+  // Events that wait, before requests are refused; places more that only resumed requests take.
+  explicit Inbox(size_t capacity, size_t num_reserved = 0) : queue_(capacity, num_reserved) {}
 
   // Gives the request the next id, in the order of the queue. Nothing when the inbox is full.
   [[nodiscard]] std::optional<RequestId> Add(AddRequest add) {
     std::lock_guard<std::mutex> lock(mutex_);
     const RequestId id(next_id_);
     add.request.id = id;
-    if (!queue_.Push(std::move(add))) {
+    const bool is_resumed = add.request.is_resumed;
+    LoopEvent event = std::move(add);
+    if (!(is_resumed ? queue_.PushReserved(std::move(event)) : queue_.Push(std::move(event)))) {
       return std::nullopt;
     }
     ++next_id_;

@@ -31,9 +31,7 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
                    "NON_FINITE_LOGITS",
                    "model: its output was not a number, twice");
     case FinishReason::kNoCapacity:
-      return Error(absl::StatusCode::kResourceExhausted,
-                   "EXCEEDS_CAPACITY",
-                   "request: does not fit the memory of the workers that are left");
+      return NoCapacityStatus();
     case FinishReason::kWorkerCrash:
       return WorkerCrashStatus("request");
     default:
@@ -80,6 +78,12 @@ absl::Status WorkerCrashStatus(std::string_view field) {
                                          " times, the last three alone")),
                       "crashes",
                       absl::StrCat(kMaxCrashes));
+}
+
+absl::Status NoCapacityStatus() {
+  return Error(absl::StatusCode::kResourceExhausted,
+               "EXCEEDS_CAPACITY",
+               "request: does not fit the memory of the workers that are left");
 }
 
 absl::Status SlowConsumerStatus() {

@@ -64,6 +64,9 @@ struct OutputOptions {
 // What ends that crashed its workers too often. field: "request" or "prefix".
 absl::Status WorkerCrashStatus(std::string_view field);
 
+// What ends that does not fit workers that came back smaller.
+absl::Status NoCapacityStatus();
+
 // What a stream ends with that takes its output too slowly.
 absl::Status SlowConsumerStatus();
 

@@ -98,6 +98,13 @@ void SchedulerLoop::Handle(AddRequest& add) {
     router_.Reject(id, *refuse_with_, now_);
     return;
   }
+  // Its length was checked against a group before, and its client will be told it: the core would
+  // cut it.
+  if (add.request.num_prompt_tokens() < max_model_len_ &&
+      add.request.num_tokens_at_most() > max_model_len_) {
+    router_.Reject(id, NoCapacityStatus(), now_);
+    return;
+  }
   const AddOutcome outcome = core_.AddRequest(std::move(add.request));
   if (outcome != AddOutcome::kQueued) {
     router_.Reject(id, RefusalOf(outcome), now_);
@@ -135,13 +142,15 @@ void SchedulerLoop::Handle(GroupReady& ready) {
   LogInfo("worker group ready",
           {{"epoch", absl::StrCat(ready.group_epoch)},
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
-           {"max_model_len", absl::StrCat(ready.limits.max_model_len)}});
-  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits);
+           {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
+           {"after_crash", ready.after_crash ? "yes" : "no"}});
+  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits, ready.after_crash);
   prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
+  max_model_len_ = ready.limits.max_model_len;
   waiting_since_.reset();
-  parts_.state->SetGroupReady(ready.limits, ready.determinism_fingerprint, ready.block_bytes);
+  parts_.state->SetGroupReady(ready.limits, ready.numerics, ready.block_bytes);
   parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype, ready.block_bytes);
 }
 
@@ -188,6 +197,15 @@ void SchedulerLoop::Handle(GroupLost& lost) {
   if (epoch_ == lost.group_epoch) {
     FenceGroup(lost.status);
   }
+}
+
+void SchedulerLoop::Handle(GroupSuperseded& superseded) {
+  LogError("another scheduler has taken over the workers; this one ends its requests",
+           {{"its_incarnation", absl::StrCat(superseded.scheduler_incarnation)}});
+  waiting_since_.reset();  // for nothing any more
+  parts_.state->SetGroup(ServingState::Group::kSuperseded);
+  AbortAll abort{SupersededStatus()};
+  Handle(abort);
 }
 
 void SchedulerLoop::Handle(Stop& /*stop*/) {

@@ -7,7 +7,9 @@
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
 // When the group is lost, or answers what does not fit its plan, every request stays: the core
-// takes it back to waiting with its committed tokens, and it goes on under the next epoch.
+// takes it back to waiting with its committed tokens, and it goes on under the next epoch. When
+// another scheduler has taken over the workers there is no next epoch: every request ends with
+// UNAVAILABLE SUPERSEDED, for its client to go on with it there.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
 // Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.
@@ -79,6 +81,7 @@ class SchedulerLoop {
   void Handle(StaleReply& reply);
   void Handle(GroupLoading& loading);
   void Handle(GroupLost& lost);
+  void Handle(GroupSuperseded& superseded);
   void Handle(Stop& stop);
 
   void Dispatch();
@@ -96,10 +99,11 @@ class SchedulerLoop {
   PrefixCalls prefix_calls_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
-  int64_t block_bytes_ = 0;                  // of the last group that was ready
-  Instant now_ = 0;                          // of this turn
-  std::optional<uint64_t> epoch_;            // of the group that is ready
-  std::optional<Instant> waiting_since_;     // for a group; later when one gets on with loading
+  int64_t block_bytes_ = 0;               // of the last group that was ready
+  int32_t max_model_len_ = 0;             // likewise
+  Instant now_ = 0;                       // of this turn
+  std::optional<uint64_t> epoch_;         // of the group that is ready
+  std::optional<Instant> waiting_since_;  // for a group; later when one gets on with loading
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
   std::optional<absl::Status> refuse_with_;  // after AbortAll

@@ -6,6 +6,12 @@
 
 namespace quire {
 
+absl::Status SupersededStatus() {
+  return Error(absl::StatusCode::kUnavailable,
+               "SUPERSEDED",
+               "server: another scheduler has taken over the workers");
+}
+
 ServingState::Snapshot ServingState::Get() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return snapshot_;
@@ -21,6 +27,8 @@ absl::Status ServingState::CheckAdmission() const {
       return Error(absl::StatusCode::kUnavailable, "LOADING", "server: the model is loading");
     case Group::kGivenUp:
       return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker is reachable");
+    case Group::kSuperseded:
+      return SupersededStatus();
     case Group::kReady:
     case Group::kLost:
       return absl::OkStatus();
@@ -34,18 +42,23 @@ void ServingState::SetGroup(Group group) {
 }
 
 void ServingState::SetGroupReady(const StepLimits& limits,
-                                 std::string determinism_fingerprint,
+                                 std::string numerics,
                                  int64_t block_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.group = Group::kReady;
   snapshot_.limits = limits;
-  snapshot_.determinism_fingerprint = std::move(determinism_fingerprint);
+  snapshot_.numerics = std::move(numerics);
   snapshot_.block_bytes = block_bytes;
 }
 
 void ServingState::SetDraining() {
   std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.draining = true;
+}
+
+void ServingState::SetRanks(std::vector<RankStatus> ranks) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  snapshot_.ranks = std::move(ranks);
 }
 
 void ServingState::SetStats(const CoreStats& stats,

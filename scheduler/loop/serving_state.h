@@ -9,48 +9,55 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
 #include "common/base/clock.h"
+#include "common/step/rank_status.h"
 #include "common/step/step_limits.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/loop/swap_bytes.h"
 
 namespace quire {
 
+// kUnavailable SUPERSEDED: another scheduler has taken over the workers.
+absl::Status SupersededStatus();
+
 class ServingState {
  public:
   enum class Group : uint8_t {
     kNeverReady,  // workers are loading, or were never reached
     kReady,
-    kLost,     // requests queue; a group is expected back
-    kGivenUp,  // not there for longer than the worker timeout
+    kLost,        // requests queue; a group is expected back
+    kGivenUp,     // not there for longer than the worker timeout
+    kSuperseded,  // another scheduler has them, for good
   };
   struct Snapshot {
     Group group = Group::kNeverReady;
     bool draining = false;
-    StepLimits limits;  // of the last ready group
-    std::string determinism_fingerprint;
+    StepLimits limits;        // of the last ready group
+    std::string numerics;     // of that group (Numerics::fingerprint)
     int64_t block_bytes = 0;  // K and V of one block on one worker, of the last ready group
     CoreStats stats;
     SwapBytes swap_bytes;
     int32_t num_open_requests = 0;
     Instant last_turn = 0;
+    std::vector<RankStatus> ranks;
 
     bool is_ready() const { return group == Group::kReady && !draining; }
   };
 
   Snapshot Get() const;
 
-  // OK when a new request may come in. Errors: kUnavailable with LOADING, NO_WORKERS or DRAINING.
+  // OK when a new request may come in. Errors: kUnavailable with LOADING, NO_WORKERS, SUPERSEDED or
+  // DRAINING.
   absl::Status CheckAdmission() const;
 
   void SetGroup(Group group);
-  void SetGroupReady(const StepLimits& limits,
-                     std::string determinism_fingerprint,
-                     int64_t block_bytes);
+  void SetGroupReady(const StepLimits& limits, std::string numerics, int64_t block_bytes);
   void SetDraining();
+  void SetRanks(std::vector<RankStatus> ranks);
   void SetStats(const CoreStats& stats,
                 const SwapBytes& swap_bytes,
                 int32_t num_open_requests,

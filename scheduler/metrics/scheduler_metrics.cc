@@ -155,6 +155,7 @@ void SchedulerMetrics::MakeHistograms() {
   step_build_ = part("worker_build");
   step_forward_ = part("worker_forward");
   step_sample_ = part("worker_sample");
+  step_collective_ = part("worker_collective");
   step_sequences_ = &r.Histogram(metric::kStepSequences, CountBuckets(kMaxStepSequences));
   step_tokens_ = &r.Histogram(metric::kStepTokens, CountBuckets(kMaxStepTokens));
 }
@@ -168,6 +169,7 @@ void SchedulerMetrics::OnStep(const StepObservation& step) {
   step_build_.ObserveNanos(step.worker.build_us * kNanosPerMicro);
   step_forward_.ObserveNanos(step.worker.forward_us * kNanosPerMicro);
   step_sample_.ObserveNanos(step.worker.sample_us * kNanosPerMicro);
+  step_collective_.ObserveNanos(step.worker.collective_us * kNanosPerMicro);
   step_sequences_->Observe(step.num_sequences);
   step_tokens_->Observe(step.num_tokens);
 }
@@ -259,6 +261,13 @@ void SchedulerMetrics::OnGroupLost() {
 }
 
 void SchedulerMetrics::OnStaleReply() { stale_replies_->Increment(); }
+
+void SchedulerMetrics::SetRanks(const std::vector<RankStatus>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    registry_->Gauge(metric::kRankReady, {{"rank", absl::StrCat(rank)}})
+        .Set(ranks[rank].phase == RankPhase::kReady ? 1 : 0);
+  }
+}
 
 void SchedulerMetrics::SetDraining() { draining_->Set(1); }
 

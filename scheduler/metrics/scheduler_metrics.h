@@ -8,8 +8,10 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/metrics/registry.h"
+#include "common/step/rank_status.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/loop/loop_observer.h"
 
@@ -35,6 +37,8 @@ class SchedulerMetrics : public LoopObserver {
   void OnStaleReply() override;
 
   void SetDraining();
+  // Any thread.
+  void SetRanks(const std::vector<RankStatus>& ranks);
 
  private:
   // The same number under two names.
@@ -120,6 +124,7 @@ class SchedulerMetrics : public LoopObserver {
   HistogramPair step_build_;
   HistogramPair step_forward_;
   HistogramPair step_sample_;
+  HistogramPair step_collective_;
   prometheus::Histogram* step_sequences_ = nullptr;
   prometheus::Histogram* step_tokens_ = nullptr;
 };

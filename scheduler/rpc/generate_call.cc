@@ -109,7 +109,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   rules_.model = parts_.model;
   const ServingState::Snapshot state = parts_.state->Get();
   rules_.max_model_len = state.limits.max_model_len;
-  rules_.determinism_fingerprint = state.determinism_fingerprint;
+  rules_.determinism_fingerprint = DeterminismFingerprint(*parts_.model, state.numerics);
   rules_.fresh_seed = RandomNumber();
   rules_.has_priorities = parts_.has_priorities;
   QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
@@ -124,8 +124,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
     End(absl::OkStatus());
     return absl::OkStatus();
   }
-  takes_over_ = message.has_resume();
-  if (!takes_over_) {
+  if (!spec_.request.is_resumed) {
     QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
@@ -133,12 +132,18 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
   }
-  if (!parts_.tasks->Submit([call = shared_from_this()] { call->Tokenize(); })) {
+  if (!SubmitToPool()) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "QUEUE_FULL",
                  "server: too many prompts wait to be tokenized");
   }
   return absl::OkStatus();
+}
+
+bool GenerateCall::SubmitToPool() {
+  auto tokenize = [call = shared_from_this()] { call->Tokenize(); };
+  return spec_.request.is_resumed ? parts_.tasks->SubmitReserved(std::move(tokenize))
+                                  : parts_.tasks->Submit(std::move(tokenize));
 }
 
 void GenerateCall::Tokenize() {
@@ -158,19 +163,15 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, &spec_));
   spec_.request.arrival = arrival_;
   spec_.request.deadline = deadline_;
-  if (takes_over_) {
-    // The stream that broke may not have noticed. One that cannot be resumed takes nobody's place.
-    parts_.live_requests->TakeOver(request_id_, shared_from_this());
+  if (spec_.request.is_resumed) {
+    QUIRE_RETURN_IF_ERROR(TakeOver());
   }
   absl::MutexLock lock(&mutex_);
-  if (takes_over_ && is_finished_) {
-    parts_.live_requests->Remove(request_id_, this);
-  }
-  is_registered_ |= takes_over_;
   if (abort_.has_value()) {
     return *abort_;
   }
   num_prompt_tokens_ = static_cast<int32_t>(spec_.request.prompt_token_ids.size());
+  max_tokens_ = spec_.request.max_tokens;
   seed_ = spec_.request.sampling.seed;
   loop_id_ = parts_.inbox->Add({.request = std::move(spec_.request),
                                 .output = std::move(spec_.output),
@@ -180,6 +181,24 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
                  "QUEUE_FULL",
                  "server: too many requests are arriving");
   }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateCall::TakeOver() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (abort_.has_value()) {
+      return *abort_;  // its client has left: the stream that is there may be the one it came back
+                       // to
+    }
+  }
+  // The stream that broke may not have noticed. One that cannot be resumed takes nobody's place.
+  QUIRE_RETURN_IF_ERROR(parts_.live_requests->TakeOver(request_id_, shared_from_this()));
+  absl::MutexLock lock(&mutex_);
+  if (is_finished_) {
+    parts_.live_requests->Remove(request_id_, this);
+  }
+  is_registered_ = true;
   return absl::OkStatus();
 }
 
@@ -281,6 +300,7 @@ void GenerateCall::Encode(const SequenceUpdate& update) {
     started->set_num_prompt_tokens(num_prompt_tokens_);
     started->set_seed(seed_);
     started->set_determinism_fingerprint(rules_.determinism_fingerprint);
+    started->set_max_tokens(max_tokens_);
   }
   if (!update.token_ids.empty() || !update.text.empty()) {
     FillChunk(update, response_.mutable_chunk());

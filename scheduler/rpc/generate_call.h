@@ -63,6 +63,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // Of LiveRequests::Abortable.
   void Abort(absl::Status status) override;
+  Instant arrival() const override { return arrival_; }
 
   // Of the reactor: the library.
   void OnWriteDone(bool ok) override;
@@ -76,7 +77,10 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Begin(const grpc::ByteBuffer& request);
   // On the pool: what takes long. The prompt's tokens, and the text of tokens that are resumed.
   void Tokenize();
+  bool SubmitToPool();
   absl::Status Admit(std::vector<TokenId> prompt);
+  // The id of a resumed request becomes this call's.
+  absl::Status TakeOver();
   // Ends a call that the loop never heard of.
   void Refuse(absl::Status status);
   // Starts the next write, or sends the status when all is written.
@@ -93,7 +97,6 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
-  bool takes_over_ = false;  // resumes, maybe one that lives
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
@@ -105,6 +108,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
   bool has_started_ ABSL_GUARDED_BY(mutex_) = false;  // Started was sent
   int32_t num_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t max_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::GenerateResponse response_ ABSL_GUARDED_BY(mutex_);  // reused
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mutex_);

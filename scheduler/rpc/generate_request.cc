@@ -86,19 +86,14 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
                          const RequestRules& rules,
                          GenerateSpec* spec) {
   const v1::SamplingParams& asked = message.sampling();
-  const GenerationDefaults& defaults = rules.model->defaults;
   SamplingParams& params = spec->request.sampling;
-  const float default_temperature =
-      defaults.do_sample == false ? 0.0F : defaults.temperature.value_or(params.temperature);
-  params.temperature = asked.has_temperature() ? asked.temperature() : default_temperature;
-  params.top_k = asked.has_top_k()
-                     ? asked.top_k()
-                     : std::min(defaults.top_k.value_or(0), rules.model->config.vocab_size);
-  params.top_p = asked.has_top_p() ? asked.top_p() : defaults.top_p.value_or(params.top_p);
-  params.min_p = asked.has_min_p() ? asked.min_p() : defaults.min_p.value_or(params.min_p);
-  params.repetition_penalty = asked.has_repetition_penalty()
-                                  ? asked.repetition_penalty()
-                                  : defaults.repetition_penalty.value_or(params.repetition_penalty);
+  params = DefaultSampling(*rules.model);
+  params.temperature = asked.has_temperature() ? asked.temperature() : params.temperature;
+  params.top_k = asked.has_top_k() ? asked.top_k() : params.top_k;
+  params.top_p = asked.has_top_p() ? asked.top_p() : params.top_p;
+  params.min_p = asked.has_min_p() ? asked.min_p() : params.min_p;
+  params.repetition_penalty =
+      asked.has_repetition_penalty() ? asked.repetition_penalty() : params.repetition_penalty;
   params.presence_penalty = asked.presence_penalty();
   params.frequency_penalty = asked.frequency_penalty();
   if (asked.logit_bias_size() > kMaxLogitBias) {  // before anything is copied
@@ -407,6 +402,9 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   GenerateSpec spec;
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
+  if (message.resume().has_max_tokens()) {
+    QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));  // before what it would not fit
+  }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));
   if (message.has_beam_search()) {
     QUIRE_RETURN_IF_ERROR(SetBeamSampling(message, rules, &spec));
@@ -437,6 +435,9 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
 
 absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, GenerateSpec* spec) {
   const auto length = static_cast<int64_t>(prompt.size());
+  if (spec->is_length_promised) {
+    QUIRE_RETURN_IF_ERROR(CheckPromisedLength(length + *spec->max_tokens, rules));
+  }
   if (length == 0) {
     return InvalidArgument("EMPTY_PROMPT", "prompt: holds no token");
   }

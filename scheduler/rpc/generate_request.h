@@ -47,6 +47,7 @@ struct GenerateSpec {
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
   std::optional<int32_t> max_tokens;  // as asked for
+  bool is_length_promised = false;    // max_tokens is what a server before admitted
   std::optional<int64_t> timeout_ms;
 
   // Whether the client has all that there will be.
@@ -58,7 +59,7 @@ struct RequestRules {
   int32_t max_model_len = 0;            // tokens of prompt and output
   uint64_t fresh_seed = 0;              // for a request without a seed
   bool has_priorities = false;          // the policy asks for them
-  std::string determinism_fingerprint;  // of the workers
+  std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
 
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,

@@ -55,6 +55,20 @@ void FillBlocks(const ServingState::Snapshot& state, v1::KvBlocks* blocks) {
   blocks->set_fragmentation(stats.fragmentation());
 }
 
+v1::Rank::Phase ToProto(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::kAway:
+      return v1::Rank::AWAY;
+    case RankPhase::kLoading:
+      return v1::Rank::LOADING;
+    case RankPhase::kWaiting:
+      return v1::Rank::WAITING;
+    case RankPhase::kReady:
+      return v1::Rank::READY;
+  }
+  return v1::Rank::PHASE_UNSPECIFIED;
+}
+
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
@@ -172,8 +186,9 @@ absl::StatusOr<v1::GetServerInfoResponse> GenerationService::DoGetServerInfo(
   info.set_max_sequences(state.limits.max_sequences);
   info.set_max_tokens_per_step(state.limits.max_tokens_per_step);
   info.set_ready(state.is_ready());
-  info.set_determinism_fingerprint(state.determinism_fingerprint);
+  info.set_determinism_fingerprint(DeterminismFingerprint(model, state.numerics));
   info.set_num_preemptions(state.stats.num_preemptions);
+  info.set_tensor_parallel_size(static_cast<int32_t>(state.ranks.size()));
   return info;
 }
 
@@ -196,6 +211,11 @@ absl::StatusOr<v1::GetLoadResponse> GenerationService::DoGetLoad(
   load.set_num_prefix_queried_tokens(stats.num_prefix_queried_tokens);
   load.set_num_prefix_hit_tokens(stats.num_prefix_hit_tokens);
   FillBlocks(state, load.mutable_kv_blocks());
+  for (const RankStatus& rank : state.ranks) {
+    v1::Rank* out = load.add_ranks();
+    out->set_address(rank.address);
+    out->set_phase(ToProto(rank.phase));
+  }
   load.mutable_host_blocks()->set_num_blocks(stats.num_host_blocks);
   load.mutable_host_blocks()->set_num_free(stats.num_host_blocks - stats.num_used_host_blocks);
   return load;

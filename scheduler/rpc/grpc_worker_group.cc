@@ -1,6 +1,5 @@
 #include "scheduler/rpc/grpc_worker_group.h"
 
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -22,15 +21,17 @@ namespace {
 constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
 constexpr absl::Duration kBuryInterval = absl::Milliseconds(1);
 
-// Grows with every start, without a disk to count on.
-uint64_t WallClockNanos() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
-                                   .count());
-}
-
 // Of an epoch; nobody but the scheduler and the ranks knows it.
 constexpr size_t kSecretBytes = 16;
+
+std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
+  std::vector<RankStatus> ranks;
+  ranks.reserve(addresses.size());
+  for (const Address& address : addresses) {
+    ranks.push_back({.address = address.ToString()});
+  }
+  return ranks;
+}
 
 }  // namespace
 
@@ -38,15 +39,20 @@ GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
                                  const GroupSettings& settings,
                                  const GroupTiming& timing,
                                  Inbox* inbox,
-                                 std::function<void(const absl::Status&)> on_refusal)
+                                 GroupListener listener)
     : addresses_(std::move(addresses)),
       settings_(settings),
       inbox_(inbox),
-      on_refusal_(std::move(on_refusal)),
+      listener_(std::move(listener)),
+      // The clock grows with every start, without a disk to count on.
       group_(settings, static_cast<int32_t>(addresses_.size()), WallClockNanos(), timing),
       links_(addresses_.size()),
-      last_causes_(addresses_.size()),
-      thread_([this] { Run(); }) {}
+      ranks_(NewRanks(addresses_)),
+      last_causes_(addresses_.size()) {}
+
+void GrpcWorkerGroup::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
 
 GrpcWorkerGroup::~GrpcWorkerGroup() {
   {
@@ -56,7 +62,9 @@ GrpcWorkerGroup::~GrpcWorkerGroup() {
       Close(link);
     }
   }
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
 }
 
 void GrpcWorkerGroup::Run() {
@@ -111,6 +119,19 @@ void GrpcWorkerGroup::DoActions() {
   std::vector<GroupAction> actions = group_.TakeActions();
   for (GroupAction& action : actions) {
     std::visit([this](auto& a) ABSL_NO_THREAD_SAFETY_ANALYSIS { Do(a); }, action);
+  }
+  TellRanks();
+}
+
+void GrpcWorkerGroup::TellRanks() {
+  bool is_news = false;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const RankPhase phase = group_.phase_of(static_cast<int32_t>(rank));
+    is_news = is_news || phase != ranks_[rank].phase;
+    ranks_[rank].phase = phase;
+  }
+  if (is_news) {
+    listener_.on_ranks(ranks_);
   }
 }
 
@@ -211,9 +232,10 @@ void GrpcWorkerGroup::Do(const ReportReady& action) {
   inbox_->Post(GroupReady{.scheduler_incarnation = action.scheduler_incarnation,
                           .group_epoch = action.group_epoch,
                           .limits = agreement.limits,
-                          .determinism_fingerprint = agreement.numerics.fingerprint(),
+                          .numerics = agreement.numerics.fingerprint(),
                           .kv_cache_dtype = std::string(NameOf(agreement.numerics.kv_cache_dtype)),
-                          .block_bytes = agreement.block_bytes});
+                          .block_bytes = agreement.block_bytes,
+                          .after_crash = action.after_crash});
 }
 
 void GrpcWorkerGroup::Do(ReportResult& action) {
@@ -226,13 +248,17 @@ void GrpcWorkerGroup::Do(const ReportLost& action) {
   inbox_->Post(GroupLost{action.group_epoch, action.status});
 }
 
+void GrpcWorkerGroup::Do(const ReportSuperseded& action) {
+  inbox_->Post(GroupSuperseded{action.scheduler_incarnation});
+}
+
 void GrpcWorkerGroup::Do(const ReportRefused& action) {
   if (IsNews(action.rank, action.status)) {
     LogWarning("worker refused; trying on",
                {{"rank", absl::StrCat(action.rank)},
                 {"reason", ReasonOf(action.status)},
                 {"cause", std::string(action.status.message())}});
-    on_refusal_(action.status);
+    listener_.on_refusal(action.status);
   }
 }
 

@@ -2,8 +2,8 @@
 // carry out, and what concerns the loop goes to its inbox. An event is handled on the thread that
 // brings it; a thread of its own lets time pass.
 //
-// Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction and destruction from
-//                one thread. The inbox must outlive it.
+// Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction, Start and destruction
+//                from one thread. The inbox must outlive it.
 #ifndef QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
 
@@ -20,6 +20,7 @@
 
 #include "proto/v1/worker.pb.h"
 
+#include "common/step/rank_status.h"
 #include "common/wire/address.h"
 #include "scheduler/group/worker_group.h"
 #include "scheduler/loop/inbox.h"
@@ -28,15 +29,24 @@
 
 namespace quire {
 
+// Both are called on any thread, in order, and must be quick.
+struct GroupListener {
+  // Why a worker is not let in, once for each cause.
+  std::function<void(const absl::Status&)> on_refusal;
+  // By rank, whenever one changes.
+  std::function<void(const std::vector<RankStatus>&)> on_ranks;
+};
+
 class GrpcWorkerGroup : public WorkerClient {
  public:
-  // `addresses` by rank. `on_refusal` hears, from any thread and once for each cause, why a worker
-  // is not let in.
+  // `addresses` by rank.
   GrpcWorkerGroup(std::vector<Address> addresses,
                   const GroupSettings& settings,
                   const GroupTiming& timing,
                   Inbox* inbox,
-                  std::function<void(const absl::Status&)> on_refusal);
+                  GroupListener listener);
+  // Dials nobody before. Call once.
+  void Start();
   // Ends all connections and waits for what they still do.
   ~GrpcWorkerGroup() override;
 
@@ -50,6 +60,7 @@ class GrpcWorkerGroup : public WorkerClient {
   template <typename Event>
   void On(const Event& event);
   void DoActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const DialLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const CloseLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const GreetWorker& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -60,6 +71,7 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(const ReportReady& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(ReportResult& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportStale& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportSuperseded& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportLost& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportAway& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -75,12 +87,13 @@ class GrpcWorkerGroup : public WorkerClient {
   const std::vector<Address> addresses_;
   const GroupSettings settings_;
   Inbox* const inbox_;
-  const std::function<void(const absl::Status&)> on_refusal_;
+  const GroupListener listener_;
 
   absl::Mutex mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as they were told
   std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // of the last step
@@ -88,7 +101,7 @@ class GrpcWorkerGroup : public WorkerClient {
   std::string secret_ ABSL_GUARDED_BY(mutex_);  // of that epoch
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // from Start on
 };
 
 }  // namespace quire

@@ -5,6 +5,13 @@
 #include "common/base/error.h"
 
 namespace quire {
+namespace {
+
+absl::Status Resumed() {
+  return Error(absl::StatusCode::kAborted, "RESUMED", "stream: the request goes on in another one");
+}
+
+}  // namespace
 
 absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abortable> request) {
   absl::MutexLock lock(&mutex_);
@@ -18,17 +25,22 @@ absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abor
   return absl::OkStatus();
 }
 
-void LiveRequests::TakeOver(const std::string& request_id,
-                            const std::shared_ptr<Abortable>& request) {
+absl::Status LiveRequests::TakeOver(const std::string& request_id,
+                                    const std::shared_ptr<Abortable>& request) {
   std::shared_ptr<Abortable> before;
   {
     absl::MutexLock lock(&mutex_);
-    before = std::exchange(requests_[request_id], request).lock();
+    std::weak_ptr<Abortable>& entry = requests_[request_id];
+    before = entry.lock();
+    if (before != nullptr && before->arrival() > request->arrival()) {
+      return Resumed();
+    }
+    entry = request;
   }
   if (before != nullptr) {
-    before->Abort(
-        Error(absl::StatusCode::kAborted, "RESUMED", "stream: the request goes on in another one"));
+    before->Abort(Resumed());
   }
+  return absl::OkStatus();
 }
 
 void LiveRequests::Remove(const std::string& request_id, const Abortable* request) {

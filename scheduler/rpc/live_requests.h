@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
+#include "common/base/clock.h"
+
 namespace quire {
 
 class LiveRequests {
@@ -21,13 +23,16 @@ class LiveRequests {
    public:
     virtual ~Abortable() = default;
     virtual void Abort(absl::Status status) = 0;
+    // When its client asked for it.
+    virtual Instant arrival() const = 0;
   };
 
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
   absl::Status Add(const std::string& request_id, std::weak_ptr<Abortable> request);
 
-  // The same, and one of this id that lives ends with ABORTED RESUMED: its client is back.
-  void TakeOver(const std::string& request_id, const std::shared_ptr<Abortable>& request);
+  // The same, and one of this id that lives ends with ABORTED RESUMED: its client is back. Errors:
+  // the same reason, when that one arrived later: then the client has left this one.
+  absl::Status TakeOver(const std::string& request_id, const std::shared_ptr<Abortable>& request);
 
   // Nothing if the id is another one's by now.
   void Remove(const std::string& request_id, const Abortable* request);

@@ -30,13 +30,17 @@ namespace {
 
 constexpr std::string_view kTitle = "quire pinned prefixes 1 ";
 constexpr size_t kHashDigits = 32;
+// Far above what can be pinned.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 absl::Status Damaged(std::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "PREFIX_FILE", what);
 }
 
-absl::Status Failed(std::string_view what, const std::string& path) {
-  const std::string why = std::error_code(errno, std::generic_category()).message();
+absl::Status Failed(
+    std::string_view what,
+    const std::string& path,
+    const std::string& why = std::error_code(errno, std::generic_category()).message()) {
   return Error(absl::StatusCode::kFailedPrecondition,
                "PREFIX_FILE",
                absl::StrCat("pinned-prefixes-file: cannot ", ToAbsl(what), " ", path, ": ", why));
@@ -74,18 +78,23 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
   return prefix;
 }
 
-// Nothing when there is no such file.
+// Nothing when there is no such file. A pipe would be waited for, and a device never ends.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
-  if (file == nullptr) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) {
     return errno == ENOENT ? absl::StatusOr<std::optional<std::string>>(std::nullopt)
                            : Failed("read", path);
   }
-  std::string text;
-  char buffer[1 << 16];
-  while (const size_t size = std::fread(buffer, 1, sizeof(buffer), file.get())) {
-    text.append(buffer, size);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(::fdopen(fd, "rb"), &std::fclose);
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) {
+    return Failed("read", path);
   }
+  if (!S_ISREG(info.st_mode) || info.st_size > kMaxFileBytes) {
+    return Failed("read", path, "it is no file of pinned prefixes");
+  }
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) {
     return Failed("read", path);
   }
@@ -157,27 +166,30 @@ absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
   return prefixes;
 }
 
-absl::StatusOr<std::unique_ptr<PrefixStore>> PrefixStore::Open(const std::string& path) {
+std::unique_ptr<PrefixStore> PrefixStore::Open(const std::string& path) {
   std::unique_ptr<PrefixStore> store(new PrefixStore(path));
-  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadFile(path));
-  if (text.has_value()) {
-    absl::StatusOr<std::vector<SavedPrefix>> prefixes = DecodePrefixes(*text);
-    if (prefixes.ok()) {
-      const absl::MutexLock lock(&store->mutex_);
-      for (SavedPrefix& prefix : *prefixes) {
-        store->entries_.push_back({.prefix = std::move(prefix), .id = std::nullopt});
-      }
-    } else {
-      const std::string aside = absl::StrCat(path, ".damaged");
-      if (std::rename(path.c_str(), aside.c_str()) != 0) {
-        return Failed("set aside", path);
-      }
-      LogWarning("the file of pinned prefixes is damaged, and set aside; nothing is pinned",
-                 {{"cause", std::string(prefixes.status().message())}, {"now", aside}});
-    }
-  }
-  QUIRE_RETURN_IF_ERROR(store->Save());
+  store->unusable_ = store->Load();
   return store;
+}
+
+absl::Status PrefixStore::Load() {
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadFile(path_));
+  if (!text.has_value()) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<SavedPrefix>> prefixes = DecodePrefixes(*text);
+  if (!prefixes.ok()) {
+    const std::string aside = absl::StrCat(path_, ".damaged");
+    LogWarning("the file of pinned prefixes is damaged, and set aside; nothing is pinned",
+               {{"cause", std::string(prefixes.status().message())}, {"now", aside}});
+    return std::rename(path_.c_str(), aside.c_str()) == 0 ? absl::OkStatus()
+                                                          : Failed("set aside", path_);
+  }
+  const absl::MutexLock lock(&mutex_);
+  for (SavedPrefix& prefix : *prefixes) {
+    entries_.push_back({.prefix = std::move(prefix), .id = std::nullopt});
+  }
+  return absl::OkStatus();
 }
 
 std::vector<SavedPrefix> PrefixStore::prefixes() const {
@@ -212,6 +224,7 @@ void PrefixStore::Forget(const SavedPrefix& prefix) {
 }
 
 absl::Status PrefixStore::Save() {
+  QUIRE_RETURN_IF_ERROR(unusable_);
   const absl::MutexLock lock(&save_mutex_);
   return ReplaceFile(path_, EncodePrefixes(prefixes()));
 }

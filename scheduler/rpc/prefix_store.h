@@ -8,7 +8,9 @@
 //   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
 //   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
 //
-// Thread safety: safe from any thread. Save waits for the disk, nothing else does.
+// Trouble with the file never keeps a scheduler from serving: it may be one that streams wait for.
+//
+// Thread safety: safe from any thread. Open and Save wait for the disk, nothing else does.
 // Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
@@ -41,9 +43,9 @@ absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
 class PrefixStore {
  public:
-  // Reads the file, if there is one, and writes it, so that what cannot be written is known now. A
-  // damaged file is set aside as PATH.damaged, with a warning.
-  static absl::StatusOr<std::unique_ptr<PrefixStore>> Open(const std::string& path);
+  // Reads the file, if there is one. A damaged file is set aside as PATH.damaged. One that cannot
+  // be read is left alone: nothing is pinned from it, and every Save fails.
+  static std::unique_ptr<PrefixStore> Open(const std::string& path);
 
   std::vector<SavedPrefix> prefixes() const;
 
@@ -63,7 +65,10 @@ class PrefixStore {
 
   explicit PrefixStore(std::string path) : path_(std::move(path)) {}
 
+  absl::Status Load();
+
   const std::string path_;
+  absl::Status unusable_;   // why nothing may be written; set before the store is shared
   absl::Mutex save_mutex_;  // one write at a time, the latest state last
   mutable absl::Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 #include "scheduler/rpc/resume_check.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -95,10 +96,40 @@ absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence, const Generat
 
 }  // namespace
 
+absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules) {
+  const int32_t max_tokens = message.resume().max_tokens();
+  const int32_t most = message.stopping().has_max_tokens() ? message.stopping().max_tokens()
+                                                           : std::numeric_limits<int32_t>::max();
+  if (max_tokens < 1 || max_tokens > most) {
+    return InvalidArgument(
+        "RESUME",
+        OutOf("resume.max_tokens", "must be in [1, stopping.max_tokens]", max_tokens, most));
+  }
+  const int64_t num_prompt_tokens = std::max(1, message.token_ids().ids_size());
+  return CheckPromisedLength(num_prompt_tokens + max_tokens, rules);
+}
+
+absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules) {
+  if (num_tokens <= rules.max_model_len) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "CONTEXT",
+               OutOf("resume.max_tokens",
+                     "prompt and promised output exceed this server's context",
+                     num_tokens,
+                     rules.max_model_len));
+}
+
 absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec) {
   const v1::Resume& resume = message.resume();
+  spec->request.is_resumed = true;
+  spec->is_length_promised = resume.has_max_tokens();
+  if (resume.has_max_tokens()) {
+    spec->max_tokens = resume.max_tokens();
+  }
   QUIRE_RETURN_IF_ERROR(CheckFingerprint(resume, rules));
   QUIRE_RETURN_IF_ERROR(SetSeed(message, &spec->request.sampling));
   const int32_t n = spec->output.num_best.value_or(spec->request.num_sequences);

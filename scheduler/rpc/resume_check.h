@@ -6,7 +6,8 @@
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE;
-//                kFailedPrecondition FINGERPRINT. No message repeats tokens or text of the user's.
+//                kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats tokens or text of the
+//                user's.
 #ifndef QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 #define QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 
@@ -17,6 +18,13 @@
 #include "scheduler/rpc/generate_request.h"
 
 namespace quire {
+
+// Of resume.max_tokens, the length that a server before admitted. Before anything else is checked
+// for which the context may be too small. REQUIRES: it is set.
+absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
+
+// Whether the context holds so many tokens, prompt and promised output.
+absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules);
 
 // What can be said without the prompt. REQUIRES: all else of spec is set but the prompt.
 absl::Status SetResume(const v1::GenerateRequest& message,

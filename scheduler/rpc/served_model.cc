@@ -9,7 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
-#include "common/model/sampling_params.h"
+#include "common/model/digest.h"
 #include "common/model/sampling_params_check.h"
 
 namespace quire {
@@ -33,15 +33,10 @@ void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
 }
 
 // A default that no request could have asked for would make every request fail.
-absl::Status CheckDefaults(const GenerationDefaults& defaults, int32_t vocab_size) {
-  SamplingParams params;
-  params.temperature = defaults.temperature.value_or(params.temperature);
-  params.top_k = std::min(defaults.top_k.value_or(params.top_k), vocab_size);
-  params.top_p = defaults.top_p.value_or(params.top_p);
-  params.min_p = defaults.min_p.value_or(params.min_p);
-  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
-  params.banned_before_min_tokens = defaults.eos_token_ids;
-  absl::Status status = Validate(params, vocab_size);
+absl::Status CheckDefaults(const ServedModel& model) {
+  SamplingParams params = DefaultSampling(model);
+  params.banned_before_min_tokens = model.defaults.eos_token_ids;
+  absl::Status status = Validate(params, model.config.vocab_size);
   if (status.ok()) {
     return status;
   }
@@ -50,6 +45,40 @@ absl::Status CheckDefaults(const GenerationDefaults& defaults, int32_t vocab_siz
 }
 
 }  // namespace
+
+SamplingParams DefaultSampling(const ServedModel& model) {
+  const GenerationDefaults& defaults = model.defaults;
+  SamplingParams params;
+  params.temperature =
+      defaults.do_sample == false ? 0.0F : defaults.temperature.value_or(params.temperature);
+  params.top_k = std::min(defaults.top_k.value_or(params.top_k), model.config.vocab_size);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  return params;
+}
+
+std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics) {
+  if (numerics.empty()) {
+    return "";
+  }
+  const SamplingParams sampling = DefaultSampling(model);
+  Digest digest;
+  digest.AddInt(int64_t{sampling.top_k});
+  for (float number :
+       {sampling.temperature, sampling.top_p, sampling.min_p, sampling.repetition_penalty}) {
+    digest.AddDouble(number);
+  }
+  std::vector<TokenId> eos_token_ids = model.eos_token_ids;
+  std::sort(eos_token_ids.begin(), eos_token_ids.end());
+  digest.AddInt(uint64_t{eos_token_ids.size()});
+  for (TokenId id : eos_token_ids) {
+    digest.AddInt(int64_t{id});
+  }
+  digest.AddInt(int64_t{model.tokenizer != nullptr});
+  digest.AddInt(model.tokenizer != nullptr ? model.tokenizer->file_digest() : uint64_t{0});
+  return absl::StrCat(ToAbsl(numerics), "/", absl::Hex(digest.value(), absl::kZeroPad16));
+}
 
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
   ServedModel model;
@@ -63,7 +92,7 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
     QUIRE_ASSIGN_OR_RETURN(
         model.defaults,
         LoadGenerationDefaults(from_model ? source.model_dir : source.generation_config));
-    QUIRE_RETURN_IF_ERROR(CheckDefaults(model.defaults, model.config.vocab_size));
+    QUIRE_RETURN_IF_ERROR(CheckDefaults(model));
   }
   AddUnique(model.config.eos_token_ids, model.eos_token_ids);
   AddUnique(model.defaults.eos_token_ids, model.eos_token_ids);

@@ -7,12 +7,14 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "common/base/ids.h"
 #include "common/model/model_config.h"
+#include "common/model/sampling_params.h"
 #include "scheduler/text/tokenizer.h"
 
 namespace quire {
@@ -24,6 +26,15 @@ struct ServedModel {
   std::vector<TokenId> eos_token_ids;    // of both files, without repeats
   std::unique_ptr<Tokenizer> tokenizer;  // null: token ids only
 };
+
+// Of a request that says nothing about sampling, without a seed.
+SamplingParams DefaultSampling(const ServedModel& model);
+
+// What decides the bits and the text of an answer, for clients: `numerics` of the workers
+// (Numerics::fingerprint), and a digest of all that a request gets by default: sampling parameters,
+// end-of-sequence tokens, tokenizer. The same for the same model and flags, on any machine. Empty
+// while there are no numerics.
+std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);
 
 struct ServedModelSource {
   std::string model_dir;

@@ -48,6 +48,7 @@ QUIRE_LOGGED_FIELDS(Hash128, low, high)
 QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_queued_requests,
                     max_queued_tokens,
+                    max_resumed_requests,
                     watermark,
                     scheduling_policy,
                     priority_ageing,
@@ -95,6 +96,7 @@ QUIRE_LOGGED_FIELDS(Request,
                     tenant,
                     cache_salt,
                     bypasses_prefix_cache,
+                    is_resumed,
                     pins_prefix,
                     arrival,
                     deadline)
@@ -102,7 +104,7 @@ QUIRE_LOGGED_FIELDS(Request,
 QUIRE_LOGGED_FIELDS(StepHeader, scheduler_incarnation, group_epoch, step_id)
 QUIRE_LOGGED_FIELDS(TokenLogprob, token_id, logprob)
 QUIRE_LOGGED_FIELDS(SampledToken, handle, token_id, logprob, finite, top_logprobs)
-QUIRE_LOGGED_FIELDS(StepTimings, build_us, forward_us, sample_us)
+QUIRE_LOGGED_FIELDS(StepTimings, build_us, forward_us, sample_us, collective_us)
 QUIRE_LOGGED_FIELDS(StepResult,
                     header,
                     plan_digest,

@@ -14,9 +14,10 @@ RecordedCore::RecordedCore(const CoreConfig& config, const Log& log)
 
 void RecordedCore::BeginEpoch(uint64_t scheduler_incarnation,
                               uint64_t group_epoch,
-                              const StepLimits& limits) {
-  Record(EpochBegun{scheduler_incarnation, group_epoch, limits});
-  core_.BeginEpoch(scheduler_incarnation, group_epoch, limits);
+                              const StepLimits& limits,
+                              bool after_crash) {
+  Record(EpochBegun{scheduler_incarnation, group_epoch, limits, after_crash});
+  core_.BeginEpoch(scheduler_incarnation, group_epoch, limits, after_crash);
 }
 
 void RecordedCore::OnWorkersLost() {

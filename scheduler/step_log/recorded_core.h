@@ -36,7 +36,10 @@ class RecordedCore {
   RecordedCore(const CoreConfig& config, const Log& log);
 
   // As those of SchedulerCore.
-  void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, const StepLimits& limits);
+  void BeginEpoch(uint64_t scheduler_incarnation,
+                  uint64_t group_epoch,
+                  const StepLimits& limits,
+                  bool after_crash);
   void OnWorkersLost();
   AddOutcome AddRequest(Request request);
   bool AbortRequest(RequestId id);

@@ -103,7 +103,8 @@ class Replayer {
     QUIRE_RETURN_IF_ERROR(Validate(begun.limits));
     has_epoch_ = true;
     ++report_.num_epochs;
-    core_->BeginEpoch(begun.scheduler_incarnation, begun.group_epoch, begun.limits);
+    core_->BeginEpoch(
+        begun.scheduler_incarnation, begun.group_epoch, begun.limits, begun.after_crash);
     return absl::OkStatus();
   }
 

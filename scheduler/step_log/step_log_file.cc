@@ -42,27 +42,30 @@ int WriteAll(int fd, std::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StepLogFile>> StepLogFile::Create(const std::string& path,
-                                                                 size_t buffer_bytes) {
+StepLogFile::StepLogFile(std::string path, size_t buffer_bytes)
+    : path_(std::move(path)), buffer_bytes_(buffer_bytes) {}
+
+absl::Status StepLogFile::Open() {
   struct stat old {};
-  const bool is_there = ::stat(path.c_str(), &old) == 0;
+  const bool is_there = ::stat(path_.c_str(), &old) == 0;
   // Devices and pipes are written to as they are.
   const bool is_file = is_there && S_ISREG(old.st_mode);
-  if (is_file && std::rename(path.c_str(), absl::StrCat(path, ".previous").c_str()) != 0) {
-    return CannotMake(path);
+  if (is_file && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
+    return CannotMake(path_);
   }
   const int flags = O_WRONLY | O_CLOEXEC | (is_there && !is_file ? 0 : O_CREAT | O_EXCL);
-  const int fd = ::open(path.c_str(), flags, S_IRUSR | S_IWUSR);
-  if (fd < 0) {
-    return CannotMake(path);
+  fd_ = ::open(path_.c_str(), flags, S_IRUSR | S_IWUSR);
+  if (fd_ < 0) {
+    return CannotMake(path_);
   }
-  return std::unique_ptr<StepLogFile>(new StepLogFile(fd, path, buffer_bytes));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
 }
 
-StepLogFile::StepLogFile(int fd, std::string path, size_t buffer_bytes)
-    : fd_(fd), path_(std::move(path)), buffer_bytes_(buffer_bytes), thread_([this] { Run(); }) {}
-
 StepLogFile::~StepLogFile() {
+  if (!thread_.joinable()) {
+    return;  // never opened
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;

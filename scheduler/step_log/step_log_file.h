@@ -4,19 +4,18 @@
 //
 // Nothing is synced: what the system has taken survives the end of the process, not of the machine.
 //
-// Thread safety: Write from one thread; construction and destruction from any.
+// Thread safety: Write from one thread; Open, construction and destruction from any.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 
 #include <condition_variable>
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 #include "scheduler/step_log/step_log_sink.h"
 
@@ -27,11 +26,13 @@ class StepLogFile : public StepLogSink {
   // Bytes that may wait for the disk.
   static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
 
-  // A new file that only its owner may read. What was there under this name, the log of the process
-  // before, is kept as path + ".previous".
+  // No file yet: what is written waits for Open.
+  explicit StepLogFile(std::string path, size_t buffer_bytes = kDefaultBufferBytes);
+
+  // Makes a new file that only its owner may read. What was there under this name, the log of the
+  // process before, is kept as path + ".previous". Call once.
   // Errors: kFailedPrecondition STEP_LOG when it cannot be made.
-  static absl::StatusOr<std::unique_ptr<StepLogFile>> Create(
-      const std::string& path, size_t buffer_bytes = kDefaultBufferBytes);
+  absl::Status Open();
 
   // Writes what waits, then closes.
   ~StepLogFile() override;
@@ -41,13 +42,10 @@ class StepLogFile : public StepLogSink {
   void Write(std::string_view bytes) override;
 
  private:
-  StepLogFile(int fd, std::string path, size_t buffer_bytes);
-
   void Run();
   // Takes no more. The reason is logged once.
   void End(const std::string& reason);
 
-  const int fd_;
   const std::string path_;
   const size_t buffer_bytes_;
   std::mutex mutex_;
@@ -55,6 +53,7 @@ class StepLogFile : public StepLogSink {
   std::string waiting_;     // guarded by mutex_
   bool closing_ = false;    // guarded by mutex_
   bool has_ended_ = false;  // guarded by mutex_
+  int fd_ = -1;             // set before the thread starts
   std::thread thread_;      // last: it uses the rest
 };
 

@@ -27,6 +27,7 @@ struct EpochBegun {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   StepLimits limits;
+  bool after_crash = false;
 };
 struct WorkersLost {};
 struct RequestAborted {
@@ -95,7 +96,7 @@ using StepLogRecord = std::variant<CoreConfig,
                                    PlanMade,
                                    EventsTaken>;
 
-QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits)
+QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
 QUIRE_LOGGED_FIELDS(RequestAborted, id)
 QUIRE_LOGGED_FIELDS(SequenceStopped, id, sequence_index)
 QUIRE_LOGGED_FIELDS(PinWanted, id, token_ids, cache_salt)

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/fold_hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "scheduler/text/added_token_matcher.h"
@@ -57,13 +58,18 @@ Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(part
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  QUIRE_ASSIGN_OR_RETURN(Json json, ParseJsonFile(path, kMaxFileBytes));
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromJson(json);
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
+  const absl::StatusOr<Json> json = ParseJson(text);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      json.ok() ? FromJson(*json) : json.status();
   if (!tokenizer.ok()) {
     return Error(tokenizer.status().code(),
                  ReasonOf(tokenizer.status()),
                  absl::StrCat(path, ": ", tokenizer.status().message()));
   }
+  FoldHash digest;
+  digest.AddBytes(text);
+  (*tokenizer)->file_digest_ = digest.value();
   return tokenizer;
 }
 

@@ -57,6 +57,10 @@ class Tokenizer {
   // text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
+  // Tells the bytes of the file apart from those of others (FoldHash); 0 of a tokenizer without
+  // one.
+  uint64_t file_digest() const { return file_digest_; }
+
   // One more than the largest id. Ids below it may still have no token: see IsValidId.
   int32_t vocab_size() const;
   // Whether the id names a token. False for negative ids, ids of gaps, and ids at or past
@@ -81,6 +85,7 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
 
   std::unique_ptr<const Parts> parts_;
+  uint64_t file_digest_ = 0;
 };
 
 }  // namespace quire

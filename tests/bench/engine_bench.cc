@@ -2,6 +2,7 @@
 //
 //   engine_bench --model DIR --threads 2 --mode decode --context 128 --batch 1,4,8,16,32 --steps 32
 //   engine_bench --model DIR --threads 2 --mode prefill --context 512,2048
+//   engine_bench --model tests/bench/small --dummy_weights --threads 1 --ranks 2
 //
 // decode: all sequences hold `context` tokens, then `steps` steps of one token each are timed.
 // prefill: one prompt of `context` tokens, from its arrival to its first token.
@@ -21,7 +22,9 @@
 #include "tests/support/random.h"
 
 ABSL_FLAG(std::string, model, "", "model directory");
-ABSL_FLAG(int, threads, 2, "threads of the CPU backend");
+ABSL_FLAG(bool, dummy_weights, false, "weights from a seed: the directory needs config.json alone");
+ABSL_FLAG(int, threads, 2, "threads of the CPU backend, of each rank");
+ABSL_FLAG(int, ranks, 1, "tensor parallelism: ranks are threads of this process");
 ABSL_FLAG(std::string, isa, "", "instruction set; empty: the best");
 ABSL_FLAG(std::string, mode, "decode", "decode or prefill");
 ABSL_FLAG(std::string, context, "128", "tokens in the cache before, comma-separated");
@@ -66,38 +69,57 @@ int32_t SpareTokens(int32_t batch, int32_t context) {
   return 2 + batch + 2 * batch * context / absl::GetFlag(FLAGS_max_num_batched_tokens);
 }
 
-// Seconds.
-double TimeDecode(Engine& engine, int32_t batch, int32_t context, int32_t steps) {
+struct Timed {
+  double seconds = 0;
+  double collective_seconds = 0;
+};
+
+void AddStep(const Engine& engine, Timed* timed) {
+  timed->collective_seconds += static_cast<double>(engine.last_timings().collective_us) / 1e6;
+}
+
+Timed TimeDecode(Engine& engine, int32_t batch, int32_t context, int32_t steps) {
   AddRequests(engine, batch, context, steps + SpareTokens(batch, context));
   while (engine.Step() && (engine.last_num_slices() < batch || engine.last_num_tokens() > batch)) {
   }
   const Instant start = SteadyNow();
+  Timed timed;
   for (int32_t i = 0; i < steps; ++i) {
     engine.Step();
+    AddStep(engine, &timed);
   }
-  return static_cast<double>(SteadyNow() - start) / 1e9;
+  timed.seconds = static_cast<double>(SteadyNow() - start) / 1e9;
+  return timed;
 }
 
-double TimePrefill(Engine& engine, int32_t context) {
+Timed TimePrefill(Engine& engine, int32_t context) {
   AddRequests(engine, 1, context, 1);
   const Instant start = SteadyNow();
-  engine.RunToEnd();
-  return static_cast<double>(SteadyNow() - start) / 1e9;
+  Timed timed;
+  while (engine.Step()) {
+    AddStep(engine, &timed);
+  }
+  timed.seconds = static_cast<double>(SteadyNow() - start) / 1e9;
+  return timed;
 }
 
 template <typename Time>
-double Median(Time time) {
-  std::vector<double> seconds(static_cast<size_t>(std::max(absl::GetFlag(FLAGS_repeat), 1)));
-  for (double& second : seconds) {
-    second = time();
+Timed Median(Time time) {
+  std::vector<Timed> rounds(static_cast<size_t>(std::max(absl::GetFlag(FLAGS_repeat), 1)));
+  for (Timed& round : rounds) {
+    round = time();
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  std::sort(rounds.begin(), rounds.end(), [](const Timed& a, const Timed& b) {
+    return a.seconds < b.seconds;
+  });
+  return rounds[rounds.size() / 2];
 }
 
 int Main() {
   EngineOptions options = {.num_threads = absl::GetFlag(FLAGS_threads),
+                           .num_ranks = absl::GetFlag(FLAGS_ranks),
                            .isa = absl::GetFlag(FLAGS_isa),
+                           .has_dummy_weights = absl::GetFlag(FLAGS_dummy_weights),
                            .block_size_tokens = absl::GetFlag(FLAGS_block_size),
                            .max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens)};
   const bool decode = absl::GetFlag(FLAGS_mode) == "decode";
@@ -113,10 +135,13 @@ int Main() {
     std::fprintf(stderr, "engine_bench: %s\n", std::string(engine.status().message()).c_str());
     return kExitModel;
   }
-  std::printf("backend %s, %d threads\n", (*engine)->backend_name().c_str(), options.num_threads);
+  std::printf("backend %s, %d ranks, %d threads each\n",
+              (*engine)->backend_name().c_str(),
+              options.num_ranks,
+              options.num_threads);
   for (int32_t context : contexts) {
     for (int32_t batch : batches) {
-      const double seconds = Median([&] {
+      const Timed timed = Median([&] {
         if (!(*engine)->Reset(options).ok()) {
           std::exit(1);  // NOLINT(concurrency-mt-unsafe)
         }
@@ -124,11 +149,16 @@ int Main() {
                       : TimePrefill(**engine, context);
       });
       const double tokens = decode ? static_cast<double>(batch) * steps : context;
-      std::printf("%s context %5d batch %3d: %9.1f tok/s\n",
+      std::printf("%s context %5d batch %3d: %9.1f tok/s",
                   decode ? "decode " : "prefill",
                   context,
                   batch,
-                  tokens / seconds);
+                  tokens / timed.seconds);
+      if (options.num_ranks > 1) {
+        std::printf(", %4.1f %% of it in collectives",
+                    100 * timed.collective_seconds / timed.seconds);
+      }
+      std::printf("\n");
       std::fflush(stdout);
     }
   }

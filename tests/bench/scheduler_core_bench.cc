@@ -63,7 +63,7 @@ void Run(int32_t num_sequences, int32_t num_steps, StepLogSink* log) {
                     .max_model_len = 1 << 16,
                     .vocab_size = 1000};
   RecordedCore core({.max_queued_requests = num_sequences, .watermark = 0.0}, {.sink = log});
-  core.BeginEpoch(1, 1, limits);
+  core.BeginEpoch(1, 1, limits, /*after_crash=*/false);
   for (int32_t i = 0; i < num_sequences; ++i) {
     AddOutcome outcome = core.AddRequest(RequestWithId(static_cast<uint64_t>(i) + 1, num_steps));
     if (outcome != AddOutcome::kQueued) {
@@ -116,13 +116,13 @@ int main(int argc, char** argv) {
   for (const int32_t num_sequences : {64, 1024}) {
     quire::Run(num_sequences, num_steps, nullptr);
     if (argc > 2) {
-      auto log = quire::StepLogFile::Create(argv[2]);
-      if (!log.ok()) {
-        std::fprintf(stderr, "%s\n", std::string(log.status().message()).c_str());
+      quire::StepLogFile log(argv[2]);
+      if (const absl::Status status = log.Open(); !status.ok()) {
+        std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
         return 1;
       }
       std::printf("recorded:\n");
-      quire::Run(num_sequences, num_steps, log->get());
+      quire::Run(num_sequences, num_steps, &log);
     }
   }
   return 0;

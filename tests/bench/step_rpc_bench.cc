@@ -54,6 +54,7 @@ class InstantModel : public Model {
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
   }
+  uint64_t row_hash() const override { return 0; }
   int64_t weight_bytes() const override { return 0; }
 
  private:
@@ -81,11 +82,13 @@ class Session {
     settings.num_blocks_override = 1 + std::max(1, num_sequences) * kBlocksPerSequence;
     settings.max_sequences = std::max(1, num_sequences);
     settings.max_tokens_per_step = std::max(1, num_sequences);
-    workers_ = std::make_unique<GrpcWorkerGroup>(std::vector<Address>{server_->address()},
-                                                 settings,
-                                                 GroupTiming(),
-                                                 &inbox_,
-                                                 [](const absl::Status&) {});
+    workers_ = std::make_unique<GrpcWorkerGroup>(
+        std::vector<Address>{server_->address()},
+        settings,
+        GroupTiming(),
+        &inbox_,
+        GroupListener{.on_refusal = [](const absl::Status&) {}, .on_ranks = [](const auto&) {}});
+    workers_->Start();
     const auto ready = Await<GroupReady>();
     plan_.header = {.scheduler_incarnation = ready.scheduler_incarnation,
                     .group_epoch = ready.group_epoch,

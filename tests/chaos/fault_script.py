@@ -6,7 +6,7 @@ PROXY_CUTS = ("cut", "cut-to-worker", "cut-to-scheduler")
 PROXY_NOISE = ("delay", "reset", "garbage")
 # How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault
 # comes at a random moment of its time, so now and then the next one comes before it is over.
-WEIGHTS = {"kill": 1.0, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
+WEIGHTS = {"kill": 1.0, "kill-in-exchange": 1.4, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
            **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0)}
 SHARE_OF_RANDOM_MOMENTS = 0.6
 
@@ -16,19 +16,23 @@ class Fault:
     kind: str
     at_s: float  # from the start of the run
     seconds: float  # how long it lasts; 0: a moment, or until somebody mends it
+    rank: int = 0  # whom it meets, unless it is the scheduler
 
 
-def fault_kinds(kills, stops, cuts, noise, scheduler_kills):
-    """Kinds, one entry a fault. Every second stop is a pause: SIGCONT comes by itself."""
-    kinds = ["kill"] * kills + ["scheduler-kill"] * scheduler_kills
+def fault_kinds(kills, stops, cuts, noise, scheduler_kills, num_ranks=1):
+    """Kinds, one entry a fault. Every second stop is a pause: SIGCONT comes by itself. Of several
+    ranks every second one that is killed is so while it waits for the others."""
+    of_kills = ("kill", "kill-in-exchange") if num_ranks > 1 else ("kill",)
+    kinds = [of_kills[i % len(of_kills)] for i in range(kills)]
+    kinds += ["scheduler-kill"] * scheduler_kills
     kinds += [("stop", "pause")[i % 2] for i in range(stops)]
     kinds += [PROXY_CUTS[i % 3] for i in range(cuts)]
     return kinds + [PROXY_NOISE[i % 3] for i in range(noise)]
 
 
-def make_script(seed, kinds, duration_s):
+def make_script(seed, kinds, duration_s, num_ranks=1):
     """Faults in order of time; equal arguments, equal script."""
-    chance = random.Random(seed)
+    chance, rank_chance = random.Random(seed), random.Random(f"{seed} ranks")
     kinds = list(kinds)
     chance.shuffle(kinds)
     second = duration_s / sum(WEIGHTS[kind] for kind in kinds)
@@ -36,7 +40,8 @@ def make_script(seed, kinds, duration_s):
     for kind in kinds:
         length = WEIGHTS[kind] * second
         moment = start + chance.uniform(0, SHARE_OF_RANDOM_MOMENTS) * length
-        faults.append(Fault(kind, round(moment, 3), round(_seconds(kind, chance), 3)))
+        faults.append(Fault(kind, round(moment, 3), round(_seconds(kind, chance), 3),
+                            rank_chance.randrange(num_ranks)))
         start += length
     return faults
 

@@ -7,8 +7,9 @@ import os
 from checker import KINDS_OF_LOSS, quantile
 
 # Longest gap at p99, in seconds. A stopped process is told from a slow one by patience alone.
-TARGETS = {"kill": 3.0, "cut": 3.0, "cut-to-worker": 3.0, "cut-to-scheduler": 3.0, "stop": 6.0,
-           "pause": 6.0}
+TARGETS = {"kill": 3.0, "kill-in-exchange": 3.0, "cut": 3.0, "cut-to-worker": 3.0,
+           "cut-to-scheduler": 3.0, "stop": 6.0, "pause": 6.0}
+ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill")  # of a process
 PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
                 "delay": "delayed", "reset": "reset", "garbage": "spoiled"}
 
@@ -35,10 +36,12 @@ def faults_of(done, judges_time):
                if not any(gap["num_streams"] for gap in done.gaps if gap["kind"] == kind)]
     faults += [f"the proxy did nothing in {kind}" for kind in done.kinds
                if kind in PROXY_COUNTS and not done.proxy.get(PROXY_COUNTS[kind])]
-    num_ends = sum(done.kinds.get(kind, 0) for kind in ("kill", "stop", "scheduler-kill"))
+    num_ends = sum(done.kinds.get(kind, 0) for kind in ENDS)
     # Two faults so near to each other that one epoch ends by both are rare.
     if done.counts.get("epochs begun", 0) < 1 + 0.8 * num_ends:
         faults.append(f"too few epochs: {done.counts} after {num_ends} ends of processes")
+    if done.counts.get("lost survivors"):
+        faults.append(f"{done.counts['lost survivors']} ranks ended with another one")
     for name in ("num_prefix_hit_tokens", "num_swap_preemptions"):
         if not done.counts.get(name):
             faults.append(f"no pressure on the KV cache: {name} is 0")

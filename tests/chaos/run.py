@@ -25,6 +25,9 @@ NUM_PROCESSES = 4
 # clients need the rest of a small machine.
 SERVER_FLAGS = ("--swap-space=64MiB", "--preemption-mode=swap", "--threads=1")
 ROOMY_FLAGS = ("--threads=1",)
+# Of several ranks: what they exchange in a step of prompts is more than shared memory holds at a
+# time, so that some are killed while they send.
+RANKS_FLAGS = ("--max-num-batched-tokens=1024",)
 
 # Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
 Form = collections.namedtuple(
@@ -85,15 +88,17 @@ def harm(server, script, waits_for_steps):
 def run_round(args, form, folder):
     """One server, one script, one verdict: what report.py prints and judges."""
     oracle = run_oracle(args, form, folder)
-    kinds = fault_kinds(form.kills, form.stops, form.cuts, form.noise, form.scheduler_kills)
-    script = make_script(args.seed, kinds, form.minutes * 60)
+    num_ranks = args.tensor_parallel_size
+    kinds = fault_kinds(form.kills, form.stops, form.cuts, form.noise, form.scheduler_kills,
+                        num_ranks)
+    script = make_script(args.seed, kinds, form.minutes * 60, num_ranks)
     chaos = os.path.join(folder, "chaos")
     os.mkdir(chaos)
     step_log = os.path.join(chaos, "steps.log")
     more = ("--resume",) if form.scheduler_kills > 0 else ()
-    flags = (*SERVER_FLAGS, f"--num-gpu-blocks-override={form.num_blocks}",
-             f"--step-log={step_log}")
-    with ServedModel(chaos, *flags, seed=args.seed) as server:
+    flags = (*SERVER_FLAGS, *(RANKS_FLAGS if num_ranks > 1 else ()),
+             f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}")
+    with ServedModel(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
         logs, processes = start_clients(args, form, server.address, chaos, *more)
         try:
             faults = harm(server, script, args.short)
@@ -122,8 +127,10 @@ def run_round(args, form, folder):
 
 
 def proxy_counts(faults):
-    """Counts of the proxy at its last fault."""
-    return next((fault["proxy"] for fault in reversed(faults) if "proxy" in fault), {})
+    """Counts of the proxies, each at its last fault."""
+    last = {fault["rank"]: fault["proxy"] for fault in faults if "proxy" in fault}
+    return dict(sum((collections.Counter(counts) for counts in last.values()),
+                    collections.Counter()))
 
 
 def run_in_folder(args, form):
@@ -161,6 +168,7 @@ def parse_args():
     for field in ("kills", "stops", "cuts", "noise", "scheduler_kills"):
         parser.add_argument("--" + field.replace("_", "-"), type=int)
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help="where logs of failed rounds stay; default: the system's")

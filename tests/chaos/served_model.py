@@ -1,9 +1,9 @@
-"""`quire serve` with a fault proxy between its scheduler and its worker, and the faults themselves.
+"""`quire serve`, a fault proxy between its scheduler and each worker, and the faults themselves.
 
 The supervisor under test is the real one: what dies or stops here, it must bring back. No hook in
 the product is needed: serve starts the programs beside its own, so a copy of it stands beside a
-script that starts the real scheduler with the proxy for a worker; and the worker's socket lies in a
-folder below XDG_RUNTIME_DIR.
+script that starts the real scheduler with the proxies for workers; and the workers' sockets lie in
+a folder below XDG_RUNTIME_DIR.
 """
 import collections
 import datetime
@@ -25,6 +25,8 @@ from quire_server import BIN, MODEL, Process, get_load, grpc  # noqa: E402
 
 POLL_SECONDS = 0.2
 REPLACED_SECONDS = 30
+# Whoever waits for a rank that is stopped so long stands in an exchange with it.
+EXCHANGE_SECONDS = 0.3
 COUNTERS = ("num_recompute_preemptions", "num_swap_preemptions", "num_prefix_hit_tokens",
             "num_failed_swap_ins")
 LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group lost",
@@ -35,22 +37,18 @@ LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group 
 class ServedModel:
     """A server to be harmed. `with ServedModel(folder, flags) as server:` stops everything."""
 
-    def __init__(self, folder, *flags, seed=0):
-        self._proxy = self._serve = self._counters = self.control = None
-        listen, control = (os.path.join(folder, name) for name in ("proxy.sock", "control.sock"))
+    def __init__(self, folder, *flags, seed=0, num_ranks=1):
+        self._num_ranks, self._survivors, self._num_lost_survivors = num_ranks, [], 0
+        self._proxies, self._controls = [], []
+        self._serve = self._counters = None
         runtime = os.path.join(folder, "run")
         os.makedirs(runtime)
         try:
-            quire = _make_programs(folder, f"unix:{listen}")
-            self._proxy = subprocess.Popen(
-                [sys.executable, "-B", os.path.join(HERE, "fault_proxy.py"), "--listen", listen,
-                 "--control", control, "--worker", os.path.join(runtime, "quire-*/worker*.sock"),
-                 f"--seed={seed}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self._proxy.stdout.readline()
-            self.control = ProxyControl(control)
+            listens = [self._start_proxy(folder, runtime, rank, seed) for rank in range(num_ranks)]
+            quire = _make_programs(folder, ",".join(f"unix:{listen}" for listen in listens))
             self._serve = Process(["/usr/bin/env", f"XDG_RUNTIME_DIR={runtime}",
                                    quire, "serve", "--model", MODEL, "--port=0", "--http-port=0",
-                                   *flags])
+                                   f"--tensor-parallel-size={num_ranks}", *flags])
             ready = self._serve.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
             self.address, self._http_address = ready.groups()
             self._counters = _Counters(self.address, self._http_address)
@@ -58,41 +56,73 @@ class ServedModel:
             self.close()
             raise
 
-    def pid_of(self, program, seconds=REPLACED_SECONDS):
-        """The child of serve of this name, as soon as there is one."""
+    def _start_proxy(self, folder, runtime, rank, seed):
+        """Where it listens."""
+        listen, control = (os.path.join(folder, f"{name}{rank}.sock")
+                           for name in ("proxy", "control"))
+        proxy = subprocess.Popen(
+            [sys.executable, "-B", os.path.join(HERE, "fault_proxy.py"), "--listen", listen,
+             "--control", control, "--worker", os.path.join(runtime, f"quire-*/worker{rank}.sock"),
+             f"--seed={seed + rank}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._proxies.append(proxy)
+        proxy.stdout.readline()
+        self._controls.append(ProxyControl(control))
+        return listen
+
+    def pid_of(self, program, rank=None, seconds=REPLACED_SECONDS):
+        """The child of serve of this name and rank, as soon as there is one."""
         deadline = time.monotonic() + seconds
         while True:
             for pid in _children(self._serve.popen.pid, program):
-                return pid
+                if rank is None or f"--rank={rank}" in _arguments(pid):
+                    return pid
             if time.monotonic() > deadline or self._serve.popen.poll() is not None:
                 raise AssertionError(f"serve has no {program}:\n" + self._serve.text()[-5000:])
             time.sleep(0.01)
 
     def inject(self, fault):
         """Does it. Its kind, when it began, and from when its gap counts (see checker.py)."""
-        record = {"kind": fault.kind, "begin": time.monotonic()}
+        self._count_lost_survivors()
+        record = {"kind": fault.kind, "rank": fault.rank, "begin": time.monotonic()}
         if fault.kind in PROXY_FAULTS:
-            record["proxy"] = self.control.inject(fault.kind, fault.seconds)
+            record["proxy"] = self._controls[fault.rank].inject(fault.kind, fault.seconds)
             record["from"] = time.monotonic()
             return record
-        program = "quire_scheduler" if fault.kind == "scheduler-kill" else "quire_worker"
-        pid = self.pid_of(program)
+        if fault.kind == "scheduler-kill":
+            pid, others = self.pid_of("quire_scheduler"), []
+        else:
+            pid = self.pid_of("quire_worker", fault.rank)
+            others = [self.pid_of("quire_worker", rank) for rank in range(self._num_ranks)
+                      if rank != fault.rank]
+        if fault.kind == "kill-in-exchange":
+            for other in others:
+                os.kill(other, signal.SIGSTOP)
+            time.sleep(EXCHANGE_SECONDS)
         record["begin"] = record["from"] = time.monotonic()
-        is_kill = fault.kind in ("kill", "scheduler-kill")
+        is_kill = fault.kind in ("kill", "kill-in-exchange", "scheduler-kill")
         os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
+        if fault.kind == "kill-in-exchange":
+            for other in others:
+                os.kill(other, signal.SIGCONT)
         if fault.kind == "pause":
             time.sleep(fault.seconds)
             if _is_alive(pid):
                 os.kill(pid, signal.SIGCONT)
-        elif fault.kind == "stop":
+        else:
             self._wait_until_replaced(pid)
+        self._survivors = others
         return record
+
+    def _count_lost_survivors(self):
+        """Ranks that a fault of another rank ended too: seen when the next one comes."""
+        self._num_lost_survivors += sum(not _is_alive(pid) for pid in self._survivors)
+        self._survivors = []
 
     def _wait_until_replaced(self, pid):
         deadline = time.monotonic() + REPLACED_SECONDS
         while _is_alive(pid):
             if time.monotonic() > deadline:
-                raise AssertionError(f"a worker that was stopped lives on for {REPLACED_SECONDS} s")
+                raise AssertionError(f"what was stopped lives on for {REPLACED_SECONDS} s")
             time.sleep(0.01)
 
     def wait_for_steps(self, num_steps):
@@ -106,9 +136,10 @@ class ServedModel:
 
     def counts(self):
         """What happened inside, from metrics and log lines, summed over all schedulers."""
+        self._count_lost_survivors()
         text = self._serve.text()
         counts = {name: len(re.findall(line, text)) for name, line in LOG_LINES.items()}
-        return {**counts, **self._counters.totals()}
+        return {**counts, "lost survivors": self._num_lost_survivors, **self._counters.totals()}
 
     def epochs(self):
         """When each began, in monotonic time."""
@@ -127,15 +158,15 @@ class ServedModel:
     def close(self):
         if self._counters is not None:
             self._counters.close()
-        if self.control is not None:
-            self.control.close()
+        for control in self._controls:
+            control.close()
         if self._serve is not None:
             self._serve.kill()
-        if self._proxy is not None:
-            self._proxy.stdin.close()
-            self._proxy.stdout.close()
-            self._proxy.kill()
-            self._proxy.wait()
+        for proxy in self._proxies:
+            proxy.stdin.close()
+            proxy.stdout.close()
+            proxy.kill()
+            proxy.wait()
 
     def __enter__(self):
         return self
@@ -184,14 +215,14 @@ class _Counters:
         self._channel.close()
 
 
-def _make_programs(folder, worker_address):
-    """A quire whose scheduler takes worker_address for its worker's."""
+def _make_programs(folder, worker_addresses):
+    """A quire whose scheduler takes these for its workers'."""
     programs = os.path.join(folder, "bin")
     os.mkdir(programs)
     os.symlink(os.path.join(BIN, "quire_worker"), os.path.join(programs, "quire_worker"))
     script = os.path.join(programs, "quire_scheduler")
     with open(script, "w", encoding="ascii") as file:
-        file.write(f'#!/bin/sh\nexec "{BIN}/quire_scheduler" "$@" --workers={worker_address}\n')
+        file.write(f'#!/bin/sh\nexec "{BIN}/quire_scheduler" "$@" --workers={worker_addresses}\n')
     os.chmod(script, 0o755)
     return shutil.copy(os.path.join(BIN, "quire"), programs)
 
@@ -210,6 +241,14 @@ def _stat(pid):
 def _is_alive(pid):
     stat = _stat(pid)
     return stat is not None and stat[1] not in "ZX"
+
+
+def _arguments(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+            return file.read().split("\0")
+    except OSError:
+        return []
 
 
 def _children(parent, program):

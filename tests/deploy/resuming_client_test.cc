@@ -1,5 +1,6 @@
 #include "deploy/clients/cpp/resuming_client.h"
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,9 @@
 #include "gtest/gtest.h"
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+
+#include "proto/google/rpc/error_details.pb.h"
+#include "proto/google/rpc/status.pb.h"
 
 namespace quire {
 namespace {
@@ -27,6 +31,7 @@ GenerateResponse Started(uint64_t seed = 7, const std::string& fingerprint = kFi
   response.mutable_started()->set_request_id("made-by-the-server");
   response.mutable_started()->set_seed(seed);
   response.mutable_started()->set_determinism_fingerprint(fingerprint);
+  response.mutable_started()->set_max_tokens(500);
   return response;
 }
 
@@ -46,6 +51,27 @@ GenerateResponse Finished(int32_t num_output_tokens, int32_t index = 0) {
 }
 
 grpc::Status Unavailable() { return {StatusCode::UNAVAILABLE, "gone"}; }
+
+// A full server, as it says so, and when to ask again.
+grpc::Status Full(std::chrono::seconds retry_delay = std::chrono::seconds(0)) {
+  google::rpc::ErrorInfo error;
+  error.set_reason("QUEUE_FULL");
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(retry_delay.count());
+  google::rpc::Status details;
+  details.add_details()->PackFrom(error);
+  details.add_details()->PackFrom(retry);
+  return {StatusCode::RESOURCE_EXHAUSTED, "full", details.SerializeAsString()};
+}
+
+// It will not become better: no RetryInfo.
+grpc::Status TooSmall() {
+  google::rpc::ErrorInfo error;
+  error.set_reason("EXCEEDS_CAPACITY");
+  google::rpc::Status details;
+  details.add_details()->PackFrom(error);
+  return {StatusCode::RESOURCE_EXHAUSTED, "too small", details.SerializeAsString()};
+}
 
 // Answers one call after the other from a script, and remembers what was asked.
 class ScriptedServer final : public v1::GenerationService::Service {
@@ -91,7 +117,8 @@ class ResumingClientTest : public testing::Test {
  protected:
   static constexpr RetryPolicy kFast = {.max_retries = 3,
                                         .first_wait = std::chrono::milliseconds(1),
-                                        .max_wait = std::chrono::milliseconds(2)};
+                                        .max_wait = std::chrono::milliseconds(2),
+                                        .max_wait_for_a_place = std::chrono::milliseconds(20)};
 
   grpc::Status Run(const std::vector<ScriptedServer*>& servers,
                    const GenerateRequest& request = {}) {
@@ -129,6 +156,7 @@ TEST_F(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
   EXPECT_EQ(resumed.request_id(), "made-by-the-server");
   EXPECT_EQ(resumed.resume().seed(), 7U);
   EXPECT_EQ(resumed.resume().determinism_fingerprint(), kFingerprint);
+  EXPECT_EQ(resumed.resume().max_tokens(), 500);
   ASSERT_EQ(resumed.resume().sequences_size(), 1);
   EXPECT_THAT(resumed.resume().sequences(0).token_ids(), ElementsAre(10, 11));
 }
@@ -160,10 +188,23 @@ TEST_F(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
   EXPECT_TRUE(server.requests()[1].has_resume());
   EXPECT_EQ(server.requests()[1].resume().sequences_size(), 0);
   EXPECT_EQ(server.requests()[1].request_id(), "mine");
+  EXPECT_FALSE(server.requests()[1].resume().has_max_tokens());
+}
+
+TEST_F(ResumingClientTest, ALengthThatWasNotToldIsNotSentBack) {
+  GenerateResponse started = Started();
+  started.mutable_started()->clear_max_tokens();
+  ScriptedServer server(
+      {{{started, Tokens(0, {10})}, Unavailable()}, {{Started(), Finished(1)}, grpc::Status::OK}});
+
+  EXPECT_TRUE(Run({&server}).ok());
+  EXPECT_FALSE(server.requests()[1].resume().has_max_tokens());
 }
 
 TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
   const grpc::Status refusals[] = {{StatusCode::RESOURCE_EXHAUSTED, "full"},
+                                   Full(),
+                                   TooSmall(),
                                    {StatusCode::FAILED_PRECONDITION, "fingerprint"},
                                    {StatusCode::ABORTED, "slow"},
                                    {StatusCode::INTERNAL, "not finite", "has details"},
@@ -173,6 +214,72 @@ TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
 
     EXPECT_EQ(Run({&server}).error_message(), refusal.error_message());
     EXPECT_EQ(server.requests().size(), 1U);
+  }
+}
+
+TEST_F(ResumingClientTest, AFullServerIsAskedAgainOnceTheRequestIsResumed) {
+  ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()},
+                         {{}, Full()},
+                         {{}, Full()},
+                         {{Started(), Tokens(1, {11}), Finished(2)}, grpc::Status::OK}});
+  ScriptedServer never_started(
+      {{{}, Unavailable()}, {{}, Full()}, {{Started(), Finished(0)}, grpc::Status::OK}});
+
+  EXPECT_TRUE(Run({&server}).ok());
+  EXPECT_THAT(tokens_, ElementsAre(10, 11));
+  EXPECT_TRUE(Run({&never_started}).ok());
+}
+
+TEST_F(ResumingClientTest, WhatAResumedRequestIsRefusedForGoodIsHandedOnAtOnce) {
+  const grpc::Status refusals[] = {TooSmall(),
+                                   {StatusCode::RESOURCE_EXHAUSTED, "no details"},
+                                   {StatusCode::RESOURCE_EXHAUSTED, "bad details", "\xff\xff"},
+                                   {StatusCode::FAILED_PRECONDITION, "context", "has details"},
+                                   {StatusCode::INVALID_ARGUMENT, "resume", "has details"}};
+  for (const grpc::Status& refusal : refusals) {
+    ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()}, {{}, refusal}});
+
+    EXPECT_EQ(Run({&server}).error_message(), refusal.error_message());
+    EXPECT_EQ(server.requests().size(), 2U);
+  }
+}
+
+TEST_F(ResumingClientTest, AFullServerIsASignOfLife) {
+  std::deque<ScriptedServer::Call> script = {{{Started(), Tokens(0, {10})}, Unavailable()}};
+  for (int i = 0; i < 4; ++i) {
+    script.insert(script.end(), {{{}, Unavailable()}, {{}, Unavailable()}, {{}, Full()}});
+  }
+  script.push_back({{Started(), Tokens(1, {11}), Finished(2)}, grpc::Status::OK});
+  ScriptedServer server(script);
+
+  const grpc::Status status = Run({&server});
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(tokens_, ElementsAre(10, 11));
+}
+
+TEST_F(ResumingClientTest, WaitingForAPlaceIsBounded) {
+  // A wait is 1 ms, now and then less or 2.
+  ScriptedServer server(std::deque<ScriptedServer::Call>(1000, {{}, Full()}));
+  GenerateRequest request;
+  request.mutable_resume();
+
+  EXPECT_EQ(Run({&server}, request).error_message(), "full");
+
+  EXPECT_GE(server.requests().size(), 10U);
+  EXPECT_LT(server.requests().size(), 100U);
+}
+
+// It is asked after an hour, or as here not at all.
+TEST_F(ResumingClientTest, AFullServerSaysWhenToAskAgain) {
+  for (const std::chrono::seconds delay :
+       {std::chrono::seconds(3600), std::chrono::seconds::max()}) {
+    ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()}, {{}, Full(delay)}});
+    GenerateRequest request;
+    request.set_timeout_ms(200);
+
+    EXPECT_EQ(Run({&server}, request).error_code(), StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_EQ(server.requests().size(), 2U);
   }
 }
 

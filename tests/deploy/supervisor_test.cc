@@ -7,15 +7,20 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include <grpcpp/server_builder.h>
+
+#include "proto/v1/worker.grpc.pb.h"
 
 #include "common/base/exit_codes.h"
 
@@ -29,11 +34,28 @@ constexpr char kListens[] =
 constexpr char kReady[] = "echo quire_scheduler: ready grpc=127.0.0.1:1 http=127.0.0.1:2;";
 constexpr char kWait[] = "exec sleep 100";
 
+// A worker that reports, always the same: it loads.
+class StuckLoading : public v1::WorkerService::Service {
+ public:
+  grpc::Status Watch(grpc::ServerContext* context,
+                     const v1::WatchRequest* /*request*/,
+                     grpc::ServerWriter<v1::WatchReport>* writer) override {
+    v1::WatchReport report;
+    report.set_phase(v1::WORKER_PHASE_LOADING);
+    report.set_progress(7);
+    while (!context->IsCancelled() && writer->Write(report)) {
+      ::usleep(20'000);
+    }
+    return grpc::Status::OK;
+  }
+};
+
 class SupervisorTest : public testing::Test {
  protected:
   SupervisorTest() {
     std::string pattern = testing::TempDir() + "quire-supervisor-XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
+    address_.unix_path = folder_ + "/no.sock";
     EXPECT_EQ(::pipe2(fds_, O_CLOEXEC | O_NONBLOCK), 0);
   }
   ~SupervisorTest() override {
@@ -62,9 +84,9 @@ class SupervisorTest : public testing::Test {
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     const int code = Supervisor({"/bin/sh", "-c", cd + scheduler},
-                                {{.argv = {"/bin/sh", "-c", cd + worker},
-                                  .address = {.unix_path = folder_ + "/no.sock"}}},
-                                fds_[0])
+                                {{.argv = {"/bin/sh", "-c", cd + worker}, .address = address_}},
+                                fds_[0],
+                                max_loading_pause_ns_)
                          .Run();
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
@@ -85,7 +107,9 @@ class SupervisorTest : public testing::Test {
   }
 
   std::string folder_;
+  Address address_;
   int fds_[2] = {-1, -1};
+  int64_t max_loading_pause_ns_ = Supervisor::kMaxLoadingPauseNs;
   std::string out_;
   std::string err_;
 };
@@ -122,6 +146,7 @@ TEST_F(SupervisorTest, AProgramThatCannotStartEndsItWithItsExitCode) {
     EXPECT_EQ(err_, "") << "the program has said why";
   }
   EXPECT_EQ(Run("exit 1", kWait), 1);
+  EXPECT_EQ(Run(std::string(kListens) + kWait, "exit 1"), 1) << "it cannot listen";
 }
 
 TEST_F(SupervisorTest, TheWorkerIsNotStartedBeforeTheSchedulerListens) {
@@ -164,6 +189,49 @@ TEST_F(SupervisorTest, ASchedulerThatDiedGetsItsAddressesAgain) {
   EXPECT_NE(err_.find("program=scheduler"), std::string::npos) << err_;
 }
 
+TEST_F(SupervisorTest, AWorkerThatComesBackHasTheMemoryOfTheFirst) {
+  const int code = Run(std::string(kListens) + kReady + kWait,
+                       "echo \"$0 $1\" >> arguments; echo x >> starts;"
+                       "echo quire_worker: ready listen=unix:/a"
+                       " --kv-cache-memory-bytes=$(wc -l < starts)000 --swap-space=5; sleep 0.05;"
+                       "kill -KILL $$",
+                       [this] { return LinesOf("arguments").size() >= 3; });
+
+  EXPECT_EQ(code, 0);
+  const std::string sizes = "--kv-cache-memory-bytes=1000 --swap-space=5";
+  const std::vector<std::string> seen = LinesOf("arguments");
+  EXPECT_EQ(std::vector<std::string>(seen.begin(), seen.begin() + 3),
+            (std::vector<std::string>{"/bin/sh ", sizes, sizes}));
+}
+
+TEST_F(SupervisorTest, TheFolderOfSocketsComesBack) {
+  address_.unix_path = folder_ + "/sockets/worker.sock";
+
+  const int code = Run(std::string(kListens) + kReady + kWait,
+                       "[ -d sockets ] && echo x >> starts; rm -rf sockets; kill -KILL $$",
+                       [this] { return LinesOf("starts").size() >= 2; });
+
+  EXPECT_EQ(code, 0);
+}
+
+// It would take the workers back, and the other scheduler would take them again.
+TEST_F(SupervisorTest, ASchedulerThatIsSupersededIsNotStartedAgainAndItsWorkersRunOn) {
+  const std::string superseded =
+      "echo x >> schedulers; while [ ! -e worker ]; do sleep 0.01; done; exit " +
+      std::to_string(kExitSuperseded);
+  const std::string worker =
+      "touch worker; echo x >> workers; sleep 0.3; [ $(wc -l < workers) = 1 ] && kill -KILL $$;" +
+      std::string(kWait);
+
+  const int code = Run(std::string(kListens) + kReady + superseded, worker, [this] {
+    return LinesOf("workers").size() >= 2;
+  });
+
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(LinesOf("schedulers").size(), 1U);
+  EXPECT_NE(err_.find("another scheduler has the workers"), std::string::npos) << err_;
+}
+
 TEST_F(SupervisorTest, AWorkerThatDiesDuringTheDrainIsStartedAgain) {
   // A scheduler that takes its time after SIGTERM, until the worker was started twice.
   const std::string scheduler =
@@ -176,6 +244,23 @@ TEST_F(SupervisorTest, AWorkerThatDiesDuringTheDrainIsStartedAgain) {
       Run(scheduler, worker, [this] { return std::filesystem::exists(folder_ + "/up"); });
 
   EXPECT_EQ(code, 0);
+}
+
+TEST_F(SupervisorTest, AWorkerThatLoadsWithoutProgressIsKilledAndStartedAgain) {
+  StuckLoading service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + folder_ + "/no.sock", grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  max_loading_pause_ns_ = kNanosPerSecond;
+
+  const int code = Run(std::string(kListens) + kReady + kWait,
+                       "echo x >> starts;" + std::string(kWait),
+                       [this] { return LinesOf("starts").size() >= 2; });
+
+  EXPECT_EQ(code, 0);
+  EXPECT_NE(err_.find("it loads without progress"), std::string::npos) << err_;
+  server->Shutdown(std::chrono::system_clock::now());
 }
 
 TEST_F(SupervisorTest, AMissingProgramIsNamed) {

@@ -56,6 +56,7 @@ readonly SKIPPED=77
 readonly SECONDS_FOR_SUMMARY=8
 # The version that kernels/cuda/cublaslt.cc opens when it was compiled with CUDA 13.
 readonly CUBLASLT=libcublasLt.so.13
+readonly NCCL=libnccl.so.2
 
 say() { printf '%s\n' "$*"; }
 
@@ -93,6 +94,7 @@ phase_probe() {
     if [ "$REHEARSE" = no ]; then
       say "nvcc=$(nvcc --version 2>/dev/null | grep -o 'V[0-9.]*' | tail -1)"
       say "cublaslt=$QUIRE_CUBLASLT"
+      say "nccl=$QUIRE_NCCL"
       probe_gpu
     fi
   } | tee "$QUIRE_WORK/probe.txt"
@@ -151,7 +153,8 @@ phase_build() {
     flags+=(-DQUIRE_GPU_EMULATED=ON)
   else
     flags+=("-DQUIRE_CUDA_ARCHITECTURES=$GPU_CAPABILITY"
-      "-DQUIRE_CUBLASLT_INCLUDE_HINTS=$(find_in_python include/cublasLt.h)")
+      "-DQUIRE_CUBLASLT_INCLUDE_HINTS=$(find_in_python include/cublasLt.h)"
+      "-DQUIRE_NCCL_INCLUDE_HINTS=$(find_in_python include/nccl.h)")
   fi
   cmake -S "$HERE" -B "$BUILD/cmake" "${flags[@]}" || return
   # What does not compile must not keep the rest from being built.
@@ -210,8 +213,9 @@ phase_tests() {
 sanitize() {
   local tool=$1 program=$2 start rc name log refused=false
   # Large head sizes and the second 16-bit type run the same code: left out, for time. So are arrays
-  # of 12 GiB, each byte of which the tools keep a record of.
+  # of 12 GiB, each byte of which the tools keep a record of, and what NCCL does.
   local filter='-*HeadDim80*:*HeadDim96*:*HeadDim112*:*HeadDim256*:*F16Cache*:LargePoolTest*'
+  filter+=':DeviceGroupTest*'
   name=$(basename "$program")
   log=$QUIRE_WORK/sanitizer.$tool.$name.log
   start=$(date +%s)
@@ -493,6 +497,20 @@ find_cublaslt() {
   done
 }
 
+# The same for NCCL, whose folder holds nothing else.
+find_nccl() {
+  local folder
+  QUIRE_NCCL="not found: ranks add up through main memory"
+  if ldconfig -p 2>/dev/null | grep -qF "$NCCL"; then
+    QUIRE_NCCL="known to the loader"
+  elif [ -e "/usr/local/cuda/lib64/$NCCL" ]; then  # where nccl.cc looks
+    QUIRE_NCCL=/usr/local/cuda/lib64
+  elif folder=$(find_in_python "lib/$NCCL") && [ -n "$folder" ]; then
+    QUIRE_NCCL=$folder
+    add_library_folder "$folder"
+  fi
+}
+
 add_library_folder() { export LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; }
 
 # What a bare environment may be without.
@@ -507,6 +525,7 @@ complete_environment() {
     fi
   done
   find_cublaslt
+  find_nccl
   [ -z "$QUIRE_CUBLASLT_FOLDER" ] || add_library_folder "$QUIRE_CUBLASLT_FOLDER"
 }
 
@@ -691,7 +710,7 @@ main() {
   mkdir -p "$QUIRE_WORK"
   rm -f "$OUT"/results.{json,md}
   export OUT BUILD QUICK REHEARSE GPU_CAPABILITY QUIRE_REQUIRE_GPU=1
-  export QUIRE_WORK QUIRE_PROBE_NOTE QUIRE_CUBLASLT QUIRE_CUBLASLT_FOLDER
+  export QUIRE_WORK QUIRE_PROBE_NOTE QUIRE_CUBLASLT QUIRE_CUBLASLT_FOLDER QUIRE_NCCL
   trap stop_clock_log EXIT
   start_clock_log
   run_phases

@@ -176,11 +176,14 @@ class TargetsTest(unittest.TestCase):
     def test_a_served_model_is_judged_by_its_comparisons(self):
         good = {"ok": True, "cases": [{"ok": True}], "largest_logprob_error": 0.1}
         served = {"against_cpu": good, "fp8_cache_against_cpu": {**good, "ok": False},
-                  "same_bits_without_graphs": False}
+                  "same_bits_without_graphs": False, "two_ranks_against_one": {**good, "ok": False}}
         results = results_of(served=served)
         self.assertEqual(self.status("are the CPU's", results), "pass")
         self.assertEqual(self.status("fp8", results), "fail")
         self.assertEqual(self.status("graphs", results), "fail")
+        self.assertEqual(self.status("two ranks", results), "fail")
+        served["two_ranks_against_one"] = good
+        self.assertEqual(self.status("two ranks", results_of(served=served)), "pass")
 
     def test_a_rehearsal_passes_no_speed(self):
         results = results_of([decode(0.9), prefill(400)])

@@ -12,7 +12,7 @@ source_hash() {
         list_sources common kernels/api kernels/cuda kernels/reference tests/gpu tests/kernels
         ;;
       servers)
-        list_sources common kernels/api kernels/cpu kernels/gpu proto scheduler worker deploy/cli
+        list_sources common kernels/api kernels/collective kernels/cpu kernels/gpu proto scheduler worker deploy/cli
         find kernels/cuda -name '*.h' -type f -print0
         ;;
     esac | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | head -c 12

@@ -174,7 +174,8 @@ def served_lines(results):
         return []
     lines = ["", "## Served model", "", f"- ok: {served['ok']} {served.get('note', '')}".rstrip()]
     for key, title in (("against_cpu", "bf16"), ("fp8_cache_against_cpu", "fp8 cache"),
-                       ("fp8_weights_against_cpu", "fp8 weights")):
+                       ("fp8_weights_against_cpu", "fp8 weights"),
+                       ("two_ranks_against_one", "two ranks beside one")):
         if key in served:
             lines += comparison_lines(title, served[key])
     lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",

@@ -115,6 +115,15 @@ def fp8_answers_are_near(results):
     return f"log-probabilities within {error:.3f}", served["fp8_cache_against_cpu"]["ok"]
 
 
+def two_ranks_are_one(results):
+    served = part(results, "served")
+    if "two_ranks_against_one" not in served:
+        return note_of(results, "served")
+    cases = served["two_ranks_against_one"]["cases"]
+    good = sum(case["ok"] for case in cases)
+    return f"{good} of {len(cases)} answers", served["two_ranks_against_one"]["ok"]
+
+
 def graphs_are_eager(results):
     served = part(results, "served")
     if "same_bits_without_graphs" not in served:
@@ -236,6 +245,7 @@ CORRECTNESS = (
     ("probed outputs and bit checks of gpu_bench are right", outputs_are_right),
     ("greedy answers of the served model are the CPU's", answers_are_the_cpus),
     ("with an fp8 cache near the CPU's", fp8_answers_are_near),
+    ("two ranks that share a GPU write one's tokens", two_ranks_are_one),
     ("graphs give the bits of eager steps", graphs_are_eager),
     (f"one answer in {DISTURBED_REQUESTS} disturbed requests", one_answer),
 )

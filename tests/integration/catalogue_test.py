@@ -143,10 +143,10 @@ def resume_rows(info):
     fingerprint = info.determinism_fingerprint
     failed = grpc.StatusCode.FAILED_PRECONDITION
 
-    def resume(*sequences, seed=7, fingerprint=fingerprint, **fields):
+    def resume(*sequences, seed=7, fingerprint=fingerprint, length=None, **fields):
         sequences = [{"token_ids": each} if isinstance(each, list) else each for each in sequences]
         return request(resume={"seed": seed, "determinism_fingerprint": fingerprint,
-                               "sequences": sequences}, **fields)
+                               "sequences": sequences, "max_tokens": length}, **fields)
 
     stop = {"max_tokens": 40, "stop_token_ids": [301]}
     return [
@@ -164,6 +164,10 @@ def resume_rows(info):
         ("B094 another seed", resume([300], sampling={"seed": 8}), INVALID, "CONFLICTING_FIELDS"),
         ("B095 another fingerprint", resume([300], fingerprint="abacus"), failed, "FINGERPRINT"),
         ("B095 no fingerprint", resume([300], fingerprint=""), INVALID, "MISSING_FIELD"),
+        ("B097 no promised length", resume([300], length=0), INVALID, "RESUME"),
+        ("B097 promised more than asked for", resume([300], length=5), INVALID, "RESUME"),
+        ("B097 promised more than the context", resume([300], length=2**31 - 1, stopping={}), failed,
+         "CONTEXT"),
         ("B096 greedy without a seed", resume([300], seed=None, sampling={"temperature": 0}), None,
          ""),
         ("B096 empty", request(resume={}), None, ""),

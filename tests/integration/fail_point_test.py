@@ -70,15 +70,21 @@ def answers(requests):
 class FailPointTest(unittest.TestCase):
 
     def test_a_stuck_executor_is_replaced_and_streams_go_on(self):
+        self.expect_replaced("stick-at-step")
+
+    def test_an_executor_that_hangs_between_two_steps_is_replaced_too(self):
+        self.expect_replaced("stick-when-idle")
+
+    def expect_replaced(self, fail_point):
         requests = [request(i, 60) for i in range(NUM_INNOCENT)]
         # The worker that takes over counts from 1 again: it has fewer steps left than 40.
-        with Served("--fail-points=stick-at-step=40") as served:
+        with Served(f"--fail-points={fail_point}=40") as served:
             with grpc.insecure_channel(served.address) as channel:
                 streams = Streams(channel, requests)
                 outcomes = streams.wait()
             served.wait_for('program="worker 0".*exit code 70')
 
-        print(f"stuck: the longest gap was {streams.longest_gap:.1f} s", file=sys.stderr)
+        print(f"{fail_point}: the longest gap was {streams.longest_gap:.1f} s", file=sys.stderr)
         self.assertEqual(outcomes, answers(requests))
         self.assertGreater(streams.longest_gap, 1)
 
@@ -99,13 +105,21 @@ class FailPointTest(unittest.TestCase):
         self.assertEqual(int(losses[1]), 0)
 
     def test_a_poison_request_ends_alone_after_a_few_crashes(self):
+        self.expect_poison_ends(f"--fail-points=crash-on-token={MAGIC_TOKEN}")
+
+    def test_a_request_that_hangs_all_ranks_ends_alone_too(self):
+        self.expect_poison_ends(f"--fail-points=stick-on-token={MAGIC_TOKEN}", "--step-timeout=1",
+                                "-tp", "2", num_ranks=2)
+
+    def expect_poison_ends(self, *flags, num_ranks=1):
         innocent = [request(i, 150) for i in range(NUM_INNOCENT)]
         poison = request(NUM_INNOCENT, 20, ids=[MAGIC_TOKEN, 300])
-        with Served(f"--fail-points=crash-on-token={MAGIC_TOKEN}") as served:
+        with Served(*flags) as served:
             with grpc.insecure_channel(served.address) as channel:
                 outcomes = Streams(channel, innocent + [poison]).wait()
                 afterwards = generate(channel, request(0, 5)).tokens
-            crashes = len(re.findall('ended and is started again program="worker', served.text()))
+            ends = len(re.findall('ended and is started again program="worker', served.text()))
+        crashes = ends // num_ranks
 
         failure = outcomes.pop()
         print(f"poison: {crashes} crashes, {failure} {failure.metadata}", file=sys.stderr)

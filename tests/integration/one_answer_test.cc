@@ -1,6 +1,7 @@
 // One request, one answer: the same 64 requests give the same tokens and the same log-probability
 // bits whatever happens around them. Method: an undisturbed run (each request alone) is the oracle;
-// every other run changes one thing that must not matter and is compared with it bit for bit.
+// every other run changes one thing that must not matter and is compared with it bit for bit. The
+// last tests do the same, in short, for every family of models that ranks can divide.
 #include <bit>
 #include <memory>
 #include <string>
@@ -11,6 +12,8 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/engine.h"
 #include "tests/support/random.h"
+#include "tests/worker/model/model_runner.h"
+#include "tests/worker/model/random_model.h"
 
 namespace quire {
 namespace {
@@ -49,13 +52,17 @@ EngineOptions Options(int32_t budget) {
   return {.max_tokens_per_step = budget, .max_model_len = kMaxModelLen};
 }
 
+std::unique_ptr<Engine> LoadEngine(const std::string& model_dir, const EngineOptions& options) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model_dir, options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
 std::unique_ptr<Engine> LoadEngine(int num_threads, const std::string& isa = "") {
   EngineOptions options = Options(512);
   options.num_threads = num_threads;
   options.isa = isa;
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(kModelDir, options);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return engine.ok() ? *std::move(engine) : nullptr;
+  return LoadEngine(kModelDir, options);
 }
 
 Answers RunTogether(Engine& engine, const EngineOptions& options, size_t count = kNumRequests) {
@@ -240,6 +247,31 @@ TEST_F(OneAnswerTest, NumberOfThreadsDoesNotMatter) {
   }
 }
 
+// Ranks are threads, each with its part of the model and of every block. Whatever else may happen
+// happens to them: preemption of both kinds, swap-ins that fail, cached prefixes.
+TEST_F(OneAnswerTest, NumberOfRanksDoesNotMatter) {
+  for (const int32_t num_ranks : {2, 4}) {
+    SCOPED_TRACE(num_ranks);
+    EngineOptions options = Options(64);
+    options.num_ranks = num_ranks;
+    const std::unique_ptr<Engine> engine = LoadEngine(kModelDir, options);
+    EngineOptions small_pool = options;
+    small_pool.num_blocks = 220;
+    small_pool.block_size_tokens = 4;
+    EngineOptions swapping = small_pool;
+    swapping.num_host_blocks = 600;
+    swapping.stale_swap_in_every = 50;
+    swapping.core.preemption_mode = PreemptionMode::kSwap;
+    swapping.core.prefix_caching = true;
+
+    ExpectSameBits(RunTogether(*engine, small_pool), *oracle_);
+    EXPECT_GT(engine->stats().num_preemptions, 10);
+    ExpectSameBits(RunTogether(*engine, swapping), *oracle_);
+    EXPECT_GT(engine->stats().num_swap_preemptions, 10);
+    EXPECT_GT(engine->stats().num_failed_swap_ins, 0);
+  }
+}
+
 TEST_F(OneAnswerTest, HoldsOnEveryInstructionSetOfThisMachine) {
   for (const std::string isa : {"avx512", "avx2", "portable"}) {
     SCOPED_TRACE(isa);
@@ -286,6 +318,106 @@ TEST_F(OneAnswerTest, HoldsWithCachesOfEightBits) {
     const std::pair<RequestId, int32_t> sampled{RequestId(2), 0};
     EXPECT_NE(oracle.at(sampled).logprobs, oracle_->at(sampled).logprobs) << "not used at all";
   }
+}
+
+// Few and short, since there are many families: sampled, forked, beams, shared beginnings.
+std::vector<Request> MakeShortRequests(const ModelConfig& config) {
+  Random random(3);
+  std::vector<TokenId> shared(12);
+  for (TokenId& id : shared) {
+    id = random.Below(config.vocab_size);
+  }
+  std::vector<Request> requests;
+  for (int i = 0; i < 8; ++i) {
+    Request request;
+    request.id = RequestId(static_cast<uint64_t>(i) + 1);
+    request.prompt_token_ids = shared;
+    for (int32_t more = random.Between(0, 8); more > 0; --more) {
+      request.prompt_token_ids.push_back(random.Below(config.vocab_size));
+    }
+    request.max_tokens = random.Between(6, 12);
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.sampling.temperature = i % 2 == 0 ? 0.0F : 1.0F;
+    request.num_sequences = i == 3 ? 3 : 1;
+    if (i == 4) {
+      request.beam_search = BeamOptions{.num_beams = 3};
+      request.sampling.num_logprobs = 6;
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+// `engine` answers as one rank did that had room for everything: with the pool that it has, and the
+// cache's type.
+class RanksOfFamiliesTest : public testing::Test {
+ protected:
+  static Answers Run(Engine& engine, const EngineOptions& options) {
+    EXPECT_TRUE(engine.Reset(options).ok());
+    for (Request& request : MakeShortRequests(engine.config())) {
+      engine.Add(std::move(request));
+    }
+    return engine.RunToEnd();
+  }
+
+  // Of every cache type. Preemptions and tokens from the prefix cache are added up.
+  void Compare(const std::string& model_dir, const std::string& isa, std::vector<int32_t> sizes) {
+    EngineOptions whole{.isa = isa, .max_sequences = 16, .max_tokens_per_step = 32};
+    const std::unique_ptr<Engine> oracle = LoadEngine(model_dir, whole);
+    for (const int32_t size : sizes) {
+      EngineOptions split = whole;
+      split.num_ranks = size;
+      const std::unique_ptr<Engine> engine = LoadEngine(model_dir, split);
+      for (const DType dtype :
+           {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kInt8}) {
+        SCOPED_TRACE(testing::Message()
+                     << model_dir << " " << isa << " " << size << " ranks " << NameOf(dtype));
+        whole.kv_cache_dtype = split.kv_cache_dtype = dtype;
+        split.block_size_tokens = 4;
+        split.num_blocks = 30;
+        split.num_host_blocks = 60;
+        split.core.prefix_caching = true;
+        split.core.preemption_mode =
+            dtype == DType::kInt8 ? PreemptionMode::kRecompute : PreemptionMode::kSwap;
+        ExpectSameBits(Run(*engine, split), Run(*oracle, whole));
+        num_preemptions_ += engine->stats().num_preemptions;
+        num_hits_ += engine->stats().num_prefix_hit_tokens;
+      }
+    }
+  }
+
+  int64_t num_preemptions_ = 0;
+  int64_t num_hits_ = 0;
+};
+
+TEST_F(RanksOfFamiliesTest, EveryFamilyThatDividesGivesTheBitsOfOneRank) {
+  constexpr char kFamilies[] = "tests/worker/model/testdata";
+  int num_families = 0;
+  for (const std::string& family : GoldenModels(kFamilies)) {
+    const std::string model_dir = std::string(kFamilies) + "/" + family;
+    const auto config = LoadModelConfig(model_dir);
+    ASSERT_TRUE(config.ok()) << config.status();
+    if (!ShareOf(*config, {.rank = 0, .size = 4}).ok()) {
+      continue;  // split_model_test says which
+    }
+    for (const std::string isa : {"avx512bf16", "avx512", "avx2", "portable"}) {
+      if (CreateCpuBackend({.isa = isa}).ok()) {
+        Compare(model_dir, isa, {2, 4});
+      }
+    }
+    ++num_families;
+  }
+  EXPECT_GE(num_families, 18);
+  EXPECT_GT(num_preemptions_, 10 * num_families);
+  EXPECT_GT(num_hits_, 100 * num_families);
+}
+
+TEST_F(RanksOfFamiliesTest, EightRanksGiveTheBitsOfOne) {
+  ModelDir dir;
+  WriteRandomModel(EightHeads(), 3, &dir);
+  Compare(dir.path(), "", {2, 4, 8});
+  EXPECT_GT(num_preemptions_, 10);
+  EXPECT_GT(num_hits_, 100);
 }
 
 }  // namespace

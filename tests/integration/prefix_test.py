@@ -115,6 +115,16 @@ class PrefixTest(unittest.TestCase):
         self.assertTrue(os.path.exists(file + ".damaged"))
         self.answer(channel, prompt_of(server_info(channel), 40))
 
+    def test_a_file_that_cannot_be_used_stops_no_server(self):
+        server, channel, admin = self.start("--pinned-prefixes-file=/proc/no/such/file")
+        info = server_info(channel)
+        with failure_of() as failures:
+            admin.PinPrefix(admin_api.PinPrefixRequest(token_ids=prompt_of(info, 64)))
+        self.assertEqual((failures[0].code, failures[0].reason),
+                         (grpc.StatusCode.FAILED_PRECONDITION, "PREFIX_FILE"))
+        server.scheduler.wait_for("will not outlive this scheduler")
+        self.answer(channel, prompt_of(info, 80))
+
     def test_every_wrong_call_has_its_code(self):
         _, channel, admin = self.start()
         info = server_info(channel)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 sys.path.insert(0, os.environ["QUIRE_PYTHON_STUBS"])
 
@@ -190,6 +191,14 @@ def server_info(channel):
 
 def get_load(channel):
     return api_grpc.GenerationServiceStub(channel).GetLoad(api.GetLoadRequest())
+
+
+def metric(server, line):
+    """The value of a metric line, labels as they are written."""
+    text = urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=10).read().decode()
+    match = re.search("^" + re.escape(line) + r" (\S+)$", text, re.M)
+    assert match, f"no {line} in:\n{text}"
+    return float(match.group(1))
 
 
 def wait_until_idle(channel, seconds=20):

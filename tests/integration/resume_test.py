@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """Answers outlive the scheduler: it is killed while they stream and started again, and goes on with
-what clients have. Each answer is the undisturbed one: tokens, text, bits of log-probabilities."""
+what clients have. Each answer is the undisturbed one: tokens, text, bits of log-probabilities.
+
+QUIRE_NUM_KILLS in the environment: how often, in place of twice."""
 import os
 import struct
 import subprocess
@@ -9,19 +11,25 @@ import threading
 import time
 import unittest
 
-from quire_server import (BIN, Answer, Failure, Server, api, generate, server_info, wait_until_idle)
+from quire_server import (BIN, Answer, Failure, Server, api, api_grpc, generate, get_load, server_info,
+                          wait_until_idle)
 import grpc
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "deploy/clients/python"))
 import quire_client  # noqa: E402
 
-NUM_KILLS = 2
-TOKENS_BEFORE_KILL = 30  # of each stream, each time
+NUM_KILLS = int(os.environ.get("QUIRE_NUM_KILLS", "2"))
+TOKENS_BEFORE_KILL = min(30, 220 // NUM_KILLS)  # of each stream, each time
 TEXT = "Once upon a time, there was a little bear"
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 7}
 LONG = {"max_tokens": 250, "ignore_eos": True}
-CLI_FLAGS = ["--prompt", TEXT, "--temperature", "1", "--seed", "7", "--max-tokens", "250",
-             "--ignore-eos"]
+CLI_FLAGS = ["--temperature", "1", "--seed", "7", "--max-tokens", "250", "--ignore-eos"]
+CLI = ["quire", "generate", "--server", "ADDRESS", "--json", *CLI_FLAGS]
+PROGRAMS = {"cli": [*CLI, "--prompt", TEXT],
+            "cli three": [*CLI, "--prompt", TEXT, "--n", "3", "--logprobs", "2"],
+            "cli tokens": [*CLI, "--prompt-token-ids", ",".join(map(str, range(300, 340)))],
+            "cli three tokens": [*CLI, "--prompt-token-ids", "300,301,302", "--n", "3"],
+            "cpp": ["generate_example", "ADDRESS", TEXT, "7"]}
 
 
 def late_stop_string(text):
@@ -69,19 +77,19 @@ def essence(answer):
 
 
 class Streams:
-    """Clients of both kinds, each in a thread."""
+    """Clients of all kinds, each in a thread."""
 
-    def __init__(self, address, requests, cli_runs):
+    def __init__(self, address, requests, programs):
         self.answers = {name: Answer() for name in requests}
-        self.outputs = {name: "" for name in cli_runs}
+        self.outputs = {name: "" for name in programs}
         self.failures = []
-        self._progress = {name: 0 for name in [*requests, *cli_runs]}
+        self._progress = {name: 0 for name in [*requests, *programs]}
         self._threads = [
             threading.Thread(target=self._guarded, args=(self._stream, name, address, request))
             for name, request in requests.items()
         ] + [
-            threading.Thread(target=self._guarded, args=(self._run_cli, name, address, flags))
-            for name, flags in cli_runs.items()
+            threading.Thread(target=self._guarded, args=(self._run, name, address, command))
+            for name, command in programs.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -100,13 +108,15 @@ class Streams:
                 self.answers[name].add(message)  # asserts that positions have no gap or repeat
                 self._progress[name] += len(message.chunk.token_ids)
 
-    def _run_cli(self, name, address, flags):
-        process = subprocess.Popen(
-            [os.path.join(BIN, "quire"), "generate", "--server", address, *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def _run(self, name, address, command):
+        program, *arguments = [address if word == "ADDRESS" else word for word in command]
+        process = subprocess.Popen([os.path.join(BIN, program), *arguments],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # A line of JSON has about 100 characters, and a token of text 4.
+        characters_a_token = 120 if "--json" in arguments else 5
         while character := process.stdout.read(1):
             self.outputs[name] += character
-            self._progress[name] = len(self.outputs[name]) // 120  # a line of JSON has about 100
+            self._progress[name] = len(self.outputs[name]) // characters_a_token
         assert process.wait() == 0, process.stderr.read()
         process.stderr.close()
         process.stdout.close()
@@ -133,17 +143,15 @@ class ResumeTest(unittest.TestCase):
     def test_every_answer_outlives_the_scheduler(self):
         # Slow enough that streams are under way when it dies.
         with Server(worker_flags=["--cpu-isa=portable", "--threads=1"]) as server:
-            cli_runs = {"cli": ["--json", *CLI_FLAGS],
-                        "cli three": ["--json", "--n", "3", "--logprobs", "2", *CLI_FLAGS]}
             with server.channel() as channel:
                 requests = requests_for(channel)
                 expected = {name: generate(channel, request)
                             for name, request in requests.items()}
-            whole = Streams(server.address, {}, cli_runs)
+            whole = Streams(server.address, {}, PROGRAMS)
             whole.join()
             self.assertEqual(whole.failures, [])
 
-            streams = Streams(server.address, requests, cli_runs)
+            streams = Streams(server.address, requests, PROGRAMS)
             num_broken = 0
             for kill in range(NUM_KILLS):
                 num_broken += streams.wait_for_tokens((kill + 1) * TOKENS_BEFORE_KILL,
@@ -157,9 +165,10 @@ class ResumeTest(unittest.TestCase):
             for name in requests:
                 if name != "unseeded":
                     self.assertEqual(essence(streams.answers[name]), essence(expected[name]), name)
-            for name in cli_runs:
+            for name in PROGRAMS:
                 self.assertEqual(sorted(streams.outputs[name].splitlines()),
                                  sorted(whole.outputs[name].splitlines()), name)
+            server.wait_until_ready()  # the last kill may have met nobody
             self.check_unseeded(server, requests["unseeded"], streams.answers["unseeded"])
 
     def check_unseeded(self, server, request, answer):
@@ -168,6 +177,97 @@ class ResumeTest(unittest.TestCase):
         with server.channel() as channel:
             self.assertEqual(essence(generate(channel, request)), essence(answer))
             wait_until_idle(channel)
+
+
+def behind(request, whole, num_tokens):
+    """The request that goes on behind so many tokens of its answer."""
+    resumed = api.GenerateRequest()
+    resumed.CopyFrom(request)
+    started = whole.started
+    resumed.request_id = started.request_id
+    resumed.resume.seed = started.seed
+    resumed.resume.determinism_fingerprint = started.determinism_fingerprint
+    resumed.resume.max_tokens = started.max_tokens
+    resumed.resume.sequences.add(token_ids=whole.tokens[0][:num_tokens])
+    return resumed
+
+
+class FullQueueTest(unittest.TestCase):
+    """What the scheduler before had accepted waits again, though new requests came first."""
+
+    FLAGS = ["--max-num-seqs=2", "--max-queued-requests=3", "--max-queued-tokens=60"]
+
+    def test_new_requests_take_nobodys_place(self):
+        endless = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED,
+                                      stopping={"ignore_eos": True})
+        request = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED,
+                                      stopping={"max_tokens": 20})
+        with Server(*self.FLAGS, worker_flags=["--cpu-isa=portable", "--threads=1"]) as server:
+            with server.channel() as channel:
+                whole = generate(channel, request)
+            server.kill_scheduler()
+            server.wait_until_ready()
+            with server.channel() as channel:
+                stub = api_grpc.GenerationServiceStub(channel)
+                new = [stub.Generate(endless) for _ in range(2)]
+                self.wait_for(channel, num_running_requests=2)
+                new += [stub.Generate(endless) for _ in range(3)]
+                self.wait_for(channel, num_waiting_requests=3)
+                with self.assertRaises(grpc.RpcError) as caught:
+                    generate(channel, request)
+                self.assertEqual(Failure(caught.exception).reason, "QUEUE_FULL")
+
+                # Two ran and have tokens, three waited and have nothing.
+                resumed = [behind(request, whole, 8), behind(request, whole, 3)]
+                resumed[1].request_id = "of-another-client"
+                for _ in range(3):
+                    resumed.append(api.GenerateRequest())
+                    resumed[-1].CopyFrom(request)
+                    resumed[-1].resume.SetInParent()
+                calls = [stub.Generate(each) for each in resumed]
+                self.wait_for(channel, num_waiting_requests=8)
+                with self.assertRaises(grpc.RpcError) as caught:  # more than had been accepted
+                    generate(channel, resumed[-1])
+                self.assertEqual(Failure(caught.exception).reason, "QUEUE_FULL")
+                self.assertIsNotNone(Failure(caught.exception).retry_delay)
+
+                for call in new:
+                    call.cancel()
+                rests = [[token for message in call for token in message.chunk.token_ids]
+                         for call in calls]
+                wait_until_idle(channel)
+        self.assertEqual(rests, [whole.tokens[0][8:], whole.tokens[0][3:], *[whole.tokens[0]] * 3])
+
+    def wait_for(self, channel, **counts):
+        deadline = time.monotonic() + 30
+        while any(getattr(load := get_load(channel), name) != n for name, n in counts.items()):
+            self.assertLess(time.monotonic(), deadline, f"not {counts}:\n{load}")
+            time.sleep(0.005)
+
+
+class SmallerWorkerTest(unittest.TestCase):
+
+    def test_a_stream_that_its_next_worker_cannot_finish_ends_with_an_error(self):
+        request = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED,
+                                      stopping={"ignore_eos": True})  # to the end of the context
+        with Server(worker_flags=["--cpu-isa=portable", "--threads=1"]) as server:
+            restarted = []
+
+            def restart_once():
+                if not restarted:
+                    restarted.append(True)
+                    server.worker.kill()
+                    server._worker_flags.append("--num-gpu-blocks-override=20")
+                    server.start_worker()
+
+            with server.channel() as channel:
+                with self.assertRaises(grpc.RpcError) as caught:
+                    generate(channel, request, on_message=restart_once)
+                wait_until_idle(channel)
+        failure = Failure(caught.exception)
+        self.assertEqual((failure.code, failure.reason),
+                         (grpc.StatusCode.RESOURCE_EXHAUSTED, "EXCEEDS_CAPACITY"), str(failure))
+        self.assertEqual(caught.exception.answer.finished, {})
 
 
 class RefusedResumeTest(unittest.TestCase):
@@ -195,6 +295,36 @@ class RefusedResumeTest(unittest.TestCase):
         self.assertEqual((failure.code, failure.reason),
                          (grpc.StatusCode.FAILED_PRECONDITION, "FINGERPRINT"), str(failure))
 
+    def test_a_server_of_other_defaults_is_another_fingerprint(self):
+        request = api.GenerateRequest(text=TEXT.encode(), sampling={"seed": 7},
+                                      stopping={"max_tokens": 20})
+        with Server() as first, Server("--generation-config=none") as other:
+            with first.channel() as channel:
+                whole = generate(channel, request)
+            with other.channel() as channel:
+                failure = self.refusal_of(channel, behind(request, whole, 8))
+        self.assertEqual((failure.code, failure.reason),
+                         (grpc.StatusCode.FAILED_PRECONDITION, "FINGERPRINT"), str(failure))
+
+    def test_a_server_of_a_smaller_context_refuses_and_a_larger_one_keeps_the_length(self):
+        request = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED,
+                                      stopping={"ignore_eos": True})
+        with Server("--max-model-len=100") as first, Server("--max-model-len=99") as small, Server(
+                "--max-model-len=200") as large:
+            with first.channel() as channel:
+                whole = generate(channel, request)
+            request = behind(request, whole, 8)
+            with small.channel() as channel:
+                failure = self.refusal_of(channel, request)
+            with large.channel() as channel:
+                rest = self.rest_of(channel, request)
+        self.assertEqual(whole.started.max_tokens, 100 - whole.started.num_prompt_tokens)
+        self.assertEqual(len(whole.tokens[0]), whole.started.max_tokens)
+        self.assertEqual(rest, whole.tokens[0][8:])
+        self.assertEqual((failure.code, failure.reason),
+                         (grpc.StatusCode.FAILED_PRECONDITION, "CONTEXT"), str(failure))
+        self.assertIn("(got 100, limit 99)", failure.message)
+
     def test_one_that_is_refused_takes_nobodys_place(self):
         request = api.GenerateRequest(text=TEXT.encode(), request_id="live", sampling=SAMPLED,
                                       stopping={"max_tokens": 250, "ignore_eos": True})
@@ -216,6 +346,11 @@ class RefusedResumeTest(unittest.TestCase):
             self.assertEqual(generate(channel, request, on_message=resume_once).tokens,
                              whole.tokens)
         self.assertEqual(refusals, ["RESUME"])
+
+    def refusal_of(self, channel, request):
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.rest_of(channel, request)
+        return Failure(caught.exception)
 
     def rest_of(self, channel, request):
         tokens = []

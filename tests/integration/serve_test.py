@@ -42,13 +42,15 @@ def eventually(claim, seconds=60):
 
 
 class Served(Process):
-    """`quire serve` on free ports. Stopped when the block ends, whatever happens."""
+    """`quire serve` on free ports. Stopped when the block ends, whatever happens. `under` is a command
+    that starts it, prlimit for one."""
 
-    def __init__(self, *flags, model=MODEL):
-        super().__init__([os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
+    def __init__(self, *flags, model=MODEL, under=()):
+        super().__init__([*under, os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
                           "--http-port=0", *flags])
         try:
-            self.address = self.wait_for(r"^quire: ready grpc=(\S+) http=\S+")[1]
+            ready = self.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
+            self.address, self.http_address = ready.groups()
         except BaseException:
             self.kill()
             raise
@@ -170,6 +172,28 @@ class WorkerFaultsTest(unittest.TestCase):
                     tokens += message.chunk.token_ids
                 self.assertEqual(tokens, expected[0])
             self.assertEqual(server.popen.wait(timeout=40), 0)
+
+
+class StandardErrorTest(unittest.TestCase):
+
+    def test_nobody_needs_to_read_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = os.path.join(folder, "stderr")
+            os.mkfifo(fifo)
+            reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(writer, bytes(4096))  # full, and nobody reads
+            os.close(writer)
+            with Served(under=("/bin/sh", "-c", 'exec "$@" 2>"$0"', fifo)) as server:
+                expected = server.answers(0)
+                server.replace("worker", signal.SIGKILL)
+                self.assertEqual(server.answers(0), expected)
+                os.close(reader)
+                server.replace("worker", signal.SIGKILL)
+                server.replace("scheduler", signal.SIGKILL)
+                eventually(lambda: server.answers(0) == expected)
 
 
 class SchedulerFaultsTest(unittest.TestCase):

@@ -1,20 +1,25 @@
 #!/usr/bin/python3
 """One model over several workers: the answers of 1, 2 and 4 ranks are the same bits, also when a rank
 dies, and ranks that live keep their weights."""
+import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import unittest
 
-from quire_server import BIN, MODEL, api, generate
+from quire_server import BIN, MODEL, api, generate, get_load, metric, server_info
 from serve_test import Served, eventually, is_alive
 import grpc
 
 # Too few blocks for all requests together: they are swapped and recomputed.
 FLAGS = ("--num-gpu-blocks-override=40", "--kv-cache-dtype=int8", "--preemption-mode=swap",
          "--swap-space=64MiB", "--threads=1", "--max-num-batched-tokens=48", "--load-format=auto")
+LARGE = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "vocab_size": 512,
+         "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8,
+         "num_attention_heads": 16, "max_position_embeddings": 256}
 STORY = b"Once upon a time there was a small dog who lived in a big house by the sea. "
 
 
@@ -87,10 +92,21 @@ class TensorParallelTest(unittest.TestCase):
         with Served(*FLAGS) as served:
             cls.expected = all_answers(served.address, requests())
 
+    def check_ranks(self, served, size):
+        """The server names its ranks wherever it tells of itself."""
+        with grpc.insecure_channel(served.address) as channel:
+            self.assertEqual(server_info(channel).tensor_parallel_size, size)
+            ranks = get_load(channel).ranks
+            self.assertEqual([rank.phase for rank in ranks], [api.Rank.READY] * size)
+            for i, rank in enumerate(ranks):
+                self.assertIn(f"worker{i}.sock", rank.address)
+                self.assertEqual(metric(served, f'quire_rank_ready{{rank="{i}"}}'), 1)
+
     def test_any_number_of_ranks_gives_the_same_bits(self):
         for size in (2, 4):
             with self.subTest(size=size), Served(*FLAGS, "-tp", str(size)) as served:
                 self.assertEqual(len(workers_of(served)), size)
+                self.check_ranks(served, size)
                 self.assertEqual(all_answers(served.address, requests()), self.expected)
 
     def test_any_rank_may_die(self):
@@ -116,6 +132,30 @@ class TensorParallelTest(unittest.TestCase):
                     weights = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
                     self.assertLess(bytes_read(survivor) - before, weights // 4)
 
+    def test_a_model_that_one_worker_cannot_hold_serves_on_two(self):
+        # 268 MB of weights, and as much again while they are packed.
+        flags = ("--load-format=dummy", "--threads=1", "--kv-cache-memory-bytes=16MiB")
+        limit = ("prlimit", "--data=600000000")
+        prompt = api.GenerateRequest(token_ids={"ids": [1, 2, 3]}, sampling={"temperature": 0},
+                                     stopping={"max_tokens": 4, "ignore_eos": True})
+        with tempfile.TemporaryDirectory() as model:
+            with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(LARGE, file)
+            alone = subprocess.run(
+                [*limit, os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
+                 "--http-port=0", *flags], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(alone.returncode, 4, alone.stderr)
+            self.assertIn("no memory for a matrix", alone.stderr)
+            with Served(*flags, "-tp", "2", model=model, under=limit) as served:
+                answers = all_answers(served.address, [prompt])
+            with Served(*flags, model=model) as served:
+                self.assertEqual(all_answers(served.address, [prompt]), answers)
+
+    def test_a_limit_on_the_size_of_files_ends_no_rank(self):
+        # The memory that ranks share is a file, larger than this.
+        with Served(*FLAGS, "-tp", "2", under=("prlimit", "--fsize=65536")) as served:
+            self.assertEqual(all_answers(served.address, requests()[:2]), self.expected[:2])
+
     def test_sizes_that_cannot_work_end_it_with_the_reason(self):
         for size, reason in (("3", "must be 1, 2, 4 or 8 (got 3)"),
                              ("8", "does not divide the heads (got 8, the model has 4)"),
@@ -128,6 +168,55 @@ class TensorParallelTest(unittest.TestCase):
                     check=False)
                 self.assertEqual(ended.returncode, 2, ended.stderr)
                 self.assertIn(reason, ended.stdout + ended.stderr)
+
+    def test_gpus_that_are_fewer_than_the_ranks_are_shared_only_when_told_what_each_takes(self):
+        ended = subprocess.run(
+            [os.path.join(BIN, "quire"), "serve", "--model", MODEL, "--port=0", "--http-port=0", "-tp",
+             "4", "--device=emu"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+        self.assertIn("--kv-cache-memory-bytes: ranks share a GPU, so say what each may take "
+                      "(ranks here 4, GPUs 2)", ended.stdout + ended.stderr)
+
+
+class EmulatedGpuTest(unittest.TestCase):
+    """Ranks on GPUs, which add up through main memory here. Sums of other sizes are rounded otherwise,
+    so tokens are compared, whose candidates lie far apart, and no bits."""
+
+    FLAGS = ("--device=emu", "--kv-cache-memory-bytes=32MiB", "--swap-space=0",
+             "--max-num-batched-tokens=16")
+    REQUESTS = [api.GenerateRequest(text=text, sampling={"temperature": 0},
+                                    stopping={"max_tokens": 24, "ignore_eos": True})
+                for text in (b"Once upon a time", b"One day, a little dog")]
+
+    def tokens(self, *flags, on_message=lambda served: None):
+        with Served(*self.FLAGS, *flags) as served:
+            answers = all_answers(served.address, self.REQUESTS, lambda: on_message(served))
+            return [answer[0] for answer in answers]
+
+    def test_any_number_of_ranks_writes_the_same_tokens(self):
+        expected = self.tokens()
+        for size in ("2", "4"):
+            with self.subTest(size=size):
+                self.assertEqual(self.tokens("-tp", size), expected)
+
+    def test_any_rank_may_die(self):
+        expected = self.tokens("-tp", "2")
+        for victim in (0, 1):
+            killed = []
+
+            def kill_in_the_middle(served, victim=victim, killed=killed, num_messages=[0]):
+                num_messages[0] += 1
+                if num_messages[0] == 20:
+                    killed.append(workers_of(served))
+                    os.kill(killed[0][victim], signal.SIGKILL)
+                if num_messages[0] == 40:
+                    killed.append(workers_of(served))
+
+            with self.subTest(victim=victim):
+                self.assertEqual(self.tokens("-tp", "2", on_message=kill_in_the_middle), expected)
+                before, after = killed
+                self.assertEqual(after[1 - victim], before[1 - victim])
+                self.assertNotEqual(after[victim], before[victim])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
 #include "tests/support/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <variant>
+
+#include "absl/strings/str_cat.h"
 
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
+#include "common/step/merge_results.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/support/rank_group.h"
 
 namespace quire {
 namespace {
@@ -30,30 +38,69 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
   return limits;
 }
 
+// Of no other engine.
+std::string SocketPath() {
+  static std::atomic<int> num_paths{0};
+  return (std::filesystem::temp_directory_path() /
+          absl::StrCat("quire-engine-", ::getpid(), "-", num_paths.fetch_add(1)))
+      .string();
+}
+
 }  // namespace
+
+absl::StatusOr<Engine::Rank> Engine::MakeRank(const std::string& model_dir,
+                                              const EngineOptions& options,
+                                              int32_t rank) {
+  Rank made;
+  QUIRE_ASSIGN_OR_RETURN(
+      made.backend, CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa}));
+  const RankPlace place = {.rank = rank, .size = options.num_ranks};
+  QUIRE_ASSIGN_OR_RETURN(made.model,
+                         options.has_dummy_weights
+                             ? MakeDummyModel(model_dir, 0, *made.backend, place)
+                             : LoadModel(model_dir, *made.backend, nullptr, place));
+  if (options.num_ranks > 1) {
+    QUIRE_ASSIGN_OR_RETURN(made.peers, PeerListener::AtPath(SocketPath(), options.num_ranks));
+  }
+  made.executor = std::make_unique<StepExecutor>(
+      *made.model,
+      *made.backend,
+      KvCacheBudget{.bytes = kMaxKvCacheBytes, .swap_space_bytes = kMaxKvCacheBytes},
+      nullptr,
+      made.peers.get());
+  return made;
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_dir,
                                                        const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine);
-  QUIRE_ASSIGN_OR_RETURN(
-      engine->backend_, CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa}));
-  QUIRE_ASSIGN_OR_RETURN(engine->model_, LoadModel(model_dir, *engine->backend_, nullptr));
-  engine->executor_ = std::make_unique<StepExecutor>(
-      *engine->model_,
-      *engine->backend_,
-      KvCacheBudget{.bytes = kMaxKvCacheBytes, .swap_space_bytes = kMaxKvCacheBytes});
+  for (int32_t rank = 0; rank < options.num_ranks; ++rank) {
+    QUIRE_ASSIGN_OR_RETURN(Rank made, MakeRank(model_dir, options, rank));
+    engine->ranks_.push_back(std::move(made));
+  }
   QUIRE_RETURN_IF_ERROR(engine->Reset(options));
   return engine;
 }
 
 absl::Status Engine::Reset(const EngineOptions& options) {
-  const StepLimits limits = LimitsOf(options, model_->config());
-  ++epoch_;
-  QUIRE_RETURN_IF_ERROR(executor_->BeginEpoch(
-      {.scheduler_incarnation = 1,
-       .group_epoch = epoch_,
-       .limits = limits,
-       .kv_cache_dtype = options.kv_cache_dtype.value_or(model_->config().dtype)}));
+  const StepLimits limits = LimitsOf(options, config());
+  EpochParams params{.scheduler_incarnation = 1,
+                     .group_epoch = ++epoch_,
+                     .limits = limits,
+                     .kv_cache_dtype = options.kv_cache_dtype.value_or(config().dtype),
+                     .group_secret = std::string(kGroupSecretBytes, 's')};
+  for (const Rank& rank : ranks_) {
+    params.rendezvous.push_back(rank.executor->rendezvous());
+  }
+  // Ranks wait for each other in there.
+  std::vector<absl::Status> statuses(ranks_.size());
+  OnAllRanks(static_cast<int32_t>(ranks_.size()), [&](int32_t rank) {
+    const auto i = static_cast<size_t>(rank);
+    statuses[i] = ranks_[i].executor->BeginEpoch(params);
+  });
+  for (const absl::Status& status : statuses) {
+    QUIRE_RETURN_IF_ERROR(status);
+  }
   core_ = std::make_unique<SchedulerCore>(options.core);
   core_->BeginEpoch(1, epoch_, limits);
   stale_swap_in_every_ = options.stale_swap_in_every;
@@ -78,11 +125,32 @@ bool Engine::Step() {
     last_num_tokens_ += slice.num_tokens;
   }
   SpoilSwapIns(&*plan);
-  absl::StatusOr<const StepResult*> result = executor_->Execute(*plan);
-  QUIRE_CHECK(result.ok());
-  QUIRE_CHECK(core_->ApplyStepResult(**result).ok());
+  if (ranks_.size() == 1) {  // no thread, no copy: benchmarks measure steps
+    absl::StatusOr<const StepResult*> result = ranks_.front().executor->Execute(*plan);
+    QUIRE_CHECK(result.ok());
+    QUIRE_CHECK(core_->ApplyStepResult(**result).ok());
+  } else {
+    absl::StatusOr<StepResult> result = ExecuteOnAll(*plan);
+    QUIRE_CHECK(result.ok());
+    QUIRE_CHECK(core_->ApplyStepResult(*result).ok());
+    last_timings_ = result->timings;
+  }
   Record();
   return true;
+}
+
+absl::StatusOr<StepResult> Engine::ExecuteOnAll(const StepPlan& plan) {
+  std::vector<absl::StatusOr<const StepResult*>> answers(ranks_.size(), nullptr);
+  OnAllRanks(static_cast<int32_t>(ranks_.size()), [&](int32_t rank) {
+    const auto i = static_cast<size_t>(rank);
+    answers[i] = ranks_[i].executor->Execute(plan);
+  });
+  std::vector<StepResult> results;
+  for (const absl::StatusOr<const StepResult*>& answer : answers) {
+    QUIRE_RETURN_IF_ERROR(answer.status());
+    results.push_back(**answer);
+  }
+  return MergeResults(std::move(results), plan.swap_ins);
 }
 
 // As if the scheduler remembered a place in host memory that was given to others since.

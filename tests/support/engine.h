@@ -1,5 +1,6 @@
 // Engine is the whole server without its wires: a SchedulerCore and a StepExecutor in one thread,
-// a plan handed from one to the other. Tests of answers and benchmarks of steps use it.
+// a plan handed from one to the other. Several ranks are a thread each, for the time of a step.
+// Tests of answers and benchmarks of steps use it.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_SUPPORT_ENGINE_H_
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/collective/peer_listener.h"
 #include "scheduler/core/scheduler_core.h"
 #include "worker/model/model.h"
 #include "worker/runtime/step_executor.h"
@@ -23,8 +25,10 @@
 namespace quire {
 
 struct EngineOptions {
-  int num_threads = 1;
-  std::string isa;         // "": the best
+  int num_threads = 1;    // of each rank
+  int32_t num_ranks = 1;  // these four: of Create, not of Reset
+  std::string isa;        // "": the best
+  bool has_dummy_weights = false;
   int32_t num_blocks = 0;  // with the null block; 0: what max_sequences can need
   int32_t block_size_tokens = 16;
   int32_t max_sequences = 256;
@@ -69,21 +73,31 @@ class Engine {
   // Steps until nothing is left, and gives what every sequence answered since the last Reset.
   const Answers& RunToEnd();
 
-  const ModelConfig& config() const { return model_->config(); }
+  const ModelConfig& config() const { return ranks_.front().model->config(); }
   CoreStats stats() const { return core_->stats(); }
-  std::string backend_name() const { return backend_->name(); }
+  std::string backend_name() const { return ranks_.front().backend->name(); }
   // Slices and tokens of the last step.
   int32_t last_num_slices() const { return last_num_slices_; }
   int32_t last_num_tokens() const { return last_num_tokens_; }
+  const StepTimings& last_timings() const { return last_timings_; }
 
  private:
+  struct Rank {
+    std::unique_ptr<KernelBackend> backend;
+    std::unique_ptr<Model> model;
+    std::unique_ptr<PeerListener> peers;  // null for one rank
+    std::unique_ptr<StepExecutor> executor;
+  };
+
   Engine() = default;
+  static absl::StatusOr<Rank> MakeRank(const std::string& model_dir,
+                                       const EngineOptions& options,
+                                       int32_t rank);
+  absl::StatusOr<StepResult> ExecuteOnAll(const StepPlan& plan);
   void Record();
   void SpoilSwapIns(StepPlan* plan);
 
-  std::unique_ptr<KernelBackend> backend_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<StepExecutor> executor_;
+  std::vector<Rank> ranks_;
   std::unique_ptr<SchedulerCore> core_;
   uint64_t epoch_ = 0;
   Instant now_ = 0;
@@ -91,6 +105,7 @@ class Engine {
   int64_t num_swap_ins_ = 0;
   int32_t last_num_slices_ = 0;
   int32_t last_num_tokens_ = 0;
+  StepTimings last_timings_;
   Answers answers_;
 };
 

@@ -19,13 +19,13 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MAX_SOURCES = 24
+MAX_SOURCES = 100
 
 # What a source defines for itself: constants, types, functions with their first line of parameters,
 # macros. A pattern is enough, since sources that clash all the same are taken apart.
 DEFINED = re.compile(r"^(?:(?:inline |static |constexpr |const )+[\w:<>,\s*]*?\b(k[A-Z]\w*)\b\s*[={\[]"
                      r"|(?:class|struct|enum class|using) (\w+)"
-                     r"|[\w:<>,*& ]+ \*?&?(\w+\(.*)"
+                     r"|\w[\w:<>,*& ]* \*?&?(\w+\(.*)"
                      r"|#define (\w+))", re.MULTILINE)
 
 

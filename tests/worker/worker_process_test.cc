@@ -33,6 +33,12 @@ constexpr char kBundledModelDir[] = "deploy/model";
 constexpr char kReady[] = "quire_worker: ready listen=";
 constexpr int kTimeoutMs = 60'000;
 
+// Where a worker listens, of the line that says that it is ready.
+std::string AddressIn(const std::string& ready) {
+  const size_t begin = sizeof(kReady) - 1;
+  return ready.substr(begin, ready.find(' ', begin) - begin);
+}
+
 // A child process whose output is read. It is killed when the test ends.
 class Process {
  public:
@@ -138,7 +144,7 @@ TEST(WorkerProcessTest, ServesWhenItSaysSoAndEndsWellOnSigterm) {
   std::string ready = worker.ReadLine();
   ASSERT_EQ(ready.substr(0, sizeof(kReady) - 1), kReady);
   v1::HandshakeResponse response;
-  absl::Status status = Handshake(ready.substr(sizeof(kReady) - 1), &response);
+  absl::Status status = Handshake(AddressIn(ready), &response);
   worker.Signal(SIGTERM);
   int exit_code = worker.Wait();
 
@@ -157,7 +163,7 @@ TEST(WorkerProcessTest, ASocketIsGoneAfterSigint) {
   EXPECT_TRUE(std::filesystem::is_socket(path));
   worker.Signal(SIGINT);
 
-  EXPECT_EQ(ready, kReady + ("unix:" + path));
+  EXPECT_EQ(AddressIn(ready), "unix:" + path);
   EXPECT_EQ(worker.Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(path));
 }
@@ -415,7 +421,7 @@ v1::HandshakeResponse HandshakeOfEmulated(const std::string& quantization) {
   const std::string ready = worker.ReadLine();
   EXPECT_EQ(ready.rfind(kReady, 0), 0U) << ready;
   v1::HandshakeResponse response;
-  const absl::Status status = Handshake(ready.substr(sizeof(kReady) - 1), &response);
+  const absl::Status status = Handshake(AddressIn(ready), &response);
   EXPECT_TRUE(status.ok()) << status;
   worker.Signal(SIGTERM);
   EXPECT_EQ(worker.Wait(), 0) << worker.errors();
@@ -458,7 +464,7 @@ TEST(WorkerProcessTest, ABrokenModelFileIsOneLineAndThree) {
 
 TEST(WorkerProcessTest, ATakenPortIsOneAndNotShared) {
   Process first({"--model", kModelDir, "--listen", "127.0.0.1:0", "--threads", "1"});
-  std::string target = first.ReadLine().substr(sizeof(kReady) - 1);
+  std::string target = AddressIn(first.ReadLine());
   Process second({"--model", kModelDir, "--listen", target, "--threads", "1"});
 
   EXPECT_EQ(second.Wait(), 1);

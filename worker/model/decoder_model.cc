@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/fold_hash.h"
 #include "common/base/status_macros.h"
 #include "worker/model/kv_cache_scales.h"
 
@@ -61,6 +62,7 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
   if (share_.is_whole()) {
     return workspace_.logits.floats();
   }
+  row_hash_ = backend_.space().has_value() ? 0 : HashRows(inputs.num_tokens);
   return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
@@ -367,6 +369,22 @@ void DecoderModel::Logits(const StepInputs& inputs) {
                      .part = w.logits.floats(),
                      .whole = w.gathered.floats()});
   }
+}
+
+// Layers only add to the residual, or make it anew from what all ranks have: a rank that once had
+// other bits still has them here. Bits that were wrong before they were added up are the same on
+// all ranks, and cannot be told.
+uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
+  FoldHash hash;
+  const auto add = [&](const void* rows, DType dtype) {
+    const auto bytes = static_cast<size_t>(num_tokens * config_.hidden_size * SizeOf(dtype));
+    hash.AddBytes({static_cast<const char*>(rows), bytes});
+  };
+  add(workspace_.residual.data(), DType::kF32);
+  if (pending_delta_ != nullptr) {
+    add(pending_delta_, backend_.activation_dtype());
+  }
+  return std::max<uint64_t>(1, hash.value());
 }
 
 }  // namespace quire

@@ -39,6 +39,7 @@ class DecoderModel : public Model {
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  uint64_t row_hash() const override { return row_hash_; }
   absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
 
@@ -75,6 +76,7 @@ class DecoderModel : public Model {
   // asked.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
   void Logits(const StepInputs& inputs);
+  uint64_t HashRows(int64_t num_tokens) const;
 
   const ModelConfig config_;
   const RankShare share_;
@@ -85,6 +87,7 @@ class DecoderModel : public Model {
   Workspace workspace_;
   // The sum that the next norm has to add to the residual, or null.
   const void* pending_delta_ = nullptr;
+  uint64_t row_hash_ = 0;
 };
 
 }  // namespace quire

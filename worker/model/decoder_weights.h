@@ -42,7 +42,8 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
-  DeviceBuffer attention_out_bias;  // fp32 [hidden_size] of a rank of several, or empty
+  // fp32 [hidden_size] of a rank of several whose backend adds it to sums, or empty.
+  DeviceBuffer attention_out_bias;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
   std::unique_ptr<PackedLinear> mlp_out;

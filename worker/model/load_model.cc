@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  RankPlace place) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
-  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
+  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       RankPlace place) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
-  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config));
+  QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
   WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
   const DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
   return MakeModel(std::move(config),

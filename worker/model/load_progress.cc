@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+
+#include "common/base/lossy_write.h"
 
 namespace quire {
 namespace {
@@ -79,17 +80,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
 }
 
 void LoadProgressBar::Write(const std::string& text) const {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) {
-      continue;
-    }
-    if (n <= 0) {
-      return;  // nobody is reading: progress is not worth an error
-    }
-    done += static_cast<size_t>(n);
-  }
+  LossyWrite(fd_, text);
 }
 
 }  // namespace quire

@@ -39,6 +39,11 @@ class Model {
   // the share's; for a share that is not whole, a backend that has joined a group of its size.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
+  // Of the rows of the last Forward, all its tokens, as they leave the last layer: every rank has
+  // them, and has the same bits. 0 where that is not promised: for a model in one piece, and on
+  // GPUs.
+  virtual uint64_t row_hash() const = 0;
+
   // Takes the memory that steps of up to so many tokens and rows of logits need, so that none has
   // to be taken later. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(int32_t max_tokens, int32_t max_logits) = 0;

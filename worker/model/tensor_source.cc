@@ -109,12 +109,12 @@ int64_t FileTensors::num_bytes() const {
   return bytes;
 }
 
-DType FileTensors::dtype(const std::string& name) const { return *files_.Find(name).tensor->dtype; }
+DType FileTensors::dtype(const std::string& name) const { return *WeightOf(name).tensor->dtype; }
 
 absl::Status FileTensors::Read(const TensorShape& tensor,
                                int64_t begin,
                                std::span<std::byte> out) const {
-  const WeightRef weight = files_.Find(tensor.name);
+  const WeightRef& weight = WeightOf(tensor.name);
   absl::Status status;
   ForEachRun(tensor, SizeOf(*weight.tensor->dtype), begin, out, [&](int64_t at, auto run) {
     status.Update(weight.file->Read(*weight.tensor, at, run));

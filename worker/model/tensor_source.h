@@ -52,6 +52,10 @@ class FileTensors final : public TensorSource {
                     std::span<std::byte> out) const override;
 
  private:
+  const WeightRef& WeightOf(const std::string& name) const {
+    return files_.tensors().find(name)->second;
+  }
+
   const WeightFiles& files_;
 };
 

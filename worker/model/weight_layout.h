@@ -43,7 +43,8 @@ struct LinearLayout {
   int64_t cols = 0;
   Slice held = Whole(cols);  // of the columns
   bool has_bias = false;
-  // The bias is no part of the layer: it is added once, to the sum over all ranks.
+  // The bias is added once: to the sum over all ranks, or by the first one's product (see
+  // KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
   // > 0: the held rows of the one part are [interleaved_heads, 3, head_dim]: q, k and v of the
   // first head, of the second, ...

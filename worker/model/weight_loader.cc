@@ -151,7 +151,7 @@ class WeightReader {
     return Assign(layout.name + ".weight", tensors.front(), weight);
   }
 
-  // `bias_apart` is filled where the layout says so.
+  // `bias_apart` is filled where the layout says so and the backend adds it to sums.
   absl::Status Read(const LinearLayout& layout,
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
@@ -177,9 +177,11 @@ class WeightReader {
         InOrderOfQkv(std::span(values), layout.interleaved_heads, add_bias);
       }
     }
-    if (layout.bias_is_apart) {
+    if (layout.bias_is_apart && backend_.adds_bias_to_sums()) {
       QUIRE_RETURN_IF_ERROR(Assign(bias, *bias_apart));
       bias.clear();
+    } else if (layout.bias_is_apart && layout.held.begin > 0) {
+      bias.clear();  // the first rank's product adds it
     }
     return Pack({.parts = views,
                  .bias = bias,

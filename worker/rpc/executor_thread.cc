@@ -5,11 +5,19 @@
 
 namespace quire {
 
-ExecutorThread::ExecutorThread(size_t capacity) : tasks_(capacity), thread_([this] { Loop(); }) {}
+ExecutorThread::ExecutorThread(size_t capacity, WorkerProgress& progress)
+    : progress_(progress), tasks_(capacity), thread_([this] { Loop(); }) {}
 
 ExecutorThread::~ExecutorThread() { Stop(); }
 
-bool ExecutorThread::Run(std::function<void()> task) { return tasks_.Push(std::move(task)); }
+bool ExecutorThread::Run(std::function<void()> task) {
+  progress_.AddTask();  // before it may end
+  const bool is_queued = tasks_.Push(std::move(task));
+  if (!is_queued) {
+    progress_.RemoveTask();
+  }
+  return is_queued;
+}
 
 void ExecutorThread::Stop() {
   tasks_.Close();
@@ -20,7 +28,10 @@ void ExecutorThread::Stop() {
 
 void ExecutorThread::Loop() {
   while (std::optional<std::function<void()>> task = tasks_.Pop()) {
+    progress_.Tick();
     (*task)();
+    progress_.Tick();
+    progress_.RemoveTask();
   }
 }
 

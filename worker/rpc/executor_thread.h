@@ -2,6 +2,9 @@
 // thread that touches the model, the KV pool and the sequences once it has started; RPC threads
 // only hand it work.
 //
+// The progress hears of every task that is given, begun and ended: an executor that hangs between
+// two tasks is one that has some and begins none.
+//
 // Thread safety: all methods may be called from any thread, Stop not from a task.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
 #define QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
@@ -11,13 +14,14 @@
 #include <thread>
 
 #include "common/base/bounded_queue.h"
+#include "worker/rpc/worker_progress.h"
 
 namespace quire {
 
 class ExecutorThread {
  public:
-  // At most this many tasks wait.
-  explicit ExecutorThread(size_t capacity);
+  // At most this many tasks wait. The progress must outlive the object.
+  ExecutorThread(size_t capacity, WorkerProgress& progress);
   // Stops.
   ~ExecutorThread();
   ExecutorThread(const ExecutorThread&) = delete;
@@ -32,6 +36,7 @@ class ExecutorThread {
  private:
   void Loop();
 
+  WorkerProgress& progress_;
   BoundedQueue<std::function<void()>> tasks_;
   std::thread thread_;
 };

@@ -3,14 +3,43 @@
 #include <algorithm>
 
 namespace quire {
+namespace {
+
+// The executor has something to do that should be seen to move.
+bool IsAtWork(const WorkerProgress::State& state) {
+  switch (state.report.phase()) {
+    case v1::WORKER_PHASE_EXECUTING:
+    case v1::WORKER_PHASE_BEGINNING_EPOCH:
+      return true;
+    case v1::WORKER_PHASE_IDLE:
+      return state.num_tasks > 0;
+    default:
+      return false;
+  }
+}
+
+// A step that nobody waits for may stand still; for anything else somebody waits.
+bool IsAwaited(const WorkerProgress::State& state) {
+  return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
+}
+
+Instant MaxStandstill(const WorkerProgress::State& state) {
+  if (state.report.phase() != v1::WORKER_PHASE_BEGINNING_EPOCH) {
+    return StuckDetector::kMaxStandstill;
+  }
+  const int64_t pool_seconds = state.pool_bytes / StuckDetector::kMinPoolBytesPerSecond;
+  return StuckDetector::kMaxStandstill + StuckDetector::kMaxMeeting +
+         pool_seconds * kNanosPerSecond;
+}
+
+}  // namespace
 
 bool StuckDetector::Observe(Instant now, const WorkerProgress::State& state) {
-  const bool is_executing = state.report.phase() == v1::WORKER_PHASE_EXECUTING;
-  const bool stands_still = is_executing && last_ != 0 && state.report.progress() == progress_;
+  const bool stands_still = IsAtWork(state) && last_ != 0 && state.report.progress() == progress_;
   standstill_ = stands_still ? standstill_ + std::min(now - last_, kMaxGap) : 0;
   progress_ = state.report.progress();
   last_ = now;
-  return standstill_ >= kMaxStandstill && state.num_waiters > 0;
+  return standstill_ >= MaxStandstill(state) && IsAwaited(state);
 }
 
 }  // namespace quire

@@ -1,9 +1,12 @@
-// StuckDetector decides when a worker has to end itself: its executor stands still in a step while
-// somebody waits for it to go on. Nothing inside the process can free a thread that hangs; a new
-// process can take its place.
+// StuckDetector decides when a worker has to end itself: its executor stands still while somebody
+// waits for it to go on. Nothing inside the process can free a thread that hangs; a new process can
+// take its place. What the executor does decides what is a standstill:
 //
-// A step that makes progress is never given up, however long it takes, and neither is one that
-// nobody waits for.
+//   a step             no progress, and a newer epoch or the end waits. A step that makes progress
+//                      is never given up, however long it takes, nor one that nobody waits for.
+//   an epoch begins    no progress for longer than its pools and the other ranks can take
+//   nothing (IDLE)     it has tasks, and neither begins nor ends one
+//   the model loads    never: whoever started the process looks at that
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_WORKER_RPC_STUCK_DETECTOR_H_
@@ -20,6 +23,10 @@ class StuckDetector {
  public:
   // Standing still for so long is no longer work.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
+  // Beginning an epoch makes no progress that is counted. It meets the other ranks, which has a
+  // limit of its own, joins their devices, and takes memory: pinning that of the host is slowest.
+  static constexpr Instant kMaxMeeting = 20 * kNanosPerSecond;
+  static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
   // More than this between two observations is not counted: the whole process was stopped, and the
   // executor with it.
   static constexpr Instant kMaxGap = kNanosPerSecond;

@@ -35,8 +35,9 @@ void WorkerProgress::FinishLoad() {
   Count(&state_.report);
 }
 
-void WorkerProgress::BeginEpoch() {
+void WorkerProgress::BeginEpoch(int64_t pool_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  state_.pool_bytes = pool_bytes;
   state_.report.set_phase(v1::WORKER_PHASE_BEGINNING_EPOCH);
   Count(&state_.report);
 }
@@ -82,6 +83,16 @@ void WorkerProgress::AddWaiter() {
 void WorkerProgress::RemoveWaiter() {
   const std::lock_guard<std::mutex> lock(mutex_);
   --state_.num_waiters;
+}
+
+void WorkerProgress::AddTask() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++state_.num_tasks;
+}
+
+void WorkerProgress::RemoveTask() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --state_.num_tasks;
 }
 
 WorkerProgress::State WorkerProgress::Read() const {

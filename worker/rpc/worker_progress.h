@@ -30,7 +30,8 @@ class WorkerProgress {
   void Load(int64_t loaded_bytes, int64_t total_bytes);
   void FinishLoad();
 
-  void BeginEpoch();
+  // Pools of so many bytes are taken, or cleared.
+  void BeginEpoch(int64_t pool_bytes);
   // What holds now, whether or not the epoch was refused.
   void EndBeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, uint64_t last_step_id);
 
@@ -45,9 +46,15 @@ class WorkerProgress {
   void AddWaiter();
   void RemoveWaiter();
 
+  // The executor was given something to do; it is done, or was not taken.
+  void AddTask();
+  void RemoveTask();
+
   struct State {
     v1::WatchReport report;
     int num_waiters = 0;
+    int num_tasks = 0;       // that wait, and the one that runs
+    int64_t pool_bytes = 0;  // of the epoch that began last
   };
   State Read() const;
 

@@ -99,7 +99,7 @@ void WorkerReporter::EndIfStuck(const WorkerProgress::State& state) {
   LogError("the executor is stuck; the worker ends",
            {{"epoch", absl::StrCat(state.report.group_epoch())},
             {"step", absl::StrCat(state.report.step_id())},
-            {"standstill_s", absl::StrCat(StuckDetector::kMaxStandstill / kNanosPerSecond)}});
+            {"phase", v1::WorkerPhase_Name(state.report.phase())}});
   // No destructor waits for a thread that hangs.
   std::_Exit(kExitStuck);
 }

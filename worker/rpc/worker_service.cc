@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -57,6 +58,19 @@ absl::Status CheckHandshake(const v1::HandshakeRequest& request, const RankShare
   return absl::OkStatus();
 }
 
+// Nobody could take the worker back from such a scheduler.
+absl::Status CheckClock(uint64_t scheduler_incarnation) {
+  if (scheduler_incarnation <= WallClockNanos() + kNanosPerYear) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kFailedPrecondition,
+               "PROTOCOL_VIOLATION",
+               absl::StrCat("scheduler_incarnation: more than a year ahead of the worker's clock "
+                            "(got ",
+                            scheduler_incarnation,
+                            ")"));
+}
+
 // The plan must be the one that its digest was made from: a peer with another digest function, or a
 // message that was damaged, must not be executed.
 absl::Status CheckDigest(const StepPlan& plan) {
@@ -71,7 +85,7 @@ absl::Status CheckDigest(const StepPlan& plan) {
 }  // namespace
 
 WorkerService::WorkerService(WorkerProgress& progress)
-    : progress_(progress), reporter_(progress), thread_(kMaxWaitingTasks) {}
+    : progress_(progress), reporter_(progress), thread_(kMaxWaitingTasks, progress) {}
 
 WorkerService::~WorkerService() { Stop(); }
 
@@ -122,6 +136,10 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
   }
   auto parsed = std::make_shared<v1::BeginEpochRequest>();
   if (absl::Status status = ReadMessage(*request, parsed.get()); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  if (absl::Status status = CheckClock(parsed->scheduler_incarnation()); !status.ok()) {
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
@@ -219,7 +237,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
       .kv_cache_dtype = dtype,
       .group_secret = request.group_secret(),
       .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};
-  progress_.BeginEpoch();
+  progress_.BeginEpoch(executor_->PoolBytes(params));
   const absl::Status begun = executor_->BeginEpoch(params);
   const StepOrder& order = executor_->order();
   progress_.EndBeginEpoch(order.scheduler_incarnation(), order.group_epoch(), order.last_done());
@@ -242,6 +260,7 @@ void WorkerService::DoStep(const std::shared_ptr<StepsCall>& stream,
   if (response.ok()) {
     Remember(stream);
     stream->Answer(*std::move(response));
+    executor_->WhenAnswered();
     return;
   }
   LogWarning("step refused",

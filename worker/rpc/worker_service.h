@@ -3,8 +3,8 @@
 // RPC threads hand epochs and steps to one executor thread, which owns the model, the pool and the
 // sequences. Handshakes and reports are given without it, so a worker that is busy or stuck still
 // says who and where it is. Nothing that a peer sends can end the process: bytes that are no
-// message, and plans that do not pass the checks, are answered with a status. A scheduler that
-// waits for an executor that hangs does (StuckDetector).
+// message, and plans that do not pass the checks, are answered with a status. An executor that
+// hangs does (StuckDetector).
 //
 // A worker listens before it has loaded its model: until Serve all but Watch is answered with
 // UNAVAILABLE, reason LOADING.

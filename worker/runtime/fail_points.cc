@@ -44,6 +44,13 @@ absl::Status ParseStep(absl::string_view point, absl::string_view text, uint64_t
   return ParseNumber<uint64_t>(point, text, 1, std::numeric_limits<uint32_t>::max(), step);
 }
 
+absl::Status ParseToken(absl::string_view point,
+                        absl::string_view text,
+                        std::optional<TokenId>* token_id) {
+  return ParseNumber<TokenId>(
+      point, text, 0, std::numeric_limits<TokenId>::max(), &token_id->emplace());
+}
+
 absl::Status ParseMillis(absl::string_view point, absl::string_view text, int64_t* millis) {
   return ParseNumber<int64_t>(point, text, 1, kMaxMillis, millis);
 }
@@ -53,6 +60,9 @@ absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPoi
   if (name == "stick-at-step") {
     return ParseStep(name, value, &list->stick_at_step);
   }
+  if (name == "stick-when-idle") {
+    return ParseStep(name, value, &list->stick_when_idle);
+  }
   if (name == "slow-step") {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(value, absl::MaxSplits(':', 1));
@@ -60,9 +70,10 @@ absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPoi
     return ParseMillis(name, parts.second, &list->slow_step_millis);
   }
   if (name == "crash-on-token") {
-    list->crash_on_token = 0;
-    return ParseNumber<TokenId>(
-        name, value, 0, std::numeric_limits<TokenId>::max(), &*list->crash_on_token);
+    return ParseToken(name, value, &list->crash_on_token);
+  }
+  if (name == "stick-on-token") {
+    return ParseToken(name, value, &list->stick_on_token);
   }
   if (name == "crash-before-step") {
     return ParseStep(name, value, &list->crash_before_step);
@@ -130,13 +141,14 @@ void FailPoints::InLoad(const std::function<void()>& tick) const {
 
 void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
   ++num_steps_;
-  const bool has_token =
-      list_.crash_on_token.has_value() &&
-      std::find(token_ids.begin(), token_ids.end(), *list_.crash_on_token) != token_ids.end();
-  if (has_token || num_steps_ == list_.crash_before_step) {
+  const auto has = [token_ids](const std::optional<TokenId>& token_id) {
+    return token_id.has_value() &&
+           std::find(token_ids.begin(), token_ids.end(), *token_id) != token_ids.end();
+  };
+  if (has(list_.crash_on_token) || num_steps_ == list_.crash_before_step) {
     Crash();
   }
-  if (num_steps_ == list_.stick_at_step) {
+  if (has(list_.stick_on_token) || num_steps_ == list_.stick_at_step) {
     StandStill();
   }
   if (num_steps_ == list_.slow_step) {
@@ -147,6 +159,12 @@ void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
 void FailPoints::AfterStep() const {
   if (num_steps_ == list_.crash_after_step) {
     Crash();
+  }
+}
+
+void FailPoints::WhenIdle() const {
+  if (num_steps_ == list_.stick_when_idle) {
+    StandStill();
   }
 }
 

@@ -2,8 +2,10 @@
 // They are off unless --fail-points says otherwise.
 //
 //   stick-at-step=N         the executor stands still for ever in step N
+//   stick-when-idle=N       it stands still for ever when step N is answered
 //   slow-step=N:MILLIS      step N takes so much longer; progress is seen all the while
 //   crash-on-token=ID       a step that computes this input token ends the process as a crash would
+//   stick-on-token=ID       a step that computes this input token stands still for ever
 //   crash-before-step=N     the process crashes before step N is computed,
 //   crash-after-step=N      or when it is computed and not answered yet
 //   stick-in-load           loading the model stands still for ever
@@ -31,9 +33,11 @@ namespace quire {
 // Step 0 is none.
 struct FailPointList {
   uint64_t stick_at_step = 0;
+  uint64_t stick_when_idle = 0;
   uint64_t slow_step = 0;
   int64_t slow_step_millis = 0;
   std::optional<TokenId> crash_on_token;
+  std::optional<TokenId> stick_on_token;
   uint64_t crash_before_step = 0;
   uint64_t crash_after_step = 0;
   bool stick_in_load = false;
@@ -56,6 +60,8 @@ class FailPoints {
   void BeforeStep(std::span<const TokenId> token_ids);
   // It is done.
   void AfterStep() const;
+  // It is answered.
+  void WhenIdle() const;
 
  private:
   const FailPointList list_;

@@ -97,6 +97,16 @@ int32_t StepExecutor::MaxHostBlocks(const KvCacheSpec& spec) const {
   return NumBlocks(budget_.swap_space_bytes, BlockBytes(spec));
 }
 
+int64_t StepExecutor::PoolBytes(const EpochParams& params) const {
+  const auto spec = SpecFor(params.limits.block_size_tokens, params.kv_cache_dtype);
+  if (!spec.ok()) {
+    return 0;
+  }
+  const int64_t num_blocks = std::clamp(params.limits.num_blocks, 0, MaxBlocks(*spec));
+  const int64_t num_host = std::clamp(params.limits.num_host_blocks, 0, MaxHostBlocks(*spec));
+  return (num_blocks + num_host) * BlockBytes(*spec);
+}
+
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
   QUIRE_RETURN_IF_ERROR(Validate(limits));
   int32_t max_positions = model_.config().max_position_embeddings;
@@ -209,6 +219,10 @@ void StepExecutor::AbortGroup() {
   }
 }
 
+int64_t StepExecutor::CollectiveNanos() const {
+  return group_ == nullptr ? 0 : group_->busy_nanos();
+}
+
 absl::Status StepExecutor::GroupStatus() const {
   const std::lock_guard<std::mutex> lock(group_mutex_);
   return group_ == nullptr ? absl::OkStatus() : group_->status();
@@ -244,7 +258,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     fail_points_->BeforeStep(batch_.token_ids);
   }
   Instant built = SteadyNow();
+  const int64_t collective_before = CollectiveNanos();
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
+  result.row_hash = slices_.empty() ? 0 : model_.row_hash();
   Instant computed = SteadyNow();
   sampler_.Sample(slices_, logits, &result.sampled);
   if (absl::Status status = GroupStatus(); !status.ok()) {
@@ -262,12 +278,19 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
   result.timings = {.build_us = MicrosBetween(begin, built),
                     .forward_us = MicrosBetween(built, computed),
-                    .sample_us = MicrosBetween(computed, SteadyNow())};
+                    .sample_us = MicrosBetween(computed, SteadyNow()),
+                    .collective_us = (CollectiveNanos() - collective_before) / kNanosPerMicro};
   order_.Complete(std::move(result));
   if (fail_points_ != nullptr) {
     fail_points_->AfterStep();
   }
   return &order_.last_result();
+}
+
+void StepExecutor::WhenAnswered() const {
+  if (fail_points_ != nullptr) {
+    fail_points_->WhenIdle();
+  }
 }
 
 void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {

@@ -96,10 +96,14 @@ class StepExecutor {
   // left.
   void AbortGroup();
 
-  // Not these: one thread. Forgets all sequences, takes the pools and the workspace of the largest
-  // step, and waits for step 1; of several ranks, when all of them have met. A refusal changes
-  // nothing, except that without memory for the new pools the old ones are given up: then steps are
-  // refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
+  // Not these: one thread. What the pools of an epoch take, as far as the budget allows; 0 for one
+  // that cannot be.
+  int64_t PoolBytes(const EpochParams& params) const;
+
+  // Forgets all sequences, takes the pools and the workspace of the largest step, and waits for
+  // step 1; of several ranks, when all of them have met. A refusal changes nothing, except that
+  // without memory for the new pools the old ones are given up: then steps are refused too. Errors:
+  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
   // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and for
   // memory that there is not; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
@@ -108,6 +112,9 @@ class StepExecutor {
   // another rank was lost in the step, which ends the epoch. REQUIRES: plan.digest is
   // DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
+
+  // What Execute gave was sent to the scheduler.
+  void WhenAnswered() const;
 
   const StepOrder& order() const { return order_; }
   const Model& model() const { return model_; }
@@ -120,6 +127,8 @@ class StepExecutor {
   absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
   absl::Status MeetRanks(const EpochParams& params);
   absl::Status GroupStatus() const;
+  // Only the executor thread changes group_, so it may look without the lock.
+  int64_t CollectiveNanos() const;
 
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);

@@ -1,6 +1,7 @@
-// generate_example ADDRESS[,ADDRESS...] PROMPT: one sampled answer on standard output. Kill the
-// server while it streams and start it again: the answer goes on.
+// generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: one sampled answer on standard output. Kill
+// the server while it streams and start it again: the answer goes on.
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -27,8 +28,8 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: generate_example ADDRESS[,ADDRESS...] PROMPT\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]\n");
     return 2;
   }
   std::vector<std::shared_ptr<grpc::Channel>> channels;
@@ -40,6 +41,9 @@ int main(int argc, char** argv) {
   request.set_text(argv[2]);
   request.mutable_sampling()->set_temperature(0.8F);
   request.mutable_stopping()->set_max_tokens(200);
+  if (argc == 4) {
+    request.mutable_sampling()->set_seed(std::strtoull(argv[3], nullptr, 10));
+  }
 
   const quire::ResumingClient client(channels);
   const grpc::Status status =

@@ -1,11 +1,15 @@
 #include "deploy/clients/cpp/resuming_client.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 
 #include <grpcpp/client_context.h>
+
+#include "proto/google/rpc/error_details.pb.h"
+#include "proto/google/rpc/status.pb.h"
 
 namespace quire {
 namespace {
@@ -15,15 +19,37 @@ using std::chrono::milliseconds;
 
 // The server ends what is late, and says why; this is for one that no longer can.
 constexpr milliseconds kDeadlineGrace(1000);
-constexpr milliseconds kLongestTimeout(std::chrono::hours(24 * 365));
+constexpr std::chrono::hours kLongestTimeout(24 * 365);
 
-bool IsWorthARetry(const grpc::Status& status) {
+// The delay of the status's RetryInfo, if it has one.
+std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) {
+    return std::nullopt;
+  }
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::RetryInfo info;
+    if (any.Is<google::rpc::RetryInfo>() && any.UnpackTo(&info)) {
+      const std::chrono::seconds longest = kLongestTimeout;
+      const int64_t seconds = std::clamp<int64_t>(info.retry_delay().seconds(), 0, longest.count());
+      const int32_t nanos = std::clamp(info.retry_delay().nanos(), 0, 999'999'999);
+      return std::chrono::ceil<milliseconds>(std::chrono::seconds(seconds) +
+                                             std::chrono::nanoseconds(nanos));
+    }
+  }
+  return std::nullopt;
+}
+
+// A full server refuses a new request. One that goes on was accepted, and waits for its place.
+bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
       return status.error_details().empty();  // no server of ours ends a call without them
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return is_resuming && RetryDelayOf(status).has_value();
     default:
       return false;
   }
@@ -34,7 +60,8 @@ grpc::Status DataLoss(const std::string& what) {
 }
 
 milliseconds TimeoutOf(const v1::GenerateRequest& request) {
-  return std::clamp(milliseconds(request.timeout_ms()), milliseconds(0), kLongestTimeout);
+  return std::clamp<milliseconds>(
+      milliseconds(request.timeout_ms()), milliseconds(0), kLongestTimeout);
 }
 
 // What has come of an answer so far, over all its streams.
@@ -80,6 +107,9 @@ class Progress {
   void Start(const v1::Started& started) {
     resume_.set_seed(started.seed());
     resume_.set_determinism_fingerprint(started.determinism_fingerprint());
+    if (started.max_tokens() > 0) {  // a server of before does not tell
+      resume_.set_max_tokens(started.max_tokens());
+    }
     request_id_ = started.request_id();
     for (int i = 0; i < num_sequences_; ++i) {
       resume_.add_sequences();
@@ -161,13 +191,41 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   return attempt;
 }
 
-milliseconds WaitBefore(int retry, const RetryPolicy& policy) {
-  const int num_doublings = std::min(retry, 20);
-  const auto longest = std::min(policy.max_wait, policy.first_wait * (1 << num_doublings));
-  thread_local std::minstd_rand generator{std::random_device{}()};
-  const double share = std::uniform_real_distribution<double>(0.5, 1.0)(generator);
-  return milliseconds(static_cast<int64_t>(static_cast<double>(longest.count()) * share));
+bool IsFull(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
+
+// How often and how long was waited since an attempt brought something.
+class Patience {
+ public:
+  bool IsOver(const grpc::Status& status, const RetryPolicy& policy) const {
+    return IsFull(status) ? waited_for_a_place_ >= policy.max_wait_for_a_place
+                          : num_unanswered_ >= policy.max_retries;
+  }
+
+  milliseconds WaitAfter(const grpc::Status& status, const RetryPolicy& policy) {
+    const int num_doublings = std::min(num_waits_++, kMaxDoublings);
+    const auto longest = std::min(policy.max_wait, policy.first_wait * (1 << num_doublings));
+    thread_local std::minstd_rand generator{std::random_device{}()};
+    const double share = std::uniform_real_distribution<double>(0.5, 1.0)(generator);
+    milliseconds wait(static_cast<int64_t>(static_cast<double>(longest.count()) * share));
+    if (IsFull(status)) {
+      wait = std::max(wait, RetryDelayOf(status).value_or(wait));
+      waited_for_a_place_ += wait;
+      num_unanswered_ = 0;  // a full server is there
+    } else {
+      ++num_unanswered_;
+    }
+    return wait;
+  }
+
+ private:
+  static constexpr int kMaxDoublings = 20;
+
+  int num_waits_ = 0;
+  int num_unanswered_ = 0;  // in a row
+  milliseconds waited_for_a_place_{0};
+};
 
 }  // namespace
 
@@ -186,7 +244,8 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
   Progress progress(request.has_n() ? request.n() : 1);
   v1::GenerateRequest next = request;
   size_t server = 0;
-  for (int retry = 0;; ++retry) {
+  Patience patience;
+  for (;;) {
     const Attempt attempt = Stream(*stubs_[server], next, on_response, progress);
     if (attempt.is_final) {
       return attempt.status;
@@ -194,11 +253,13 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
     if (progress.is_complete()) {
       return grpc::Status::OK;  // also when the stream broke behind its last message
     }
-    retry = attempt.has_brought_something ? 0 : retry;
-    if (!IsWorthARetry(attempt.status) || retry >= policy_.max_retries) {
+    patience = attempt.has_brought_something ? Patience() : patience;
+    if (!IsWorthARetry(attempt.status, next.has_resume()) ||
+        patience.IsOver(attempt.status, policy_)) {
       return attempt.status;
     }
-    std::this_thread::sleep_until(std::min(deadline, Clock::now() + WaitBefore(retry, policy_)));
+    std::this_thread::sleep_until(
+        std::min(deadline, Clock::now() + patience.WaitAfter(attempt.status, policy_)));
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed while no server was there"};

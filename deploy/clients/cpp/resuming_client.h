@@ -2,10 +2,12 @@
 // it asks again, at the same server or at another one, for what it does not have yet. Its caller
 // sees one stream, with the tokens, text and log-probabilities of an undisturbed run.
 //
-// Only what no server answered is asked for again: UNAVAILABLE, and INTERNAL or UNKNOWN without
-// details, as a torn connection gives them. A refusal is handed to the caller at once.
+// What no server answered is asked for again: UNAVAILABLE, and INTERNAL or UNKNOWN without details,
+// as a torn connection gives them. So is what a full server refuses for the moment
+// (RESOURCE_EXHAUSTED with google.rpc.RetryInfo), once the request is resumed: it had been
+// accepted. Any other refusal is handed to the caller at once.
 //
-// Needs gRPC and the stubs made from proto/v1, and nothing else.
+// Needs gRPC and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 //
 // Thread safety: safe from any thread; the stubs are.
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
@@ -23,12 +25,14 @@
 
 namespace quire {
 
-// Waits double from first_wait to max_wait, each shortened by up to half at random. An attempt that
-// brought something starts the count anew.
+// Waits double from first_wait to max_wait, each shortened by up to half at random; a full server
+// may ask for more. An attempt that brought something starts all counts anew.
 struct RetryPolicy {
-  int max_retries = 12;  // 20 to 40 s with these waits
+  int max_retries = 12;  // in a row that no server answered: 20 to 40 s with these waits
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{5000};
+  // At the word of full servers, in all.
+  std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 
 class ResumingClient {

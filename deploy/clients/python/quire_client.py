@@ -2,7 +2,7 @@
 
 When a stream breaks, generate() asks again, at the same server or at another one, for what it does
 not have yet. Its caller sees one stream, with the tokens, text and log-probabilities of an
-undisturbed run. Needs grpcio and the stubs made from proto/v1, and nothing else.
+undisturbed run. Needs grpcio and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 
 Thread safety: functions; call them from any thread.
 """
@@ -10,12 +10,17 @@ import random
 import time
 
 import grpc
+from google.protobuf import message as protobuf_message
+from proto.google.rpc import error_details_pb2, status_pb2
 from proto.v1 import generation_pb2 as api
 from proto.v1 import generation_pb2_grpc as api_grpc
 
-MAX_RETRIES = 12  # without a message in between: 20 to 40 s with these waits
+MAX_RETRIES = 12  # in a row that no server answered: 20 to 40 s with these waits
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 5.0
+LONGEST_RETRY_DELAY_S = 24 * 3600.0
+# Waits at the word of full servers, in all, since the last message.
+MAX_WAIT_FOR_A_PLACE_S = 1800.0
 # The server ends what is late, and says why; this is for one that no longer can.
 DEADLINE_GRACE_S = 1.0
 
@@ -43,20 +48,21 @@ def generate(channels, request):
     for. Closing the generator cancels the request.
 
     Raises grpc.RpcError: the server's refusal at once, or the last failure after MAX_RETRIES;
-    TimeoutError; ProtocolError.
+    TimeoutError; ProtocolError. What a full server refuses for the moment is no refusal once the
+    request is resumed: it had been accepted. It is asked again for MAX_WAIT_FOR_A_PLACE_S.
     """
     deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
     progress = _Progress(request.n if request.HasField("n") else 1)
     attempt = api.GenerateRequest()
     attempt.CopyFrom(request)
     server = 0
-    retry = 0
+    patience = _Patience()
     while True:
         call = api_grpc.GenerationServiceStub(channels[server]).Generate(
             attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S))
         try:
             for message in call:
-                retry = 0
+                patience = _Patience()
                 progress.take(message)
                 yield message
             if not progress.is_complete():
@@ -65,13 +71,13 @@ def generate(channels, request):
         except grpc.RpcError as error:
             if progress.is_complete():
                 return  # it broke behind its last message
-            if not _is_worth_a_retry(error) or retry >= MAX_RETRIES:
+            if (not _is_worth_a_retry(error, attempt.HasField("resume"))
+                    or patience.is_over(error)):
                 raise
+            wait = patience.wait_after(error)
         finally:
             call.cancel()
-        wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**retry) * random.uniform(0.5, 1)
         time.sleep(wait if deadline is None else max(0, min(wait, _seconds_left(deadline))))
-        retry += 1
         server = (server + 1) % len(channels)
         if deadline is not None:
             attempt.timeout_ms = int(1000 * _seconds_left(deadline))
@@ -84,11 +90,64 @@ def _seconds_left(deadline, grace=0.0):
     return None if deadline is None else deadline - time.monotonic() + grace
 
 
-def _is_worth_a_retry(error):
-    """What no server answered. No server of ours ends a call INTERNAL or UNKNOWN without details."""
+def _is_worth_a_retry(error, is_resuming):
+    """What no server answered. No server of ours ends a call INTERNAL or UNKNOWN without details.
+
+    A full server refuses a new request. One that goes on was accepted, and waits for its place.
+    """
     if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
-        return "grpc-status-details-bin" not in dict(error.trailing_metadata() or ())
+        return _details(error) is None
+    if _is_full(error):
+        return is_resuming and _retry_delay(error) is not None
     return error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def _is_full(error):
+    return error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class _Patience:
+    """How often and how long was waited since the last message."""
+
+    def __init__(self):
+        self._num_waits = 0
+        self._num_unanswered = 0  # in a row
+        self._waited_for_a_place_s = 0.0
+
+    def is_over(self, error):
+        if _is_full(error):
+            return self._waited_for_a_place_s >= MAX_WAIT_FOR_A_PLACE_S
+        return self._num_unanswered >= MAX_RETRIES
+
+    def wait_after(self, error):
+        """Seconds."""
+        # Where it has reached MAX_WAIT_S the power grows no more.
+        wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**min(self._num_waits, 20)) * random.uniform(0.5, 1)
+        self._num_waits += 1
+        if _is_full(error):
+            wait = max(wait, _retry_delay(error))
+            self._num_unanswered = 0  # a full server is there
+            self._waited_for_a_place_s += wait
+        else:
+            self._num_unanswered += 1
+        return wait
+
+
+def _details(error):
+    return dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+
+
+def _retry_delay(error):
+    """Seconds, of google.rpc.RetryInfo; None without one."""
+    info = error_details_pb2.RetryInfo()
+    try:
+        for detail in status_pb2.Status.FromString(_details(error) or b"").details:
+            if detail.Unpack(info):
+                delay = info.retry_delay
+                return min(max(0, delay.seconds + delay.nanos / 1e9), LONGEST_RETRY_DELAY_S)
+    except protobuf_message.DecodeError:
+        pass
+    return None
 
 
 class _Progress:
@@ -131,6 +190,8 @@ class _Progress:
             self._request_id = started.request_id
             self._resume.seed = started.seed
             self._resume.determinism_fingerprint = started.determinism_fingerprint
+            if started.max_tokens > 0:  # a server of before does not tell
+                self._resume.max_tokens = started.max_tokens
             for _ in range(self._num_sequences):
                 self._resume.sequences.add()
             return

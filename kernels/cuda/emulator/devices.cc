@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "kernels/cuda/device_group.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/memory.h"
 #include "kernels/cuda/emulator/streams.h"
@@ -19,6 +20,11 @@ int32_t CurrentDevice() { return current_device; }
 
 }  // namespace emulator
 
+int CountDevices(int32_t* count) {
+  *count = emulator::kNumDevices;
+  return 0;
+}
+
 int SetDevice(int32_t device) {
   if (!emulator::IsDevice(device)) {
     return emulator::kErrorInvalidDevice;
@@ -32,6 +38,7 @@ int QueryDevice(int32_t device, DeviceInfo* info) {
     return emulator::kErrorInvalidDevice;
   }
   strncpy(info->name, "emulator", sizeof(info->name) - 1);
+  info->uuid[0] = static_cast<uint8_t>(device + 1);
   info->index = device;
   info->compute_capability = 90;
   info->num_multiprocessors = 1;
@@ -46,6 +53,8 @@ const char* ErrorText(int error) {
       return "no error";
     case kUnsupported:
       return "no kernel for this type or head_dim";
+    case kNoNccl:
+      return "emulated devices have no NCCL";
     case emulator::kErrorInvalidValue:
       return "invalid argument";
     case emulator::kErrorMemoryAllocation:
@@ -71,7 +80,7 @@ const char* ErrorText(int error) {
     case emulator::kErrorCaptureWrongThread:
       return "another thread began the recording";
     default:
-      return "unknown error";
+      return error <= kNcclError ? "NCCL failed" : "unknown error";
   }
 }
 

@@ -96,7 +96,7 @@ inline constexpr int kErrorCaptureWrongThread = 908;
 // ---- Faults ----
 
 enum class FaultKind : uint8_t {
-  kDeadlock,          // every thread waits for another
+  kDeadlock,          // every thread waits for another; a stream, for ranks that may never come
   kDivergentBarrier,  // threads of one CTA in different __syncthreads
   kDivergentWarp,     // lanes of one mask in different collectives
   kNotInMask,         // the caller, or the lane it reads from, is not in the mask
@@ -166,8 +166,7 @@ int Launch(const char* name,
     return error;
   }
   Operation operation = {.name = name};
-  // NOLINTNEXTLINE(bugprone-sizeof-expression): of the argument itself, also where it is a pointer
-  (operation.references.AddPointersIn(&arguments, sizeof(arguments)), ...);
+  (operation.references.AddPointersIn(arguments), ...);
   operation.run = [=] {
     auto call = [&] { kernel(arguments...); };
     return RunLaunch(

@@ -137,8 +137,10 @@ int QueryEvent(Event event, bool* has_happened) {
   if (*has_happened || ++mark->num_queries <= emulator::kNumPatientQueries) {
     return 0;
   }
-  *has_happened = true;
-  return SynchronizeEvent(event);
+  emulator::StreamQueue* queue = mark->stream;
+  queue->RunUntilBlocked(*mark);
+  *has_happened = mark->has_happened;
+  return *has_happened ? queue->TakeError() : 0;
 }
 
 int SynchronizeEvent(Event event) {

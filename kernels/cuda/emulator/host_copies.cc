@@ -141,6 +141,20 @@ int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream) {
   return bytes == 0 ? 0 : emulator::Enqueue(stream, std::move(operation));
 }
 
+int CopyColumns(const ColumnsCopy& copy, Stream stream) {
+  emulator::Operation operation = {.name = "CopyColumns", .run = [copy] {
+                                     for (int64_t row = 0; row < copy.num_rows; ++row) {
+                                       memcpy(copy.to + row * copy.to_stride,
+                                              copy.from + row * copy.from_stride,
+                                              static_cast<size_t>(copy.width) * sizeof(float));
+                                     }
+                                     return 0;
+                                   }};
+  operation.references.Add(copy.to);
+  operation.references.Add(copy.from);
+  return emulator::Enqueue(stream, std::move(operation));
+}
+
 int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
   emulator::Operation operation = {.name = "FillBytes", .run = [=] {
                                      memset(device, byte, bytes);

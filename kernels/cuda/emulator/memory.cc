@@ -84,7 +84,7 @@ int64_t NumUsedBytes(int32_t device) {
   return map.Used(device);
 }
 
-void References::AddPointersIn(const void* bytes, size_t count) {
+void References::AddPointersInBytes(const void* bytes, size_t count) {
   for (size_t at = 0; at + sizeof(void*) <= count; at += sizeof(void*)) {
     const void* word = nullptr;
     memcpy(&word, static_cast<const std::byte*>(bytes) + at, sizeof(word));

@@ -39,8 +39,17 @@ int64_t NumUsedBytes(int32_t device);
 // The allocations that an operation works on.
 class References {
  public:
-  // Those that a pointer among these bytes, at a multiple of 8, points into.
-  void AddPointersIn(const void* bytes, size_t count);
+  // Those that a pointer in the object, at a multiple of 8, points into.
+  template <typename T>
+  void AddPointersIn(const T& object) {
+    T copy = object;
+    // Between its members may be what is left of a pointer that was there before.
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&copy);
+#endif
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): of the object itself, also where it is a pointer
+    AddPointersInBytes(&copy, sizeof(copy));
+  }
   void Add(const void* address);
 
   // Whether all are still what they were when they were added.
@@ -49,6 +58,8 @@ class References {
   bool AreReachableFrom(int32_t device) const;
 
  private:
+  void AddPointersInBytes(const void* bytes, size_t count);
+
   std::vector<Allocation> allocations_;
 };
 

@@ -15,6 +15,9 @@ struct Operation {
   const char* name = "";  // in faults
   References references;
   std::function<int()> run;  // 0 or an error
+  // Of an operation that needs other ranks, once it is the first of its stream: whether they have
+  // come. None: it needs nobody.
+  std::function<bool()> is_ready = nullptr;
 };
 
 // Puts the operation on the stream, or into the graph that is being recorded there. On the default

@@ -106,6 +106,24 @@ void StreamQueue::RunUntil(const Mark& mark) {
   }
 }
 
+void StreamQueue::RunUntilBlocked(const Mark& mark) {
+  while (!mark.has_happened && IsFirstReady()) {
+    if (const auto awaited = tasks_.front().awaited; awaited != nullptr) {
+      awaited->stream->RunUntilBlocked(*awaited);
+      if (!awaited->has_happened) {
+        return;
+      }
+    } else {
+      RunFirst();
+    }
+  }
+}
+
+bool StreamQueue::IsFirstReady() const {
+  const Operation& first = tasks_.front().operation;
+  return first.is_ready == nullptr || first.is_ready();
+}
+
 void StreamQueue::RunAll() {
   while (!tasks_.empty()) {
     RunFirst();
@@ -120,9 +138,15 @@ void StreamQueue::RunFirst() {
     awaited->stream->RunUntil(*awaited);  // settles this stream, too
     return;
   }
+  const bool is_ready = IsFirstReady();
   const Task task = std::move(tasks_.front());
   tasks_.pop_front();
-  const int error = Run(task);
+  const int error = is_ready
+                        ? Run(task)
+                        : ReportStreamFault(FaultKind::kDeadlock,
+                                            task.operation.name,
+                                            "waited for without a way out, though it needs ranks "
+                                            "that have not come");
   error_ = error_ != 0 ? error_ : error;
   SettleAll();
 }

@@ -9,6 +9,9 @@
 // that is another one at the end than at the beginning, and a destination that somebody wrote to,
 // are faults.
 //
+// An operation that needs other ranks is not run before they have come. Who waits for it without a
+// way out, by anything but an event that is asked for, is at fault: a rank may never come.
+//
 // While a stream is recorded, the operations that it is given go into the recording. What must not
 // be done meanwhile gets an error and makes the recording invalid, as with
 // cudaStreamCaptureModeThreadLocal.
@@ -76,6 +79,8 @@ class StreamQueue {
   void AddWait(std::shared_ptr<Mark> mark);
 
   void RunUntil(const Mark& mark);
+  // The same until an operation needs other ranks that have not come.
+  void RunUntilBlocked(const Mark& mark);
   void RunAll();
   // The first error of what has run since the last call.
   int TakeError();
@@ -95,6 +100,7 @@ class StreamQueue {
 
   void Push(Task task);
   void RunFirst();
+  bool IsFirstReady() const;
   // Takes what needs no running from the front, and begins the copies that are there then. Returns
   // whether a mark has happened.
   bool Settle();

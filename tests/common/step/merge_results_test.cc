@@ -45,10 +45,11 @@ TEST(MergeResultsTest, SwapsAreDoneWhenAllHaveDoneThem) {
 TEST(MergeResultsTest, TheSlowestRankCountsAndEachTimingByItself) {
   StepResult first = Result();
   StepResult second = Result();
-  first.timings = {.build_us = 5, .forward_us = 10, .sample_us = 1};
-  second.timings = {.build_us = 4, .forward_us = 30, .sample_us = 2};
+  first.timings = {.build_us = 5, .forward_us = 10, .sample_us = 1, .collective_us = 7};
+  second.timings = {.build_us = 4, .forward_us = 30, .sample_us = 2, .collective_us = 3};
 
-  const StepTimings expected = {.build_us = 5, .forward_us = 30, .sample_us = 2};
+  const StepTimings expected = {
+      .build_us = 5, .forward_us = 30, .sample_us = 2, .collective_us = 3};
   EXPECT_EQ(MergeResults({first, second}, {})->timings, expected);
 }
 

@@ -100,7 +100,10 @@ StepResult RandomResult(Random& random) {
   }
   result.failed_swap_ins = AnyInts<BlockId>(random, 3);
   result.swaps_done_step_id = random.Next();
-  result.timings = {.build_us = AnyInt(random), .forward_us = 7, .sample_us = AnyInt(random)};
+  result.timings = {.build_us = AnyInt(random),
+                    .forward_us = 7,
+                    .sample_us = AnyInt(random),
+                    .collective_us = AnyInt(random)};
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -22,12 +23,12 @@ using testing::Each;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 
-class CommunicatorTest : public testing::TestWithParam<int32_t> {
+class CommunicatorTest : public testing::TestWithParam<std::tuple<Transport, int32_t>> {
  protected:
-  int32_t size() const { return GetParam(); }
+  int32_t size() const { return std::get<1>(GetParam()); }
   size_t num_ranks() const { return static_cast<size_t>(size()); }
 
-  std::vector<std::shared_ptr<Communicator>> group_ = ConnectRanks(size());
+  std::vector<std::shared_ptr<Communicator>> group_ = ConnectRanks(size(), std::get<0>(GetParam()));
 };
 
 // Numbers of very different size, so that another order of a sum has other bits.
@@ -53,7 +54,7 @@ float TreeSum(std::vector<float> values) {
 
 TEST_P(CommunicatorTest, SumsAreOneBinaryTree) {
   Random random(1);
-  for (const size_t count : {size_t{1}, size_t{1000}, size_t{3} << 20}) {
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{300'001}}) {
     std::vector<std::vector<float>> data;
     std::vector<float> sums(count);
     for (size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -155,14 +156,45 @@ TEST_P(CommunicatorTest, AbortEndsWhoWaits) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, CommunicatorTest, testing::Values(2, 4, 8));
+// For who waits for the ranks in another way.
+TEST_P(CommunicatorTest, LinksTellThatARankIsDeadWithoutAnOperation) {
+  for (const auto& rank : group_) {
+    EXPECT_TRUE(rank->CheckLinks());
+  }
+  group_.back().reset();
+  Communicator& neighbour = *group_[num_ranks() - 2];
+  EXPECT_FALSE(neighbour.CheckLinks());
+  EXPECT_EQ(ReasonOf(neighbour.status()), "GROUP_BROKEN");
+  EXPECT_EQ(neighbour.status().message(),
+            "rank " + std::to_string(size() - 1) + ": the other end has closed");
+}
+
+TEST_P(CommunicatorTest, BreakKeepsItsReasonAndReachesTheOthers) {
+  group_[0]->Break(Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "a reason"));
+  group_[0]->Abort();
+  EXPECT_EQ(group_[0]->status().message(), "a reason");
+  EXPECT_FALSE(group_[1]->CheckLinks());
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups,
+                         CommunicatorTest,
+                         testing::Combine(testing::Values(Transport::kSocket,
+                                                          Transport::kShared,
+                                                          Transport::kSharedSpinning),
+                                          testing::Values(2, 4, 8)),
+                         [](const auto& param_info) {
+                           return NameOf(std::get<0>(param_info.param)) +
+                                  std::to_string(std::get<1>(param_info.param));
+                         });
 
 TEST(BrokenCommunicatorTest, BrokenGroupLeavesDataAsItIs) {
-  std::vector<std::shared_ptr<Communicator>> group = ConnectRanks(2);
-  group[1]->Abort();
-  std::vector<float> data = {1.0F, 2.0F};
-  group[0]->AllReduce(data);
-  EXPECT_THAT(data, testing::ElementsAre(1.0F, 2.0F));
+  for (const Transport transport : {Transport::kSocket, Transport::kShared}) {
+    std::vector<std::shared_ptr<Communicator>> group = ConnectRanks(2, transport);
+    group[1]->Abort();
+    std::vector<float> data = {1.0F, 2.0F};
+    group[0]->AllReduce(data);
+    EXPECT_THAT(data, testing::ElementsAre(1.0F, 2.0F));
+  }
 }
 
 }  // namespace

@@ -1,9 +1,15 @@
 #include "kernels/collective/peer_listener.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,8 +20,11 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "kernels/collective/fd_passing.h"
+#include "kernels/collective/shared_channel.h"
 #include "tests/support/rank_group.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -34,7 +43,7 @@ std::string PathOf(int32_t rank) {
 }
 
 std::unique_ptr<PeerListener> ListenAtPath(int32_t rank) {
-  auto listener = PeerListener::AtPath(PathOf(rank));
+  auto listener = PeerListener::AtPath(PathOf(rank), /*num_sharers=*/1);
   EXPECT_TRUE(listener.ok()) << listener.status();
   return *std::move(listener);
 }
@@ -145,12 +154,19 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                            return param_info.index == 0 ? "Unix" : "Tcp";
                          });
 
-// A connection to a Unix socket that says these bytes and stays.
-int Stranger(const std::string& path, const std::string& bytes) {
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+constexpr int64_t kHelloBytes = 48;
+
+sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+// A connection to a Unix socket that says these bytes and stays.
+int Stranger(const std::string& path, const std::string& bytes) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  const sockaddr_un address = AddressOf(path);
   EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
@@ -180,6 +196,169 @@ TEST(PeerListenerStrangersTest, StrangersKeepNobodyOut) {
   }
 }
 
+// Mappings of memory that ranks share, in this process.
+int64_t NumSharedMappings() {
+  std::ifstream maps("/proc/self/maps");
+  int64_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:quire-ranks") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+int64_t NumOpenFiles() {
+  const auto files = std::filesystem::directory_iterator("/proc/self/fd");
+  return std::distance(begin(files), end(files));
+}
+
+class SharedMemoryTest : public testing::Test {
+ protected:
+  GroupMembership Membership(int32_t rank) const {
+    return {.rank = rank,
+            .secret = std::string(kGroupSecretBytes, 's'),
+            .rendezvous = {low_->rendezvous(), high_->rendezvous()}};
+  }
+
+  // How many mappings two ranks have once they have met. They can add up what they have.
+  int64_t NumMappingsOfTwoRanks() {
+    std::array<std::shared_ptr<Communicator>, 2> group;
+    OnAllRanks(2, [&](int32_t rank) {
+      auto met = (rank == 0 ? low_ : high_)->Connect(Membership(rank), kLong);
+      ASSERT_TRUE(met.ok()) << met.status();
+      group[static_cast<size_t>(rank)] = *met;
+      std::vector<float> data(1000, 1.0F);
+      (*met)->AllReduce(data);
+      EXPECT_THAT(data, testing::Each(2.0F));
+    });
+    return NumSharedMappings();
+  }
+
+  // What rank 1 answers to the right words of rank 0, which `memory` comes with.
+  char AnswerTo(int memory) {
+    const struct {
+      std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '2'};
+      std::array<char, kGroupSecretBytes> secret;
+      uint64_t scheduler_incarnation = 0;
+      uint64_t group_epoch = 0;
+      int32_t from_rank = 0;
+      int32_t to_rank = 1;
+    } hello = {
+        .secret = {'s', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's'}};
+    static_assert(sizeof(hello) == kHelloBytes);
+    char answer = 0;
+    OnAllRanks(2, [&](int32_t rank) {
+      if (rank == 1) {
+        EXPECT_TRUE(high_->Connect(Membership(1), kLong).ok());
+        return;
+      }
+      const FileDescriptor socket(Stranger(PathOf(1), ""));
+      SendWithFd(socket.fd(), std::as_bytes(std::span(&hello, 1)), memory);
+      EXPECT_EQ(::recv(socket.fd(), &answer, 1, 0), 1);
+    });
+    return answer;
+  }
+
+  std::unique_ptr<PeerListener> low_ = ListenAtPath(0);
+  std::unique_ptr<PeerListener> high_ = ListenAtPath(1);
+};
+
+TEST_F(SharedMemoryTest, RanksOfOneHostHaveIt) {
+  const int64_t files = NumOpenFiles();
+  EXPECT_EQ(NumMappingsOfTwoRanks(), 2);
+  EXPECT_EQ(NumSharedMappings(), 0) << "after the group's end";
+  EXPECT_EQ(NumOpenFiles(), files);
+}
+
+TEST_F(SharedMemoryTest, RanksThatMeetOverTcpDoWithout) {
+  low_ = ListenAtHost(0);
+  high_ = ListenAtHost(1);
+  EXPECT_EQ(NumMappingsOfTwoRanks(), 0);
+}
+
+TEST_F(SharedMemoryTest, RanksDoWithoutWhereTheKernelHasNone) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 1000, .rlim_max = before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const int64_t mappings = NumMappingsOfTwoRanks();
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_EQ(mappings, 0);
+}
+
+TEST_F(SharedMemoryTest, RanksDoWithoutWhereTheOtherOneRefusesIt) {
+  high_.reset();
+  const FileDescriptor listener(::socket(AF_UNIX, SOCK_STREAM, 0));
+  const sockaddr_un address = AddressOf(PathOf(1));
+  ASSERT_EQ(::bind(listener.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener.fd(), 1), 0);
+  GroupMembership membership = {.secret = std::string(kGroupSecretBytes, 's'),
+                                .rendezvous = {low_->rendezvous(), "unix:" + PathOf(1)}};
+  OnAllRanks(2, [&](int32_t rank) {
+    std::vector<float> data(1, 1.0F);
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(data));
+    if (rank == 0) {
+      const auto group = low_->Connect(membership, kLong);
+      ASSERT_TRUE(group.ok()) << group.status();
+      (*group)->AllReduce(data);
+      EXPECT_EQ(data[0], 2.0F);
+      return;
+    }
+    const FileDescriptor socket(::accept(listener.fd(), nullptr, nullptr));
+    std::array<char, kHelloBytes> hello = {};
+    EXPECT_EQ(::recv(socket.fd(), hello.data(), hello.size(), MSG_WAITALL), kHelloBytes);
+    EXPECT_EQ(::send(socket.fd(), "w", 1, MSG_NOSIGNAL), 1);
+    EXPECT_EQ(::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 4);
+    EXPECT_EQ(::recv(socket.fd(), bytes.data(), bytes.size(), MSG_WAITALL), 4);
+  });
+  ::unlink(PathOf(1).c_str());
+}
+
+TEST_F(SharedMemoryTest, WhatIsNoneIsNotTaken) {
+  const FileDescriptor memory = SharedChannel::CreateMemory();
+  const FileDescriptor other(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const int64_t files = NumOpenFiles();
+  EXPECT_EQ(AnswerTo(memory.fd()), 'm');
+  EXPECT_EQ(AnswerTo(other.fd()), 'w');
+  EXPECT_EQ(AnswerTo(-1), 'w');
+  EXPECT_EQ(NumOpenFiles(), files);
+}
+
+// A process that sends two files at once, which nobody asked for.
+void SendTwoFiles(int socket, int file) {
+  std::array<int, 2> files = {file, file};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(files))> control = {};
+  char word = 'x';
+  iovec data = {.iov_base = &word, .iov_len = 1};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_len = CMSG_LEN(sizeof(files));
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  std::memcpy(CMSG_DATA(header), files.data(), sizeof(files));
+  EXPECT_EQ(::sendmsg(socket, &message, MSG_NOSIGNAL), 1);
+}
+
+TEST_F(SharedMemoryTest, FilesOfStrangersAreClosed) {
+  const FileDescriptor file(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 5; ++i) {
+    strangers.emplace_back(Stranger(PathOf(1), ""));
+  }
+  const int64_t files = NumOpenFiles();
+  for (const FileDescriptor& stranger : strangers) {
+    SendTwoFiles(stranger.fd(), file.fd());
+    SendWithFd(stranger.fd(), std::as_bytes(std::span("hello")), file.fd());
+  }
+  EXPECT_EQ(ReasonOf(high_->Connect(Membership(1), kShort).status()), "GROUP_BROKEN");
+  EXPECT_EQ(NumOpenFiles(), files);
+}
+
 TEST(PeerListenerArgumentsTest, BadOnesAreRefused) {
   auto listener = ListenAtPath(0);
   EXPECT_THAT(listener->rendezvous(), StartsWith("unix:"));
@@ -203,9 +382,9 @@ TEST(PeerListenerArgumentsTest, BadOnesAreRefused) {
 }
 
 TEST(PeerListenerArgumentsTest, AddressesThatCannotBeTakenAreNamed) {
-  EXPECT_THAT(std::string(PeerListener::AtPath("/no/such/folder/x").status().message()),
+  EXPECT_THAT(std::string(PeerListener::AtPath("/no/such/folder/x", 1).status().message()),
               HasSubstr("/no/such/folder/x"));
-  EXPECT_EQ(ReasonOf(PeerListener::AtPath(std::string(200, 'x')).status()), "LISTEN");
+  EXPECT_EQ(ReasonOf(PeerListener::AtPath(std::string(200, 'x'), 1).status()), "LISTEN");
   EXPECT_EQ(ReasonOf(PeerListener::AtHost("192.0.2.1", 0, "x").status()), "LISTEN");
 }
 

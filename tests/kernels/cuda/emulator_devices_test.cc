@@ -185,5 +185,27 @@ TEST_F(DevicesTest, AGraphRunsOnTheDeviceThatRecordedIt) {
   ASSERT_EQ(DestroyGraph(graph), 0);
 }
 
+// A struct is made where another one was, with a pointer in the place of its padding. Memory begins
+// at multiples of 256: its first byte is a member that is 0.
+TEST_F(DevicesTest, WhatIsLeftBetweenMembersIsNoReference) {
+#if !__has_builtin(__builtin_clear_padding)
+  GTEST_SKIP() << "the compiler cannot clear padding";
+#endif
+  struct Padded {
+    uint8_t kind;
+    uint8_t* memory;
+  };
+  Padded padded;
+  memcpy(static_cast<void*>(&padded), &on_[1].memory, sizeof(on_[1].memory));
+  padded.kind = 0;
+  padded.memory = on_[0].memory;
+  emulator::References references;
+  references.AddPointersIn(padded);
+  EXPECT_TRUE(references.AreReachableFrom(0));
+  padded.memory = on_[1].memory;
+  references.AddPointersIn(padded);
+  EXPECT_FALSE(references.AreReachableFrom(0));
+}
+
 }  // namespace
 }  // namespace quire::gpu

@@ -277,5 +277,56 @@ TEST_F(StreamTest, MemoryIsFreedAsWhatItIsAndOnce) {
   EXPECT_EQ(Free(memory), emulator::kErrorInvalidValue);
 }
 
+// What the library for collectives puts on a stream.
+TEST(OperationThatNeedsOthersTest, WaitsOnTheStreamUntilTheyCome) {
+  Stream stream = nullptr;
+  ASSERT_EQ(CreateStream(&stream), 0);
+  Event event = nullptr;
+  ASSERT_EQ(CreateEvent(&event), 0);
+  bool have_come = false;
+  int num_runs = 0;
+  ASSERT_EQ(emulator::Enqueue(stream,
+                              {.name = "others",
+                               .run =
+                                   [&] {
+                                     ++num_runs;
+                                     return 0;
+                                   },
+                               .is_ready = [&] { return have_come; }}),
+            0);
+  ASSERT_EQ(RecordEvent(event, stream), 0);
+  bool has_happened = true;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(QueryEvent(event, &has_happened), 0);
+    EXPECT_FALSE(has_happened);
+  }
+  EXPECT_EQ(num_runs, 0);
+  have_come = true;
+  ASSERT_EQ(QueryEvent(event, &has_happened), 0);
+  EXPECT_TRUE(has_happened);
+  EXPECT_EQ(num_runs, 1);
+  EXPECT_EQ(DestroyEvent(event), 0);
+  EXPECT_EQ(DestroyStream(stream), 0);
+}
+
+TEST(OperationThatNeedsOthersTest, IsAFaultForWhoWaitsWithoutAWayOut) {
+  for (const bool by_event : {false, true}) {
+    SeenFaults faults;
+    Stream stream = nullptr;
+    ASSERT_EQ(CreateStream(&stream), 0);
+    Event event = nullptr;
+    ASSERT_EQ(CreateEvent(&event), 0);
+    ASSERT_EQ(emulator::Enqueue(stream, {.name = "others", .is_ready = [] { return false; }}), 0);
+    ASSERT_EQ(RecordEvent(event, stream), 0);
+    EXPECT_EQ(by_event ? SynchronizeEvent(event) : Synchronize(stream),
+              emulator::kErrorLaunchFailure);
+    ASSERT_EQ(faults.all().size(), 1U);
+    EXPECT_EQ(faults.all().front().kind, FaultKind::kDeadlock);
+    EXPECT_EQ(faults.all().front().operation, "others");
+    EXPECT_EQ(DestroyEvent(event), 0);
+    EXPECT_EQ(DestroyStream(stream), 0);
+  }
+}
+
 }  // namespace
 }  // namespace quire::gpu

@@ -42,11 +42,20 @@ TEST(AdmissionTest, EachSequenceRoundsUpToItsOwnBlocks) {
   EXPECT_FALSE(Fits({.prompt = 1, .max_tokens = 8, .num_sequences = 4}));
 }
 
-TEST(AdmissionTest, OutputIsBoundedByTheContext) {
-  StepLimits limits = kLimits;
-  limits.max_model_len = 32;
+TEST(AdmissionTest, ANewRequestIsCutToTheContextAndAResumedOneIsNot) {
+  constexpr int32_t kEndless = std::numeric_limits<int32_t>::max();
+  Request request = MakeRequest({.prompt = 20, .max_tokens = kEndless});
+  Request resumed = request;
+  resumed.is_resumed = true;
 
-  EXPECT_TRUE(Fits({.prompt = 20, .max_tokens = std::numeric_limits<int32_t>::max()}, limits));
+  CutToContext(32, &request);
+  CutToContext(32, &resumed);
+
+  EXPECT_EQ(request.max_tokens, 12);
+  EXPECT_EQ(resumed.max_tokens, kEndless);
+  EXPECT_FALSE(FitsPool(resumed, 1, kLimits));
+  CutToContext(20, &request);  // no room at all: it does not fit
+  EXPECT_EQ(request.max_tokens, 1);
 }
 
 TEST(AdmissionTest, MoreSequencesThanHandlesNeverFit) {
@@ -99,12 +108,14 @@ TEST(AdmissionTest, FinishedSequencesNeedNothing) {
   EXPECT_EQ(Admit(group, kLimits, kWideOpen), AllocStatus::kOk);
 }
 
-// Workers can come back with a shorter context than a sequence already has.
-TEST(AdmissionTest, ASequenceThatFillsTheContextNeverFits) {
-  SequenceGroup group(MakeRequest({.prompt = 8, .max_tokens = 1}));
+// Workers can come back with a shorter context than a sequence was promised.
+TEST(AdmissionTest, ARequestThatIsLongerThanTheContextNeverFits) {
+  SequenceGroup group(MakeRequest({.prompt = 8, .max_tokens = 2}));
   StepLimits limits = kLimits;
-  limits.max_model_len = 8;
 
+  limits.max_model_len = 10;
+  EXPECT_EQ(Admit(group, limits, kWideOpen), AllocStatus::kOk);
+  limits.max_model_len = 9;
   EXPECT_EQ(Admit(group, limits, kWideOpen), AllocStatus::kNever);
 }
 

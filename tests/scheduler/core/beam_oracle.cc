@@ -6,9 +6,7 @@
 namespace quire {
 
 BeamOracle::BeamOracle(const Request& request, const StepLimits& limits) {
-  const BeamSearchParams params = SearchParamsOf(request, limits);
-  max_tokens_ = static_cast<int32_t>(request.prompt_token_ids.size()) + params.max_tokens;
-  BeamSearch search(params);
+  BeamSearch search(SearchParamsOf(request));
   std::vector<std::vector<TokenId>> beams = {request.prompt_token_ids};
   beams_.insert(beams.front());
   while (!search.is_done()) {

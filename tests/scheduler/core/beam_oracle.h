@@ -24,16 +24,12 @@ class BeamOracle {
   // Best first.
   const std::vector<BeamHypothesis>& hypotheses() const { return hypotheses_; }
 
-  // Whether the context still holds the longest hypothesis that the search may come to.
-  bool Fits(const StepLimits& limits) const { return max_tokens_ <= limits.max_model_len; }
-
   // Whether some live beam ever had exactly these tokens, prompt and output.
   bool HadBeam(std::span<const TokenId> token_ids) const {
     return beams_.contains({token_ids.begin(), token_ids.end()});
   }
 
  private:
-  int32_t max_tokens_ = 0;  // prompt and output
   std::vector<BeamHypothesis> hypotheses_;
   std::set<std::vector<TokenId>> beams_;
 };

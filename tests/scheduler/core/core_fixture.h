@@ -28,7 +28,9 @@ class CoreFixture : public ::testing::Test {
   }
 
   SequenceGroup& Add(const RequestSpec& spec) {
-    state_.Add(MakeRequest(spec));
+    Request request = MakeRequest(spec);
+    CutToContext(limits_.max_model_len, &request);
+    state_.Add(std::move(request));
     return *state_.Find(RequestId(spec.id));
   }
 

@@ -30,6 +30,7 @@ constexpr PreemptionMode kModes[] = {
 CoreConfig DrawConfig(Random& random, uint64_t seed) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
+          .max_resumed_requests = 1 + static_cast<int64_t>(seed % 23),
           .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5),
           .scheduling_policy = PolicyOf(seed),
           .priority_ageing = kNanosPerSecond,
@@ -69,7 +70,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       deaths_(seed ^ 0x4445'4154'4853'0001ULL),
       death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever),
       poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
-      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)) {}
+      poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
+      loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -346,9 +348,9 @@ void CoreSimulation::LoseWorkers() {
 }
 
 void CoreSimulation::BeginEpoch() {
-  if (!limits_known_ || random_.OneIn(3)) {
+  const bool were_limits_known = std::exchange(limits_known_, true);
+  if (!were_limits_known || random_.OneIn(3)) {
     limits_ = DrawLimits();
-    limits_known_ = true;
   }
   now_ += group_epoch_ == 0 ? 0 : random_.Between(0, 100) * (20 * kNanosPerMilli);
   const int32_t swap_delay_steps = random_.Below(4);
@@ -356,12 +358,15 @@ void CoreSimulation::BeginEpoch() {
   audit_.emplace(config_, limits_, swap_delay_steps);
   owner_of_handle_.assign(static_cast<size_t>(limits_.max_sequences), {});
   for (auto& [id, request] : requests_) {
-    request.lacks_capacity = !FitsEver(request);
+    if (!were_limits_known) {
+      CutToContext(&request.request);
+    }
+    request.lacks_capacity = !Fits(request);
     if (request.poison.has_value()) {
       worker_->Poison(id, *request.poison);
     }
   }
-  core_->BeginEpoch(kIncarnation, ++group_epoch_, limits_);
+  core_->BeginEpoch(kIncarnation, ++group_epoch_, limits_, std::exchange(was_crash_, false));
   TakeEvents();
   for (const auto& [id, request] : requests_) {
     Expect(request.is_finished() || !request.lacks_capacity, "who can never fit ends at once");

@@ -13,7 +13,7 @@
 //   - under fair share, what tenants get that wait for each other: see FairnessAudit (I18);
 //   - a request ends for the crashes of its workers when they were its own, three of them alone,
 //   and
-//     after five at most; kills from outside end none;
+//     after five at most; kills from outside end none, and other losses count for nothing;
 //   - a request is refused exactly when a bound says so (I13);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11);
@@ -84,6 +84,7 @@ class CoreSimulation {
   void AskForBeams(Request* request);
   void ShrinkToFit(Request* request) const;
   void GrowToFit(Request* request) const;
+  void CutToContext(Request* request) const;
   static RequestModel ModelOf(const Request& request);
   AddOutcome ExpectedOutcome(const RequestModel& model) const;
   void Abort();
@@ -103,7 +104,7 @@ class CoreSimulation {
   StepLimits DrawLimits();
   std::optional<StepResult> AnswerWithFaults();
   bool IsAlone(uint64_t id) const;
-  void DrawPoison(RequestModel* request);
+  void DrawPoison(int32_t max_tokens, RequestModel* request);
   void CheckSuspects(const StepPlan& plan);
   void OnPoisonComputed();
   void DrawFailedSwapIns(const StepPlan& plan);
@@ -123,8 +124,7 @@ class CoreSimulation {
   bool IsTrueReasonOfBeams(const RequestModel& request, const SequenceFinished& event) const;
   bool HasStopped(const RequestModel& request, const SequenceModel& sequence) const;
   bool IsFull(const RequestModel& request, const SequenceModel& sequence) const;
-  bool FitsPool(const RequestModel& request) const;
-  bool FitsEver(const RequestModel& request) const;
+  bool Fits(const RequestModel& request) const;
   void CheckNobodyIsOverdue();
   void CheckCounts();
   RequestModel* AnyRequest();
@@ -144,6 +144,7 @@ class CoreSimulation {
   StepLimits limits_;
   uint64_t group_epoch_ = 0;
   bool limits_known_ = false;
+  bool was_crash_ = false;  // how the workers were lost last
   Instant now_ = 0;
   Instant time_in_steps_ = 0;
   uint64_t next_id_ = 1;
@@ -177,8 +178,9 @@ class CoreSimulation {
   uint64_t returning_id_ = 0;             // whose they are
   Random deaths_;                         // likewise, of the scheduler
   int32_t death_rate_;
-  Random poison_draws_;                   // likewise
-  int32_t poison_rate_;                   // of requests, one in so many
+  Random poison_draws_;  // likewise
+  int32_t poison_rate_;  // of requests, one in so many
+  Random loss_causes_;   // likewise
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

@@ -178,33 +178,19 @@ bool CoreSimulation::HasStopped(const RequestModel& request, const SequenceModel
 bool CoreSimulation::IsFull(const RequestModel& request, const SequenceModel& sequence) const {
   auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
   auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
-  return num_tokens - num_prompt == request.request.max_tokens ||
-         num_tokens == limits_.max_model_len;
+  return num_tokens - num_prompt == request.request.max_tokens;
 }
 
-bool CoreSimulation::FitsPool(const RequestModel& request) const {
+bool CoreSimulation::Fits(const RequestModel& request) const {
   auto num_prompt = static_cast<int32_t>(request.request.prompt_token_ids.size());
   auto num_live = static_cast<int32_t>(std::count_if(
       request.sequences.begin(), request.sequences.end(), [](const SequenceModel& sequence) {
         return !sequence.is_finished;
       }));
   num_live = request.is_beam_search() ? request.request.group_size() : num_live;
-  int32_t num_tokens = std::min(num_prompt + request.request.max_tokens, limits_.max_model_len);
-  return num_prompt < limits_.max_model_len && num_live <= limits_.max_sequences &&
+  const int32_t num_tokens = num_prompt + request.request.max_tokens;
+  return num_tokens <= limits_.max_model_len && num_live <= limits_.max_sequences &&
          NumBlocksAtMost(num_live, num_tokens, limits_) < limits_.num_blocks;
-}
-
-bool CoreSimulation::FitsEver(const RequestModel& request) const {
-  if (request.beams.has_value() && !request.beams->Fits(limits_)) {
-    return false;
-  }
-  return FitsPool(request) && std::all_of(request.sequences.begin(),
-                                          request.sequences.end(),
-                                          [this](const SequenceModel& sequence) {
-                                            return sequence.is_finished ||
-                                                   static_cast<int32_t>(sequence.token_ids.size()) <
-                                                       limits_.max_model_len;
-                                          });
 }
 
 void CoreSimulation::CheckNobodyIsOverdue() {

@@ -7,15 +7,15 @@
 
 namespace quire {
 
-// A token that it may never come to, of any of its sequences.
-void CoreSimulation::DrawPoison(RequestModel* request) {
+// A token of any of its sequences that it may never come to. max_tokens: as it was asked for.
+void CoreSimulation::DrawPoison(int32_t max_tokens, RequestModel* request) {
   if (!poison_draws_.OneIn(poison_rate_)) {
     return;
   }
   const auto num_prompt = static_cast<int32_t>(request->request.prompt_token_ids.size());
-  request->poison = FakeWorker::PoisonToken{
-      .position = poison_draws_.Below(num_prompt + request->request.max_tokens),
-      .is_harmless_alone = poison_draws_.OneIn(4)};
+  request->poison =
+      FakeWorker::PoisonToken{.position = poison_draws_.Below(num_prompt + max_tokens),
+                              .is_harmless_alone = poison_draws_.OneIn(4)};
   if (worker_.has_value()) {
     worker_->Poison(request->request.id.value(), *request->poison);
   }
@@ -28,7 +28,8 @@ bool CoreSimulation::IsAlone(uint64_t id) const {
 }
 
 void CoreSimulation::KillWorkers() {
-  if (plan_.has_value()) {
+  was_crash_ = !loss_causes_.OneIn(3);  // else they were cut off
+  if (plan_.has_value() && was_crash_) {
     for (const SequenceSlice& slice : plan_->slices) {
       const uint64_t id = owner_of_handle_[slice.handle].id.value();
       requests_.at(id).num_crashes = 0;  // what is known of it may have been lost
@@ -57,6 +58,7 @@ void CoreSimulation::OnCrash() {
     const int32_t most = request.poison->is_harmless_alone ? 2 * kMaxCrashes : kMaxCrashes;
     Expect(request.num_crashes <= most, "nobody crashes its workers more than five times");
   }
+  was_crash_ = true;
   LoseWorkers();
 }
 

@@ -42,13 +42,16 @@ void CoreSimulation::AddRequest() {
     GrowToFit(&request);
   }
   RequestModel model = ModelOf(request);
+  if (limits_known_) {
+    CutToContext(&model.request);
+  }
   const AddOutcome expected = ExpectedOutcome(model);
   const AddOutcome outcome = core_->AddRequest(request);
   Trace(static_cast<uint64_t>(outcome));
   Expect(outcome == expected, "a request is refused when a bound says so, and only then");
   if (outcome == AddOutcome::kQueued) {
     domains_.push_back({.salt = request.cache_salt, .is_bypassing = request.bypasses_prefix_cache});
-    DrawPoison(&model);
+    DrawPoison(request.max_tokens, &model);
     requests_.emplace(next_id_++, model);
   }
 }
@@ -63,7 +66,11 @@ void CoreSimulation::AskForBeams(Request* request) {
 }
 
 void CoreSimulation::ShrinkToFit(Request* request) const {
-  while (limits_known_ && !FitsPool(ModelOf(*request)) &&
+  const auto fits = [this](Request cut) {
+    CutToContext(&cut);
+    return Fits(ModelOf(cut));
+  };
+  while (limits_known_ && !fits(*request) &&
          (request->prompt_token_ids.size() > 1 || request->max_tokens > 1)) {
     request->prompt_token_ids.resize((request->prompt_token_ids.size() + 1) / 2);
     request->max_tokens = (request->max_tokens + 1) / 2;
@@ -79,8 +86,16 @@ void CoreSimulation::GrowToFit(Request* request) const {
   RequestModel model = ModelOf(*request);
   const auto num_prompt = static_cast<int32_t>(request->prompt_token_ids.size());
   const int32_t most = limits_known_ ? limits_.max_model_len - num_prompt : 0;
-  while (model.request.max_tokens < most && FitsPool(model)) {
+  while (model.request.max_tokens < most && Fits(model)) {
     request->max_tokens = model.request.max_tokens++;
+  }
+}
+
+// A new request that is longer than the first context that is known to it ends where that does.
+void CoreSimulation::CutToContext(Request* request) const {
+  const auto num_prompt = static_cast<int32_t>(request->prompt_token_ids.size());
+  if (!request->is_resumed && num_prompt < limits_.max_model_len) {
+    request->max_tokens = std::min(request->max_tokens, limits_.max_model_len - num_prompt);
   }
 }
 
@@ -94,20 +109,22 @@ RequestModel CoreSimulation::ModelOf(const Request& request) {
 AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
   const auto num_prompt = static_cast<int32_t>(model.request.prompt_token_ids.size());
   const CoreStats stats = core_->stats();
-  const bool fits_context = std::ranges::all_of(model.sequences, [this](const auto& sequence) {
-    return sequence.is_finished ||
-           sequence.token_ids.size() < static_cast<size_t>(limits_.max_model_len);
-  });
-  if (limits_known_ && !fits_context) {
+  if (limits_known_ && num_prompt >= limits_.max_model_len) {
     return AddOutcome::kTooLong;
   }
-  if (limits_known_ && !FitsPool(model)) {
+  if (limits_known_ && !Fits(model)) {
     return AddOutcome::kNeverFits;
   }
-  if (stats.num_waiting_requests >= config_.max_queued_requests) {
+  const int32_t num_resumed = stats.num_waiting_resumed_requests;
+  if (model.request.is_resumed) {
+    return num_resumed >= config_.max_resumed_requests ? AddOutcome::kQueueFull
+                                                       : AddOutcome::kQueued;
+  }
+  if (stats.num_waiting_requests - num_resumed >= config_.max_queued_requests) {
     return AddOutcome::kQueueFull;
   }
-  return stats.num_queued_tokens + num_prompt > config_.max_queued_tokens
+  return stats.num_queued_tokens - stats.num_queued_resumed_tokens + num_prompt >
+                 config_.max_queued_tokens
              ? AddOutcome::kQueueTokensFull
              : AddOutcome::kQueued;
 }

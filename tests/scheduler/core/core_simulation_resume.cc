@@ -25,8 +25,9 @@ void CoreSimulation::LoseScheduler() {
 }
 
 void CoreSimulation::Resume(const RequestModel& before) {
-  RequestModel model = ModelOf(before.request);
   Request request = before.request;
+  request.is_resumed = true;
+  RequestModel model = ModelOf(request);
   if (!before.is_beam_search()) {
     for (size_t i = 0; i < before.sequences.size(); ++i) {
       SequenceModel sequence = before.sequences[i];

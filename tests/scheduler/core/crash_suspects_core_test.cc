@@ -32,12 +32,12 @@ class CrashSuspectsCoreTest : public ::testing::Test {
  protected:
   CrashSuspectsCoreTest() { BeginEpoch(); }
 
-  void BeginEpoch() {
+  void BeginEpoch(bool after_crash = false) {
     worker_.emplace(limits_);
     for (const auto& [seed, token] : poison_) {
       worker_->Poison(seed, token);
     }
-    core_.BeginEpoch(1, ++group_epoch_, limits_);
+    core_.BeginEpoch(1, ++group_epoch_, limits_, after_crash);
   }
 
   void Add(const RequestSpec& spec) {
@@ -69,7 +69,7 @@ class CrashSuspectsCoreTest : public ::testing::Test {
       num_crashes_ += is_killed ? 0 : 1;
       core_.OnWorkersLost();
       core_.CheckInvariants();
-      BeginEpoch();
+      BeginEpoch(/*after_crash=*/true);
     } else {
       EXPECT_TRUE(result.ok() && core_.ApplyStepResult(*result).ok()) << result.status();
     }
@@ -175,6 +175,75 @@ TEST_F(CrashSuspectsCoreTest, ASuspectWithoutRoomBesideOthersTakesTheirs) {
   RunToEnd();
   ExpectUndisturbed(1);
   ExpectUndisturbed(2);
+}
+
+// Cut off, taken over, refused: nobody in the step can have done that.
+TEST_F(CrashSuspectsCoreTest, ALossThatIsNoCrashMakesNobodyASuspect) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 8});
+  Add({.id = 2, .prompt = 6, .max_tokens = 8});
+  for (int loss = 0; loss < 2 * kMaxCrashes; ++loss) {
+    ASSERT_TRUE(core_.PlanStep(0).has_value());
+    core_.OnWorkersLost();
+    core_.CheckInvariants();
+    BeginEpoch(/*after_crash=*/false);
+    EXPECT_EQ(core_.stats().num_suspects, 0);
+  }
+  RunToEnd();
+
+  ExpectUndisturbed(1);
+  ExpectUndisturbed(2);
+}
+
+// What is known of a request stays when its workers are lost to something else.
+TEST_F(CrashSuspectsCoreTest, ALossThatIsNoCrashClearsNobody) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 8});
+  Add({.id = 2, .prompt = 6, .max_tokens = 8});
+  Poison(2, 8);
+  while (num_crashes_ < 3) {
+    Step();
+  }
+  ASSERT_TRUE(core_.PlanStep(0).has_value());
+  core_.OnWorkersLost();
+  BeginEpoch(/*after_crash=*/false);
+
+  RunToEnd();
+
+  EXPECT_EQ(num_crashes_, kMaxCrashes);
+  EXPECT_THAT(reasons_[2], ElementsAre(FinishReason::kWorkerCrash));
+  ExpectUndisturbed(1);
+}
+
+TEST_F(CrashSuspectsCoreTest, TheVerdictConcernsTheLastStepAlone) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 8});
+  ASSERT_TRUE(core_.PlanStep(0).has_value());
+  core_.OnWorkersLost();
+  core_.OnWorkersLost();  // the next ones died before they were ready
+  BeginEpoch(/*after_crash=*/true);
+  core_.OnWorkersLost();  // without a step
+  BeginEpoch(/*after_crash=*/true);
+  EXPECT_EQ(core_.stats().num_suspects, 0);
+
+  Step(/*is_killed=*/true);
+
+  EXPECT_EQ(core_.stats().num_suspects, 1) << "the first loss was counted, once";
+}
+
+TEST_F(CrashSuspectsCoreTest, WhoEndsBeforeTheVerdictIsNoSuspect) {
+  Add({.id = 1, .prompt = 6, .max_tokens = 8});
+  Add({.id = 2, .prompt = 6, .max_tokens = 8, .num_sequences = 2});
+  Step();
+  Step(/*is_killed=*/true);
+  ASSERT_TRUE(core_.PlanStep(0).has_value());
+  core_.OnWorkersLost();
+
+  EXPECT_TRUE(core_.AbortRequest(RequestId(1)));
+  EXPECT_TRUE(core_.FinishSequence(RequestId(2), 0));
+  EXPECT_TRUE(core_.FinishSequence(RequestId(2), 1));
+  BeginEpoch(/*after_crash=*/true);
+  core_.CheckInvariants();
+
+  EXPECT_EQ(core_.stats().num_suspects, 0);
+  EXPECT_THAT(Step(), IsEmpty());
 }
 
 TEST_F(CrashSuspectsCoreTest, AllSequencesOfARequestCountAsOne) {

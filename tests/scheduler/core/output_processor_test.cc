@@ -250,6 +250,42 @@ TEST_F(OutputProcessorTest, TheTokenOfABadRowIsNotLookedAt) {
   EXPECT_TRUE(CheckResult(state_, result).ok());
 }
 
+TEST_F(OutputProcessorTest, ALogprobThatIsNotFiniteIsTreatedLikeItsRow) {
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  const auto infinity = std::numeric_limits<float>::infinity();
+  Request request = MakeRequest({.id = 1, .prompt = 1, .max_tokens = 4});
+  request.sampling.num_logprobs = 1;
+  state_.Add(request);
+  ASSERT_TRUE(Plan().has_value());
+  StepResult bad_token = Answer(5);
+  bad_token.sampled[0].logprob = nan;
+  bad_token.sampled[0].top_logprobs = {{5, -1.0F}};
+  ASSERT_TRUE(CheckResult(state_, bad_token).ok());
+
+  Apply(bad_token);
+  EXPECT_THAT(TakeEvents(), IsEmpty()) << "it is computed again";
+  ASSERT_TRUE(Plan().has_value());
+  StepResult bad_top = Answer(5);
+  bad_top.sampled[0].top_logprobs = {{5, -infinity}};
+  Apply(bad_top);
+
+  const auto events = TakeEvents();
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(Finished(events[0]).reason, FinishReason::kNonFinite);
+  EXPECT_EQ(state_.counters.num_non_finite, 2);
+}
+
+TEST_F(OutputProcessorTest, ALogprobThatNobodyAskedForMayBeAnything) {
+  Add({.id = 1, .prompt = 1, .max_tokens = 4});
+  ASSERT_TRUE(Plan().has_value());
+  StepResult result = Answer(5);
+  result.sampled[0].logprob = std::numeric_limits<float>::quiet_NaN();
+
+  Apply(result);
+
+  EXPECT_THAT(TakeEvents(), SizeIs(1));
+}
+
 TEST_F(OutputProcessorTest, RefusesAnAnswerWhenNothingWasAsked) {
   ExpectRefused(StepResult{}, "no step is unanswered");
 }

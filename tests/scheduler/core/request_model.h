@@ -34,7 +34,7 @@ struct RequestModel {
   bool has_computed = false;
   bool lacks_capacity = false;
   std::optional<FakeWorker::PoisonToken> poison;  // crashes whoever computes it
-  int32_t num_crashes = 0;          // of workers, by it, since they were last killed from outside
+  int32_t num_crashes = 0;          // of workers, by it, since it was last lost with them otherwise
   int32_t num_losses_alone = 0;     // of workers that were computing this request and no other
   std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
 

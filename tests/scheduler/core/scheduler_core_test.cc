@@ -58,8 +58,10 @@ class SchedulerCoreTest : public ::testing::Test {
 
   void TearDown() override { core_.CheckInvariants(); }
 
-  SchedulerCore core_{
-      CoreConfig{.max_queued_requests = 2, .max_queued_tokens = 30, .watermark = 0.0}};
+  SchedulerCore core_{CoreConfig{.max_queued_requests = 2,
+                                 .max_queued_tokens = 30,
+                                 .max_resumed_requests = 1,
+                                 .watermark = 0.0}};
   std::optional<FakeWorker> worker_;
   uint64_t group_epoch_ = 0;
 };
@@ -267,6 +269,7 @@ TEST_F(SchedulerCoreTest, AResumedRequestGoesOnBehindItsTokens) {
   BeginEpoch();
   Request request = MakeRequest({.id = 1, .prompt = 5, .max_tokens = 6, .num_sequences = 3});
   std::vector<std::vector<TokenId>> outputs = Undisturbed(request);
+  request.is_resumed = true;
   request.resumed.resize(3);
   request.resumed[0].token_ids = {outputs[0].begin(), outputs[0].begin() + 4};
   request.resumed[2] = {.token_ids = outputs[2], .has_ended = true};
@@ -294,17 +297,34 @@ TEST_F(SchedulerCoreTest, AResumedRequestGoesOnBehindItsTokens) {
   EXPECT_EQ(num_finished, 2);
 }
 
-TEST_F(SchedulerCoreTest, AResumedRequestNeedsRoomForItsTokensAndNoneForWhatHasEnded) {
+TEST_F(SchedulerCoreTest, AResumedRequestNeedsRoomForAllOfItsLengthAndNoneForWhatHasEnded) {
   BeginEpoch();
-  Request request = MakeRequest({.id = 1, .prompt = 4, .max_tokens = 28, .num_sequences = 2});
+  Request request = MakeRequest({.id = 1, .prompt = 4, .max_tokens = 20, .num_sequences = 2});
+  request.is_resumed = true;
   EXPECT_EQ(core_.AddRequest(request), AddOutcome::kNeverFits);
 
-  request.resumed = {{.has_ended = true}, {.token_ids = std::vector<TokenId>(20, 1)}};
-  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kTooLong);
+  request.resumed = {{.has_ended = true}, {.token_ids = std::vector<TokenId>(19, 1)}};
+  ++request.max_tokens;  // one more than the context holds
+  EXPECT_EQ(core_.AddRequest(request), AddOutcome::kNeverFits);
 
-  request.resumed[1].token_ids.pop_back();
+  --request.max_tokens;
   EXPECT_EQ(core_.AddRequest(request), AddOutcome::kQueued);
   EXPECT_THAT(RunToEnd(), SizeIs(1));
+}
+
+TEST_F(SchedulerCoreTest, AFullQueueTakesResumedRequestsAsWell) {
+  EXPECT_EQ(Add({.id = 1, .prompt = 15}), AddOutcome::kQueued);
+  EXPECT_EQ(Add({.id = 2, .prompt = 15}), AddOutcome::kQueued);
+  Request resumed = MakeRequest({.id = 3, .prompt = 20});
+  resumed.is_resumed = true;
+
+  EXPECT_EQ(core_.AddRequest(resumed), AddOutcome::kQueued);
+  resumed.id = RequestId(4);
+  EXPECT_EQ(core_.AddRequest(resumed), AddOutcome::kQueueFull);
+  EXPECT_EQ(core_.stats().num_waiting_requests, 3);
+  EXPECT_EQ(core_.stats().num_waiting_resumed_requests, 1);
+  EXPECT_EQ(core_.stats().num_queued_tokens, 50);
+  EXPECT_EQ(core_.stats().num_queued_resumed_tokens, 20);
 }
 
 }  // namespace

@@ -109,6 +109,44 @@ TEST_F(WaitingQueueTest, RefusesMoreTokensThanItsBound) {
             WaitingQueue::Refusal::kTokensFull);
 }
 
+Request Resumed(RequestSpec spec) {
+  Request request = MakeRequest(spec);
+  request.is_resumed = true;
+  return request;
+}
+
+TEST_F(WaitingQueueTest, AFullQueueHasPlacesForResumedRequestsBeside) {
+  CoreConfig config{.max_queued_requests = 1, .max_queued_tokens = 10, .max_resumed_requests = 2};
+  queue_.Add(one_);
+  SequenceGroup eight(Resumed({.id = 8, .prompt = 1000}));
+  SequenceGroup nine(Resumed({.id = 9, .prompt = 1000}));
+  const Request next = Resumed({.id = 10, .prompt = 1000});
+
+  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  queue_.Add(eight);
+  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  queue_.Add(nine);
+  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kFull);
+
+  queue_.Remove(eight);
+  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  queue_.Remove(nine);
+}
+
+TEST_F(WaitingQueueTest, ResumedRequestsTakeNoPlaceAndNoTokensOfNewOnes) {
+  CoreConfig config{.max_queued_requests = 1, .max_queued_tokens = 10};
+  SequenceGroup eight(Resumed({.id = 8, .prompt = 1000}));
+  queue_.Add(eight);
+
+  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 10}), config),
+            WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(queue_.size(), 1);
+  EXPECT_EQ(queue_.num_resumed(), 1);
+  EXPECT_EQ(queue_.num_prompt_tokens(), 1000);
+  EXPECT_EQ(queue_.num_resumed_prompt_tokens(), 1000);
+  queue_.Remove(eight);
+}
+
 TEST_F(WaitingQueueTest, APolicyMayPutANewGroupInFront) {
   PriorityPolicy policy(/*ageing=*/100);
   WaitingQueue queue(&policy);

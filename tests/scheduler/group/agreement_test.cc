@@ -83,6 +83,23 @@ INSTANTIATE_TEST_SUITE_P(
                     WrongWorker{"kv_cache_dtype",
                                 [](auto& h) { h.kv_cache_dtype = std::nullopt; }}));
 
+// A fingerprint of 3 MB once went into the log as it was.
+TEST(CheckHelloTest, ATextThatIsTooLongIsRefusedAndNotSaidAgain) {
+  std::string WorkerHello::*const texts[] = {
+      &WorkerHello::uuid, &WorkerHello::determinism_fingerprint, &WorkerHello::rendezvous};
+  for (std::string WorkerHello::*const text : texts) {
+    WorkerHello hello = GoodHello();
+    hello.*text = std::string(3'000'000, 'x');
+
+    const absl::Status status = CheckHello(hello, Settings(), GoodNumerics());
+
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ReasonOf(status), "PROTOCOL_VIOLATION");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("got 3000000 bytes"));
+    EXPECT_LT(status.message().size(), 200U);
+  }
+}
+
 TEST(CheckHelloTest, TheCacheTypeThatWasAskedForIsNeeded) {
   GroupSettings settings = Settings();
   settings.kv_cache_dtype = DType::kBF16;

@@ -26,6 +26,8 @@ TEST(GroupRandomTest, NoFaultOfARankChangesOrLosesATokenThroughRandomHistories) 
     const GroupSimulation::Totals totals = simulation.totals();
     all.num_faults += totals.num_faults;
     all.num_losses += totals.num_losses;
+    all.num_crashes += totals.num_crashes;
+    all.num_takeovers += totals.num_takeovers;
     all.num_refusals += totals.num_refusals;
     all.num_stale += totals.num_stale;
     all.num_spoiled_found += totals.num_spoiled_found;
@@ -36,6 +38,8 @@ TEST(GroupRandomTest, NoFaultOfARankChangesOrLosesATokenThroughRandomHistories) 
   // A history in which something never happens proves nothing about it.
   EXPECT_GT(all.num_faults, 500);
   EXPECT_GT(all.num_losses, 200);
+  EXPECT_GT(all.num_crashes, 100);
+  EXPECT_GT(all.num_takeovers, 20);
   EXPECT_GT(all.num_refusals, 100);
   EXPECT_GT(all.num_stale, 100);
   EXPECT_GT(all.num_spoiled_found, 20);

@@ -10,7 +10,6 @@ namespace quire {
 namespace {
 
 constexpr int32_t kVocabSize = 97;
-constexpr uint64_t kIncarnation = 7;
 constexpr size_t kMaxLiveRequests = 12;
 constexpr Instant kCallTimeout = 10 * kNanosPerSecond;
 constexpr Instant kTickInterval = 100 * kNanosPerMilli;
@@ -38,17 +37,17 @@ GroupSimulation::GroupSimulation(uint64_t seed)
     : random_(seed),
       settings_(Settings()),
       ranks_(static_cast<size_t>(1 + seed % 8)),
-      group_(settings_, static_cast<int32_t>(ranks_.size()), kIncarnation, GroupTiming()),
       core_(DrawConfig(random_)),
       // More often, and kills would end requests that did no harm: see crash_suspects.h.
       mean_fault_gap_(random_.Between(5, 60) * kNanosPerSecond),
       mean_request_gap_(random_.Between(1, 20) * 100 * kNanosPerMilli),
       step_duration_(random_.Between(4, 40) * 5 * kNanosPerMilli) {
+  StartScheduler();
   for (Rank& rank : ranks_) {
     Start(rank, /*has_other_weights=*/false);
   }
   const auto tick = [this](auto& self) -> void {
-    group_.Tick(now_);
+    group_->Tick(now_);
     At(now_ + kTickInterval, [this, self] { self(self); });
   };
   tick(tick);
@@ -106,6 +105,14 @@ void GroupSimulation::At(Instant when, std::function<void()> event) {
   events_.emplace(std::pair(when, num_events_++), std::move(event));
 }
 
+std::function<void()> GroupSimulation::OfScheduler(std::function<void()> event) const {
+  return [this, event = std::move(event), number = num_schedulers_] {
+    if (number == num_schedulers_) {
+      event();
+    }
+  };
+}
+
 void GroupSimulation::Turn() {
   auto first = events_.begin();
   now_ = std::max(now_, first->first.first);
@@ -117,16 +124,19 @@ void GroupSimulation::Turn() {
 }
 
 void GroupSimulation::Pump() {
-  for (std::vector<GroupAction> actions = group_.TakeActions(); !actions.empty();
-       actions = group_.TakeActions()) {
+  for (std::vector<GroupAction> actions = group_->TakeActions(); !actions.empty();
+       actions = group_->TakeActions()) {
     for (const GroupAction& action : actions) {
       std::visit([this](const auto& each) { Do(each); }, action);
+    }
+    for (const Rank& rank : ranks_) {
+      Expect(!rank.is_to_be_sent, "a rank is sent its step over the next stream");
     }
   }
 }
 
 void GroupSimulation::PlanStep() {
-  if (!has_epoch_ || !group_.is_ready() || core_.has_unanswered_plan() || !failure_.empty()) {
+  if (!has_epoch_ || !group_->is_ready() || core_.has_unanswered_plan() || !failure_.empty()) {
     return;
   }
   std::optional<StepPlan> plan = core_.PlanStep(now_);
@@ -141,56 +151,76 @@ void GroupSimulation::PlanStep() {
   first_result_.reset();
   do_results_differ_ = false;
   plan_ = std::move(plan);
-  group_.Plan(*plan_, now_);
+  for (Rank& rank : ranks_) {
+    rank.has_answered = false;
+  }
+  group_->Plan(*plan_, now_);
   Pump();
 }
 
 void GroupSimulation::Do(const DialLink& dial) {
+  Expect(!is_superseded_, "who is superseded dials nobody");
   Rank& rank = RankOf(dial.link);
   rank.link = dial.link;
   std::erase_if(rank.connected, [&dial](const auto& entry) {
     return entry.first + 100 < dial.link.number;  // no message takes so long
   });
   const uint64_t number = rank.process.number;
-  At(now_ + Soon(), [this, link = dial.link, number] { Report(link, number); });
+  At(now_ + Soon(), OfScheduler([this, link = dial.link, number] { Report(link, number); }));
 }
 
 void GroupSimulation::Do(const GreetWorker& greet) {
   const auto is_answered = std::make_shared<bool>(false);
-  At(now_ + kCallTimeout, [this, greet, is_answered] {
-    if (!*is_answered) {
-      group_.OnHello(greet.link, absl::DeadlineExceededError("no answer"), now_);
-    }
-  });
+  At(now_ + kCallTimeout, OfScheduler([this, greet, is_answered] {
+       if (!*is_answered) {
+         group_->OnHello(greet.link, absl::DeadlineExceededError("no answer"), now_);
+       }
+     }));
   ToWorker(greet.link, [this, greet, is_answered](Process& process) {
     absl::StatusOr<WorkerHello> hello = HelloOf(greet.link.rank);
+    const absl::Status is_newest =
+        CheckIncarnation(greet.scheduler_incarnation, process.order.scheduler_incarnation());
     if (now_ < process.loaded_at) {
       hello = Error(absl::StatusCode::kUnavailable, "LOADING", "worker: is loading");
+    } else if (!is_newest.ok()) {
+      hello = is_newest;
+    } else if (has_faults_ && random_.OneIn(40)) {
+      hello = DrawNonsense();
     }
-    ToGroup(greet.link, [this, greet, hello, is_answered] {
+    ToGroup(greet.link, [this, greet, hello, is_answered, number = process.number] {
       *is_answered = true;
-      group_.OnHello(greet.link, hello, now_);
+      Rank& rank = RankOf(greet.link);
+      if (hello.ok() && greet.link == rank.link) {
+        rank.greeted_process = number;
+      }
+      group_->OnHello(greet.link, hello, now_);
     });
   });
 }
 
 void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
+  Expect(begin.scheduler_incarnation >= kIncarnation, "an incarnation only grows");
+  Expect(incarnation_.value_or(begin.scheduler_incarnation) == begin.scheduler_incarnation,
+         "a scheduler that was ready keeps its incarnation");
   const auto is_answered = std::make_shared<bool>(false);
-  At(now_ + kCallTimeout, [this, begin, is_answered] {
-    if (!*is_answered) {
-      group_.OnEpochBegun(begin.link, absl::DeadlineExceededError("no answer"), now_);
-    }
-  });
+  At(now_ + kCallTimeout, OfScheduler([this, begin, is_answered] {
+       if (!*is_answered) {
+         group_->OnEpochBegun(begin.link, absl::DeadlineExceededError("no answer"), now_);
+       }
+     }));
   ToWorker(begin.link, [this, begin, is_answered](Process& process) {
     absl::Status status = process.order.CheckEpoch(begin.scheduler_incarnation, begin.group_epoch);
     if (process.is_hanging) {
       return;  // it ends itself, see Hang
     }
     const bool is_refused = has_faults_ && random_.OneIn(30);
+    const bool is_nonsense = has_faults_ && random_.OneIn(60);
     Expect(begin.limits.num_blocks <= process.num_blocks,
            "an epoch has no more blocks than any of its ranks");
     if (status.ok() && is_refused) {
       status = Error(absl::StatusCode::kResourceExhausted, "MEMORY", "worker: not now");
+    } else if (status.ok() && is_nonsense) {
+      status = DrawNonsense();
     }
     if (status.ok()) {
       process.order.BeginEpoch(begin.scheduler_incarnation, begin.group_epoch);
@@ -202,21 +232,27 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
     }
     const Instant delay =
         has_faults_ && random_.OneIn(8) ? random_.Between(1, 40) * Soon() * 20 : 0;
-    At(now_ + delay, [this, begin, status, is_answered] {
-      ToGroup(begin.link, [this, begin, status, is_answered] {
-        *is_answered = true;
-        if (status.ok() && begin.link == RankOf(begin.link).link) {
-          RankOf(begin.link).begun_link = begin.link;
-        }
-        group_.OnEpochBegun(begin.link, status, now_);
-      });
-    });
+    At(now_ + delay, OfScheduler([this, begin, status, is_answered] {
+         ToGroup(begin.link, [this, begin, status, is_answered] {
+           *is_answered = true;
+           if (status.ok() && begin.link == RankOf(begin.link).link) {
+             RankOf(begin.link).begun_link = begin.link;
+           }
+           group_->OnEpochBegun(begin.link, status, now_);
+         });
+       }));
   });
 }
 
 void GroupSimulation::Do(const BreakSteps& steps) { Break(steps.link); }
 
+void GroupSimulation::Do(const OpenSteps& open) {
+  Rank& rank = RankOf(open.link);
+  rank.is_to_be_sent = plan_.has_value() && !rank.has_answered;
+}
+
 void GroupSimulation::Do(const SendPlan& send) {
+  RankOf(send.link).is_to_be_sent = false;
   if (has_faults_ && random_.OneIn(200)) {
     return;  // it went astray
   }
@@ -225,14 +261,20 @@ void GroupSimulation::Do(const SendPlan& send) {
 }
 
 void GroupSimulation::Do(const ReportReady& ready) {
-  for (const Rank& rank : ranks_) {
+  bool is_crash = std::exchange(failed_at_step_, false);
+  for (Rank& rank : ranks_) {
     Expect(rank.begun_link == rank.link, "a group is ready when every rank has begun the epoch");
+    is_crash = is_crash || (incarnation_.has_value() && rank.ready_process != rank.greeted_process);
+    rank.ready_process = rank.greeted_process;
   }
+  Expect(ready.after_crash == is_crash, "it is known whether the loss was a crash");
+  totals_.num_crashes += is_crash ? 1 : 0;
+  incarnation_ = ready.scheduler_incarnation;
   Expect(!has_epoch_, "an epoch is over before the next is ready");
   ++totals_.num_epochs;
   has_epoch_ = true;
   limits_ = ready.agreement.limits;
-  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, limits_);
+  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, limits_, ready.after_crash);
   TakeEvents();
 }
 
@@ -260,6 +302,8 @@ void GroupSimulation::Do(const ReportLost& lost) {
   was_lost_ = true;
   ++totals_.num_losses;
   totals_.num_spoiled_found += ReasonOf(lost.status) == "RANKS_DIFFER" ? 1 : 0;
+  const std::string reason = ReasonOf(lost.status);
+  failed_at_step_ = reason == "STEP_TIMEOUT" || reason == "PROTOCOL_VIOLATION";
   has_epoch_ = false;
   plan_.reset();
   core_.OnWorkersLost();
@@ -267,47 +311,60 @@ void GroupSimulation::Do(const ReportLost& lost) {
   TakeEvents();
 }
 
+// Clients take what they have to the next scheduler; here it is the same core that goes on.
+void GroupSimulation::Do(const ReportSuperseded& superseded) {
+  Expect(incarnation_.has_value() && *incarnation_ < superseded.scheduler_incarnation,
+         "who was ready is superseded, by a newer one");
+  Expect(!has_epoch_, "the epoch is lost before");
+  Expect(std::ranges::any_of(
+             ranks_, [this](const Rank& rank) { return taken_over_.contains(rank.ready_process); }),
+         "a rank that has served it was taken over");
+  is_superseded_ = true;
+  ++totals_.num_takeovers;
+  At(now_ + random_.Between(1, 30) * 100 * kNanosPerMilli, [this] { StartScheduler(); });
+}
+
 void GroupSimulation::Do(const ReportRefused& /*refused*/) { ++totals_.num_refusals; }
 
 void GroupSimulation::ToWorker(LinkId link, std::function<void(Process&)> message) {
-  At(now_ + Soon(), [this, link, message = std::move(message)] {
-    Rank& rank = RankOf(link);
-    if (now_ < rank.cut_until) {
-      return;
-    }
-    const uint64_t connected =
-        rank.connected.emplace(link.number, rank.process.number).first->second;
-    if (!rank.process.is_alive || connected != rank.process.number) {
-      return Break(link);
-    }
-    const auto read = [this, link, message, number = rank.process.number] {
-      Rank& reader = RankOf(link);
-      if (reader.process.number == number && reader.process.is_alive) {
-        message(reader.process);
-      }
-    };
-    if (rank.process.is_stopped) {
-      rank.process.unread.push_back(read);
-    } else {
-      read();
-    }
-  });
+  At(now_ + Soon(), OfScheduler([this, link, message = std::move(message)] {
+       Rank& rank = RankOf(link);
+       if (now_ < rank.cut_until) {
+         return;
+       }
+       const uint64_t connected =
+           rank.connected.emplace(link.number, rank.process.number).first->second;
+       if (!rank.process.is_alive || connected != rank.process.number) {
+         return Break(link);
+       }
+       const auto read = OfScheduler([this, link, message, number = rank.process.number] {
+         Rank& reader = RankOf(link);
+         if (reader.process.number == number && reader.process.is_alive) {
+           message(reader.process);
+         }
+       });
+       if (rank.process.is_stopped) {
+         rank.process.unread.push_back(read);
+       } else {
+         read();
+       }
+     }));
 }
 
 void GroupSimulation::ToGroup(LinkId link, std::function<void()> message) {
-  At(now_ + Soon(), [this, link, message = std::move(message)] {
-    if (now_ >= RankOf(link).cut_until) {
-      message();
-    }
-  });
+  At(now_ + Soon(), OfScheduler([this, link, message = std::move(message)] {
+       if (now_ >= RankOf(link).cut_until) {
+         message();
+       }
+     }));
 }
 
 void GroupSimulation::Break(LinkId link) {
   ToGroup(link, [this, link] {
     const absl::Status status = absl::UnavailableError("the connection broke");
-    group_.OnHello(link, status, now_);
-    group_.OnStepsEnd(link, status, now_);
-    group_.OnWatchEnd(link, status, now_);
+    group_->OnHello(link, status, now_);
+    group_->OnStepsEnd(link, status, now_);
+    group_->OnWatchEnd(link, status, now_);
   });
 }
 
@@ -331,14 +388,16 @@ void GroupSimulation::Report(LinkId link, uint64_t process_number) {
     if (now_ < process.loaded_at) {
       report.phase = WorkerPhase::kLoading;
     } else if (process.is_hanging) {
-      report.phase = WorkerPhase::kExecuting;
+      report.phase = process.hanging_phase;
+      report.waits_for_rank = process.hanging_waits_for;
     } else if (now_ < process.busy_until) {
       report.phase = WorkerPhase::kExecuting;
       report.progress += static_cast<uint64_t>(now_);
     }
-    ToGroup(link, [this, link, report] { group_.OnReport(link, report, now_); });
+    ToGroup(link, [this, link, report] { group_->OnReport(link, report, now_); });
   }
-  At(now_ + kReportInterval, [this, link, process_number] { Report(link, process_number); });
+  At(now_ + kReportInterval,
+     OfScheduler([this, link, process_number] { Report(link, process_number); }));
 }
 
 void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& plan) {
@@ -349,7 +408,7 @@ void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& pla
       process.order.Classify(plan.header, plan.digest);
   if (!verdict.ok()) {
     ToGroup(link,
-            [this, link, status = verdict.status()] { group_.OnStepsEnd(link, status, now_); });
+            [this, link, status = verdict.status()] { group_->OnStepsEnd(link, status, now_); });
     return;
   }
   if (*verdict == StepOrder::Verdict::kReplay) {
@@ -398,23 +457,26 @@ void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& pla
 
 void GroupSimulation::AnswerStep(LinkId link, const StepResult& result, Instant delay) {
   const uint64_t number = RankOf(link).process.number;
-  At(now_ + delay, [this, link, result, number] {
-    Rank& rank = RankOf(link);
-    if (rank.process.number != number || !rank.process.is_alive) {
-      return;
-    }
-    const auto say = [this, link, result] {
-      ToGroup(link, [this, link, result] {
-        RankOf(link).last_answer = std::pair(link, result);
-        group_.OnAnswer(link, result, now_);
-      });
-    };
-    if (rank.process.is_stopped) {
-      rank.process.unread.emplace_back(say);
-    } else if (!has_faults_ || !random_.OneIn(300)) {  // else it goes astray
-      say();
-    }
-  });
+  At(now_ + delay, OfScheduler([this, link, result, number] {
+       Rank& rank = RankOf(link);
+       if (rank.process.number != number || !rank.process.is_alive) {
+         return;
+       }
+       const auto say = [this, link, result] {
+         ToGroup(link, [this, link, result] {
+           Rank& answering = RankOf(link);
+           answering.last_answer = std::pair(link, result);
+           answering.has_answered |=
+               link == answering.link && plan_.has_value() && result.header == plan_->header;
+           group_->OnAnswer(link, result, now_);
+         });
+       };
+       if (rank.process.is_stopped) {
+         rank.process.unread.emplace_back(say);
+       } else if (!has_faults_ || !random_.OneIn(300)) {  // else it goes astray
+         say();
+       }
+     }));
 }
 
 void GroupSimulation::AddRequest() {

@@ -1,8 +1,11 @@
 // GroupSimulation drives the real WorkerGroup and SchedulerCore over 1 to 8 ranks in virtual time:
 // for each rank a process with the worker's StepOrder and a FakeWorker, and a network between. Each
 // rank has its own faults, drawn from the seed:
-//   - its process dies, is stopped, or its executor hangs in a step; the next one has another pool,
-//     or loaded other weights until it is replaced again;
+//   - its process dies, is stopped, or its executor hangs in a step, whatever its reports say, also
+//     that it waits for another rank; the next one has another pool, or loaded other weights until
+//     it is replaced again;
+//   - another scheduler takes it over, and is followed by one whose clock went back, or has used
+//     it before it took its place; it speaks of schedulers that cannot be;
 //   - messages are late, lost, doubled, of before, or over a connection that was given up;
 //   - an answer is to another plan; a block holds something else; a block does not come back from
 //     host memory; an epoch is refused, or begins slowly.
@@ -13,9 +16,13 @@
 //   it,
 //     with blocks that all of them have;
 //   - a result that the group reports is what every rank computed;
+//   - a step that a rank has not answered is sent over the next stream to it;
 //   - what is doubled or of before is stale and does no harm; an answer to another plan ends the
 //     epoch;
 //   - who is stopped or hangs is lost in bounded time;
+//   - a loss is a crash when a process was replaced, or a rank failed at the step, and else not;
+//   - a scheduler that was ready keeps its incarnation, does nothing any more once it is told of a
+//     newer one, and is told of it by a process that has served it;
 //   - once faults stop, everything completes.
 //
 // Thread safety: for tests, one thread.
@@ -54,6 +61,8 @@ class GroupSimulation {
     int64_t num_epochs = 0;
     int64_t num_losses = 0;
     int64_t num_refusals = 0;
+    int64_t num_crashes = 0;
+    int64_t num_takeovers = 0;
     int64_t num_stale = 0;
     int64_t num_spoiled_found = 0;
     int64_t num_failed_swap_ins = 0;
@@ -66,12 +75,16 @@ class GroupSimulation {
   uint64_t trace_hash() const { return trace_hash_; }
 
  private:
+  static constexpr uint64_t kIncarnation = 7;  // of every scheduler when it starts
+
   struct Process {
     uint64_t number = 0;  // of the start
     bool is_alive = false;
     bool is_stopped = false;
     bool hangs_next = false;  // in the next step
     bool is_hanging = false;
+    WorkerPhase hanging_phase = WorkerPhase::kExecuting;  // what it says meanwhile,
+    std::optional<int32_t> hanging_waits_for;             // and whom it says it waits for
     bool has_other_weights = false;
     int32_t num_blocks = 0;
     Instant loaded_at = 0;
@@ -86,6 +99,10 @@ class GroupSimulation {
     Process process;
     LinkId link;                             // dialled last
     LinkId begun_link;                       // that said so last
+    uint64_t greeted_process = 0;            // by number
+    uint64_t ready_process = 0;              // in the epoch that was ready last
+    bool has_answered = false;               // the present plan
+    bool is_to_be_sent = false;              // it, over the stream that was opened
     std::map<uint64_t, uint64_t> connected;  // the process at the other end of a link, by number
     Instant cut_until = 0;
     std::optional<std::pair<LinkId, StepResult>> last_answer;
@@ -97,19 +114,22 @@ class GroupSimulation {
   };
 
   void At(Instant when, std::function<void()> event);
+  // The event goes with the scheduler: nothing when another one has taken its place by then.
+  std::function<void()> OfScheduler(std::function<void()> event) const;
   void Turn();  // the next event, and what the group wants then
   void Pump();
   void Do(const DialLink& dial);
   void Do(const CloseLink& /*close*/) {}  // what it said already arrives all the same
   void Do(const GreetWorker& greet);
   void Do(const BeginWorkerEpoch& begin);
-  void Do(const OpenSteps& /*open*/) {}
+  void Do(const OpenSteps& open);
   void Do(const BreakSteps& steps);
   void Do(const SendPlan& send);
   void Do(const ReportReady& ready);
   void Do(const ReportResult& report);
   void Do(const ReportStale& stale);
   void Do(const ReportLost& lost);
+  void Do(const ReportSuperseded& superseded);
   void Do(const ReportRefused& refused);
   void Do(const ReportAway& /*away*/) {}
   void Do(const ReportLoading& /*loading*/) {}
@@ -132,8 +152,12 @@ class GroupSimulation {
   void Spoil(Rank& rank);
   void SayAgain(Rank& rank);
   void SayOtherPlan(Rank& rank);
-  // That the epoch is over after a while, unless there are other faults in between.
-  void ExpectLostIn(Instant delay, const Rank& rank, const std::string& what);
+  void TakeOver(Rank& rank);
+  absl::Status DrawNonsense();
+  void StartScheduler();
+  // That the epoch is over after a while if the rank is in this state still, unless there are other
+  // faults in between.
+  void ExpectLostIn(Instant delay, const Rank& rank, bool Process::*state, const std::string& what);
 
   void AddRequest();
   void PlanStep();
@@ -148,7 +172,7 @@ class GroupSimulation {
   Random random_;
   const GroupSettings settings_;
   std::vector<Rank> ranks_;
-  WorkerGroup group_;
+  std::optional<WorkerGroup> group_;
   SchedulerCore core_;
   const Instant mean_fault_gap_;
   const Instant mean_request_gap_;
@@ -158,6 +182,11 @@ class GroupSimulation {
   Instant now_ = 0;
   bool has_faults_ = true;
   bool has_epoch_ = false;  // of the core
+  uint64_t num_schedulers_ = 0;
+  std::optional<uint64_t> incarnation_;  // of this scheduler, once it was ready
+  bool is_superseded_ = false;
+  std::set<uint64_t> taken_over_;  // processes, by number
+  bool failed_at_step_ = false;    // what ended the last epoch
   StepLimits limits_;
   std::optional<StepPlan> plan_;            // unanswered
   std::optional<StepResult> first_result_;  // that a rank computed for it

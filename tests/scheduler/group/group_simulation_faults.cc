@@ -1,13 +1,15 @@
 // The faults of GroupSimulation.
+#include <algorithm>
 #include <utility>
 
+#include "common/base/error.h"
 #include "tests/scheduler/group/group_simulation.h"
 
 namespace quire {
 namespace {
 
 // Who is stopped, or hangs, is lost within this: the silence or step timeout, reports, a broken
-// connection or a step that went astray before.
+// connection or a step that went astray before; a slow answer of whom it waits for.
 constexpr Instant kMostSilence = 6 * kNanosPerSecond;
 constexpr Instant kMostHanging = 16 * kNanosPerSecond;
 // A worker whose executor ignores a newer epoch ends itself.
@@ -21,7 +23,7 @@ void GroupSimulation::DrawFault() {
 }
 
 void GroupSimulation::DrawFaultOf(Rank& rank) {
-  switch (random_.Below(8)) {
+  switch (random_.Below(9)) {
     case 0:
       return Kill(rank, random_.Between(1, 30) * 100 * kNanosPerMilli);
     case 1:
@@ -38,6 +40,8 @@ void GroupSimulation::DrawFaultOf(Rank& rank) {
       return Spoil(rank);
     case 6:
       return SayAgain(rank);
+    case 7:
+      return TakeOver(rank);
     default:
       return SayOtherPlan(rank);
   }
@@ -59,9 +63,11 @@ void GroupSimulation::Kill(Rank& rank, Instant restart_after) {
   rank.process.is_alive = false;
   rank.process.unread.clear();
   Break(rank.link);
-  // The first group pins the weights.
-  const bool has_other_weights = has_faults_ && totals_.num_epochs > 0 && random_.OneIn(6);
-  At(now_ + restart_after, [this, &rank, has_other_weights] {
+  const bool draws_other_weights = has_faults_ && totals_.num_epochs > 0 && random_.OneIn(6);
+  const bool draws_spare = has_faults_ && random_.OneIn(8);
+  At(now_ + restart_after, [this, &rank, draws_other_weights, draws_spare] {
+    // The first group of a scheduler pins the weights.
+    const bool has_other_weights = draws_other_weights && incarnation_.has_value();
     Start(rank, has_other_weights);
     if (has_other_weights) {
       At(now_ + random_.Between(1, 10) * kNanosPerSecond,
@@ -70,17 +76,23 @@ void GroupSimulation::Kill(Rank& rank, Instant restart_after) {
              Kill(rank, kNanosPerSecond);
            }
          });
+    } else if (draws_spare) {
+      rank.process.loaded_at = now_;
+      TakeOver(rank);
     }
   });
 }
 
-void GroupSimulation::ExpectLostIn(Instant delay, const Rank& rank, const std::string& what) {
+void GroupSimulation::ExpectLostIn(Instant delay,
+                                   const Rank& rank,
+                                   bool Process::*state,
+                                   const std::string& what) {
   const uint64_t number = rank.process.number;
   At(now_ + delay,
-     [this, &rank, number, what, epoch = group_.group_epoch(), num = totals_.num_faults] {
-       const bool is_as_it_was = rank.process.number == number && totals_.num_faults == num &&
-                                 (rank.process.is_stopped || rank.process.is_hanging);
-       Expect(!is_as_it_was || !has_epoch_ || group_.group_epoch() != epoch, what);
+     [this, &rank, number, state, what, epoch = group_->group_epoch(), num = totals_.num_faults] {
+       const bool is_as_it_was =
+           rank.process.number == number && totals_.num_faults == num && rank.process.*state;
+       Expect(!is_as_it_was || !has_epoch_ || group_->group_epoch() != epoch, what);
      });
 }
 
@@ -92,7 +104,7 @@ void GroupSimulation::Stop(Rank& rank) {
   const Instant duration = random_.Between(1, 100) * 100 * kNanosPerMilli;
   const uint64_t number = rank.process.number;
   if (has_epoch_) {
-    ExpectLostIn(kMostSilence, rank, "a rank that is stopped is lost");
+    ExpectLostIn(kMostSilence, rank, &Process::is_stopped, "a rank that is stopped is lost");
   }
   At(now_ + duration, [this, &rank, number] {
     if (rank.process.number != number || !rank.process.is_alive) {
@@ -105,10 +117,18 @@ void GroupSimulation::Stop(Rank& rank) {
   });
 }
 
-// In a step that it was just given.
+// In a step that it was just given. The others answer theirs.
 void GroupSimulation::Hang(Rank& rank) {
+  constexpr WorkerPhase kPhases[] = {WorkerPhase::kExecuting,
+                                     WorkerPhase::kLoading,
+                                     WorkerPhase::kBeginningEpoch,
+                                     WorkerPhase::kUnknown};
   const uint64_t number = rank.process.number;
-  ExpectLostIn(kMostHanging, rank, "a rank that hangs is lost");
+  rank.process.hanging_phase = kPhases[random_.Below(4)];
+  if (random_.OneIn(2)) {
+    rank.process.hanging_waits_for = random_.Below(num_ranks());
+  }
+  ExpectLostIn(kMostHanging, rank, &Process::is_hanging, "a rank that hangs is lost");
   At(now_ + kMostHanging + kEndsItself, [this, &rank, number] {
     if (rank.process.number == number) {
       Kill(rank, kNanosPerSecond);
@@ -119,7 +139,7 @@ void GroupSimulation::Hang(Rank& rank) {
 void GroupSimulation::Spoil(Rank& rank) {
   // With one rank nobody could tell.
   if (num_ranks() > 1 && has_epoch_ && rank.process.is_alive && rank.process.worker != nullptr &&
-      rank.process.order.group_epoch() == group_.group_epoch()) {
+      rank.process.order.group_epoch() == group_->group_epoch()) {
     for (BlockId block_id = 1; block_id < limits_.num_blocks; ++block_id) {
       if (random_.OneIn(4)) {
         rank.process.worker->SpoilBlock(block_id);
@@ -139,20 +159,74 @@ void GroupSimulation::SayAgain(Rank& rank) {
   }
   was_stale_ = false;
   was_lost_ = false;
-  group_.OnAnswer(random_.OneIn(2) ? link : rank.link, result, now_);
+  group_->OnAnswer(random_.OneIn(2) ? link : rank.link, result, now_);
   Pump();
   Expect(was_stale_ && !was_lost_, "an answer of before is stale, and does no harm to the group");
 }
 
 void GroupSimulation::SayOtherPlan(Rank& rank) {
-  if (!plan_.has_value() || !group_.is_ready()) {
+  if (!plan_.has_value() || !group_->is_ready()) {
     return;
   }
   was_stale_ = false;
   was_lost_ = false;
-  group_.OnAnswer(rank.link, {.header = plan_->header, .plan_digest = plan_->digest + 1}, now_);
+  group_->OnAnswer(rank.link, {.header = plan_->header, .plan_digest = plan_->digest + 1}, now_);
   Pump();
   Expect(was_stale_ || was_lost_, "an answer to another plan loses the group");
+}
+
+// Another scheduler begins an epoch on this rank, and is not heard of again. If this one was ready
+// with it, it learns of that and goes; where it had no epoch yet, it takes the rank back. A process
+// that never served this one is refused, until somebody starts it again.
+void GroupSimulation::TakeOver(Rank& rank) {
+  if (!rank.process.is_alive || rank.process.is_stopped || rank.process.is_hanging ||
+      now_ < rank.process.loaded_at) {
+    return;
+  }
+  const uint64_t newest =
+      std::max(rank.process.order.scheduler_incarnation(), group_->scheduler_incarnation());
+  rank.process.order.BeginEpoch(newest + 1, 1);
+  rank.process.busy_until = now_;
+  const uint64_t number = rank.process.number;
+  taken_over_.insert(number);
+  if (incarnation_.has_value() && rank.ready_process != number) {
+    At(now_ + random_.Between(1, 10) * kNanosPerSecond, [this, &rank, number] {
+      if (rank.process.number == number) {
+        Kill(rank, kNanosPerSecond);
+      }
+    });
+  }
+}
+
+// What no worker says that is in order.
+absl::Status GroupSimulation::DrawNonsense() {
+  const absl::Status stale =
+      Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old");
+  constexpr const char* kClaims[] = {
+      "18446744073709551615", "9223372036854775807", "99999999999999999999", "-1", "", "0", "6"};
+  return WithMetadata(stale, "scheduler_incarnation", kClaims[random_.Below(7)]);
+}
+
+// The next one, whose clock went back to where it always begins. Nothing of before reaches it. It
+// knows no weights, and would take any: clients would not, by the fingerprint, but they are not
+// here.
+void GroupSimulation::StartScheduler() {
+  for (Rank& rank : ranks_) {
+    if (rank.process.has_other_weights) {
+      Kill(rank, kNanosPerSecond);
+    }
+  }
+  ++num_schedulers_;
+  group_.emplace(settings_, num_ranks(), kIncarnation, GroupTiming());
+  incarnation_.reset();
+  is_superseded_ = false;
+  failed_at_step_ = false;
+  for (Rank& rank : ranks_) {
+    rank.link = {};
+    rank.begun_link = {};
+    rank.connected.clear();
+    rank.last_answer.reset();
+  }
 }
 
 // One rank says so, and all of them computed from what it lacked.

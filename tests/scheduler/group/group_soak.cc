@@ -36,6 +36,8 @@ void Add(const GroupSimulation::Totals& one, GroupSimulation::Totals& all) {
   all.num_epochs += one.num_epochs;
   all.num_losses += one.num_losses;
   all.num_refusals += one.num_refusals;
+  all.num_crashes += one.num_crashes;
+  all.num_takeovers += one.num_takeovers;
   all.num_stale += one.num_stale;
   all.num_spoiled_found += one.num_spoiled_found;
   all.num_failed_swap_ins += one.num_failed_swap_ins;
@@ -53,11 +55,13 @@ void Print(const GroupSimulation::Totals& totals, uint64_t num_seeds, double sec
                Hours(totals),
                num_seeds,
                seconds / 60);
-  absl::PrintF("%d faults, %d epochs, %d of them lost, %d workers refused\n",
+  absl::PrintF("%d faults, %d epochs, %d of them lost, %d by crashes, %d workers refused\n",
                totals.num_faults,
                totals.num_epochs,
                totals.num_losses,
+               totals.num_crashes,
                totals.num_refusals);
+  absl::PrintF("%d schedulers superseded\n", totals.num_takeovers);
   absl::PrintF("%d stale answers, %d groups whose ranks differed, %d failed swap-ins\n",
                totals.num_stale,
                totals.num_spoiled_found,

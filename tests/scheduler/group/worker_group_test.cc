@@ -107,6 +107,17 @@ class WorkerGroupTest : public testing::Test {
     report.group_epoch = group_.group_epoch();
     group_.OnReport(Link(rank), report, now_);
   }
+  static absl::Status Stale(const std::string& claim) {
+    return WithMetadata(
+        Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
+        "scheduler_incarnation",
+        claim);
+  }
+  // The next epoch is ready: was the loss before it a crash?
+  bool WasCrash() {
+    BecomeReady();
+    return after_crash_;
+  }
   // All ranks are there: the epoch.
   uint64_t BecomeReady() {
     Tick(kTiming.max_backoff_ns);
@@ -119,6 +130,7 @@ class WorkerGroupTest : public testing::Test {
     const auto ready = Take<ReportReady>();
     EXPECT_THAT(ready, SizeIs(1));
     EXPECT_TRUE(group_.is_ready());
+    after_crash_ = !ready.empty() && ready.back().after_crash;
     step_id_ = 0;
     actions_.clear();
     return group_.group_epoch();
@@ -147,9 +159,15 @@ class WorkerGroupTest : public testing::Test {
   WorkerGroup group_;
   Instant now_ = 1;
   uint64_t step_id_ = 0;
+  bool after_crash_ = false;  // as of the last epoch that was ready
   std::vector<GroupAction> actions_;
   std::vector<LinkId> links_;  // present ones, by rank
   std::vector<WorkerHello> hellos_;
+};
+
+class ThreeRanksTest : public WorkerGroupTest {
+ protected:
+  ThreeRanksTest() : WorkerGroupTest(3) {}
 };
 
 TEST_F(WorkerGroupTest, AnEpochBeginsWhenAllAreThereAndIsReadyWhenAllBegan) {
@@ -373,7 +391,125 @@ TEST_F(WorkerGroupTest, TheRankThatOthersWaitForIsTheOneThatStandsStill) {
     EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
     EXPECT_THAT(std::string(lost[0].status.message()),
                 HasSubstr(wait_for_each_other ? "rank 0: " : "rank 1: "));
+    EXPECT_TRUE(WasCrash());
+    group_.Abandon(group_.group_epoch(), now_);
   }
+}
+
+// It once was waited for, for ever. Rank 2 waits for it, and is not to blame.
+TEST_F(ThreeRanksTest, WhoWaitsForARankThatHasAnsweredStandsStill) {
+  BecomeReady();
+  const StepPlan plan = Plan();
+  const auto stand_until = [&](Instant end) {
+    std::vector<ReportLost> lost;
+    while (lost.empty() && now_ < end) {
+      Report(0, {.phase = WorkerPhase::kExecuting, .progress = static_cast<uint64_t>(now_)});
+      Report(1, {.phase = WorkerPhase::kExecuting, .progress = 7, .waits_for_rank = 0});
+      Report(2, {.phase = WorkerPhase::kExecuting, .progress = 7, .waits_for_rank = 1});
+      Tick(100 * kNanosPerMilli);
+      lost = Take<ReportLost>();
+    }
+    return lost;
+  };
+  EXPECT_THAT(stand_until(now_ + 3 * kTiming.step_timeout_ns), IsEmpty()) << "rank 0 gets on";
+
+  Answer(0, plan);
+  const Instant answered_at = now_;
+  const auto lost = stand_until(now_ + 3 * kTiming.step_timeout_ns);
+
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
+  EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 1: "));
+  EXPECT_GE(now_ - answered_at, kTiming.step_timeout_ns) << "it waited until then";
+}
+
+// It once was waited for, for ever: only EXECUTING could stand still.
+TEST_F(WorkerGroupTest, AWorkerThatStandsStillIsFencedWhateverItSaysThatItDoes) {
+  for (const WorkerPhase phase :
+       {WorkerPhase::kLoading, WorkerPhase::kUnknown, WorkerPhase::kBeginningEpoch}) {
+    HelloAt(0).uuid += "'";  // none that was slow
+    BecomeReady();
+    Plan();
+    const Instant start = now_;
+    std::vector<ReportLost> lost;
+    for (int i = 0; lost.empty() && now_ - start < 3 * kTiming.step_timeout_ns; ++i) {
+      Report(0, {.phase = i % 10 == 9 ? WorkerPhase::kIdle : phase, .progress = 7});
+      Report(1, {.phase = WorkerPhase::kExecuting, .progress = static_cast<uint64_t>(i)});
+      Tick(100 * kNanosPerMilli);
+      lost = Take<ReportLost>();
+    }
+    ASSERT_THAT(lost, SizeIs(1)) << static_cast<int>(phase);
+    EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
+    EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 0: "));
+    EXPECT_GE(now_ - start, kTiming.step_timeout_ns);
+  }
+}
+
+// Breaking the stream now and then once began the time anew.
+TEST_F(WorkerGroupTest, AWorkerThatStandsStillIsFencedThoughItsConnectionBreaks) {
+  BecomeReady();
+  Plan();
+  std::vector<ReportLost> lost;
+  for (int i = 0; lost.empty() && i < 300; ++i) {
+    if (i % 20 == 19) {
+      group_.OnStepsEnd(Link(0), absl::UnavailableError("reset"), now_);
+    }
+    Report(0, {.phase = WorkerPhase::kExecuting, .progress = 7, .step_id = 1});
+    Report(1, {.phase = WorkerPhase::kIdle, .progress = static_cast<uint64_t>(i)});
+    Tick(100 * kNanosPerMilli);
+    lost = Take<ReportLost>();
+  }
+
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
+}
+
+TEST_F(WorkerGroupTest, NobodyStandsStillWhileTheWayIsCut) {
+  WorkerGroup patient(Settings(), 1, kIncarnation, {.step_timeout_ns = kNanosPerSecond});
+  const auto report = [&](LinkId link, uint64_t progress) {
+    patient.OnReport(
+        link,
+        {.uuid = HelloOf(0).uuid, .phase = WorkerPhase::kExecuting, .progress = progress},
+        now_);
+  };
+  patient.Tick(now_);
+  LinkId link{.rank = 0, .number = 1};
+  patient.OnHello(link, HelloOf(0), now_);
+  patient.OnEpochBegun(link, absl::OkStatus(), now_);
+  ASSERT_TRUE(patient.is_ready());
+  StepPlan plan;
+  plan.header = {.scheduler_incarnation = kIncarnation, .group_epoch = 1, .step_id = 1};
+  patient.Plan(WithDigest(std::move(plan)), now_);
+  report(link, 1);
+
+  patient.OnStepsEnd(link, absl::UnavailableError("reset"), now_);
+  link.number = 2;
+  now_ += 14 * 100 * kNanosPerMilli;
+  patient.Tick(now_);
+  EXPECT_TRUE(patient.is_ready());
+  report(link, 2);
+  patient.Tick(now_);
+
+  EXPECT_TRUE(patient.is_ready());
+}
+
+TEST_F(WorkerGroupTest, TellsWhereARankStands) {
+  Tick();
+  EXPECT_EQ(group_.phase_of(0), RankPhase::kAway);
+  group_.OnHello(Link(1), Error(absl::StatusCode::kUnavailable, "LOADING", "worker: loads"), now_);
+  EXPECT_EQ(group_.phase_of(1), RankPhase::kLoading);
+  Hello(0);
+  EXPECT_EQ(group_.phase_of(0), RankPhase::kWaiting);
+
+  Report(1, {.phase = WorkerPhase::kIdle});
+  Hello(1);
+  group_.OnEpochBegun(Link(0), absl::OkStatus(), now_);
+  EXPECT_EQ(group_.phase_of(0), RankPhase::kWaiting);
+  group_.OnEpochBegun(Link(1), absl::OkStatus(), now_);
+  EXPECT_EQ(group_.phase_of(0), RankPhase::kReady);
+
+  group_.Abandon(group_.group_epoch(), now_);
+  EXPECT_EQ(group_.phase_of(1), RankPhase::kAway);
 }
 
 TEST_F(WorkerGroupTest, ARankThatWaitsForOneThatGetsOnIsNotStuck) {
@@ -511,15 +647,259 @@ TEST_F(WorkerGroupTest, AWorkerThatMayNotBeLetInIsNamedAndAnotherOneIsWaitedFor)
 
 TEST_F(WorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
   Tick();
-  const auto stale = WithMetadata(
-      Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
-      "scheduler_incarnation",
-      "5000");
-  group_.OnHello(Link(0), stale, now_);
+  group_.OnHello(Link(0), Stale("5000"), now_);
+  group_.OnHello(Link(1), Stale("5000"), now_);
 
   BecomeReady();
 
   EXPECT_EQ(group_.scheduler_incarnation(), 5001U);
+}
+
+TEST_F(WorkerGroupTest, AClockThatWentBackByLessThanAYearIsMadeUpFor) {
+  Tick();
+  group_.OnHello(Link(0), Stale(std::to_string(kIncarnation + kNanosPerYear)), now_);
+
+  EXPECT_THAT(Take<ReportRefused>(), IsEmpty());
+  EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation + kNanosPerYear + 1);
+}
+
+// Two schedulers once took the worker from each other for ever.
+TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsDownForANewerOne) {
+  BecomeReady();
+  Plan();
+  group_.OnStepsEnd(Link(0), Stale("5000"), now_);
+  EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
+  Take<DialLink>();
+
+  Report(0, {.phase = WorkerPhase::kIdle});
+  group_.OnHello(Link(0), Stale("5000"), now_);
+
+  const auto superseded = Take<ReportSuperseded>();
+  ASSERT_THAT(superseded, SizeIs(1));
+  EXPECT_EQ(superseded[0].scheduler_incarnation, 5000U);
+  EXPECT_THAT(Take<CloseLink>(), SizeIs(4)) << "of the loss, and of both that were dialled since";
+  const uint64_t incarnation = group_.scheduler_incarnation();
+  actions_.clear();
+  for (int32_t rank : {0, 1}) {
+    Hello(rank);
+  }
+  for (int i = 0; i < 100; ++i) {
+    Tick(kTiming.max_backoff_ns);
+  }
+  Collect();
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_EQ(group_.scheduler_incarnation(), incarnation);
+}
+
+// A scheduler once ended for a spare worker that somebody had tried out.
+TEST_F(WorkerGroupTest, AnotherProcessThatANewerSchedulerHasUsedIsRefusedByName) {
+  BecomeReady();
+  group_.Abandon(group_.group_epoch(), now_);
+  HelloAt(0).uuid = "a spare";
+  int num_greetings = 0;
+  for (int64_t passed = 0; passed < 20 * kTiming.max_backoff_ns; passed += 10 * kNanosPerMilli) {
+    Report(0, {.phase = WorkerPhase::kIdle, .progress = static_cast<uint64_t>(passed)});
+    Report(1, {.phase = WorkerPhase::kIdle});
+    group_.OnHello(Link(0), Stale("5000"), now_);
+    Tick(10 * kNanosPerMilli);
+    num_greetings += static_cast<int>(Take<GreetWorker>().size());
+  }
+  EXPECT_GT(num_greetings, 15);
+  EXPECT_LT(num_greetings, 30);
+  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
+  const auto refused = Take<ReportRefused>();
+  ASSERT_THAT(refused, testing::Not(IsEmpty()));
+  EXPECT_EQ(refused[0].rank, 0);
+  EXPECT_EQ(ReasonOf(refused[0].status), "STALE_SCHEDULER");
+  EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation) << "it would be taken from who has it";
+
+  HelloAt(0).uuid = "started again";
+  EXPECT_TRUE(WasCrash());
+}
+
+TEST_F(WorkerGroupTest, AnotherProcessThatComputesForANewerSchedulerIsTakenOver) {
+  BecomeReady();
+  group_.Abandon(group_.group_epoch(), now_);
+  HelloAt(0).uuid = "of the newer one";
+  const auto say = [this](uint64_t step_id) {
+    Tick(kTiming.max_backoff_ns);
+    Report(0, {.phase = WorkerPhase::kIdle, .step_id = step_id});
+    Report(1, {.phase = WorkerPhase::kIdle});
+    group_.OnHello(Link(0), Stale("5000"), now_);
+    return Take<ReportSuperseded>();
+  };
+  EXPECT_THAT(say(7), IsEmpty());
+  HelloAt(0).uuid = "one more";
+  EXPECT_THAT(say(8), IsEmpty()) << "nobody has seen it compute";
+  EXPECT_THAT(say(8), IsEmpty());
+
+  EXPECT_THAT(say(9), SizeIs(1));
+}
+
+// Its reports and the answer to the greeting come in any order.
+TEST_F(WorkerGroupTest, WhoSpeaksOfANewerSchedulerBeforeItsFirstReportIsGreetedAgain) {
+  BecomeReady();
+  group_.Abandon(group_.group_epoch(), now_);
+  Take<GreetWorker>();
+  group_.OnHello(Link(0), Stale("5000"), now_);
+  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
+  EXPECT_THAT(Take<ReportRefused>(), IsEmpty());
+
+  Report(0, {.phase = WorkerPhase::kIdle});
+  EXPECT_THAT(Take<GreetWorker>(), SizeIs(1));
+  group_.OnHello(Link(0), Stale("5000"), now_);
+
+  EXPECT_THAT(Take<ReportSuperseded>(), SizeIs(1));
+}
+
+TEST_F(WorkerGroupTest, AnEpochThatANewerSchedulerForbidsIsNotTriedAgain) {
+  const uint64_t epoch = BecomeReady();
+  group_.Abandon(epoch, now_);
+  Hello(0);
+  Hello(1);
+  Take<BeginWorkerEpoch>();
+
+  group_.OnEpochBegun(Link(1), Stale("5000"), now_);
+  group_.OnEpochBegun(Link(0), absl::OkStatus(), now_);
+  Tick(kTiming.max_backoff_ns);
+  Report(1, {.phase = WorkerPhase::kIdle});
+  group_.OnHello(Link(1), Stale("5000"), now_);
+  Tick(kTiming.max_backoff_ns);
+
+  EXPECT_THAT(Take<ReportSuperseded>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportReady>(), IsEmpty());
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatGoesOnSayingStaleIsAskedWithPauses) {
+  Tick();
+  Take<GreetWorker>();
+  Hello(1);
+  Take<BeginWorkerEpoch>();
+  int num_greetings = 0;
+  for (int64_t passed = 0; passed < 20 * kTiming.max_backoff_ns; passed += 10 * kNanosPerMilli) {
+    group_.OnHello(Link(0), Stale(std::to_string(group_.scheduler_incarnation())), now_);
+    Report(1, {.phase = WorkerPhase::kIdle});
+    Tick(10 * kNanosPerMilli);
+    num_greetings += static_cast<int>(Take<GreetWorker>().size());
+  }
+  EXPECT_GT(num_greetings, 15);
+  EXPECT_LT(num_greetings, 30);
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatRefusesEpochsAsStaleIsAskedWithPauses) {
+  Tick();
+  int num_begins = 0;
+  for (int64_t passed = 0; passed < 20 * kTiming.max_backoff_ns; passed += 10 * kNanosPerMilli) {
+    Hello(0);
+    Hello(1);
+    num_begins += Take<BeginWorkerEpoch>().empty() ? 0 : 1;
+    group_.OnEpochBegun(Link(0), Stale(std::to_string(group_.scheduler_incarnation())), now_);
+    Report(1, {.phase = WorkerPhase::kIdle});
+    Tick(10 * kNanosPerMilli);
+  }
+  EXPECT_GT(num_begins, 15);
+  EXPECT_LT(num_begins, 30);
+}
+
+// 2^64 - 1 once made the next incarnation 0.
+TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
+  const std::string after_a_year = std::to_string(kIncarnation + kNanosPerYear + 1);
+  for (const std::string& claim : std::vector<std::string>{
+           "18446744073709551615", "9223372036854775806", after_a_year, "-1", "many", ""}) {
+    Tick(kTiming.max_backoff_ns);
+    Report(1, {.phase = WorkerPhase::kIdle});
+    group_.OnHello(Link(0), Stale(claim), now_);
+    const auto refused = Take<ReportRefused>();
+    ASSERT_THAT(refused, SizeIs(1)) << claim;
+    EXPECT_EQ(refused[0].rank, 0);
+    EXPECT_EQ(ReasonOf(refused[0].status), "PROTOCOL_VIOLATION");
+    EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation);
+  }
+  BecomeReady();
+  group_.Abandon(group_.group_epoch(), now_);
+  group_.OnHello(Link(0), Stale("18446744073709551615"), now_);
+
+  EXPECT_THAT(Take<ReportRefused>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
+  BecomeReady();
+}
+
+TEST_F(WorkerGroupTest, ALossIsACrashWhenAnotherProcessIsThereAfterwards) {
+  EXPECT_FALSE(WasCrash()) << "nothing was lost";
+  Plan();
+  now_ += kTiming.silence_ns;
+  Tick();
+  ASSERT_THAT(Take<ReportLost>(), SizeIs(1));
+  EXPECT_FALSE(WasCrash()) << "it was stopped, and goes on";
+
+  Plan();
+  group_.OnStepsEnd(Link(0), Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "rank 1"), now_);
+  HelloAt(1).uuid = "a new process";
+  EXPECT_TRUE(WasCrash());
+
+  Plan();
+  group_.OnStepsEnd(Link(0), Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "rank 1"), now_);
+  EXPECT_FALSE(WasCrash()) << "the way between them was cut";
+}
+
+// It dies again before the next epoch is ready.
+TEST_F(WorkerGroupTest, AProcessThatWasReplacedTwiceIsOneCrash) {
+  BecomeReady();
+  Plan();
+  group_.OnStepsEnd(Link(0), Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "ends"), now_);
+  HelloAt(0).uuid = "a new process";
+  Hello(0);
+  Hello(1);
+  group_.OnWatchEnd(Link(0), absl::UnavailableError("died"), now_);
+  HelloAt(0).uuid = "one more";
+
+  EXPECT_TRUE(WasCrash());
+  group_.Abandon(group_.group_epoch() - 1, now_);  // over for long
+  now_ += kTiming.silence_ns;
+  Tick();
+  EXPECT_FALSE(WasCrash());
+}
+
+TEST_F(WorkerGroupTest, ALossIsACrashWhenARankFailedAtTheStep) {
+  const auto refused_with = [this](absl::StatusCode code, const char* reason) {
+    BecomeReady();
+    Plan();
+    group_.OnStepsEnd(Link(1), Error(code, reason, "step: no"), now_);
+    return WasCrash();
+  };
+  EXPECT_TRUE(refused_with(absl::StatusCode::kInternal, "PROTOCOL_VIOLATION"));
+  EXPECT_TRUE(refused_with(absl::StatusCode::kInvalidArgument, "BLOCK_RANGE"));
+  EXPECT_TRUE(refused_with(absl::StatusCode::kResourceExhausted, "STEP_LIMIT"));
+  EXPECT_FALSE(refused_with(absl::StatusCode::kResourceExhausted, "QUEUE_FULL"));
+  EXPECT_FALSE(refused_with(absl::StatusCode::kFailedPrecondition, "STALE_GROUP"));
+  EXPECT_FALSE(refused_with(absl::StatusCode::kOutOfRange, "STEP_GAP"));
+  EXPECT_FALSE(refused_with(absl::StatusCode::kUnavailable, "LOADING"));
+
+  group_.Abandon(group_.group_epoch(), now_);
+  EXPECT_TRUE(WasCrash()) << "its answer did not fit the plan";
+}
+
+TEST_F(WorkerGroupTest, RanksThatDifferAreNoCrash) {
+  BecomeReady();
+  const StepPlan plan = Plan();
+  Answer(0, plan);
+  StepResult wrong = ResultOf(plan);
+  wrong.sampled[0].token_id = 6;
+  group_.OnAnswer(Link(1), wrong, now_);
+
+  EXPECT_FALSE(WasCrash());
+}
+
+TEST_F(WorkerGroupTest, AConnectionThatFailsInsideIsNoCrash) {
+  BecomeReady();
+  Plan();
+  while (Take<ReportLost>().empty()) {
+    group_.OnWatchEnd(Link(0), absl::InternalError("RST_STREAM"), now_);
+    Tick(kTiming.mend_pause_ns);
+  }
+
+  EXPECT_FALSE(WasCrash());
 }
 
 TEST_F(WorkerGroupTest, ARankThatDiesWhileTheEpochBeginsIsReplacedUnderTheNext) {

@@ -35,15 +35,20 @@ class FakeWorkerClient : public WorkerClient {
     BeginEpoch();
   }
 
-  void BeginEpoch() {
+  // Workers of this context come back with the next epoch.
+  void SetMaxModelLen(int32_t max_model_len) { limits_.max_model_len = max_model_len; }
+
+  // The workers before, if there were any, have crashed, or not.
+  void BeginEpoch(bool after_crash = true) {
     worker_ = std::make_unique<FakeWorker>(limits_);
     unanswered_.reset();
     GroupReady ready;
     ready.scheduler_incarnation = 1;
     ready.group_epoch = ++group_epoch_;
     ready.limits = limits_;
-    ready.determinism_fingerprint = kFingerprint;
+    ready.numerics = kFingerprint;
     ready.block_bytes = kBlockBytes * static_cast<int64_t>(group_epoch_);  // each its own
+    ready.after_crash = after_crash && group_epoch_ > 1;
     inbox_->Post(std::move(ready));
   }
 
@@ -92,7 +97,7 @@ class FakeWorkerClient : public WorkerClient {
 
  private:
   Inbox* const inbox_;
-  const StepLimits limits_;
+  StepLimits limits_;
   std::unique_ptr<FakeWorker> worker_;
   uint64_t group_epoch_ = 0;
   std::optional<StepPlan> unanswered_;

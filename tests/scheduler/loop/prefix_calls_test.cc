@@ -182,6 +182,7 @@ TEST_F(PrefixCallsTest, APrefixThatCrashesItsWorkersIsRefusedWithHowOften) {
     Turn();
     client_.BeginEpoch();
   }
+  Turn();
 
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->status().code(), absl::StatusCode::kInternal);

@@ -167,6 +167,45 @@ TEST_F(SchedulerLoopTest, ARequestThatCrashesItsWorkersEndsAndSaysHowOften) {
   EXPECT_THAT(other.stream->end(), Optional(absl::OkStatus()));
 }
 
+TEST_F(SchedulerLoopTest, LossesThatAreNoCrashesEndNobody) {
+  client_.BeginEpoch();
+  Added added = Add({.id = 1, .prompt = 5, .max_tokens = 6});
+  for (int loss = 0; loss < 10; ++loss) {
+    Turn();
+    ASSERT_TRUE(client_.unanswered().has_value());
+    client_.LoseGroup();
+    Turn();
+    client_.BeginEpoch(/*after_crash=*/false);
+  }
+  RunDry();
+
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+  EXPECT_THAT(added.stream->end(), Optional(absl::OkStatus()));
+}
+
+TEST_F(SchedulerLoopTest, ASchedulerThatIsSupersededEndsItsStreamsAndTakesNoMore) {
+  client_.BeginEpoch();
+  Added running = Add({.id = 1, .prompt = 5, .max_tokens = 6});
+  Turn();
+  client_.LoseGroup();
+  inbox_.Post(GroupSuperseded{.scheduler_incarnation = 2});
+  Added late = Add({.id = 2, .prompt = 5, .max_tokens = 6});
+
+  Turn();
+  now_ += 2 * LoopConfig().worker_timeout_ns;
+  Turn();
+
+  for (const Added& added : {running, late}) {
+    ASSERT_TRUE(added.stream->end().has_value());
+    EXPECT_EQ(added.stream->end()->code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ReasonOf(*added.stream->end()), "SUPERSEDED");
+  }
+  EXPECT_FALSE(state_.Get().is_ready());
+  EXPECT_EQ(state_.Get().group, ServingState::Group::kSuperseded) << "for good";
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "SUPERSEDED");
+  EXPECT_EQ(state_.Get().num_open_requests, 0);
+}
+
 TEST_F(SchedulerLoopTest, AGroupLostInMidStepChangesNoTokenOfAnyStream) {
   client_.BeginEpoch();
   Added first = Add({.id = 1, .prompt = 9, .max_tokens = 10});
@@ -417,6 +456,35 @@ TEST_F(SchedulerLoopTest, RequestsThatCanNeverFitAreRefused) {
   EXPECT_EQ(ReasonOf(*too_wide.stream->end()), "EXCEEDS_CAPACITY");
 }
 
+// The call has checked it against the group before, and will tell its client how long it becomes.
+TEST_F(SchedulerLoopTest, ARequestThatTheNextGroupWouldCutIsRefused) {
+  client_.BeginEpoch();
+  client_.SetMaxModelLen(50);
+  client_.BeginEpoch();
+  Added too_long = Add({.id = 1, .prompt = 40, .max_tokens = 11});
+  Added fits = Add({.id = 2, .prompt = 40, .max_tokens = 10});
+
+  RunDry();
+
+  EXPECT_EQ(ReasonOf(*too_long.stream->end()), "EXCEEDS_CAPACITY");
+  EXPECT_EQ(too_long.stream->end()->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(fits.stream->Tokens(), Optional(ExpectedOutput(fits.request)));
+}
+
+TEST_F(SchedulerLoopTest, ARunningRequestThatTheNextGroupCannotFinishEndsWithAnError) {
+  client_.BeginEpoch();
+  Added too_long = Add({.id = 1, .prompt = 40, .max_tokens = 11});
+  Turn();
+  client_.Answer();
+  Turn();
+  client_.LoseGroup();
+  client_.SetMaxModelLen(50);
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_EQ(ReasonOf(*too_long.stream->end()), "EXCEEDS_CAPACITY");
+}
+
 TEST(InboxTest, AFullInboxRefusesRequestsAndStillTakesEverythingElse) {
   Inbox inbox(1);
   const auto stream = std::make_shared<RecordingStream>();
@@ -427,6 +495,17 @@ TEST(InboxTest, AFullInboxRefusesRequestsAndStillTakesEverythingElse) {
 
   EXPECT_THAT(inbox.TakeAll(absl::ZeroDuration()), SizeIs(2));
   EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(2)));
+}
+
+TEST(InboxTest, AFullInboxHasAPlaceForAResumedRequest) {
+  Inbox inbox(1, /*num_reserved=*/1);
+  const auto stream = std::make_shared<RecordingStream>();
+  const AddRequest resumed{.request = {.is_resumed = true}, .output = {}, .stream = stream};
+
+  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(1)));
+  EXPECT_EQ(inbox.Add({.request = {}, .output = {}, .stream = stream}), std::nullopt);
+  EXPECT_THAT(inbox.Add(resumed), Optional(RequestId(2)));
+  EXPECT_EQ(inbox.Add(resumed), std::nullopt);
 }
 
 // Several clients, a loop on its own thread, and a group that dies now and then.

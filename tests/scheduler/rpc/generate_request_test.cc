@@ -410,6 +410,44 @@ std::vector<BadRequest> BadResumes() {
          r.mutable_stopping()->add_stop("bc");
          AddTokens(Resume(r), 0, "abcd");
        }},
+      {"NoLength", "RESUME", [](R& r) { Resume(r).set_max_tokens(0); }},
+      {"NegativeLength", "RESUME", [](R& r) { Resume(r).set_max_tokens(-1); }},
+      {"LengthWithoutSequences", "RESUME", [](R& r) { r.mutable_resume()->set_max_tokens(0); }},
+      {"LongerThanItAskedFor",
+       "RESUME",
+       [](R& r) {
+         r.mutable_stopping()->set_max_tokens(3);
+         Resume(r).set_max_tokens(4);
+       }},
+      {"AsLongAsItWasPromised",
+       "RESUME",
+       [](R& r) {
+         Resume(r).set_max_tokens(3);
+         AddTokens(*r.mutable_resume(), 0, "abc");
+       }},
+      {"PromisedMoreThanTheContext",
+       "CONTEXT",
+       [](R& r) { Resume(r).set_max_tokens(kMaxModelLen - 4); },
+       absl::StatusCode::kFailedPrecondition},
+      {"AskedForAndPromisedMoreThanTheContext",
+       "CONTEXT",
+       [](R& r) {
+         r.mutable_stopping()->set_max_tokens(kMaxModelLen + 1);
+         Resume(r).set_max_tokens(kMaxModelLen + 1);
+       },
+       absl::StatusCode::kFailedPrecondition},
+      {"PromisedBehindAPromptThatIsTooLongHere",
+       "CONTEXT",
+       [](R& r) {
+         r.clear_text();
+         r.mutable_token_ids()->mutable_ids()->Resize(kMaxModelLen, 1);
+         Resume(r).set_max_tokens(1);
+       },
+       absl::StatusCode::kFailedPrecondition},
+      {"PromisedTheLargestNumber",
+       "CONTEXT",
+       [](R& r) { Resume(r).set_max_tokens(std::numeric_limits<int32_t>::max()); },
+       absl::StatusCode::kFailedPrecondition},
       {"NoSeedForSampling", "MISSING_FIELD", [](R& r) { Resume(r).clear_seed(); }},
       {"AnotherSeed",
        "CONFLICTING_FIELDS",
@@ -630,6 +668,19 @@ TEST(ResumeTest, SequencesGoOnBehindTheirTokensWithTheirSeed) {
   EXPECT_FALSE(spec->has_all_ended());
 }
 
+TEST(ResumeTest, TheLengthThatWasPromisedHoldsInPlaceOfTheDefaultAndOfWhatWasAskedFor) {
+  v1::GenerateRequest message = GoodRequest();
+  Resume(message).set_max_tokens(6);
+  EXPECT_EQ(Check(message)->request.max_tokens, 6);
+  EXPECT_TRUE(Check(message)->request.is_resumed);
+
+  message.mutable_stopping()->set_max_tokens(8);
+  EXPECT_EQ(Check(message)->request.max_tokens, 6);
+  message.mutable_resume()->set_max_tokens(kMaxModelLen - 5);
+  message.mutable_stopping()->set_max_tokens(kMaxModelLen - 5);
+  EXPECT_EQ(Check(message)->request.max_tokens, kMaxModelLen - 5);
+}
+
 TEST(ResumeTest, ASeedOfTheRequestOrNoNeedOfOneWillDo) {
   v1::GenerateRequest seeded = GoodRequest();
   seeded.mutable_sampling()->set_seed(9);
@@ -659,6 +710,8 @@ TEST(ResumeTest, WithoutSequencesTheRequestStartsAnew) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->request.sampling.seed, kFreshSeed);
   EXPECT_THAT(spec->request.resumed, IsEmpty());
+  EXPECT_TRUE(spec->request.is_resumed);
+  EXPECT_FALSE(Check(GoodRequest())->request.is_resumed);
   EXPECT_FALSE(spec->has_all_ended());
 }
 

@@ -3,12 +3,15 @@
 #include "scheduler/rpc/generation_service.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <grpcpp/client_context.h>
@@ -352,7 +355,7 @@ TEST_F(GenerationServiceTest, AResumedRequestGetsTheRestWhereverItsStreamBroke) 
   request.mutable_sampling()->clear_seed();
   const Answer whole = Generate(request);
   EXPECT_EQ(whole.responses.front().started().determinism_fingerprint(),
-            FakeWorkerClient::kFingerprint);
+            DeterminismFingerprint(model_, FakeWorkerClient::kFingerprint));
 
   for (int num_tokens = 0; num_tokens < 9; ++num_tokens) {
     const Answer rest = Generate(BehindTokens(request, whole, num_tokens));
@@ -366,6 +369,23 @@ TEST_F(GenerationServiceTest, AResumedRequestGetsTheRestWhereverItsStreamBroke) 
       EXPECT_EQ(whole.Text(index, num_tokens), rest.Text(index, 0)) << num_tokens;
     }
   }
+}
+
+TEST_F(GenerationServiceTest, StartedTellsTheLengthAndAResumedRequestKeepsIt) {
+  Run();
+  v1::GenerateRequest request = Prompt("ab", 9);
+  request.mutable_stopping()->clear_max_tokens();
+  const Answer whole = Generate(request);
+  EXPECT_EQ(whole.responses.front().started().max_tokens(), kLimits.max_model_len - 2);
+  EXPECT_EQ(whole.Tokens().size(), 98U);
+
+  v1::GenerateRequest again = BehindTokens(request, whole, 5);
+  again.mutable_resume()->set_max_tokens(8);
+  const Answer rest = Generate(again);
+
+  ASSERT_TRUE(rest.status.ok()) << rest.status;
+  EXPECT_EQ(rest.responses.front().started().max_tokens(), 8);
+  EXPECT_EQ(rest.Tokens(0, 5).size(), 3U);
 }
 
 TEST_F(GenerationServiceTest, WhoHasAllGetsAnEmptyStream) {
@@ -410,6 +430,42 @@ TEST_F(GenerationServiceTest, AResumedRequestTakesThePlaceOfTheOneThatStillLives
   second_context.TryCancel();
   EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(has_ended);
+}
+
+// New requests fill the way to the core; a resumed one finds a place all the same.
+TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
+  tasks_ = std::make_unique<TaskPool>(1, /*capacity=*/1, /*num_reserved=*/1);
+  parts_.tasks = tasks_.get();
+  Restart();
+  Run();
+  absl::Notification is_busy;
+  absl::Notification may_go_on;
+  ASSERT_TRUE(tasks_->Submit([&] {
+    is_busy.Notify();
+    may_go_on.WaitForNotification();
+  }));
+  is_busy.WaitForNotification();
+  ASSERT_TRUE(tasks_->Submit([] {}));
+
+  EXPECT_EQ(ReasonOf(Generate(Prompt("ab", 3)).status), "QUEUE_FULL");
+  v1::GenerateRequest resumed = Prompt("ab", 3);
+  resumed.mutable_resume();
+  Answer answers[2];
+  std::once_flag is_one_refused;
+  const auto run = [&](Answer& answer) {
+    answer = Generate(resumed);
+    if (ReasonOf(answer.status) == "QUEUE_FULL") {
+      std::call_once(is_one_refused, [&] { may_go_on.Notify(); });
+    }
+  };
+  std::thread first(run, std::ref(answers[0]));
+  std::thread second(run, std::ref(answers[1]));
+  first.join();
+  second.join();
+
+  const Answer& taken = answers[answers[0].status.ok() ? 0 : 1];
+  EXPECT_TRUE(taken.status.ok()) << taken.status;
+  EXPECT_EQ(taken.Tokens(), Expected("ab", 3));
 }
 
 TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {
@@ -488,6 +544,9 @@ TEST_F(GenerationServiceTest, AClientThatDoesNotReadIsCutAndNobodyElse) {
   EXPECT_EQ(cut.status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(cut.status), "SLOW_CONSUMER");
   EXPECT_LT(cut.Tokens().size(), 90U);
+  while (state_.Get().num_open_requests > 0) {  // figures come behind the ends of streams
+    std::this_thread::yield();
+  }
   EXPECT_EQ(state_.Get().stats.num_free_blocks, kLimits.num_blocks - 1);
 }
 
@@ -535,6 +594,7 @@ TEST_F(GenerationServiceTest, TokenizeAndDetokenizeRefuseWhatIsNoText) {
 
 TEST_F(GenerationServiceTest, ServerInfoTellsTheLimitsAndTheLoad) {
   Run();
+  state_.SetRanks({{.address = "unix:/a"}, {.address = "unix:/b", .phase = RankPhase::kLoading}});
   grpc::ClientContext context;
   v1::GetServerInfoResponse info;
 
@@ -547,6 +607,7 @@ TEST_F(GenerationServiceTest, ServerInfoTellsTheLimitsAndTheLoad) {
   EXPECT_TRUE(info.ready());
   EXPECT_TRUE(info.has_tokenizer());
   EXPECT_THAT(info.eos_token_ids(), ElementsAre(kTinyEos));
+  EXPECT_EQ(info.tensor_parallel_size(), 2);
 }
 
 class ServiceWithoutTokenizerTest : public GenerationServiceTest {
@@ -576,6 +637,7 @@ TEST_F(ServiceWithoutTokenizerTest, TokenIdsAreServedAndTextIsNot) {
 TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   Run();
   Generate(Prompt("hello", 4));
+  state_.SetRanks({{.address = "unix:/a"}, {.address = "unix:/b", .phase = RankPhase::kLoading}});
   grpc::ClientContext context;
   v1::GetLoadResponse load;
 
@@ -590,6 +652,10 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   EXPECT_EQ(load.kv_blocks().block_size_tokens(), 4);
   EXPECT_EQ(load.kv_blocks().block_bytes(), FakeWorkerClient::kBlockBytes);
   EXPECT_EQ(load.kv_blocks().num_stored_tokens(), 0);
+  ASSERT_EQ(load.ranks_size(), 2);
+  EXPECT_EQ(load.ranks(0).phase(), v1::Rank::AWAY);
+  EXPECT_EQ(load.ranks(1).phase(), v1::Rank::LOADING);
+  EXPECT_EQ(load.ranks(1).address(), "unix:/b");
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 
 #include "proto/v1/worker.grpc.pb.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
@@ -45,6 +46,10 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
   }
+  void SetUuid(const std::string& uuid) {
+    absl::MutexLock lock(&mutex_);
+    uuid_ = uuid;
+  }
   void FallSilent() {
     absl::MutexLock lock(&mutex_);
     is_silent_ = true;
@@ -66,13 +71,16 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   }
 
   grpc::Status Handshake(grpc::ServerContext* /*context*/,
-                         const v1::HandshakeRequest* /*request*/,
+                         const v1::HandshakeRequest* request,
                          v1::HandshakeResponse* response) override {
     absl::MutexLock lock(&mutex_);
+    if (const auto status = CheckNewest(request->scheduler_incarnation()); !status.ok()) {
+      return status;
+    }
     response->set_protocol_version(1);
     response->set_config_hash(
         HashOf(ModelConfig{.vocab_size = 100, .max_position_embeddings = 50}));
-    response->set_worker_uuid("a worker");
+    response->set_worker_uuid(uuid_);
     response->set_model_hash(model_hash_);
     response->set_num_blocks_max(20);
     response->set_kv_cache_dtype(v1::DTYPE_F32);
@@ -83,11 +91,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
                           const v1::BeginEpochRequest* request,
                           v1::BeginEpochResponse* /*response*/) override {
     absl::MutexLock lock(&mutex_);
-    if (request->scheduler_incarnation() < incarnation_) {
-      return ToGrpcStatus(WithMetadata(
-          Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
-          "scheduler_incarnation",
-          absl::StrCat(incarnation_)));
+    if (const auto status = CheckNewest(request->scheduler_incarnation()); !status.ok()) {
+      return status;
     }
     ++num_epochs_;
     return grpc::Status::OK;
@@ -96,11 +101,11 @@ class ScriptedWorker final : public v1::WorkerService::Service {
                      const v1::WatchRequest* /*request*/,
                      grpc::ServerWriter<v1::WatchReport>* stream) override {
     v1::WatchReport report;
-    report.set_worker_uuid("a worker");
     report.set_phase(v1::WORKER_PHASE_EXECUTING);
     while (!context->IsCancelled() && !is_ending_) {
       {
         absl::MutexLock lock(&mutex_);
+        report.set_worker_uuid(uuid_);
         report.set_progress(report.progress() + 1);
         if (!is_silent_ && !stream->Write(report)) {
           break;
@@ -138,6 +143,15 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   }
 
  private:
+  grpc::Status CheckNewest(uint64_t incarnation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return incarnation >= incarnation_
+               ? grpc::Status::OK
+               : ToGrpcStatus(WithMetadata(Error(absl::StatusCode::kFailedPrecondition,
+                                                 "STALE_SCHEDULER",
+                                                 "scheduler: too old"),
+                                           "scheduler_incarnation",
+                                           absl::StrCat(incarnation_)));
+  }
   OnStep Arrive(const v1::StepRequest& request) {
     absl::MutexLock lock(&mutex_);
     arrived_.push_back(request.SerializeAsString());
@@ -169,6 +183,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   std::vector<std::string> arrived_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_digest_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string uuid_ ABSL_GUARDED_BY(mutex_) = "a worker";
   uint64_t model_hash_ ABSL_GUARDED_BY(mutex_) = 1;
   int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -208,10 +223,21 @@ class GrpcWorkerGroupTest : public testing::Test {
     GroupSettings settings;
     settings.model = {.vocab_size = 100, .max_position_embeddings = 50};
     client_ = std::make_unique<GrpcWorkerGroup>(
-        std::vector<Address>{address_}, settings, timing, &inbox_, [this](const absl::Status& s) {
-          absl::MutexLock lock(&mutex_);
-          refusals_.push_back(ReasonOf(s));
-        });
+        std::vector<Address>{address_},
+        settings,
+        timing,
+        &inbox_,
+        GroupListener{.on_refusal =
+                          [this](const absl::Status& s) {
+                            absl::MutexLock lock(&mutex_);
+                            refusals_.push_back(ReasonOf(s));
+                          },
+                      .on_ranks =
+                          [this](const std::vector<RankStatus>& ranks) {
+                            absl::MutexLock lock(&mutex_);
+                            phases_.push_back(ranks.front().phase);
+                          }});
+    client_->Start();
   }
   // The next event; fails the test when none comes for long.
   template <typename Event>
@@ -243,6 +269,7 @@ class GrpcWorkerGroupTest : public testing::Test {
   std::unique_ptr<GrpcWorkerGroup> client_;
   absl::Mutex mutex_;
   std::vector<std::string> refusals_;  // guarded by mutex_
+  std::vector<RankPhase> phases_;      // guarded by mutex_
 };
 
 TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
@@ -265,6 +292,22 @@ TEST_F(GrpcWorkerGroupTest, WaitsForAWorkerThatStartsLater) {
   StartWorker();
 
   EXPECT_GT(Await<GroupReady>().group_epoch, 0U);
+}
+
+TEST_F(GrpcWorkerGroupTest, EachChangeOfARankIsToldOnce) {
+  StartWorker();
+  StartClient();
+  const auto ready = Await<GroupReady>();
+  Send(ready.group_epoch, 1);
+  Await<StepReply>();
+  StopWorker();
+  Await<GroupLost>();
+
+  // The loss is told before the list of ranks.
+  client_.reset();
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(phases_,
+              testing::ElementsAre(RankPhase::kWaiting, RankPhase::kReady, RankPhase::kAway));
 }
 
 TEST_F(GrpcWorkerGroupTest, ABrokenStreamIsMendedWithTheSameBytes) {
@@ -368,13 +411,40 @@ TEST_F(GrpcWorkerGroupTest, AWorkerWithOtherWeightsIsNotLetIn) {
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
+TEST_F(GrpcWorkerGroupTest, ASchedulerThatIsSupersededSaysSoAndLeavesTheWorkerAlone) {
+  StartWorker();
+  StartClient();
+  const auto first = Await<GroupReady>();
+  const uint64_t newer = first.scheduler_incarnation + 1;
+  worker_.SeeIncarnation(newer);
+
+  client_->AbandonEpoch(first.group_epoch);
+
+  EXPECT_EQ(Await<GroupSuperseded>().scheduler_incarnation, newer);
+  EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
+  EXPECT_EQ(worker_.num_epochs(), 1);
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerThatComesBackAsAnotherProcessHasCrashed) {
+  StartWorker();
+  StartClient({.lease_ns = 200 * kNanosPerMilli});
+  const auto first = Await<GroupReady>();
+  EXPECT_FALSE(first.after_crash);
+  StopWorker();
+  Await<GroupLost>();
+  worker_.SetUuid("another worker");
+  StartWorker();
+
+  EXPECT_TRUE(Await<GroupReady>().after_crash);
+}
+
 TEST_F(GrpcWorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
-  const uint64_t far_future = uint64_t{1} << 62;
-  worker_.SeeIncarnation(far_future);
+  const uint64_t tomorrow = WallClockNanos() + 24 * 3600 * kNanosPerSecond;
+  worker_.SeeIncarnation(tomorrow);
   StartWorker();
   StartClient();
 
-  EXPECT_EQ(Await<GroupReady>().scheduler_incarnation, far_future + 1);
+  EXPECT_EQ(Await<GroupReady>().scheduler_incarnation, tomorrow + 1);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 
 #include "common/base/error.h"
 
+#include <sys/stat.h>
+
 namespace quire {
 namespace {
 
@@ -63,11 +65,7 @@ class PrefixStoreTest : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   void Write(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
-  std::unique_ptr<PrefixStore> Open() const {
-    auto store = PrefixStore::Open(path_);
-    EXPECT_TRUE(store.ok()) << store.status();
-    return *std::move(store);
-  }
+  std::unique_ptr<PrefixStore> Open() const { return PrefixStore::Open(path_); }
 
   std::filesystem::path folder_;
   std::filesystem::path path_;
@@ -100,7 +98,7 @@ TEST_F(PrefixStoreTest, TheNextOneHasWhatWasSaved) {
 TEST_F(PrefixStoreTest, TheFileIsForItsOwnerAlone) {
   Write("");
   std::filesystem::permissions(path_, std::filesystem::perms::all);
-  Open();
+  EXPECT_TRUE(Open()->Save().ok());
 
   EXPECT_EQ(std::filesystem::status(path_).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -109,9 +107,12 @@ TEST_F(PrefixStoreTest, TheFileIsForItsOwnerAlone) {
 TEST_F(PrefixStoreTest, ADamagedFileIsSetAside) {
   Write("garbage");
 
-  EXPECT_THAT(Open()->prefixes(), IsEmpty());
-
+  const auto store = Open();
+  EXPECT_THAT(store->prefixes(), IsEmpty());
   EXPECT_EQ(std::filesystem::file_size(path_.string() + ".damaged"), 7U);
+  EXPECT_FALSE(std::filesystem::exists(path_)) << "only Save writes it";
+  EXPECT_TRUE(store->Save().ok());
+
   EXPECT_EQ(Contents(), EncodePrefixes({}));
 }
 
@@ -120,18 +121,28 @@ TEST_F(PrefixStoreTest, AWriteThatWasCutShortChangesNothing) {
   Write(EncodePrefixes({kPlain}));
   std::ofstream(path_.string() + ".new") << "quire pinned";
 
-  EXPECT_THAT(Open()->prefixes(), ElementsAre(kPlain));
+  const auto store = Open();
+  EXPECT_THAT(store->prefixes(), ElementsAre(kPlain));
+  EXPECT_TRUE(store->Save().ok());
   EXPECT_FALSE(std::filesystem::exists(path_.string() + ".new"));
+  EXPECT_EQ(Contents(), EncodePrefixes({kPlain}));
 }
 
-TEST_F(PrefixStoreTest, AFileThatCannotBeReadOrWrittenIsRefusedAtTheStart) {
-  for (const std::filesystem::path& path : {folder_, folder_ / "no" / "such" / "folder"}) {
+// A restarted scheduler must come up, though the disk be full. Who pins hears of it.
+TEST_F(PrefixStoreTest, AFileThatCannotBeReadOrWrittenFailsEverySaveAndNothingElse) {
+  const std::filesystem::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);
+  for (const std::filesystem::path& path : {folder_, folder_ / "no" / "such" / "folder", pipe}) {
     const auto store = PrefixStore::Open(path);
+    store->OnPinned(RequestId(3), kPlain);
+    const absl::Status saved = store->Save();
 
-    EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition) << path;
-    EXPECT_EQ(ReasonOf(store.status()), "PREFIX_FILE");
-    EXPECT_THAT(std::string(store.status().message()), HasSubstr(path.string()));
+    EXPECT_THAT(store->prefixes(), ElementsAre(kPlain));
+    EXPECT_EQ(saved.code(), absl::StatusCode::kFailedPrecondition) << path;
+    EXPECT_EQ(ReasonOf(saved), "PREFIX_FILE");
+    EXPECT_THAT(std::string(saved.message()), HasSubstr(path.string()));
   }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 }  // namespace

@@ -91,8 +91,9 @@ class ReplayMutationTest : public testing::Test {
     MemoryLog log;
     RecordedCore core({}, {.sink = &log, .program_version = "test"});
     FakeWorker worker(limits);
-    core.BeginEpoch(1, 1, limits);
+    core.BeginEpoch(1, 1, limits, /*after_crash=*/false);
     Request request = MakeRequest({.id = 1, .prompt = 8, .max_tokens = 6}, 100);
+    request.is_resumed = true;
     request.resumed = {{.token_ids = {17, 18}}};
     core.AddRequest(request);
     while (std::optional<StepPlan> plan = core.PlanStep(++now_)) {
@@ -134,6 +135,15 @@ TEST_F(ReplayMutationTest, AnotherResumedTokenGivesAnotherPlan) {
   std::get<Request>(records_[Place<Request>()]).resumed[0].token_ids[1] = 19;
 
   EXPECT_THAT(Replayed().difference, HasSubstr("the plan differs after 1 steps"));
+}
+
+// Its length was promised, so the context does not shorten it.
+TEST_F(ReplayMutationTest, ARequestThatIsResumedIsReplayedAsOne) {
+  Request& request = std::get<Request>(records_[Place<Request>()]);
+  request.resumed.clear();
+  request.max_tokens = 60;
+
+  EXPECT_THAT(Replayed().difference, HasSubstr("the answer of the core differs after 0 steps"));
 }
 
 TEST_F(ReplayMutationTest, AnotherPromptTokenGivesAnotherPlan) {
@@ -224,6 +234,7 @@ TEST_F(ReplayMutationTest, EventsThatTheCoreWouldNotSurviveAreDamage) {
   beams.beam_search = BeamOptions{.num_beams = 0};
   expect_damage(beams, Place<PlanWanted>());
   Request ended = request;
+  ended.is_resumed = true;
   ended.resumed = {{.token_ids = {}, .has_ended = true}};
   expect_damage(ended, Place<PlanWanted>());
   records_ = good;

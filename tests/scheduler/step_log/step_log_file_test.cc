@@ -42,11 +42,11 @@ class StepLogFileTest : public testing::Test {
 TEST_F(StepLogFileTest, WritesEverythingBeforeItCloses) {
   std::string expected;
   {
-    auto file = StepLogFile::Create(path_);
-    ASSERT_TRUE(file.ok()) << file.status();
+    StepLogFile file(path_);
+    ASSERT_TRUE(file.Open().ok());
     for (int i = 0; i < 10'000; ++i) {
       const std::string bytes = std::to_string(i) + "\n";
-      (*file)->Write(bytes);
+      file.Write(bytes);
       expected += bytes;
     }
   }
@@ -54,8 +54,25 @@ TEST_F(StepLogFileTest, WritesEverythingBeforeItCloses) {
   EXPECT_EQ(ContentsOf(path_), expected);
 }
 
+// A second start of the same command must not take the log of the first one.
+TEST_F(StepLogFileTest, NothingIsTouchedBeforeItIsOpenedAndNothingIsLost) {
+  std::ofstream(path_) << "of before";
+  {
+    StepLogFile(path_).Write("of one that never came to open it");
+    StepLogFile file(path_);
+    file.Write("early ");
+    EXPECT_EQ(ContentsOf(path_), "of before");
+
+    ASSERT_TRUE(file.Open().ok());
+    file.Write("late");
+  }
+
+  EXPECT_EQ(ContentsOf(path_), "early late");
+  EXPECT_EQ(ContentsOf(path_ + ".previous"), "of before");
+}
+
 TEST_F(StepLogFileTest, OnlyTheOwnerMayReadIt) {
-  ASSERT_TRUE(StepLogFile::Create(path_).ok());
+  ASSERT_TRUE(StepLogFile(path_).Open().ok());
 
   struct stat status {};
   ASSERT_EQ(::stat(path_.c_str(), &status), 0);
@@ -64,9 +81,9 @@ TEST_F(StepLogFileTest, OnlyTheOwnerMayReadIt) {
 
 TEST_F(StepLogFileTest, TheLogOfTheProcessBeforeIsKept) {
   for (const char* text : {"first", "second", "third"}) {
-    auto file = StepLogFile::Create(path_);
-    ASSERT_TRUE(file.ok()) << file.status();
-    (*file)->Write(text);
+    StepLogFile file(path_);
+    ASSERT_TRUE(file.Open().ok());
+    file.Write(text);
   }
 
   EXPECT_EQ(ContentsOf(path_), "third");
@@ -74,21 +91,21 @@ TEST_F(StepLogFileTest, TheLogOfTheProcessBeforeIsKept) {
 }
 
 TEST_F(StepLogFileTest, AFolderThatIsMissingIsAnError) {
-  const auto file = StepLogFile::Create(folder_ / "none" / "log");
+  const absl::Status status = StepLogFile(folder_ / "none" / "log").Open();
 
-  EXPECT_EQ(file.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ReasonOf(file.status()), "STEP_LOG");
-  EXPECT_THAT(std::string(file.status().message()), testing::HasSubstr("--step-log: cannot make"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "STEP_LOG");
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--step-log: cannot make"));
 }
 
 // /dev/full refuses every write as a full disk does.
 TEST_F(StepLogFileTest, AFullDiskEndsTheLogAndNothingElse) {
   testing::internal::CaptureStderr();
   {
-    auto file = StepLogFile::Create("/dev/full");
-    ASSERT_TRUE(file.ok()) << file.status();
+    StepLogFile file("/dev/full");
+    ASSERT_TRUE(file.Open().ok());
     for (int i = 0; i < 1000; ++i) {
-      (*file)->Write("record");
+      file.Write("record");
     }
   }
 
@@ -105,11 +122,11 @@ TEST_F(StepLogFileTest, ADiskThatFallsBehindEndsTheLogBetweenTwoWrites) {
   ASSERT_GE(reader, 0);
   const std::string record(1000, 'r');
   testing::internal::CaptureStderr();
-  auto file = StepLogFile::Create(path_, /*buffer_bytes=*/100'500);
-  ASSERT_TRUE(file.ok()) << file.status();
+  auto file = std::make_unique<StepLogFile>(path_, /*buffer_bytes=*/100'500);
+  ASSERT_TRUE(file->Open().ok());
 
   for (int i = 0; i < 1000; ++i) {
-    (*file)->Write(record);  // returns at once, or the test ends here
+    file->Write(record);  // returns at once, or the test ends here
   }
   ASSERT_EQ(::fcntl(reader, F_SETFL, 0), 0);
   std::string written;
@@ -119,7 +136,7 @@ TEST_F(StepLogFileTest, ADiskThatFallsBehindEndsTheLogBetweenTwoWrites) {
       written.append(buffer, static_cast<size_t>(size));
     }
   });
-  file->reset();
+  file.reset();
   drain.join();
   ::close(reader);
 

@@ -156,21 +156,6 @@ std::vector<TokenId> RandomPrompt(int32_t length, uint64_t seed) {
   return prompt;
 }
 
-TokenId Greedy(const std::vector<float>& logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-// Relative, L2. NaN where a logit is not finite.
-double Distance(const std::vector<float>& got, const std::vector<float>& expected) {
-  double error = 0.0;
-  double norm = 0.0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{got[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
-
 void ExpectClose(const std::vector<float>& got,
                  const std::vector<float>& expected,
                  double tolerance) {

@@ -8,7 +8,6 @@
 // by one or a missing bias moves log-probabilities by 1e-2 and more.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,15 +25,6 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 constexpr char kTestData[] = "tests/worker/model/testdata";
-
-std::vector<std::string> Families() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kTestData)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 // Null when this machine lacks the instruction set.
 std::unique_ptr<KernelBackend> MakeBackend(const std::string& name) {
@@ -181,7 +171,7 @@ std::string CaseName(const testing::TestParamInfo<ModelGoldenTest::ParamType>& i
 INSTANTIATE_TEST_SUITE_P(
     AllFamilies,
     ModelGoldenTest,
-    testing::Combine(testing::ValuesIn(Families()),
+    testing::Combine(testing::ValuesIn(GoldenModels(kTestData)),
                      testing::Values("reference", "portable", "avx2", "avx512")),
     CaseName);
 

@@ -6,12 +6,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "common/json/json.h"
 
 namespace quire {
+
+std::vector<std::string> GoldenModels(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
 
 std::vector<GoldenCase> ReadGolden(const std::string& path) {
   absl::StatusOr<Json> json = ParseJsonFile(path, int64_t{16} << 20);
@@ -164,6 +174,20 @@ std::vector<float> ModelRunner::Feed(int sequence, std::span<const TokenId> toke
     tokens = tokens.subspan(piece.size());
   }
   return logits;
+}
+
+TokenId Greedy(const std::vector<float>& logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+double Distance(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(error / norm);
 }
 
 }  // namespace quire

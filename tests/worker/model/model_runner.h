@@ -29,6 +29,9 @@ struct GoldenCase {
   std::vector<GoldenStep> steps;
 };
 
+// The names of the models in a folder of goldens, sorted.
+std::vector<std::string> GoldenModels(const std::string& folder);
+
 // Reads golden.json as make_model_goldens.py writes it. Ends the test program when it cannot.
 std::vector<GoldenCase> ReadGolden(const std::string& path);
 
@@ -84,6 +87,12 @@ class ModelRunner {
   std::vector<BlockId> free_blocks_;
   std::vector<Sequence> sequences_;
 };
+
+// The likeliest token.
+TokenId Greedy(const std::vector<float>& logits);
+
+// Of two rows of logits: relative, L2. NaN where one is not finite.
+double Distance(const std::vector<float>& got, const std::vector<float>& expected);
 
 }  // namespace quire
 

@@ -120,4 +120,17 @@ void WriteRandomModel(const Json& config,
   dir->WriteFile("model.safetensors", ModelDir::Safetensors(dir->Header().dump(), tensors.data()));
 }
 
+Json EightHeads() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", 101},
+          {"hidden_size", 64},
+          {"intermediate_size", 88},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 8},
+          {"num_key_value_heads", 4},
+          {"max_position_embeddings", 128},
+          {"attention_bias", true},
+          {"mlp_bias", true}};
+}
+
 }  // namespace quire

@@ -19,6 +19,9 @@ void WriteRandomModel(const Json& config,
                       ModelDir* dir,
                       const std::map<std::string, float>& scalars = {});
 
+// A Llama that eight ranks can divide: odd vocabulary, one KV head for two ranks, biases.
+Json EightHeads();
+
 }  // namespace quire
 
 #endif  // QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_

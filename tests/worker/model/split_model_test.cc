@@ -1,16 +1,24 @@
 // A model that is split over ranks gives the bits of the model in one piece: every golden family
 // that divides, every instruction set, every cache type. The ranks are threads here.
+#include <unistd.h>
+
 #include <algorithm>
-#include <filesystem>
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "common/base/check.h"
 #include "common/base/error.h"
+#include "kernels/collective/communicator.h"
+#include "kernels/collective/peer_link.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_group.h"
@@ -18,6 +26,8 @@
 #include "tests/worker/model/model_runner.h"
 #include "tests/worker/model/random_model.h"
 #include "worker/model/model.h"
+
+#include <sys/socket.h>
 
 namespace quire {
 namespace {
@@ -36,16 +46,21 @@ std::unique_ptr<KernelBackend> MakeBackend(const std::string& isa, int num_threa
 class SplitModel {
  public:
   SplitModel(const std::string& model_dir, const std::string& isa, int32_t size, DType dtype)
-      : size_(size) {
-    const auto group = ConnectRanks(size);
-    for (int32_t rank = 0; rank < size; ++rank) {
+      : SplitModel(model_dir, isa, ConnectRanks(size), dtype) {}
+
+  SplitModel(const std::string& model_dir,
+             const std::string& isa,
+             const std::vector<std::shared_ptr<Communicator>>& group,
+             DType dtype)
+      : size_(static_cast<int32_t>(group.size())) {
+    for (int32_t rank = 0; rank < size_; ++rank) {
       Rank& r = ranks_.emplace_back();
       // Threads do not change bits, so let ranks have different numbers of them.
       r.backend = MakeBackend(isa, 1 + rank % 2);
-      auto model = LoadModel(model_dir, *r.backend, nullptr, {.rank = rank, .size = size});
+      auto model = LoadModel(model_dir, *r.backend, nullptr, {.rank = rank, .size = size_});
       EXPECT_TRUE(model.ok()) << model.status();
       r.model = *std::move(model);
-      if (size > 1) {
+      if (size_ > 1) {
         EXPECT_TRUE(r.backend->JoinGroup(group[static_cast<size_t>(rank)]).ok());
       }
       r.runner = std::make_unique<ModelRunner>(*r.model, *r.backend, kBlocks, dtype);
@@ -71,6 +86,15 @@ class SplitModel {
     return logits.front();
   }
 
+  // Of the last Run, by rank.
+  std::vector<uint64_t> RowHashes() const {
+    std::vector<uint64_t> hashes;
+    for (const Rank& rank : ranks_) {
+      hashes.push_back(rank.model->row_hash());
+    }
+    return hashes;
+  }
+
   int64_t weight_bytes(size_t rank) const { return ranks_[rank].model->weight_bytes(); }
 
  private:
@@ -82,6 +106,56 @@ class SplitModel {
 
   int32_t size_;
   std::vector<Rank> ranks_;
+};
+
+// Two ranks with a wire between them on which one bit of what rank 1 sends flips: that of the
+// mantissa's first byte, in the float that has this byte.
+class FlippingWire {
+ public:
+  explicit FlippingWire(int64_t byte) : byte_(byte) {
+    std::array<std::array<int, 2>, 2> pairs = {};  // of each rank, its end first
+    for (size_t rank = 0; rank < 2; ++rank) {
+      QUIRE_CHECK(::socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[rank].data()) == 0);
+      std::vector<PeerLink> links;
+      links.emplace_back(pairs[rank][0]);
+      group_.push_back(
+          std::make_shared<Communicator>(static_cast<int32_t>(rank), std::move(links)));
+    }
+    threads_.emplace_back([this, pairs] { Carry(pairs[0][1], pairs[1][1], kNever); });
+    threads_.emplace_back([this, pairs] { Carry(pairs[1][1], pairs[0][1], byte_); });
+  }
+  ~FlippingWire() {
+    for (const auto& rank : group_) {
+      rank->Abort();
+    }
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+  }
+  FlippingWire(const FlippingWire&) = delete;
+  FlippingWire& operator=(const FlippingWire&) = delete;
+
+  const std::vector<std::shared_ptr<Communicator>>& group() const { return group_; }
+
+ private:
+  static constexpr int64_t kNever = -1;
+
+  static void Carry(int from, int to, int64_t flip_at) {
+    std::array<uint8_t, 4096> bytes = {};
+    int64_t begin = 0;
+    for (ssize_t size = 0; (size = ::recv(from, bytes.data(), bytes.size(), 0)) > 0;
+         begin += size) {
+      if (flip_at >= begin && flip_at < begin + size) {
+        bytes[static_cast<size_t>(flip_at - begin)] ^= 0x20;
+      }
+      static_cast<void>(::send(to, bytes.data(), static_cast<size_t>(size), MSG_NOSIGNAL));
+    }
+    ::close(from);
+  }
+
+  const int64_t byte_;
+  std::vector<std::shared_ptr<Communicator>> group_;
+  std::vector<std::thread> threads_;
 };
 
 // Two sequences: chunks of prompts in one batch, then single tokens, as a server would have them.
@@ -108,15 +182,6 @@ std::vector<Logits> Answers(SplitModel& model, int32_t vocab_size) {
 }
 
 std::vector<std::string> Isas() { return {"avx512bf16", "avx512", "avx2", "portable"}; }
-
-std::vector<std::string> Families() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kTestData)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 class TensorParallelTest : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
@@ -145,27 +210,45 @@ TEST_P(TensorParallelTest, GivesTheBitsOfOneRank) {
   }
 }
 
+// The numbers of Hugging Face transformers, with the tolerance of model_golden_test.cc.
+TEST_P(TensorParallelTest, GivesTransformersTokens) {
+  constexpr double kTolerance = 1e-4;
+  const auto config = LoadModelConfig(model_dir());
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (const int32_t size : {2, 4}) {
+    if (!ShareOf(*config, {.rank = 0, .size = size}).ok()) {
+      GTEST_SKIP() << size << " ranks do not divide this model";
+    }
+    SplitModel split(model_dir(), isa(), size, DType::kF32);
+    int sequence = 0;
+    for (const GoldenCase& golden : ReadGolden(model_dir() + "/golden.json")) {
+      SCOPED_TRACE(testing::Message() << size << " ranks, prompt of " << golden.prompt.size());
+      split.AddSequence();
+      Logits logits = split.Run({{.sequence = sequence, .tokens = golden.prompt}});
+      for (const GoldenStep& step : golden.steps) {
+        const std::vector<double> logprobs = LogSoftmax(logits.front());
+        const auto best = std::max_element(logprobs.begin(), logprobs.end());
+        ASSERT_EQ(best - logprobs.begin(), step.token);
+        ASSERT_NEAR(*best, step.logprob, kTolerance);
+        for (size_t i = 0; i < step.top_tokens.size(); ++i) {
+          const double got = logprobs[static_cast<size_t>(step.top_tokens[i])];
+          ASSERT_NEAR(got, step.top_logprobs[i], kTolerance);
+        }
+        logits = split.Run({{.sequence = sequence, .tokens = {step.token}}});
+      }
+      ++sequence;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families,
                          TensorParallelTest,
-                         testing::Combine(testing::ValuesIn(Families()), testing::ValuesIn(Isas())),
+                         testing::Combine(testing::ValuesIn(GoldenModels(kTestData)),
+                                          testing::ValuesIn(Isas())),
                          [](const auto& param_info) {
                            return std::get<0>(param_info.param) + "_" +
                                   std::get<1>(param_info.param);
                          });
-
-// Odd vocabulary, one KV head for two ranks, biases.
-Json EightHeads() {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"vocab_size", 101},
-          {"hidden_size", 64},
-          {"intermediate_size", 88},
-          {"num_hidden_layers", 2},
-          {"num_attention_heads", 8},
-          {"num_key_value_heads", 4},
-          {"max_position_embeddings", 128},
-          {"attention_bias", true},
-          {"mlp_bias", true}};
-}
 
 TEST(TensorParallelSizesTest, EightRanksGiveTheBitsOfOne) {
   ModelDir dir;
@@ -224,6 +307,45 @@ TEST(TensorParallelSizesTest, DummyWeightsAreThoseOfTheWholeModel) {
   };
   EXPECT_EQ(logits(2), logits(1));
   EXPECT_EQ(logits(8), logits(1));
+}
+
+TEST(RowHashTest, IsEqualOnAllRanksAndOfTheStep) {
+  ModelDir dir;
+  WriteRandomModel(EightHeads(), 3, &dir);
+  for (const int32_t size : {2, 4, 8}) {
+    SplitModel split(dir.path(), "portable", size, DType::kF32);
+    split.AddSequence();
+    std::vector<uint64_t> of_steps;
+    for (const TokenId token : {1, 2, 3}) {
+      split.Run({{.sequence = 0, .tokens = {token, 7, 9}}});
+      const std::vector<uint64_t> hashes = split.RowHashes();
+      EXPECT_THAT(hashes, testing::Each(hashes.front()));
+      EXPECT_NE(hashes.front(), 0U);
+      EXPECT_THAT(of_steps, testing::Not(testing::Contains(hashes.front())));
+      of_steps.push_back(hashes.front());
+    }
+  }
+  SplitModel whole(dir.path(), "portable", 1, DType::kF32);
+  whole.AddSequence();
+  whole.Run({{.sequence = 0, .tokens = {1}}});
+  EXPECT_THAT(whole.RowHashes(), testing::ElementsAre(0U));
+}
+
+// In each sum of the step: of the embedding, and twice of each layer. The token is not the last
+// one, whose row alone is sampled from.
+TEST(RowHashTest, OneBitThatFlipsOnTheWayToOneRankIsSeenInThatStep) {
+  const std::vector<TokenId> tokens = {1, 2, 90, 4};  // the third has its row on rank 1
+  constexpr int64_t kRowBytes = 64 * sizeof(float);
+  const int64_t sum_bytes = static_cast<int64_t>(tokens.size()) * kRowBytes;
+  ModelDir dir;
+  WriteRandomModel(EightHeads(), 3, &dir);
+  for (int64_t sum = 0; sum < 5; ++sum) {
+    FlippingWire wire(sum * sum_bytes + 2 * kRowBytes + 2);
+    SplitModel split(dir.path(), "portable", wire.group(), DType::kF32);
+    split.AddSequence();
+    split.Run({{.sequence = 0, .tokens = tokens}});
+    EXPECT_NE(split.RowHashes()[0], split.RowHashes()[1]) << "sum " << sum;
+  }
 }
 
 TEST(TensorParallelSizesTest, AModelThatDoesNotDivideIsRefused) {

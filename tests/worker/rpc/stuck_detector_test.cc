@@ -8,6 +8,7 @@ namespace {
 constexpr Instant kTick = 250 * kNanosPerMilli;
 // Observations after which a standstill is one that ends the process: the first only begins it.
 constexpr int kLimit = static_cast<int>(StuckDetector::kMaxStandstill / kTick) + 1;
+constexpr int kMeetingTicks = static_cast<int>(StuckDetector::kMaxMeeting / kTick);
 
 class StuckDetectorTest : public testing::Test {
  protected:
@@ -16,9 +17,9 @@ class StuckDetectorTest : public testing::Test {
     state_.num_waiters = 1;
   }
 
-  // The number of ticks until the detector says so, at most a few more than the limit.
-  int TicksUntilStuck() {
-    for (int tick = 1; tick <= kLimit + 5; ++tick) {
+  // The number of ticks until the detector says so, at most `most`.
+  int TicksUntilStuck(int most = kLimit + 5) {
+    for (int tick = 1; tick <= most; ++tick) {
       if (Tick()) {
         return tick;
       }
@@ -67,16 +68,51 @@ TEST_F(StuckDetectorTest, NobodyWaitingIsNoReasonButTheStandstillCounts) {
   EXPECT_TRUE(Tick());
 }
 
-TEST_F(StuckDetectorTest, OnlyAStepCanBeStuck) {
-  for (const v1::WorkerPhase phase :
-       {v1::WORKER_PHASE_LOADING, v1::WORKER_PHASE_IDLE, v1::WORKER_PHASE_BEGINNING_EPOCH}) {
-    state_.report.set_phase(phase);
+TEST_F(StuckDetectorTest, LoadingAndHavingNothingToDoAreNoStandstill) {
+  state_.report.set_phase(v1::WORKER_PHASE_LOADING);
+  state_.num_tasks = 1;
+  EXPECT_EQ(TicksUntilStuck(), 0);
 
-    EXPECT_EQ(TicksUntilStuck(), 0);
-  }
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  state_.num_tasks = 0;
+  EXPECT_EQ(TicksUntilStuck(), 0);
+
   state_.report.set_phase(v1::WORKER_PHASE_EXECUTING);
-
   EXPECT_EQ(TicksUntilStuck(), kLimit - 1);  // the step was not idle, so it counts from here
+}
+
+TEST_F(StuckDetectorTest, AnIdleExecutorThatTakesNoTaskIsStuckWhoeverWaits) {
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  state_.num_waiters = 0;
+  EXPECT_EQ(TicksUntilStuck(), 0);
+
+  state_.num_tasks = 1;
+
+  EXPECT_EQ(TicksUntilStuck(), kLimit - 1);
+}
+
+TEST_F(StuckDetectorTest, AnIdleExecutorThatTakesTasksIsNotStuckHoweverManyWait) {
+  state_.report.set_phase(v1::WORKER_PHASE_IDLE);
+  state_.num_tasks = 64;
+  for (int tick = 0; tick < 100 * kLimit; ++tick) {
+    if (tick % (kLimit - 1) == 0) {
+      Progress();
+    }
+    ASSERT_FALSE(Tick()) << tick;
+  }
+}
+
+TEST_F(StuckDetectorTest, AnEpochHasTheTimeToMeetRanksAndTakeItsPools) {
+  state_.report.set_phase(v1::WORKER_PHASE_BEGINNING_EPOCH);
+  state_.num_waiters = 0;
+  EXPECT_EQ(TicksUntilStuck(2 * kLimit + kMeetingTicks), kLimit + kMeetingTicks);
+
+  Progress();
+  state_.pool_bytes = 60 * StuckDetector::kMinPoolBytesPerSecond;
+
+  const int pool_ticks = static_cast<int>(60 * kNanosPerSecond / kTick);
+  EXPECT_EQ(TicksUntilStuck(2 * kLimit + kMeetingTicks + pool_ticks),
+            kLimit + kMeetingTicks + pool_ticks);
 }
 
 TEST_F(StuckDetectorTest, TimeInWhichTheProcessWasStoppedDoesNotCount) {

@@ -13,6 +13,7 @@
 
 #include "proto/v1/generation.grpc.pb.h"
 
+#include "common/base/clock.h"
 #include "tests/support/random.h"
 #include "tests/support/with_digest.h"
 #include "tests/worker/rpc/worker_service_fixture.h"
@@ -67,6 +68,17 @@ TEST_F(WorkerServiceTest, AnEpochTakesNoMoreThanTheSwapSpace) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "MEMORY");
   EXPECT_EQ(ReasonOf(BeginEpoch(1, 2, 20, -1)), "STEP_LIMITS");
+}
+
+// One call with 2^63 - 2 once locked the worker until it was started again.
+TEST_F(WorkerServiceTest, AnIncarnationThatNoClockGivesBeginsNoEpoch) {
+  const uint64_t now = WallClockNanos();
+  for (const uint64_t absurd :
+       {now + kNanosPerYear + 3600 * kNanosPerSecond, ~uint64_t{0} / 2 - 1, ~uint64_t{0}}) {
+    EXPECT_EQ(ReasonOf(BeginEpoch(absurd, 1)), "PROTOCOL_VIOLATION") << absurd;
+  }
+  EXPECT_TRUE(BeginEpoch(now, 1).ok());
+  EXPECT_TRUE(BeginEpoch(now + kNanosPerYear, 1).ok());
 }
 
 struct BadHandshake {

@@ -19,15 +19,17 @@ TEST(FailPointsTest, NoTextIsNoFailPoint) {
 
 TEST(FailPointsTest, EveryPointIsRead) {
   auto list = ParseFailPoints(
-      "stick-at-step=5,slow-step=6:60000,crash-on-token=0,crash-before-step=7,crash-after-step=8,"
-      "stick-in-load,slow-load=250");
+      "stick-at-step=5,stick-when-idle=3,slow-step=6:60000,crash-on-token=0,stick-on-token=9,"
+      "crash-before-step=7,crash-after-step=8,stick-in-load,slow-load=250");
 
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ(*list,
             (FailPointList{.stick_at_step = 5,
+                           .stick_when_idle = 3,
                            .slow_step = 6,
                            .slow_step_millis = 60000,
                            .crash_on_token = 0,
+                           .stick_on_token = 9,
                            .crash_before_step = 7,
                            .crash_after_step = 8,
                            .stick_in_load = true,
@@ -49,6 +51,7 @@ TEST(FailPointsTest, MistakesAreNamed) {
                            "slow-step=5:0",
                            "crash-on-token=-1",
                            "crash-on-token=2147483648",
+                           "stick-on-token=",
                            "stick-in-load=yes",
                            "slow-load=99999999999",
                            "slow-load=250,",

@@ -21,6 +21,7 @@ class FakeModel : public Model {
  public:
   static constexpr int32_t kVocabSize = 50;
   static constexpr int32_t kMaxPositions = 256;
+  static constexpr uint64_t kRowHash = 77;
 
   FakeModel();
 
@@ -33,6 +34,7 @@ class FakeModel : public Model {
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
   }
+  uint64_t row_hash() const override { return kRowHash; }
   int64_t weight_bytes() const override { return 0; }
 
   // Called at the start of each Forward.

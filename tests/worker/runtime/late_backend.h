@@ -23,12 +23,15 @@ class LateBackend : public KernelBackend {
 
   std::string name() const override { return below_->name(); }
   void BindThread() override { below_->BindThread(); }
-  absl::Status PrepareFor(const ModelConfig& config) override { return below_->PrepareFor(config); }
+  absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) override {
+    return below_->PrepareFor(config, share);
+  }
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override {
     return below_->LayoutFor(spec);
   }
   bool CanStoreKvAs(DType dtype) const override { return below_->CanStoreKvAs(dtype); }
   DType activation_dtype() const override { return below_->activation_dtype(); }
+  bool adds_bias_to_sums() const override { return below_->adds_bias_to_sums(); }
   std::optional<DeviceSpace> space() const override { return below_->space(); }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     return below_->Allocate(bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,8 +12,8 @@
 
 #include "common/base/error.h"
 #include "kernels/reference/reference_backend.h"
-#include "tests/worker/runtime/fake_model.h"
 #include "tests/support/with_digest.h"
+#include "tests/worker/runtime/fake_model.h"
 
 namespace quire {
 namespace {
@@ -234,6 +235,7 @@ TEST_F(StepExecutorTest, AnEmptyStepIsAPing) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->sampled.empty());
   EXPECT_EQ(result->header.step_id, 1U);
+  EXPECT_EQ(result->row_hash, 0U);
   EXPECT_EQ(model_.num_forwards(), 0);
 }
 
@@ -244,6 +246,7 @@ TEST_F(StepExecutorTest, TheSameStepAgainIsAnsweredFromMemory) {
   plan = Numbered(plan);
   auto first = TryExecute(plan);
   ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->row_hash, FakeModel::kRowHash);
 
   auto again = TryExecute(plan);
 
@@ -374,6 +377,24 @@ TEST_F(StepExecutorTest, TheBudgetDecidesHowManyBlocks) {
   EXPECT_EQ(overridden.MaxBlocks(spec), 123);
   EXPECT_EQ(poor.MaxBlocks(spec), 0);
   EXPECT_EQ(rich.MaxBlocks(spec), 16777216);  // what both sides keep records of
+}
+
+TEST_F(StepExecutorTest, AnEpochTakesNoMorePoolsThanTheBudgetHolds) {
+  StepExecutor executor(model_,
+                        *backend_,
+                        {.bytes = 100 * 64, .swap_space_bytes = 50 * 64, .num_blocks_override = 0});
+  EpochParams modest = Epoch(1);
+  modest.limits.num_blocks = 10;
+  modest.limits.num_host_blocks = 3;
+  EpochParams greedy = Epoch(1);
+  greedy.limits.num_blocks = std::numeric_limits<int32_t>::max();
+  greedy.limits.num_host_blocks = std::numeric_limits<int32_t>::max();
+  EpochParams absurd = Epoch(1);
+  absurd.limits.block_size_tokens = 0;
+
+  EXPECT_EQ(executor.PoolBytes(modest), 13 * 64);
+  EXPECT_EQ(executor.PoolBytes(greedy), 150 * 64);
+  EXPECT_EQ(executor.PoolBytes(absurd), 0);
 }
 
 TEST_F(StepExecutorTest, LogprobsComeAsEachSequenceAskedForThem) {

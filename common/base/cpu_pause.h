@@ -1,0 +1,21 @@
+// CpuPause tells the core that the thread spins, so that it saves power and lets its twin compute.
+//
+// Thread safety: any thread.
+#ifndef QUIRE_COMMON_BASE_CPU_PAUSE_H_
+#define QUIRE_COMMON_BASE_CPU_PAUSE_H_
+
+#include <thread>
+
+namespace quire {
+
+inline void CpuPause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_CPU_PAUSE_H_

@@ -1,0 +1,77 @@
+// SharedChannel is the memory that two ranks of one host share: a ring of bytes each way, and a
+// word for each side on which it sleeps.
+//
+// The memory is a file without a name. One side creates it, its size sealed; the other one gets it
+// over the socket (fd_passing.h) and takes it only with that size and seal, so that nobody can cut
+// off what the other one has mapped. A side that dies says nothing here: the caller looks at the
+// socket, at the latest when Wait returns kNothing.
+//
+// Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
+// Cost:          two rings of kSharedRingBytes, in memory from the beginning. Send and Release make
+//                no system call unless the other side sleeps. Wait spins for 50 us at most.
+// Source:        Franke, Russell and Kirkwood 2002 (futex); memfd_create(2).
+#ifndef QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
+#define QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "kernels/collective/file_descriptor.h"
+#include "kernels/collective/shared_ring.h"
+
+namespace quire {
+
+inline constexpr size_t kSharedRingBytes = size_t{512} << 10;
+
+class SharedChannel {
+ public:
+  enum class Side : uint8_t { kCreator = 0, kOther = 1 };
+  enum class Waited : uint8_t { kSomething, kNothing };
+
+  // The memory of a channel; not open where the kernel has none.
+  static FileDescriptor CreateMemory();
+  // Null for a file that is not the memory of a channel. `spins`: Wait looks for a while before it
+  // sleeps, for ranks that have a core each; not for some time once that was in vain, since others
+  // may compute on these cores, too.
+  static std::unique_ptr<SharedChannel> Map(const FileDescriptor& memory, Side side, bool spins);
+  ~SharedChannel();
+  SharedChannel(const SharedChannel&) = delete;
+  SharedChannel& operator=(const SharedChannel&) = delete;
+
+  // As RingWriter::Write, RingReader::Peek and Release; the other side is woken when it waits for
+  // this.
+  std::optional<size_t> Send(std::span<const std::byte> bytes);
+  std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
+  void Release(size_t num_bytes);
+
+  // Until one of what is wanted is there or a side has closed, at most 2 ms: kNothing, then.
+  // REQUIRES: one of them is wanted.
+  Waited Wait(bool wants_data, bool wants_room);
+
+  // This side is done with it for ever; both sides are woken.
+  void Close();
+  bool is_closed() const;
+  bool is_closed_by_other() const;
+
+ private:
+  struct Memory;
+
+  SharedChannel(Memory* memory, Side side, bool spins);
+  bool IsThere(bool wants_data, bool wants_room) const;
+  bool Spin(bool wants_data, bool wants_room);
+  void Wake(size_t side, uint32_t reason);
+
+  Memory* const memory_;
+  const size_t self_;
+  const bool spins_;
+  int32_t num_waits_to_sleep_ = 0;
+  RingWriter out_;
+  RingReader in_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_

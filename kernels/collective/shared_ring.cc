@@ -1,0 +1,65 @@
+#include "kernels/collective/shared_ring.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/math.h"
+
+namespace quire {
+namespace {
+
+// The way from `behind` to `ahead`, where it can be true for a ring of this size.
+std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_bytes) {
+  const uint64_t distance = ahead - behind;  // of counters in the wrong order: huge
+  return distance > ring_bytes || distance % kRingLineBytes != 0 ? std::nullopt
+                                                                 : std::optional<size_t>(distance);
+}
+
+// Bytes from here to where the ring begins anew.
+size_t RunLength(uint64_t place, size_t ring_bytes) {
+  return ring_bytes - (place & (ring_bytes - 1));
+}
+
+}  // namespace
+
+std::optional<size_t> RingWriter::Room() const {
+  // Stores and loads of counters are in one order with those of the words that sleepers leave (see
+  // SharedChannel), and so not only acquire and release.
+  const auto used = Distance(counters_.num_read.load(), num_written_, ring_.size());
+  return used.has_value() ? std::optional(ring_.size() - *used) : std::nullopt;
+}
+
+std::optional<size_t> RingWriter::Write(std::span<const std::byte> bytes) {
+  const std::optional<size_t> room = Room();
+  if (!room.has_value()) {
+    return std::nullopt;
+  }
+  // Lines that are free are free whole.
+  const size_t size = std::min({bytes.size(), *room, RunLength(num_written_, ring_.size())});
+  if (size > 0) {
+    std::memcpy(&ring_[num_written_ & (ring_.size() - 1)], bytes.data(), size);
+    num_written_ += RoundUp(size, kRingLineBytes);
+    counters_.num_written.store(num_written_);
+  }
+  return size;
+}
+
+std::optional<size_t> RingReader::Available() const {
+  return Distance(num_read_, counters_.num_written.load(), ring_.size());
+}
+
+std::optional<std::span<const std::byte>> RingReader::Peek(size_t max_bytes) const {
+  const std::optional<size_t> available = Available();
+  if (!available.has_value()) {
+    return std::nullopt;
+  }
+  const size_t size = std::min({max_bytes, *available, RunLength(num_read_, ring_.size())});
+  return ring_.subspan(num_read_ & (ring_.size() - 1), size);
+}
+
+void RingReader::Release(size_t num_bytes) {
+  num_read_ += RoundUp(num_bytes, kRingLineBytes);
+  counters_.num_read.store(num_read_);
+}
+
+}  // namespace quire

@@ -1,0 +1,26 @@
+#include "scheduler/group/worker_refusal.h"
+
+#include <string>
+
+#include "common/base/error.h"
+
+namespace quire {
+
+bool IsTransportError(const absl::Status& status) { return ReasonOf(status).empty(); }
+
+bool IsMismatch(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "CONFIG_MISMATCH" || reason == "STEP_LIMITS" || reason == "NO_MEMORY" ||
+         reason == "MEMORY" || reason == "PROTOCOL_VIOLATION";
+}
+
+bool IsFailureAtStep(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  if (reason == "STEP_TIMEOUT" || reason == "STEP_LIMIT") {
+    return true;
+  }
+  const bool is_of_worker = !IsTransportError(status) && reason != "RANKS_DIFFER";
+  return is_of_worker && (absl::IsInternal(status) || absl::IsInvalidArgument(status));
+}
+
+}  // namespace quire

@@ -1,0 +1,63 @@
+#include "scheduler/rpc/live_requests.h"
+
+#include <memory>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+
+namespace quire {
+namespace {
+
+class Call : public LiveRequests::Abortable {
+ public:
+  explicit Call(Instant arrival) : arrival_(arrival) {}
+
+  void Abort(absl::Status status) override { aborted = status; }
+  Instant arrival() const override { return arrival_; }
+
+  std::optional<absl::Status> aborted;
+
+ private:
+  const Instant arrival_;
+};
+
+TEST(LiveRequestsTest, WhoResumesEndsTheStreamBefore) {
+  LiveRequests requests;
+  const auto first = std::make_shared<Call>(1);
+  const auto second = std::make_shared<Call>(2);
+  ASSERT_TRUE(requests.Add("one", first).ok());
+
+  EXPECT_TRUE(requests.TakeOver("one", second).ok());
+
+  ASSERT_TRUE(first->aborted.has_value());
+  EXPECT_EQ(ReasonOf(*first->aborted), "RESUMED");
+  EXPECT_FALSE(second->aborted.has_value());
+}
+
+// An attempt that its client has left may be slower than the one after it.
+TEST(LiveRequestsTest, WhoArrivedEarlierDoesNotTakeOver) {
+  LiveRequests requests;
+  const auto left = std::make_shared<Call>(1);
+  const auto live = std::make_shared<Call>(2);
+  ASSERT_TRUE(requests.TakeOver("one", live).ok());
+
+  EXPECT_EQ(ReasonOf(requests.TakeOver("one", left)), "RESUMED");
+
+  EXPECT_FALSE(live->aborted.has_value());
+  EXPECT_TRUE(requests.Abort("one", absl::CancelledError("by an operator")).ok());
+  EXPECT_TRUE(live->aborted.has_value());
+  EXPECT_FALSE(left->aborted.has_value());
+}
+
+TEST(LiveRequestsTest, WhatLivesNoMoreKeepsNobodyOut) {
+  LiveRequests requests;
+  const auto early = std::make_shared<Call>(1);
+  ASSERT_TRUE(requests.Add("one", std::make_shared<Call>(2)).ok());
+
+  EXPECT_TRUE(requests.TakeOver("one", early).ok());
+}
+
+}  // namespace
+}  // namespace quire
