@@ -11,8 +11,8 @@ namespace quire {
 namespace {
 
 // Far below what the pool holds: what is shared does not hang on the rate.
-constexpr double kAlpacaRate = 2;
-constexpr double kShareGptRate = 0.2;
+constexpr double kAlpacaCalmRate = 2;
+constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;
 
 struct Saving {
@@ -54,17 +54,17 @@ absl::StatusOr<Figure> MakeFig15(const FigureOptions& options) {
   for (const Saving& paper : kPaperSavings) {
     const int32_t width = paper.width;
     QUIRE_ASSIGN_OR_RETURN(const double parallel,
-                           SavedPercent(AlpacaLike(), kAlpacaRate, width, 1, options));
+                           SavedPercent(AlpacaLike(), kAlpacaCalmRate, width, 1, options));
     QUIRE_ASSIGN_OR_RETURN(const double beam,
-                           SavedPercent(AlpacaLike(), kAlpacaRate, 1, width, options));
+                           SavedPercent(AlpacaLike(), kAlpacaCalmRate, 1, width, options));
     figure.rows.push_back(WithinPoints(
         absl::StrCat("parallel ", width, ", Alpaca-like, %"), paper.parallel, parallel, 1.5));
     figure.rows.push_back(
         WithinPoints(absl::StrCat("beam ", width, ", Alpaca-like, %"), paper.beam, beam, 1.5));
     QUIRE_ASSIGN_OR_RETURN(const double parallel_chat,
-                           SavedPercent(ShareGptLike(), kShareGptRate, width, 1, options));
+                           SavedPercent(ShareGptLike(), kShareGptCalmRate, width, 1, options));
     QUIRE_ASSIGN_OR_RETURN(const double beam_chat,
-                           SavedPercent(ShareGptLike(), kShareGptRate, 1, width, options));
+                           SavedPercent(ShareGptLike(), kShareGptCalmRate, 1, width, options));
     figure.rows.push_back(WithinRange(
         absl::StrCat("parallel ", width, ", ShareGPT-like, %"), 16.2, 30.5, parallel_chat));
     figure.rows.push_back(

@@ -46,8 +46,18 @@ def arguments_of(entry):
     return tuple(kept)
 
 
-def wanted(file, with_tests):
-    return "/generated/" not in file and (with_tests or "/tests/" not in file)
+def entries_of(build):
+    """What compiles each source. CMake's unity build names files that include several of them."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if "/Unity/unity_" not in entry["file"]:
+            yield entry["file"], entry
+            continue
+        for file in re.findall(r'^#include "(.+)"', pathlib.Path(entry["file"]).read_text(), re.MULTILINE):
+            yield file, entry
+
+
+def wanted(file, build, with_tests):
+    return not file.startswith(f"{build}/") and (with_tests or "/tests/" not in file)
 
 
 def rules_of(file):
@@ -112,9 +122,9 @@ def main():
     named = {str(pathlib.Path(a).resolve()) for a in sys.argv[2:] if not a.startswith("--")}
     with_tests = "--tests" in sys.argv[2:]
     entries = {}
-    for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["file"] in named or (not named and wanted(entry["file"], with_tests)):
-            entries.setdefault(entry["file"], entry)
+    for file, entry in entries_of(build):
+        if file in named or (not named and wanted(file, build, with_tests)):
+            entries.setdefault(file, entry)
     groups = sorted(groups_of(entries), key=lambda group: -len(group[1]))
     folder = build / "clang-tidy"
     folder.mkdir(exist_ok=True)

@@ -316,9 +316,12 @@ void GroupSimulation::Do(const ReportSuperseded& superseded) {
   Expect(incarnation_.has_value() && *incarnation_ < superseded.scheduler_incarnation,
          "who was ready is superseded, by a newer one");
   Expect(!has_epoch_, "the epoch is lost before");
-  Expect(std::ranges::any_of(
-             ranks_, [this](const Rank& rank) { return taken_over_.contains(rank.ready_process); }),
-         "a rank that has served it was taken over");
+  Expect(std::ranges::any_of(ranks_,
+                             [this](const Rank& rank) {
+                               return takeovers_[rank.ready_process] > 0 ||
+                                      takeovers_[rank.process.number] > 1;
+                             }),
+         "a rank that has served it was taken over, or another one while it looked on");
   is_superseded_ = true;
   ++totals_.num_takeovers;
   At(now_ + random_.Between(1, 30) * 100 * kNanosPerMilli, [this] { StartScheduler(); });

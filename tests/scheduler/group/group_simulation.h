@@ -185,8 +185,8 @@ class GroupSimulation {
   uint64_t num_schedulers_ = 0;
   std::optional<uint64_t> incarnation_;  // of this scheduler, once it was ready
   bool is_superseded_ = false;
-  std::set<uint64_t> taken_over_;  // processes, by number
-  bool failed_at_step_ = false;    // what ended the last epoch
+  std::map<uint64_t, int> takeovers_;  // of processes, by number
+  bool failed_at_step_ = false;        // what ended the last epoch
   StepLimits limits_;
   std::optional<StepPlan> plan_;            // unanswered
   std::optional<StepResult> first_result_;  // that a rank computed for it

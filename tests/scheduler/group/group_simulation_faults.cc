@@ -188,7 +188,7 @@ void GroupSimulation::TakeOver(Rank& rank) {
   rank.process.order.BeginEpoch(newest + 1, 1);
   rank.process.busy_until = now_;
   const uint64_t number = rank.process.number;
-  taken_over_.insert(number);
+  ++takeovers_[number];
   if (incarnation_.has_value() && rank.ready_process != number) {
     At(now_ + random_.Between(1, 10) * kNanosPerSecond, [this, &rank, number] {
       if (rank.process.number == number) {

@@ -208,9 +208,6 @@ BUGS = [
     Bug("never_cleared", OUTPUT,
         "  state.suspects.OnComputed(\n      slice.group->id(), sequence.sequence_index(), "
         "sequence.num_computed_tokens());\n", ""),
-    Bug("cached_tokens_count_as_computed", SUSPECTS,
-        "{.begin = slice.num_computed_ever, .end = slice.end};",
-        "{.begin = std::max(slice.begin, slice.num_computed_ever), .end = slice.end};"),
     Bug("ended_sequence_is_waited_for", STATE,
         "    suspects.Forget(group.id(), sequence.sequence_index());\n", ""),
     Bug("others_do_not_make_room_for_the_suspect", PLANNER,
