@@ -19,7 +19,7 @@ namespace {
 // Weights are read from one end to the other in every step: large pages save most of the page-table
 // walks. Smaller buffers would waste them.
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kCacheLine = 64;
+constexpr size_t kCacheLineBytes = 64;
 
 // Of the panels: that of the parts where they agree.
 DType DTypeOf(const LinearSource& source) {
@@ -33,7 +33,7 @@ DType DTypeOf(const LinearSource& source) {
 }
 
 std::byte* AllocateHuge(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLineBytes;
   void* memory = std::aligned_alloc(alignment, RoundUp(bytes, alignment));
   if (memory != nullptr && alignment == kHugePage) {
     // Advice only: without transparent huge pages the memory works as it is.

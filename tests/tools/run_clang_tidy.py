@@ -25,7 +25,7 @@ MAX_SOURCES = 100
 # macros. A pattern is enough, since sources that clash all the same are taken apart.
 DEFINED = re.compile(r"^(?:(?:inline |static |constexpr |const )+[\w:<>,\s*]*?\b(k[A-Z]\w*)\b\s*[={\[]"
                      r"|(?:class|struct|enum class|using) (\w+)"
-                     r"|\w[\w:<>,*& ]* \*?&?(\w+\(.*)"
+                     r"|\w[\w:<>,*& ]* \*?&?(\w+\([^{\n]*)"
                      r"|#define (\w+))", re.MULTILINE)
 
 

@@ -638,13 +638,16 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   Run();
   Generate(Prompt("hello", 4));
   state_.SetRanks({{.address = "unix:/a"}, {.address = "unix:/b", .phase = RankPhase::kLoading}});
-  grpc::ClientContext context;
   v1::GetLoadResponse load;
 
-  ASSERT_TRUE(stub_->GetLoad(&context, {}, &load).ok());
+  // A client has its last message before the loop says what is left.
+  do {
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub_->GetLoad(&context, {}, &load).ok());
+  } while (load.num_running_requests() > 0);
 
   EXPECT_TRUE(load.ready());
-  EXPECT_EQ(load.num_running_requests() + load.num_waiting_requests(), 0);
+  EXPECT_EQ(load.num_waiting_requests(), 0);
   EXPECT_EQ(load.kv_blocks().num_blocks(), 63);
   EXPECT_EQ(load.kv_blocks().num_free() + load.kv_blocks().num_cached() +
                 load.kv_blocks().num_active() + load.kv_blocks().num_pending(),
