@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -44,6 +45,13 @@ absl::Status Failed(
   return Error(absl::StatusCode::kFailedPrecondition,
                "PREFIX_FILE",
                absl::StrCat("pinned-prefixes-file: cannot ", ToAbsl(what), " ", path, ": ", why));
+}
+
+// Where a link points: what is replaced is the file, and the link stays.
+std::string TargetOf(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::canonical(path, error);
+  return error ? path : target.string();
 }
 
 // Against accidents, so the key is no secret.
@@ -167,7 +175,7 @@ absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
 }
 
 std::unique_ptr<PrefixStore> PrefixStore::Open(const std::string& path) {
-  std::unique_ptr<PrefixStore> store(new PrefixStore(path));
+  std::unique_ptr<PrefixStore> store(new PrefixStore(TargetOf(path)));
   store->unusable_ = store->Load();
   return store;
 }

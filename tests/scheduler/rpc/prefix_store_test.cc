@@ -104,6 +104,20 @@ TEST_F(PrefixStoreTest, TheFileIsForItsOwnerAlone) {
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
+TEST_F(PrefixStoreTest, ALinkStaysALink) {
+  std::filesystem::create_directory(folder_ / "real");
+  const std::filesystem::path target = folder_ / "real" / "pins";
+  std::ofstream(target) << EncodePrefixes({kPlain});
+  std::filesystem::create_symlink(target, path_);
+
+  const auto store = Open();
+  store->OnPinned(RequestId(1), kSalted);
+  ASSERT_TRUE(store->Save().ok());
+
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+  EXPECT_THAT(PrefixStore::Open(target)->prefixes(), ElementsAre(kPlain, kSalted));
+}
+
 TEST_F(PrefixStoreTest, ADamagedFileIsSetAside) {
   Write("garbage");
 
