@@ -1,7 +1,9 @@
 #include "scheduler/group/agreement.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -38,8 +40,12 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-absl::Status CheckNumerics(const WorkerHello& hello, const Numerics& pinned, bool may_change) {
-  if (hello.model_hash != pinned.model_hash) {
+absl::Status CheckNumerics(const WorkerHello& hello,
+                           int32_t rank,
+                           const Numerics& pinned,
+                           bool may_change) {
+  if (hello.model_hash != pinned.model_hash ||
+      hello.weights_sum != pinned.weights_sums[static_cast<size_t>(rank)]) {
     return Mismatch("model_hash", "the worker's weights are not those of the worker before");
   }
   if (may_change) {
@@ -130,11 +136,14 @@ absl::Status CheckLimits(const StepLimits& limits, const ModelConfig& model) {
 }  // namespace
 
 std::string Numerics::fingerprint() const {
+  const uint64_t all_weights =
+      std::accumulate(weights_sums.begin(), weights_sums.end(), model_hash);
   return absl::StrCat(
-      backend, "/", ToAbsl(NameOf(kv_cache_dtype)), "/", absl::Hex(model_hash, absl::kZeroPad16));
+      backend, "/", ToAbsl(NameOf(kv_cache_dtype)), "/", absl::Hex(all_weights, absl::kZeroPad16));
 }
 
 absl::Status CheckHello(const WorkerHello& hello,
+                        int32_t rank,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned) {
   QUIRE_RETURN_IF_ERROR(CheckLength("worker_uuid", hello.uuid));
@@ -158,7 +167,7 @@ absl::Status CheckHello(const WorkerHello& hello,
       (settings.kv_cache_dtype.has_value() && hello.kv_cache_dtype != settings.kv_cache_dtype)) {
     return Mismatch("kv_cache_dtype", "the worker cannot store the KV cache as asked");
   }
-  return pinned.has_value() ? CheckNumerics(hello, *pinned, settings.allow_changed_numerics)
+  return pinned.has_value() ? CheckNumerics(hello, rank, *pinned, settings.allow_changed_numerics)
                             : absl::OkStatus();
 }
 
@@ -181,8 +190,14 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
     limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
   }
+  std::vector<uint64_t> weights_sums;
+  weights_sums.reserve(hellos.size());
+  for (const WorkerHello& hello : hellos) {
+    weights_sums.push_back(hello.weights_sum);
+  }
   return Agreement{.limits = limits,
                    .numerics = {.model_hash = first.model_hash,
+                                .weights_sums = std::move(weights_sums),
                                 .backend = first.determinism_fingerprint,
                                 .kv_cache_dtype = *first.kv_cache_dtype},
                    .block_bytes = first.block_bytes};

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,11 +42,12 @@ struct GroupSettings {
 
 // What decides the bits of an answer. Two groups with equal numerics continue each other's streams.
 struct Numerics {
-  uint64_t model_hash = 0;
+  uint64_t model_hash = 0;             // of the files
+  std::vector<uint64_t> weights_sums;  // by rank
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
 
-  // "cpu-avx512/float32/1f2e3d4c5b6a7988".
+  // "cpu-avx512/float32/1f2e3d4c5b6a7988"; the same for any number of ranks.
   std::string fingerprint() const;
 };
 
@@ -55,8 +57,9 @@ struct Agreement {
   int64_t block_bytes = 0;  // on one rank
 };
 
-// May this worker be any rank of the group? `pinned`: the numerics of the group before, if any.
+// May this worker be this rank of the group? `pinned`: the numerics of the group before, if any.
 absl::Status CheckHello(const WorkerHello& hello,
+                        int32_t rank,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned);
 

@@ -77,7 +77,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
   }
   absl::Status status = hello.status();
   if (status.ok()) {
-    status = CheckHello(*hello, settings_, pinned_);
+    status = CheckHello(*hello, link.rank, settings_, pinned_);
   }
   if (IsMismatch(status)) {
     Refuse(*rank, status, now);

@@ -16,7 +16,8 @@ namespace quire {
 struct WorkerHello {
   std::string uuid;  // one value per process start
   uint64_t config_hash = 0;
-  uint64_t model_hash = 0;
+  uint64_t model_hash = 0;   // of the files
+  uint64_t weights_sum = 0;  // of this rank's part
   int64_t block_bytes = 0;
   int32_t num_blocks_max = 0;  // the null block included
   int32_t num_host_blocks_max = 0;

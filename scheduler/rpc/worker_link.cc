@@ -35,6 +35,7 @@ absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
   return WorkerHello{.uuid = response.worker_uuid(),
                      .config_hash = response.config_hash(),
                      .model_hash = response.model_hash(),
+                     .weights_sum = response.weights_sum(),
                      .block_bytes = response.block_bytes(),
                      .num_blocks_max = response.num_blocks_max(),
                      .num_host_blocks_max = response.num_host_blocks_max(),

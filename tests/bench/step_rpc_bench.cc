@@ -56,6 +56,7 @@ class InstantModel : public Model {
   }
   uint64_t row_hash() const override { return 0; }
   int64_t weight_bytes() const override { return 0; }
+  uint64_t weights_sum() const override { return 0; }
 
  private:
   ModelConfig config_;

@@ -48,10 +48,10 @@ class Process:
         with self._changed:
             self._changed.notify_all()
 
-    def wait_for(self, pattern, seconds=START_SECONDS):
-        """The match of the first line, past or future, in which the pattern is found."""
+    def wait_for(self, pattern, seconds=START_SECONDS, after=0):
+        """The match of the first line, past or future, but none of the first `after`, in which the pattern is found."""
         deadline = time.monotonic() + seconds
-        seen = 0
+        seen = after
         with self._changed:
             while True:
                 for line in self.lines[seen:]:

@@ -42,6 +42,7 @@ class DecoderModel : public Model {
   uint64_t row_hash() const override { return row_hash_; }
   absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
+  uint64_t weights_sum() const override { return weights_.sum; }
 
  private:
   // Memory of one step. Rows are tokens; of the activations' type, except where fp32 is said.

@@ -62,6 +62,7 @@ struct DecoderWeights {
   std::unique_ptr<PackedLinear> lm_head;
   DeviceBuffer alibi_slopes;  // fp32 [num_heads], or empty
   int64_t bytes = 0;
+  uint64_t sum = 0;  // see Model::weights_sum
 };
 
 }  // namespace quire

@@ -1,7 +1,9 @@
 // From a model directory, or from a seed, to a model that runs.
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,30 @@
 
 namespace quire {
 namespace {
+
+// The names of tensors of which the rank before holds the same part: it has counted them.
+std::set<std::string> HeldByTheRankBefore(const RankShare& share,
+                                          const ModelConfig& config,
+                                          const WeightLayout& whole) {
+  std::set<std::string> names;
+  if (share.rank == 0) {
+    return names;
+  }
+  const absl::StatusOr<RankShare> before =
+      ShareOf(config, {.rank = share.rank - 1, .size = share.size});
+  const std::vector<TensorGroup> theirs = TensorGroups(SliceFor(*before, config, whole));
+  const std::vector<TensorGroup> ours = TensorGroups(SliceFor(share, config, whole));
+  for (size_t group = 0; group < ours.size(); ++group) {
+    for (size_t i = 0; i < ours[group].size(); ++i) {
+      const TensorShape& tensor = ours[group][i];
+      if (tensor.held_rows == theirs[group][i].held_rows &&
+          tensor.held_cols == theirs[group][i].held_cols) {
+        names.insert(tensor.name);
+      }
+    }
+  }
+  return names;
+}
 
 // `scales` has an entry a layer, or none.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
@@ -55,8 +81,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
-  return MakeModel(
-      std::move(config), share, std::move(layout), FileTensors(files), scales, backend, progress);
+  const FileTensors tensors(files, HeldByTheRankBefore(share, config, layout));
+  return MakeModel(std::move(config), share, std::move(layout), tensors, scales, backend, progress);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,

@@ -50,6 +50,10 @@ class Model {
 
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;
+
+  // Of the rank's part of the weights, as they are in the files. The sums of all ranks add up,
+  // modulo 2^64, to the same number for any size of the group. 0 for weights from a seed.
+  virtual uint64_t weights_sum() const = 0;
 };
 
 // Called while weights load, for each tensor that is done and each piece that was read: tensors
@@ -78,9 +82,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       KernelBackend& backend,
                                                       RankPlace place = {});
 
-// Identity of the weights: a digest of the config and of the sorted list of (tensor name,
+// Identity of the files: a digest of the config and of the sorted list of (tensor name,
 // dtype, shape, file size and a sample of its bytes); equal on workers that loaded
-// the same files.
+// the same files. What is between the samples is compared by weights_sum().
 absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
 
 }  // namespace quire

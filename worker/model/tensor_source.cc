@@ -9,11 +9,15 @@
 
 #include "common/base/splitmix64.h"
 #include "common/model/digest.h"
+#include "worker/model/weights_sum.h"
 
 namespace quire {
 namespace {
 
 constexpr size_t kTableSize = 4096;
+
+// Read at once, so that it is added up while it is in the cache.
+constexpr size_t kSumBytes = size_t{64} << 10;
 
 // The nearest representable number, rounding toward zero: exact roundness does not matter for
 // numbers that mean nothing. REQUIRES: normal in both types, as small uniform numbers of a table
@@ -115,10 +119,20 @@ absl::Status FileTensors::Read(const TensorShape& tensor,
                                int64_t begin,
                                std::span<std::byte> out) const {
   const WeightRef& weight = WeightOf(tensor.name);
+  const WeightsSum sum(tensor.name);
+  const bool is_counted = !not_counted_.contains(tensor.name);
   absl::Status status;
+  uint64_t added = 0;
   ForEachRun(tensor, SizeOf(*weight.tensor->dtype), begin, out, [&](int64_t at, auto run) {
-    status.Update(weight.file->Read(*weight.tensor, at, run));
+    while (!run.empty()) {
+      const auto part = run.first(std::min(run.size(), kSumBytes));
+      status.Update(weight.file->Read(*weight.tensor, at, part));
+      added += is_counted ? sum.Of(at, part) : 0;
+      at += static_cast<int64_t>(part.size());
+      run = run.subspan(part.size());
+    }
   });
+  sum_.fetch_add(added, std::memory_order_relaxed);
   return status;
 }
 

@@ -4,10 +4,13 @@
 #ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
 #define QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -30,6 +33,9 @@ class TensorSource {
 
   virtual DType dtype(const std::string& name) const = 0;
 
+  // Of what was read; see WeightsSum. 0 where nothing is compared.
+  virtual uint64_t weights_sum() const { return 0; }
+
   // Fills `out` with the tensor's bytes from `begin` on, numbers of dtype(name) in row-major order.
   // Errors: those of the file. REQUIRES: begin is a multiple of kPieceBytes, and `out` ends where
   // the tensor does or is kPieceBytes long.
@@ -41,12 +47,15 @@ class TensorSource {
 // REQUIRES: every name was found in the files before, of F32, F16 or BF16.
 class FileTensors final : public TensorSource {
  public:
-  // The files must outlive the source.
-  explicit FileTensors(const WeightFiles& files) : files_(files) {}
+  // The files must outlive the source. Tensors that are not counted add nothing to the sum: another
+  // rank reads the same of them.
+  explicit FileTensors(const WeightFiles& files, std::set<std::string> not_counted = {})
+      : files_(files), not_counted_(std::move(not_counted)) {}
 
   int64_t num_tensors() const override { return static_cast<int64_t>(files_.tensors().size()); }
   int64_t num_bytes() const override;
   DType dtype(const std::string& name) const override;
+  uint64_t weights_sum() const override { return sum_.load(std::memory_order_relaxed); }
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,
                     std::span<std::byte> out) const override;
@@ -57,6 +66,8 @@ class FileTensors final : public TensorSource {
   }
 
   const WeightFiles& files_;
+  const std::set<std::string> not_counted_;
+  mutable std::atomic<uint64_t> sum_ = 0;  // several threads read
 };
 
 // Numbers from a seed and the tensor's name, for benchmarks without model files: matrices uniform

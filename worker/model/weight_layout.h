@@ -27,6 +27,8 @@ namespace quire {
 struct Slice {
   int64_t begin = 0;
   int64_t count = 0;
+
+  friend bool operator==(const Slice&, const Slice&) = default;
 };
 
 // A dimension that is held whole.

@@ -327,6 +327,7 @@ absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
   }
   reader.Finish();
   weights.bytes = reader.bytes();
+  weights.sum = source.weights_sum();
   return weights;
 }
 

@@ -212,6 +212,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_version(identity_.version);
   response.set_config_hash(HashOf(config));
   response.set_model_hash(identity_.model_hash);
+  response.set_weights_sum(executor_->model().weights_sum());
   response.set_block_bytes(executor_->BlockBytes(spec));
   response.set_num_blocks_max(executor_->MaxBlocks(spec));
   response.set_num_host_blocks_max(executor_->MaxHostBlocks(spec));

@@ -27,6 +27,7 @@ WorkerHello GoodHello() {
   return {.uuid = "worker",
           .config_hash = HashOf(Settings().model),
           .model_hash = 77,
+          .weights_sum = 5,
           .block_bytes = 64,
           .num_blocks_max = 101,
           .kv_cache_dtype = DType::kF32,
@@ -36,7 +37,10 @@ WorkerHello GoodHello() {
 
 constexpr uint64_t kModelHash = 77;
 Numerics GoodNumerics() {
-  return {.model_hash = kModelHash, .backend = "cpu-avx512", .kv_cache_dtype = DType::kF32};
+  return {.model_hash = kModelHash,
+          .weights_sums = {5, 6},
+          .backend = "cpu-avx512",
+          .kv_cache_dtype = DType::kF32};
 }
 
 absl::StatusOr<StepLimits> LimitsWith(const WorkerHello& hello, const GroupSettings& settings) {
@@ -48,8 +52,8 @@ absl::StatusOr<StepLimits> LimitsWith(const WorkerHello& hello, const GroupSetti
 }
 
 TEST(CheckHelloTest, AWorkerWithTheSameModelIsWelcome) {
-  EXPECT_TRUE(CheckHello(GoodHello(), Settings(), std::nullopt).ok());
-  EXPECT_TRUE(CheckHello(GoodHello(), Settings(), GoodNumerics()).ok());
+  EXPECT_TRUE(CheckHello(GoodHello(), 0, Settings(), std::nullopt).ok());
+  EXPECT_TRUE(CheckHello(GoodHello(), 0, Settings(), GoodNumerics()).ok());
 }
 
 struct WrongWorker {
@@ -63,7 +67,7 @@ TEST_P(CheckHelloRefusalTest, NamesTheFieldThatDiffers) {
   WorkerHello hello = GoodHello();
   GetParam().spoil(hello);
 
-  const absl::Status status = CheckHello(hello, Settings(), GoodNumerics());
+  const absl::Status status = CheckHello(hello, 0, Settings(), GoodNumerics());
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "CONFIG_MISMATCH");
@@ -76,6 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(WrongWorker{"vocab_size", [](auto& h) { h.vocab_size = 101; }},
                     WrongWorker{"config_hash", [](auto& h) { h.config_hash = 1; }},
                     WrongWorker{"model_hash", [](auto& h) { h.model_hash = 78; }},
+                    WrongWorker{"model_hash", [](auto& h) { h.weights_sum = 6; }},
                     WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = -1; }},
                     WrongWorker{"determinism_fingerprint",
                                 [](auto& h) { h.determinism_fingerprint = "cpu-avx2"; }},
@@ -91,7 +96,7 @@ TEST(CheckHelloTest, ATextThatIsTooLongIsRefusedAndNotSaidAgain) {
     WorkerHello hello = GoodHello();
     hello.*text = std::string(3'000'000, 'x');
 
-    const absl::Status status = CheckHello(hello, Settings(), GoodNumerics());
+    const absl::Status status = CheckHello(hello, 0, Settings(), GoodNumerics());
 
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(status), "PROTOCOL_VIOLATION");
@@ -104,7 +109,7 @@ TEST(CheckHelloTest, TheCacheTypeThatWasAskedForIsNeeded) {
   GroupSettings settings = Settings();
   settings.kv_cache_dtype = DType::kBF16;
 
-  EXPECT_EQ(ReasonOf(CheckHello(GoodHello(), settings, std::nullopt)), "CONFIG_MISMATCH");
+  EXPECT_EQ(ReasonOf(CheckHello(GoodHello(), 0, settings, std::nullopt)), "CONFIG_MISMATCH");
 }
 
 TEST(CheckHelloTest, NumericsMayChangeWhenAllowedAndWeightsNever) {
@@ -113,15 +118,41 @@ TEST(CheckHelloTest, NumericsMayChangeWhenAllowedAndWeightsNever) {
   WorkerHello hello = GoodHello();
   hello.determinism_fingerprint = "cpu-avx2";
   hello.kv_cache_dtype = DType::kBF16;
-  EXPECT_TRUE(CheckHello(hello, settings, GoodNumerics()).ok());
+  EXPECT_TRUE(CheckHello(hello, 0, settings, GoodNumerics()).ok());
 
   ++hello.model_hash;
 
-  EXPECT_EQ(ReasonOf(CheckHello(hello, settings, GoodNumerics())), "CONFIG_MISMATCH");
+  EXPECT_EQ(ReasonOf(CheckHello(hello, 0, settings, GoodNumerics())), "CONFIG_MISMATCH");
+}
+
+TEST(CheckHelloTest, EachRankHasItsOwnPartOfTheWeights) {
+  WorkerHello hello = GoodHello();
+  hello.weights_sum = 6;
+
+  EXPECT_TRUE(CheckHello(hello, 1, Settings(), GoodNumerics()).ok());
+  EXPECT_EQ(ReasonOf(CheckHello(GoodHello(), 1, Settings(), GoodNumerics())), "CONFIG_MISMATCH");
 }
 
 TEST(NumericsTest, TheFingerprintHoldsAllThatDecidesBits) {
-  EXPECT_EQ(GoodNumerics().fingerprint(), "cpu-avx512/float32/000000000000004d");
+  EXPECT_EQ(GoodNumerics().fingerprint(), "cpu-avx512/float32/0000000000000058");
+}
+
+TEST(NumericsTest, TheFingerprintIsTheSameForAnyNumberOfRanks) {
+  Numerics one = GoodNumerics();
+  one.weights_sums = {11};
+
+  EXPECT_EQ(one.fingerprint(), GoodNumerics().fingerprint());
+}
+
+TEST(AgreeTest, TheNumericsKnowEachRanksPartOfTheWeights) {
+  std::vector<WorkerHello> hellos = {GoodHello(), GoodHello()};
+  hellos[1].uuid = "another";
+  hellos[1].weights_sum = 6;
+
+  const auto agreement = Agree(hellos, Settings());
+
+  ASSERT_TRUE(agreement.ok()) << agreement.status();
+  EXPECT_EQ(agreement->numerics.weights_sums, (std::vector<uint64_t>{5, 6}));
 }
 
 class AgreeRanksTest : public testing::TestWithParam<WrongWorker> {};

@@ -26,7 +26,7 @@ BUGS = [
         "    limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);",
         "    limits.num_blocks = hello.num_blocks_max;"),
     Bug("other_numerics_are_let_in", AGREEMENT,
-        "  return pinned.has_value() ? CheckNumerics(hello, *pinned, "
+        "  return pinned.has_value() ? CheckNumerics(hello, rank, *pinned, "
         "settings.allow_changed_numerics)\n                            : absl::OkStatus();",
         "  static_cast<void>(CheckNumerics);\n  return absl::OkStatus();"),
     # Who is waited for, and for how long.

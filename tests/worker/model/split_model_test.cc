@@ -95,6 +95,15 @@ class SplitModel {
     return hashes;
   }
 
+  // Of all ranks.
+  uint64_t weights_sum() const {
+    uint64_t sum = 0;
+    for (const Rank& rank : ranks_) {
+      sum += rank.model->weights_sum();
+    }
+    return sum;
+  }
+
   int64_t weight_bytes(size_t rank) const { return ranks_[rank].model->weight_bytes(); }
 
  private:
@@ -210,6 +219,19 @@ TEST_P(TensorParallelTest, GivesTheBitsOfOneRank) {
   }
 }
 
+TEST_P(TensorParallelTest, RanksCountEveryWeightOnce) {
+  const uint64_t whole = SplitModel(model_dir(), isa(), 1, DType::kF32).weights_sum();
+  EXPECT_NE(whole, 0U);
+  const auto config = LoadModelConfig(model_dir());
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (const int32_t size : {2, 4}) {
+    if (!ShareOf(*config, {.rank = 0, .size = size}).ok()) {
+      GTEST_SKIP() << size << " ranks do not divide this model";
+    }
+    EXPECT_EQ(SplitModel(model_dir(), isa(), size, DType::kF32).weights_sum(), whole) << size;
+  }
+}
+
 // The numbers of Hugging Face transformers, with the tolerance of model_golden_test.cc.
 TEST_P(TensorParallelTest, GivesTransformersTokens) {
   constexpr double kTolerance = 1e-4;
@@ -265,6 +287,16 @@ TEST(TensorParallelSizesTest, EightRanksGiveTheBitsOfOne) {
         EXPECT_EQ(Answers(split, 101), expected) << isa << " " << size << " " << NameOf(dtype);
       }
     }
+  }
+}
+
+// Two ranks have one KV head here, and all have the norms.
+TEST(TensorParallelSizesTest, EightRanksCountEveryWeightOnce) {
+  ModelDir dir;
+  WriteRandomModel(EightHeads(), 3, &dir);
+  const uint64_t whole = SplitModel(dir.path(), "portable", 1, DType::kF32).weights_sum();
+  for (const int32_t size : {2, 4, 8}) {
+    EXPECT_EQ(SplitModel(dir.path(), "portable", size, DType::kF32).weights_sum(), whole) << size;
   }
 }
 
