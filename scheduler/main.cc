@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
+#include "common/wire/grpc_log.h"
 #include "scheduler/rpc/served_model.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/scheduler_server.h"
@@ -62,6 +63,7 @@ int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
 
 int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
+  quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,

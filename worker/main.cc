@@ -18,6 +18,7 @@
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
 #include "common/model/digest.h"
+#include "common/wire/grpc_log.h"
 #include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/available_memory.h"
 #include "worker/model/load_progress.h"
@@ -144,6 +145,7 @@ class Loader {
 // see. NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
+  quire::SendGrpcLogToOurs();
   auto positional = quire::ParseCommandLineOrExit(
       argc,
       argv,
