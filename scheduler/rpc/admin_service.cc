@@ -167,6 +167,17 @@ void AdminService::FinishSaved(grpc::ServerUnaryReactor* reactor) const {
   }
 }
 
+void AdminService::SaveLater() const {
+  const bool is_queued = parts_.tasks->Submit([this] {
+    if (const absl::Status status = store_->Save(); !status.ok()) {
+      LogWarning("pinned prefixes are not saved", {{"cause", std::string(status.message())}});
+    }
+  });
+  if (!is_queued) {
+    LogWarning("pinned prefixes are not saved", {{"cause", "too many calls are waiting"}});
+  }
+}
+
 void AdminService::RestorePrefixes() {
   for (const SavedPrefix& prefix : store_->prefixes()) {
     absl::Status status = CheckTokenIds("token_ids", prefix.token_ids, *parts_.model);
@@ -178,6 +189,11 @@ void AdminService::RestorePrefixes() {
         store_->OnPinned(info->id, prefix);
       } else if (ReasonOf(info.status()) == "UNPINNED") {
         store_->Forget(prefix);
+      } else if (ReasonOf(info.status()) == "WORKER_CRASH") {
+        LogWarning("a prefix that crashed its workers is pinned no longer",
+                   {{"cause", info.status().ToString()}});
+        store_->Forget(prefix);
+        SaveLater();
       } else {
         LogWarning("a prefix was not pinned again; it stays in the file",
                    {{"cause", info.status().ToString()}});

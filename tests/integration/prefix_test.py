@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import grpc
@@ -11,6 +12,7 @@ import grpc
 from kv_cache_test import metric, prompt_of
 from quire_server import BIN, Server, admin_api, admin_stub, api, failure_of, generate, server_info, wait_until_idle
 
+MAGIC_TOKEN = 4000
 FLAGS = ["--block-size=16", "--num-gpu-blocks-override=129", "--max-pinned-share=0.5"]
 
 
@@ -101,6 +103,31 @@ class PrefixTest(unittest.TestCase):
         with server.channel() as channel:
             self.answer(channel, prompt_of(info, 80))
             self.assertEqual([p.num_tokens for p in self.prefixes(admin)], [64])
+
+    def test_a_prefix_that_crashes_its_workers_is_kept_no_longer(self):
+        file = self.admin.removeprefix("unix:") + ".pins"
+        server, channel, admin = self.start(f"--pinned-prefixes-file={file}")
+        info = server_info(channel)
+        poison = prompt_of(info, 64, first=9)
+        poison["ids"][40] = MAGIC_TOKEN
+        for tokens in (poison, prompt_of(info, 64)):
+            admin.PinPrefix(admin_api.PinPrefixRequest(token_ids=tokens))
+
+        server.worker.kill()
+        server._worker_flags = [f"--fail-points=crash-on-token={MAGIC_TOKEN}"]
+        server.kill_scheduler()
+        deadline = time.monotonic() + 60
+        while "is pinned no longer" not in server.scheduler.text() and time.monotonic() < deadline:
+            if server.worker.popen.poll() is not None:
+                server.start_worker()
+            time.sleep(0.05)
+
+        server.scheduler.wait_for("a prefix that crashed its workers is pinned no longer", seconds=1)
+        while self.prefixes(admin)[-1].state != admin_api.PREFIX_STATE_PINNED and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertEqual(len(self.prefixes(admin)), 1)
+        with open(file) as saved:
+            self.assertEqual(len(saved.readlines()), 2)  # the title and what is good
 
     def prefixes(self, admin):
         return admin.ListPrefixes(admin_api.ListPrefixesRequest(), wait_for_ready=True, timeout=20).prefixes
