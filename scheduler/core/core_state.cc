@@ -88,14 +88,19 @@ SequenceGroup& CoreState::StartFirstWaiting() {
   return group;
 }
 
-SequenceGroup* CoreState::FirstSuspect() {
+SequenceGroup* CoreState::NextSuspect() {
+  SequenceGroup* next = nullptr;
+  int32_t fewest_crashes = kMaxCrashes;
   for (RequestId id : suspects.suspects()) {
     // A prefix may be without a request: the pool has no room for it.
-    if (SequenceGroup* group = Find(id)) {
-      return group;
+    SequenceGroup* group = Find(id);
+    const int32_t num_crashes = suspects.records().at(id).num_crashes();
+    if (group != nullptr && num_crashes < fewest_crashes) {
+      next = group;
+      fewest_crashes = num_crashes;
     }
   }
-  return nullptr;
+  return next;
 }
 
 void CoreState::StartSuspect(SequenceGroup& group) {

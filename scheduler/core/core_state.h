@@ -114,7 +114,7 @@ struct CoreState {
   SequenceGroup& StartFirstWaiting();
 
   // The suspect that is to be computed alone, before everybody else; nullptr when nobody is.
-  SequenceGroup* FirstSuspect();
+  SequenceGroup* NextSuspect();
 
   // A waiting group runs ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
   void StartSuspect(SequenceGroup& group);

@@ -8,12 +8,14 @@
 //
 //   crashes   the request
 //   1         goes on with the others
-//   2 to 4    is a suspect: it must be computed alone, one suspect at a time
+//   2 to 4    is a suspect: it must be computed alone, one suspect at a time, and who has crashed
+//             the fewest times first
 //   5         has crashed its workers three times alone, and must end
 //
 // A request that computes its places is cleared. So an innocent one is, as soon as it is computed
-// without the guilty one. Kills from outside end nobody, unless three in a row hit the one step in
-// which an innocent suspect would have been cleared.
+// without the guilty one. Kills from outside look the same. They end somebody only when they come so
+// fast that no suspect is cleared in between, and 3 + 2 * suspects of them do: each crash meets
+// another suspect.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. It is
 // judged when the next workers are there, since not before is it known whether a process has died

@@ -24,9 +24,9 @@ StepPlanner::StepPlanner(CoreState& state)
 }
 
 std::optional<StepPlan> StepPlanner::Plan() {
-  SequenceGroup* suspect = state_.FirstSuspect();
+  SequenceGroup* suspect = state_.NextSuspect();
   while (suspect != nullptr && !PlanAlone(*suspect)) {
-    suspect = state_.FirstSuspect();
+    suspect = state_.NextSuspect();
   }
   if (suspect == nullptr) {
     PreemptForNext();

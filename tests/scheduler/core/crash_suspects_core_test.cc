@@ -152,6 +152,24 @@ TEST_F(CrashSuspectsCoreTest, WhoRunsKeepsItsBlocksWhileASuspectComputesAlone) {
   EXPECT_EQ(core_.stats().num_preemptions, 0);
 }
 
+// So fast that nothing is computed in between: each meets another suspect.
+TEST_F(CrashSuspectsCoreTest, KillsInARowEndNobodyBeforeEverySuspectHasCrashedAloneTwice) {
+  constexpr int kNumRequests = 4;
+  for (uint64_t id = 1; id <= kNumRequests; ++id) {
+    Add({.id = id, .prompt = 6, .max_tokens = 8});
+  }
+  for (int kill = 0; kill < 2 + 2 * kNumRequests; ++kill) {
+    Step(/*is_killed=*/true);
+  }
+  EXPECT_EQ(core_.stats().num_suspects, kNumRequests);
+
+  RunToEnd();
+
+  for (uint64_t id = 1; id <= kNumRequests; ++id) {
+    ExpectUndisturbed(id);
+  }
+}
+
 // With all its blocks in use, room for the suspect has to be made, although it is the newer one.
 TEST_F(CrashSuspectsCoreTest, ASuspectWithoutRoomBesideOthersTakesTheirs) {
   limits_.num_blocks = 10;
