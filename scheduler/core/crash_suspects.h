@@ -13,8 +13,8 @@
 //   5         has crashed its workers three times alone, and must end
 //
 // A request that computes its places is cleared. So an innocent one is, as soon as it is computed
-// without the guilty one. Kills from outside look the same. They end somebody only when they come so
-// fast that no suspect is cleared in between, and 3 + 2 * suspects of them do: each crash meets
+// without the guilty one. Kills from outside look the same. They end somebody only when they come
+// so fast that no suspect is cleared in between, and 3 + 2 * suspects of them do: each crash meets
 // another suspect.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. It is
