@@ -29,6 +29,7 @@ std::set<std::string> HeldByTheRankBefore(const RankShare& share,
   if (share.rank == 0) {
     return names;
   }
+  // There is one, since this rank has a share of the same size.
   const absl::StatusOr<RankShare> before =
       ShareOf(config, {.rank = share.rank - 1, .size = share.size});
   const std::vector<TensorGroup> theirs = TensorGroups(SliceFor(*before, config, whole));
