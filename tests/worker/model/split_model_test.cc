@@ -237,6 +237,9 @@ TEST_P(TensorParallelTest, GivesTransformersTokens) {
   constexpr double kTolerance = 1e-4;
   const auto config = LoadModelConfig(model_dir());
   ASSERT_TRUE(config.ok()) << config.status();
+  if (isa() == "avx512bf16" && config->dtype == DType::kBF16) {
+    GTEST_SKIP() << "rounds activations, as transformers in fp32 does not";
+  }
   for (const int32_t size : {2, 4}) {
     if (!ShareOf(*config, {.rank = 0, .size = size}).ok()) {
       GTEST_SKIP() << size << " ranks do not divide this model";
