@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/usable_cpus.h"
 #include "kernels/api/host_backend.h"
+#include "kernels/cpu/huge_arena.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/thread_team.h"
@@ -27,7 +28,7 @@ class CpuBackend final : public HostBackend {
 
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,
-                           CpuPackedLinear::Pack(source, table_.panel, team_));
+                           CpuPackedLinear::Pack(source, table_.panel, arena_, team_));
     return std::unique_ptr<PackedLinear>(std::move(packed));
   }
 
@@ -61,6 +62,7 @@ class CpuBackend final : public HostBackend {
  private:
   const KernelTable& table_;
   ThreadTeam team_;
+  HugeArena arena_;
 };
 
 absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {

@@ -1,6 +1,5 @@
 #include "kernels/cpu/packed_linear.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -11,15 +10,8 @@
 #include "kernels/api/linear_source.h"
 #include "kernels/cpu/simd_portable.h"
 
-#include <sys/mman.h>
-
 namespace quire {
 namespace {
-
-// Weights are read from one end to the other in every step: large pages save most of the page-table
-// walks. Smaller buffers would waste them.
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kCacheLineBytes = 64;
 
 // Of the panels: that of the parts where they agree.
 DType DTypeOf(const LinearSource& source) {
@@ -30,16 +22,6 @@ DType DTypeOf(const LinearSource& source) {
     }
   }
   return first;
-}
-
-std::byte* AllocateHuge(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLineBytes;
-  void* memory = std::aligned_alloc(alignment, RoundUp(bytes, alignment));
-  if (memory != nullptr && alignment == kHugePage) {
-    // Advice only: without transparent huge pages the memory works as it is.
-    static_cast<void>(::madvise(memory, RoundUp(bytes, alignment), MADV_HUGEPAGE));
-  }
-  return static_cast<std::byte*>(memory);
 }
 
 float WidenOne(const std::byte* p, DType dtype) {
@@ -92,10 +74,9 @@ void WidenColumn(const std::byte* from, DType dtype, int64_t count, float* to, i
 
 }  // namespace
 
-void CpuPackedLinear::FreeHuge::operator()(std::byte* memory) const { std::free(memory); }
-
 absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const LinearSource& source,
                                                                        PanelShape shape,
+                                                                       HugeArena& arena,
                                                                        ThreadTeam& team) {
   QUIRE_ASSIGN_OR_RETURN(const LinearShape matrix, CheckLinearSource(source));
   auto packed = std::unique_ptr<CpuPackedLinear>(new CpuPackedLinear);
@@ -113,7 +94,7 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   const std::optional<int64_t> bytes =
       elements ? CheckedMultiply(*elements, SizeOf(packed->dtype_)) : std::nullopt;
   if (bytes) {
-    packed->data_.reset(AllocateHuge(static_cast<size_t>(*bytes)));
+    packed->data_ = arena.Take(static_cast<size_t>(*bytes));
   }
   if (packed->data_ == nullptr) {
     return Error(absl::StatusCode::kResourceExhausted,

@@ -23,6 +23,7 @@
 
 #include "common/model/dtype.h"
 #include "kernels/api/dense.h"
+#include "kernels/cpu/huge_arena.h"
 #include "kernels/cpu/thread_team.h"
 
 namespace quire {
@@ -39,6 +40,7 @@ class CpuPackedLinear final : public PackedLinear {
   // another length, or when the segments do not divide the columns; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
+                                                               HugeArena& arena,
                                                                ThreadTeam& team);
 
   int64_t in_features() const override { return in_features_; }
@@ -57,10 +59,6 @@ class CpuPackedLinear final : public PackedLinear {
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  struct FreeHuge {
-    void operator()(std::byte* memory) const;
-  };
-
   CpuPackedLinear() = default;
   void PackPanel(const LinearSource& source, int64_t p);
   void PackColumn(const std::byte* row, DType from, int64_t p, int64_t column);
@@ -73,7 +71,7 @@ class CpuPackedLinear final : public PackedLinear {
   int64_t num_panels_ = 0;
   int num_segments_ = 1;
   int64_t padded_segment_length_ = 0;
-  std::unique_ptr<std::byte, FreeHuge> data_;
+  std::shared_ptr<std::byte> data_;
   std::vector<float> bias_;
 };
 

@@ -2,6 +2,7 @@
 """One model over several workers: the answers of 1, 2 and 4 ranks are the same bits, also when a rank
 dies, and ranks that live keep their weights."""
 import json
+import math
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import tempfile
 import threading
 import unittest
 
-from quire_server import BIN, MODEL, api, generate, get_load, metric, server_info
+from quire_server import BIN, MODEL, Process, api, generate, get_load, metric, server_info
 from serve_test import Served, eventually, is_alive
 import grpc
 
@@ -20,6 +21,8 @@ FLAGS = ("--num-gpu-blocks-override=40", "--kv-cache-dtype=int8", "--preemption-
 LARGE = {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "vocab_size": 512,
          "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 8,
          "num_attention_heads": 16, "max_position_embeddings": 256}
+SMALL = os.path.join(os.environ["QUIRE_SOURCE"], "tests/bench/small")
+TINY = os.path.join(os.environ["QUIRE_SOURCE"], "tests/worker/model/testdata/llama_bf16")
 STORY = b"Once upon a time there was a small dog who lived in a big house by the sea. "
 
 
@@ -83,6 +86,52 @@ def workers_of(served):
 def bytes_read(pid):
     with open(f"/proc/{pid}/io", encoding="utf-8") as file:
         return int(re.search(r"rchar: (\d+)", file.read())[1])
+
+
+def llama_tensors(config):
+    """Names and shapes of the weights."""
+    hidden, inner, vocab = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size"))
+    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", [vocab, hidden]
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for name, shape in (("input_layernorm", [hidden]), ("post_attention_layernorm", [hidden]),
+                            ("self_attn.q_proj", [hidden, hidden]), ("self_attn.k_proj", [kv, hidden]),
+                            ("self_attn.v_proj", [kv, hidden]), ("self_attn.o_proj", [hidden, hidden]),
+                            ("mlp.gate_proj", [inner, hidden]), ("mlp.up_proj", [inner, hidden]),
+                            ("mlp.down_proj", [hidden, inner])):
+            yield prefix + name + ".weight", shape
+    yield "model.norm.weight", [hidden]
+    yield "lm_head.weight", [vocab, hidden]
+
+
+def write_zeros(folder, config):
+    """A model whose weights are a hole in a file: it takes no disk. Bytes of what all ranks hold."""
+    header, end, replicated = {}, 0, 0
+    for name, shape in llama_tensors(config):
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+        replicated += end - begin if len(shape) == 1 else 0
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(file.tell() + end)
+    return replicated
+
+
+def resident_bytes(model, *flags):
+    """Of a worker that has loaded its model and serves nobody."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = Process([os.path.join(BIN, "quire_worker"), "--model", model, "--threads=1",
+                          f"--listen=unix:{folder}/worker.sock", *flags])
+        try:
+            worker.wait_for("^quire_worker: ready ")
+            with open(f"/proc/{worker.popen.pid}/status", encoding="utf-8") as file:
+                return 1024 * int(re.search(r"VmRSS:\s+(\d+)", file.read())[1])
+        finally:
+            worker.kill()
 
 
 class TensorParallelTest(unittest.TestCase):
@@ -150,6 +199,21 @@ class TensorParallelTest(unittest.TestCase):
                 answers = all_answers(served.address, [prompt])
             with Served(*flags, model=model) as served:
                 self.assertEqual(all_answers(served.address, [prompt]), answers)
+
+    def test_a_rank_holds_its_part_and_nothing_else(self):
+        with open(os.path.join(SMALL, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        with tempfile.TemporaryDirectory() as model:
+            # Norms are kept as fp32.
+            replicated = 2 * write_zeros(model, config)
+            empty = resident_bytes(TINY)
+            whole = resident_bytes(model) - empty
+            for size in (2, 4, 8):
+                for rank in (0, size - 1):
+                    with self.subTest(size=size, rank=rank):
+                        part = resident_bytes(model, f"--tensor-parallel-size={size}",
+                                              f"--rank={rank}") - empty
+                        self.assertLessEqual(part, 1.02 * whole / size + replicated)
 
     def test_a_limit_on_the_size_of_files_ends_no_rank(self):
         # The memory that ranks share is a file, larger than this.

@@ -1,0 +1,51 @@
+#include "kernels/cpu/huge_arena.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "common/base/math.h"
+
+#include <sys/mman.h>
+
+namespace quire {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kChunkBytes = size_t{64} << 20;
+// What is larger has a chunk of its own: it would leave too much of a shared one unused.
+constexpr size_t kMaxSharedBytes = kChunkBytes / 4;
+
+std::shared_ptr<std::byte> MapChunk(size_t bytes) {
+  void* memory = std::aligned_alloc(kHugePage, bytes);
+  if (memory == nullptr) {
+    return nullptr;
+  }
+  // Advice only: without transparent huge pages the memory works as it is.
+  static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
+  return {static_cast<std::byte*>(memory), [](std::byte* chunk) { std::free(chunk); }};
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> HugeArena::Take(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) {
+    return nullptr;
+  }
+  if (bytes > kMaxSharedBytes) {
+    return MapChunk(RoundUp(bytes, kHugePage));
+  }
+  const size_t size = RoundUp(std::max<size_t>(bytes, 1), kAlignment);
+  if (chunk_ == nullptr || size > kChunkBytes - used_bytes_) {
+    chunk_ = MapChunk(kChunkBytes);
+    used_bytes_ = 0;
+  }
+  if (chunk_ == nullptr) {
+    return nullptr;
+  }
+  std::byte* taken = chunk_.get() + used_bytes_;
+  used_bytes_ += size;
+  return {chunk_, taken};
+}
+
+}  // namespace quire
