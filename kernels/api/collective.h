@@ -39,8 +39,12 @@ struct AllReduceParams {
 struct GatherParams {
   int64_t num_rows = 0;
   std::span<const int64_t> widths;  // of each rank
-  const float* part = nullptr;      // [num_rows, widths[rank]]
-  float* whole = nullptr;           // [num_rows, sum of widths], on rank 0
+  // [num_rows], or none: of row i only its num_candidates[i] greatest values are wanted, ties to
+  // the lowest column; 0: all. What is not wanted may be the lowest finite float instead. A row
+  // that holds a NaN or an infinity still holds one. On the host.
+  std::span<const int32_t> num_candidates = {};
+  const float* part = nullptr;  // [num_rows, widths[rank]]
+  float* whole = nullptr;       // [num_rows, sum of widths], on rank 0
 };
 
 }  // namespace quire

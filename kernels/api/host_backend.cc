@@ -95,8 +95,6 @@ void HostBackend::AllReduce(const AllReduceParams& params) {
   }
 }
 
-void HostBackend::Gather(const GatherParams& params) {
-  group_->Gather(params.num_rows, params.widths, params.part, params.whole);
-}
+void HostBackend::Gather(const GatherParams& params) { row_gather_.Gather(params, *group_); }
 
 }  // namespace quire

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/api/row_gather.h"
 
 namespace quire {
 
@@ -59,6 +60,7 @@ class HostBackend : public KernelBackend {
  private:
   TransferId num_transfers_ = 0;
   std::shared_ptr<Communicator> group_;
+  RowGather row_gather_;
 };
 
 }  // namespace quire

@@ -34,6 +34,13 @@ struct SamplingRow {
   bool is_below_min_tokens() const {
     return static_cast<int64_t>(output_token_ids.size()) < params->min_tokens;
   }
+  // Tokens are banned since too few were sampled.
+  bool is_banning() const;
+  // Bias, bans or penalties change its logits.
+  bool is_adjusted() const;
+  // So many of the greatest logits of the row, ties to the lowest id, decide its token alone, and
+  // no others are reported; 0: all may.
+  int32_t num_candidates() const;
 };
 
 struct SampledLogprob {

@@ -9,10 +9,6 @@ namespace {
 // counts: occurrences in the output, and this bit for tokens already penalised for repetition.
 constexpr uint32_t kRepeated = uint32_t{1} << 31;
 
-bool IsBanning(const SamplingRow& row) {
-  return !row.params->banned_before_min_tokens.empty() && row.is_below_min_tokens();
-}
-
 void PenaliseRepetition(std::span<const TokenId> tokens,
                         float penalty,
                         std::span<float> logits,
@@ -45,16 +41,12 @@ void PenaliseOutput(const SamplingRow& row, std::span<float> logits, std::span<u
 
 }  // namespace
 
-bool NeedsAdjustment(const SamplingRow& row) {
-  return !row.params->logit_bias.empty() || IsBanning(row) || row.params->has_penalties();
-}
-
 void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
   const SamplingParams& params = *row.params;
   for (const auto& [token, bias] : params.logit_bias) {
     logits[static_cast<size_t>(token)] += bias;
   }
-  if (IsBanning(row)) {
+  if (row.is_banning()) {
     for (const TokenId token : params.banned_before_min_tokens) {
       logits[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
     }

@@ -15,9 +15,6 @@
 
 namespace quire {
 
-// False: AdjustLogits would change nothing.
-bool NeedsAdjustment(const SamplingRow& row);
-
 // A banned token becomes -infinity. counts: scratch with one element for each logit.
 void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts);
 

@@ -81,7 +81,7 @@ class RowSampler {
       log_normaliser = LogNormaliser();
       WriteTopLogprobs(std::min<int64_t>(top, n_), log_normaliser);
     }
-    if (NeedsAdjustment(row_)) {
+    if (row_.is_adjusted()) {
       raw = wants_logprob ? std::copy_n(logits_, n_, raw_copy_) - n_ : logits_;
       AdjustLogits(row_, {logits_, static_cast<size_t>(n_)}, {counts_, static_cast<size_t>(n_)});
       params_.finite[index_] = FindMax(true) && std::isfinite(max_);

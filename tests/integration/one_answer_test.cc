@@ -338,6 +338,9 @@ std::vector<Request> MakeShortRequests(const ModelConfig& config) {
     request.max_tokens = random.Between(6, 12);
     request.sampling.seed = static_cast<uint64_t>(i);
     request.sampling.temperature = i % 2 == 0 ? 0.0F : 1.0F;
+    request.sampling.top_k = i % 4 == 1 ? 5 : 0;
+    // Without log-probabilities ranks may send a few candidates alone.
+    request.sampling.num_logprobs = i % 4 >= 2 ? 2 : -1;
     request.num_sequences = i == 3 ? 3 : 1;
     if (i == 4) {
       request.beam_search = BeamOptions{.num_beams = 3};
@@ -361,7 +364,9 @@ class RanksOfFamiliesTest : public testing::Test {
   }
 
   // Of every cache type. Preemptions and tokens from the prefix cache are added up.
-  void Compare(const std::string& model_dir, const std::string& isa, std::vector<int32_t> sizes) {
+  void Compare(const std::string& model_dir,
+               const std::string& isa,
+               const std::vector<int32_t>& sizes) {
     EngineOptions whole{.isa = isa, .max_sequences = 16, .max_tokens_per_step = 32};
     const std::unique_ptr<Engine> oracle = LoadEngine(model_dir, whole);
     for (const int32_t size : sizes) {

@@ -23,6 +23,9 @@ struct Batch {
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;
   std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted
+  // [num_logits], how many of the greatest are wanted (SamplingRow::num_candidates), 0: all; or
+  // empty: all of all.
+  std::vector<int32_t> num_candidates;
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t num_seqs() const { return static_cast<int32_t>(seq_lens.size()); }

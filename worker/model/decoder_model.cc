@@ -58,7 +58,7 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
     QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
   }
-  backend_.RunStep([&] { Compute(inputs, cache); });
+  backend_.RunStep([&] { Compute(inputs, batch.num_candidates, cache); });
   if (share_.is_whole()) {
     return workspace_.logits.floats();
   }
@@ -108,7 +108,9 @@ absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
   return absl::OkStatus();
 }
 
-void DecoderModel::Compute(const StepInputs& inputs, const KvCacheView& cache) {
+void DecoderModel::Compute(const StepInputs& inputs,
+                           std::span<const int32_t> num_candidates,
+                           const KvCacheView& cache) {
   Embed(inputs);
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     if (config_.norm_before) {
@@ -117,7 +119,7 @@ void DecoderModel::Compute(const StepInputs& inputs, const KvCacheView& cache) {
       RunPostNormLayer(layer, inputs, cache);
     }
   }
-  Logits(inputs);
+  Logits(inputs, num_candidates);
 }
 
 void DecoderModel::Embed(const StepInputs& inputs) {
@@ -316,7 +318,7 @@ void DecoderModel::Normalize(const NormWeights& norm,
 
 // Only the rows that are asked for go through the last norm and the output matrix. They are looked
 // up as rows of a table, the pending sum as rows of a position table: residual + delta.
-void DecoderModel::Logits(const StepInputs& inputs) {
+void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates) {
   Workspace& w = workspace_;
   const int64_t num_logits = inputs.num_logits;
   if (num_logits == 0) {
@@ -366,6 +368,7 @@ void DecoderModel::Logits(const StepInputs& inputs) {
   if (!share_.is_whole()) {
     backend_.Gather({.num_rows = num_logits,
                      .widths = vocab_widths_,
+                     .num_candidates = num_candidates,
                      .part = w.logits.floats(),
                      .whole = w.gathered.floats()});
   }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,7 +64,9 @@ class DecoderModel : public Model {
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], on rank 0 of several
   };
 
-  void Compute(const StepInputs& inputs, const KvCacheView& cache);
+  void Compute(const StepInputs& inputs,
+               std::span<const int32_t> num_candidates,
+               const KvCacheView& cache);
   void Embed(const StepInputs& inputs);
   void EmbedPositions(const StepInputs& inputs, void* rows, DType dtype);
   // Puts together what the ranks have of [num_rows, width]; nothing to do for one rank.
@@ -76,7 +79,7 @@ class DecoderModel : public Model {
   // residual += delta where given; hidden = norm(residual), which replaces the residual where
   // asked.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
-  void Logits(const StepInputs& inputs);
+  void Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates);
   uint64_t HashRows(int64_t num_tokens) const;
 
   const ModelConfig config_;

@@ -16,6 +16,7 @@ void Clear(Batch* batch) {
   batch->block_tables.clear();
   batch->max_blocks_per_seq = 0;
   batch->logits_rows.clear();
+  batch->num_candidates.clear();
 }
 
 int32_t SeqLen(const ScheduledSlice& slice) {
@@ -36,6 +37,7 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   batch->seq_lens.push_back(end);
   if (slice.is_sampled()) {
     batch->logits_rows.push_back(batch->num_tokens() - 1);
+    batch->num_candidates.push_back(sequence.sampling_row().num_candidates());
   }
 }
 

@@ -26,9 +26,7 @@ int32_t Sampler::CollectRows(const std::vector<ScheduledSlice>& slices) {
       continue;
     }
     const SequenceState& sequence = *slice.sequence;
-    rows_.push_back({.params = &sequence.sampling,
-                     .prompt_token_ids = sequence.prompt(),
-                     .output_token_ids = sequence.output()});
+    rows_.push_back(sequence.sampling_row());
     handles_.push_back(slice.handle);
     max_top = std::max(max_top, sequence.sampling.num_logprobs);
   }

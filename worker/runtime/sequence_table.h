@@ -17,6 +17,7 @@
 #include "common/model/sampling_params.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_plan_check.h"
+#include "kernels/api/sampling.h"
 
 namespace quire {
 
@@ -33,6 +34,10 @@ struct SequenceState {
   }
   std::span<const TokenId> output() const {
     return std::span(token_ids).subspan(static_cast<size_t>(num_prompt_tokens));
+  }
+  // How its next token is sampled. Valid while the sequence does not change.
+  SamplingRow sampling_row() const {
+    return {.params = &sampling, .prompt_token_ids = prompt(), .output_token_ids = output()};
   }
 };
 
