@@ -31,6 +31,9 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
+// An attempt that nobody answers was lost on a way that is cut. Kernels before 6.5 repeat it after
+// 1, 3 and 7 s, and a way that is mended meanwhile would lie idle until then.
+constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr std::string_view kTcpPrefix = "tcp:";
 // What the higher rank says to the lower one.
@@ -209,6 +212,7 @@ class PeerListener::Gathering {
     FileDescriptor socket;
     std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
     Instant dial_at = 0;
+    Instant give_up_at = 0;  // unless it is connected by then
     bool has_said_hello = false;
     bool is_there = false;
   };
@@ -235,6 +239,7 @@ class PeerListener::Gathering {
         return;
       }
       neighbour.dial_at = now + kRetryNanos;
+      neighbour.give_up_at = now + kDialNanos;
       neighbour.has_said_hello = false;
       neighbour.socket = NewSocket(neighbour.address);
       static_cast<void>(
@@ -243,6 +248,9 @@ class PeerListener::Gathering {
     if (!neighbour.has_said_hello) {
       pollfd ready = {.fd = neighbour.socket.fd(), .events = POLLOUT, .revents = 0};
       if (::poll(&ready, 1, 0) == 0) {
+        if (now >= neighbour.give_up_at) {
+          neighbour.socket.Close();
+        }
         return;
       }
       const Hello hello = HelloTo(group_.rank, neighbour.rank);

@@ -489,8 +489,9 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
   }
 }
 
-// A rank that waits is not the one that stands still, unless ranks wait for each other: then the
-// way between them is cut. Who has answered the step has given all that others can wait for.
+// A rank that waits is not the one that stands still, unless it is of those that wait for each
+// other: then the way between them is cut. Who has answered the step has given all that others can
+// wait for.
 bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
   const Rank* last = &rank;
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -500,8 +501,11 @@ bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
       return last != &rank;
     }
     last = &ranks_[static_cast<size_t>(*next)];
+    if (last == &rank) {
+      return false;
+    }
   }
-  return false;
+  return true;  // for some that wait for each other
 }
 
 void WorkerGroup::AnswerIfComplete(Instant now) {

@@ -4,10 +4,15 @@ import random
 
 PROXY_CUTS = ("cut", "cut-to-worker", "cut-to-scheduler")
 PROXY_NOISE = ("delay", "reset", "garbage")
+# Between hosts (hosts.py): of the host of a rank, of two such hosts from each other, and of the
+# scheduler's.
+CABLE_CUTS = ("host-cut", "part", "host-cut", "scheduler-cut")
+LINK_FAULTS = (*PROXY_CUTS, *PROXY_NOISE, *CABLE_CUTS, "long-part")
 # How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault
 # comes at a random moment of its time, so now and then the next one comes before it is over.
 WEIGHTS = {"kill": 1.0, "kill-in-exchange": 1.4, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
-           **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0)}
+           **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0),
+           **dict.fromkeys(CABLE_CUTS, 1.6), "long-part": 3.5}
 SHARE_OF_RANDOM_MOMENTS = 0.6
 
 
@@ -30,6 +35,13 @@ def fault_kinds(kills, stops, cuts, noise, scheduler_kills, num_ranks=1):
     return kinds + [PROXY_NOISE[i % 3] for i in range(noise)]
 
 
+def host_fault_kinds(kills, stops, cuts, long_parts):
+    """The same for ranks on several hosts. A long part outlives the patience with a step."""
+    kinds = fault_kinds(kills, stops, 0, 0, 0, num_ranks=2)
+    kinds += [CABLE_CUTS[i % len(CABLE_CUTS)] for i in range(cuts)]
+    return kinds + ["long-part"] * long_parts
+
+
 def make_script(seed, kinds, duration_s, num_ranks=1):
     """Faults in order of time; equal arguments, equal script."""
     chance, rank_chance = random.Random(seed), random.Random(f"{seed} ranks")
@@ -49,7 +61,9 @@ def make_script(seed, kinds, duration_s, num_ranks=1):
 def _seconds(kind, chance):
     if kind == "pause":
         return chance.choice((0.3, 1.0, 2.0)) * chance.uniform(0.5, 1.5)
-    if kind in PROXY_CUTS:
+    if kind == "long-part":
+        return chance.uniform(6, 8)
+    if kind in PROXY_CUTS or kind in CABLE_CUTS:
         # From a flap that nobody notices to one that outlives every patience with the link.
         return chance.choice((0.2, 1.0, 3.0)) * chance.uniform(0.5, 1.5)
     return chance.uniform(0.3, 1.0) if kind in PROXY_NOISE else 0.0

@@ -8,10 +8,12 @@ from checker import KINDS_OF_LOSS, quantile
 
 # Longest gap at p99, in seconds. A stopped process is told from a slow one by patience alone.
 TARGETS = {"kill": 3.0, "kill-in-exchange": 3.0, "cut": 3.0, "cut-to-worker": 3.0,
-           "cut-to-scheduler": 3.0, "stop": 6.0, "pause": 6.0}
+           "cut-to-scheduler": 3.0, "stop": 6.0, "pause": 6.0, "host-cut": 3.0,
+           "scheduler-cut": 3.0}
 ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill")  # of a process
 PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
-                "delay": "delayed", "reset": "reset", "garbage": "spoiled"}
+                "delay": "delayed", "reset": "reset", "garbage": "spoiled", "host-cut": "lost",
+                "scheduler-cut": "lost", "part": "parted", "long-part": "parted"}
 
 
 @dataclasses.dataclass
@@ -42,6 +44,8 @@ def faults_of(done, judges_time):
         faults.append(f"too few epochs: {done.counts} after {num_ends} ends of processes")
     if done.counts.get("lost survivors"):
         faults.append(f"{done.counts['lost survivors']} ranks ended with another one")
+    if done.counts.get("weights read again"):
+        faults.append(f"{done.counts['weights read again']} ranks that lived read weights again")
     for name in ("num_prefix_hit_tokens", "num_swap_preemptions"):
         if not done.counts.get(name):
             faults.append(f"no pressure on the KV cache: {name} is 0")

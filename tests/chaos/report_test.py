@@ -40,6 +40,8 @@ class ReportTest(unittest.TestCase):
                 (lambda done: done.counts.update({"num_swap_preemptions": 0}), "no pressure"),
                 (lambda done: done.counts.pop("num_prefix_hit_tokens"), "no pressure"),
                 (lambda done: done.counts.update({"exit code of serve": 1}), "serve ended with 1"),
+                (lambda done: done.counts.update({"lost survivors": 1}), "1 ranks ended with"),
+                (lambda done: done.counts.update({"weights read again": 2}), "2 ranks that lived"),
                 (lambda done: setattr(done, "replay", "DIFFERENT: x"), "does not replay")):
             self.assertIn(named, "; ".join(self.wrong(change)))
 

@@ -85,12 +85,12 @@ def harm(server, script, waits_for_steps):
     return faults
 
 
-def run_round(args, form, folder):
+def run_round(args, form, folder, make_model=ServedModel, kinds=None):
     """One server, one script, one verdict: what report.py prints and judges."""
     oracle = run_oracle(args, form, folder)
     num_ranks = args.tensor_parallel_size
-    kinds = fault_kinds(form.kills, form.stops, form.cuts, form.noise, form.scheduler_kills,
-                        num_ranks)
+    kinds = kinds or fault_kinds(form.kills, form.stops, form.cuts, form.noise,
+                                 form.scheduler_kills, num_ranks)
     script = make_script(args.seed, kinds, form.minutes * 60, num_ranks)
     chaos = os.path.join(folder, "chaos")
     os.mkdir(chaos)
@@ -98,7 +98,7 @@ def run_round(args, form, folder):
     more = ("--resume",) if form.scheduler_kills > 0 else ()
     flags = (*SERVER_FLAGS, *(RANKS_FLAGS if num_ranks > 1 else ()),
              f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}")
-    with ServedModel(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
+    with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
         logs, processes = start_clients(args, form, server.address, chaos, *more)
         try:
             faults = harm(server, script, args.short)
@@ -128,16 +128,16 @@ def run_round(args, form, folder):
 
 def proxy_counts(faults):
     """Counts of the proxies, each at its last fault."""
-    last = {fault["rank"]: fault["proxy"] for fault in faults if "proxy" in fault}
+    last = {fault["proxy"]: fault["counts"] for fault in faults if "proxy" in fault}
     return dict(sum((collections.Counter(counts) for counts in last.values()),
                     collections.Counter()))
 
 
-def run_in_folder(args, form):
+def run_in_folder(args, form, **how):
     """A round in a folder of its own, which stays when something is wrong."""
     folder = tempfile.mkdtemp(prefix="quire-chaos-", dir=args.folder)
     print(f"logs are in {folder}", file=sys.stderr)
-    done = run_round(args, form, folder)
+    done = run_round(args, form, folder, **how)
     faults = report.faults_of(done, judges_time=not args.short)
     print(report.text_of(done, faults), flush=True)
     if not faults:

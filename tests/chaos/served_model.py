@@ -20,7 +20,8 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../integration"))
 
-from fault_proxy import FAULTS as PROXY_FAULTS, ProxyControl  # noqa: E402
+from fault_proxy import ProxyControl  # noqa: E402
+from fault_script import LINK_FAULTS  # noqa: E402
 from quire_server import BIN, MODEL, Process, get_load, grpc  # noqa: E402
 
 POLL_SECONDS = 0.2
@@ -32,15 +33,19 @@ COUNTERS = ("num_recompute_preemptions", "num_swap_preemptions", "num_prefix_hit
 LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group lost",
              "programs ended": "a program of the server ended",
              "programs killed": "a program of the server is killed"}
+WEIGHTS_BYTES = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
+LOADED_SECONDS = 5  # whoever started so long ago has read its weights
+
+
+# State is a letter; started is in seconds since the machine's start.
+Stat = collections.namedtuple("Stat", "name state parent started")
 
 
 class ServedModel:
     """A server to be harmed. `with ServedModel(folder, flags) as server:` stops everything."""
 
     def __init__(self, folder, *flags, seed=0, num_ranks=1):
-        self._num_ranks, self._survivors, self._num_lost_survivors = num_ranks, [], 0
-        self._proxies, self._controls = [], []
-        self._serve = self._counters = None
+        self._set_up(num_ranks)
         runtime = os.path.join(folder, "run")
         os.makedirs(runtime)
         try:
@@ -51,10 +56,17 @@ class ServedModel:
                                    f"--tensor-parallel-size={num_ranks}", *flags])
             ready = self._serve.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
             self.address, self._http_address = ready.groups()
-            self._counters = _Counters(self.address, self._http_address)
+            self._counters = Counters(self.address, self._http_address)
         except BaseException:
             self.close()
             raise
+
+    def _set_up(self, num_ranks):
+        self._num_ranks = num_ranks
+        self._survivors = {}
+        self._of_survivors = dict.fromkeys(("survivors", "lost survivors", "weights read again"), 0)
+        self._proxies, self._controls = [], []
+        self._serve = self._counters = None
 
     def _start_proxy(self, folder, runtime, rank, seed):
         """Where it listens."""
@@ -83,17 +95,37 @@ class ServedModel:
     def inject(self, fault):
         """Does it. Its kind, when it began, and from when its gap counts (see checker.py)."""
         self._count_lost_survivors()
+        survivors = {pid: (_age_seconds(pid), _bytes_read(pid))
+                     for pid in self._survivors_of(fault)}
         record = {"kind": fault.kind, "rank": fault.rank, "begin": time.monotonic()}
-        if fault.kind in PROXY_FAULTS:
-            record["proxy"] = self._controls[fault.rank].inject(fault.kind, fault.seconds)
+        if fault.kind in LINK_FAULTS:
+            record["proxy"], record["counts"] = self._harm_link(fault)
             record["from"] = time.monotonic()
-            return record
+        else:
+            self._harm_process(fault, record)
+        self._survivors = survivors
+        return record
+
+    def _survivors_of(self, fault):
+        """Workers that the fault may not end. The supervisor may replace one that is paused."""
+        if fault.kind in LINK_FAULTS or fault.kind == "scheduler-kill":
+            return []
+        return self._others(fault.rank)
+
+    def _others(self, rank):
+        return [self.pid_of("quire_worker", other) for other in range(self._num_ranks)
+                if other != rank]
+
+    def _harm_link(self, fault):
+        """Returns when it is over: name and counts of the proxy."""
+        counts = self._controls[fault.rank].inject(fault.kind, fault.seconds)
+        return f"rank {fault.rank}", counts
+
+    def _harm_process(self, fault, record):
         if fault.kind == "scheduler-kill":
             pid, others = self.pid_of("quire_scheduler"), []
         else:
-            pid = self.pid_of("quire_worker", fault.rank)
-            others = [self.pid_of("quire_worker", rank) for rank in range(self._num_ranks)
-                      if rank != fault.rank]
+            pid, others = self.pid_of("quire_worker", fault.rank), self._others(fault.rank)
         if fault.kind == "kill-in-exchange":
             for other in others:
                 os.kill(other, signal.SIGSTOP)
@@ -106,21 +138,27 @@ class ServedModel:
                 os.kill(other, signal.SIGCONT)
         if fault.kind == "pause":
             time.sleep(fault.seconds)
-            if _is_alive(pid):
+            if is_alive(pid):
                 os.kill(pid, signal.SIGCONT)
         else:
             self._wait_until_replaced(pid)
-        self._survivors = others
-        return record
 
     def _count_lost_survivors(self):
-        """Ranks that a fault of another rank ended too: seen when the next one comes."""
-        self._num_lost_survivors += sum(not _is_alive(pid) for pid in self._survivors)
-        self._survivors = []
+        """Ranks that a fault of another rank ended too, or made to read their weights again: seen
+        when the next one comes."""
+        for pid, (age, bytes_read) in self._survivors.items():
+            if not is_alive(pid):
+                self._of_survivors["lost survivors"] += 1
+            elif age > LOADED_SECONDS:
+                self._of_survivors["survivors"] += 1
+                # Half of a rank's part: much more than one reads that lives on.
+                many = WEIGHTS_BYTES // self._num_ranks // 2
+                self._of_survivors["weights read again"] += _bytes_read(pid) - bytes_read >= many
+        self._survivors = {}
 
     def _wait_until_replaced(self, pid):
         deadline = time.monotonic() + REPLACED_SECONDS
-        while _is_alive(pid):
+        while is_alive(pid):
             if time.monotonic() > deadline:
                 raise AssertionError(f"what was stopped lives on for {REPLACED_SECONDS} s")
             time.sleep(0.01)
@@ -139,7 +177,7 @@ class ServedModel:
         self._count_lost_survivors()
         text = self._serve.text()
         counts = {name: len(re.findall(line, text)) for name, line in LOG_LINES.items()}
-        return {**counts, "lost survivors": self._num_lost_survivors, **self._counters.totals()}
+        return {**counts, **self._of_survivors, **self._counters.totals()}
 
     def epochs(self):
         """When each began, in monotonic time."""
@@ -175,7 +213,7 @@ class ServedModel:
         self.close()
 
 
-class _Counters:
+class Counters:
     """Counters that begin at 0 with each scheduler: asked for all the while, and added up."""
 
     def __init__(self, address, http_address):
@@ -227,20 +265,34 @@ def _make_programs(folder, worker_addresses):
     return shutil.copy(os.path.join(BIN, "quire"), programs)
 
 
-def _stat(pid):
-    """(name, state, parent) of a process, or None."""
+def stat_of(pid):
+    """Of a process, or None."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
     name, rest = text[text.index("(") + 1:text.rindex(")")], text[text.rindex(")") + 2:].split()
-    return name, rest[0], int(rest[1])
+    return Stat(name, rest[0], int(rest[1]), int(rest[19]) / os.sysconf("SC_CLK_TCK"))
 
 
-def _is_alive(pid):
-    stat = _stat(pid)
-    return stat is not None and stat[1] not in "ZX"
+def is_alive(pid):
+    stat = stat_of(pid)
+    return stat is not None and stat.state not in "ZX"
+
+
+def _bytes_read(pid):
+    """From files; what comes through sockets is not in it. 0: the process is gone."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as file:
+            return int(re.search(r"^rchar: (\d+)", file.read())[1])
+    except OSError:
+        return 0
+
+
+def _age_seconds(pid):
+    stat = stat_of(pid)
+    return 0 if stat is None else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started
 
 
 def _arguments(pid):
@@ -254,6 +306,7 @@ def _arguments(pid):
 def _children(parent, program):
     """The kernel keeps 15 letters of a name."""
     for name in os.listdir("/proc"):
-        stat = _stat(name) if name.isdigit() else None
-        if stat is not None and (stat[0], stat[2]) == (program[:15], parent) and _is_alive(name):
+        stat = stat_of(name) if name.isdigit() else None
+        of_parent = stat is not None and (stat.name, stat.parent) == (program[:15], parent)
+        if of_parent and is_alive(name):
             yield int(name)

@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,9 +25,12 @@
 
 #include "common/base/error.h"
 #include "kernels/collective/fd_passing.h"
+#include "kernels/collective/file_descriptor.h"
 #include "kernels/collective/shared_channel.h"
 #include "tests/support/rank_group.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -153,6 +160,64 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          [](const auto& param_info) {
                            return param_info.index == 0 ? "Unix" : "Tcp";
                          });
+
+// The local ports of connections to this port of 127.0.0.1 that wait for an answer.
+std::set<std::string> PortsThatDial(int port) {
+  constexpr const char* kSynSent = "02";
+  std::ostringstream to;
+  to << "0100007F:" << std::hex << std::uppercase << std::setw(4) << std::setfill('0') << port;
+  std::ifstream file("/proc/self/net/tcp");
+  std::set<std::string> ports;
+  std::string number;
+  std::string from;
+  std::string peer;
+  std::string state;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream(line) >> number >> from >> peer >> state;
+    if (peer == to.str() && state == kSynSent) {
+      ports.insert(from);
+    }
+  }
+  return ports;
+}
+
+// What a cut looks like to who dials: a listener whose queue is full answers nothing.
+TEST(PeerListenerDialTest, AnAttemptThatNobodyAnswersIsFollowedByAnother) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const FileDescriptor deaf(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(deaf.fd(), generic, length), 0);
+  ASSERT_EQ(::listen(deaf.fd(), 0), 0);
+  ASSERT_EQ(::getsockname(deaf.fd(), generic, &length), 0);
+  const FileDescriptor first(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::connect(first.fd(), generic, length), 0);  // fills the queue
+  const int port = ::ntohs(address.sin_port);
+
+  const auto listener = ListenAtHost(0);
+  std::atomic<bool> is_over = false;
+  std::thread rank([&] {
+    const auto group = listener->Connect(
+        {.rank = 0,
+         .secret = std::string(kGroupSecretBytes, 's'),
+         .rendezvous = {listener->rendezvous(), "tcp:127.0.0.1:" + std::to_string(port)}},
+        kLong);
+    EXPECT_EQ(ReasonOf(group.status()), "GROUP_BROKEN");
+    is_over = true;
+  });
+  std::set<std::string> seen;
+  while (seen.size() < 2 && !is_over) {
+    seen.merge(PortsThatDial(port));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  listener->Abort();
+  rank.join();
+
+  EXPECT_EQ(seen.size(), 2);
+}
 
 constexpr int64_t kHelloBytes = 48;
 

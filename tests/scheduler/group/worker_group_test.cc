@@ -396,6 +396,24 @@ TEST_F(WorkerGroupTest, TheRankThatOthersWaitForIsTheOneThatStandsStill) {
   }
 }
 
+// It once was blamed, and got twice the time.
+TEST_F(ThreeRanksTest, WhoWaitsForRanksThatWaitForEachOtherIsNotToBlame) {
+  BecomeReady();
+  Plan();
+  std::vector<ReportLost> lost;
+  for (const Instant end = now_ + 3 * kTiming.step_timeout_ns; lost.empty() && now_ < end;) {
+    Report(0, {.phase = WorkerPhase::kExecuting, .progress = 7, .waits_for_rank = 1});
+    Report(1, {.phase = WorkerPhase::kExecuting, .progress = 7, .waits_for_rank = 2});
+    Report(2, {.phase = WorkerPhase::kExecuting, .progress = 7, .waits_for_rank = 1});
+    Tick(100 * kNanosPerMilli);
+    lost = Take<ReportLost>();
+  }
+
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(ReasonOf(lost[0].status), "STEP_TIMEOUT");
+  EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 1: "));
+}
+
 // It once was waited for, for ever. Rank 2 waits for it, and is not to blame.
 TEST_F(ThreeRanksTest, WhoWaitsForARankThatHasAnsweredStandsStill) {
   BecomeReady();
