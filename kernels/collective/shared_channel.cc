@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <ctime>
@@ -18,10 +19,12 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kSpinNanos = 50 * kNanosPerMicro;
-// The other rank may be waiting for this very core: whoever has spun in vain sleeps at once for
-// some waits.
-constexpr int32_t kSleepsAfterSpin = 16;
+// Ranks that have a core each are seldom further apart: a sleep and a wake-up cost more than most
+// waits are long.
+constexpr int64_t kSpinNanos = kNanosPerMilli;
+// The other rank may be waiting for this very core: whoever has spun in vain sleeps at once for a
+// wait, and for twice as many each time that it was in vain again.
+constexpr int32_t kMaxSleepsAfterSpin = 64;
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -134,12 +137,14 @@ bool SharedChannel::Spin(bool wants_data, bool wants_room) {
   do {
     for (int i = 0; i < kPausesPerClockRead; ++i) {
       if (IsThere(wants_data, wants_room)) {
+        num_sleeps_after_spin_ = 1;
         return true;
       }
       CpuPause();
     }
   } while (SteadyNow() < end);
-  num_waits_to_sleep_ = kSleepsAfterSpin;
+  num_waits_to_sleep_ = num_sleeps_after_spin_;
+  num_sleeps_after_spin_ = std::min(2 * num_sleeps_after_spin_, kMaxSleepsAfterSpin);
   return false;
 }
 

@@ -8,7 +8,7 @@
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
 // Cost:          two rings of kSharedRingBytes, in memory from the beginning. Send and Release make
-//                no system call unless the other side sleeps. Wait spins for 50 us at most.
+//                no system call unless the other side sleeps. Wait spins for 1 ms at most.
 // Source:        Franke, Russell and Kirkwood 2002 (futex); memfd_create(2).
 #ifndef QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
@@ -68,6 +68,7 @@ class SharedChannel {
   const size_t self_;
   const bool spins_;
   int32_t num_waits_to_sleep_ = 0;
+  int32_t num_sleeps_after_spin_ = 1;  // when the next spin is in vain
   RingWriter out_;
   RingReader in_;
 };
