@@ -1,5 +1,6 @@
 #include "common/wire/channel.h"
 
+#include <grpc/compression.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -30,6 +31,20 @@ constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 constexpr int kPublicHandshakeTimeoutMs = 10'000;
 
+// gRPC inflates a message whole before it looks at its size, so half a MiB may become half a GiB.
+// Without the filter nothing is inflated; without the algorithms a call that names one is refused
+// with UNIMPLEMENTED.
+void RefuseCompression(grpc::ServerBuilder& builder) {
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+}
+
+void RefuseCompression(grpc::ChannelArguments& arguments) {
+  arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+}
+
 }  // namespace
 
 grpc::ChannelArguments WorkerChannelArguments() {
@@ -44,6 +59,7 @@ grpc::ChannelArguments WorkerChannelArguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
   return arguments;
@@ -55,6 +71,7 @@ std::shared_ptr<grpc::Channel> DialWorker(const Address& address) {
 }
 
 void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
+  RefuseCompression(builder);
   builder.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
   builder.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
@@ -69,6 +86,7 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
 }
 
 void ConfigurePublicServer(grpc::ServerBuilder& builder) {
+  RefuseCompression(builder);
   builder.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   builder.SetMaxSendMessageSize(kPublicMaxSendBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kPublicMaxStreams);
@@ -94,6 +112,7 @@ std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
+  RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   return grpc::CreateCustomChannel(
       address.ToString(), grpc::InsecureChannelCredentials(), arguments);

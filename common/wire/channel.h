@@ -1,5 +1,6 @@
 // Settings of the two kinds of connection. Worker: a scheduler and its workers, one long stream of
 // steps, where a silent peer must be noticed within a second. Public: many clients of unknown kind.
+// No end inflates what its peer has compressed: such a call is refused with UNIMPLEMENTED.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CHANNEL_H_
