@@ -81,8 +81,6 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kWorkerMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kWorkerMaxStreams);
-  // Two processes may not share one port by accident.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 void ConfigurePublicServer(grpc::ServerBuilder& builder) {
@@ -100,7 +98,6 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kPublicMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kPublicAgeGraceMs);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kPublicHandshakeTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {

@@ -1,12 +1,17 @@
 #!/usr/bin/python3
-"""Strangers on the ports: compressed messages."""
+"""Strangers on the ports: compressed messages, too many connections."""
 import concurrent.futures
+import http.client
 import os
+import re
+import select
 import socket
 import struct
+import subprocess
+import time
 import unittest
 
-from quire_server import Server, api, api_grpc, failure_of
+from quire_server import Process, BIN, MODEL, Server, api, api_grpc, failure_of
 import grpc
 
 MIB = 1 << 20
@@ -22,6 +27,27 @@ def peak_bytes(process):
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     raise AssertionError("no VmHWM")
+
+
+def file_limit(process):
+    with open(f"/proc/{process.popen.pid}/limits", encoding="ascii") as limits:
+        return int(re.search(r"^Max open files +(\d+)", limits.read(), re.M).group(1))
+
+
+def status_of(web, path):
+    """Over a connection that stays."""
+    web.request("GET", path)
+    response = web.getresponse()
+    response.read()
+    return response.status
+
+
+def eventually(claim, seconds=40):
+    deadline = time.monotonic() + seconds
+    while not claim():
+        if time.monotonic() > deadline:
+            raise AssertionError("did not come true in time")
+        time.sleep(0.2)
 
 
 def tokenize(server, text=b"once", **options):
@@ -130,6 +156,53 @@ class CompressionTest(unittest.TestCase):
                         (b"grpc-encoding", encoding)))
                     read_until_stream_ends(connection)
             self.assertTrue(tokenize(server).token_ids)
+
+
+class ConnectionsTest(unittest.TestCase):
+
+    def test_a_server_that_ran_out_of_connections_serves_again(self):
+        with Server(with_worker=False, prefix=("prlimit", "--nofile=64")) as server:
+            self.assertTrue(tokenize(server).token_ids)
+            connections = [dial(server.address) for _ in range(90)]
+            for connection in connections:
+                connection.sendall(PREFACE)
+            select.select([connections[-1]], [], [], 5)  # taken and answered, or refused
+            for connection in connections:
+                connection.close()
+
+            self.assertTrue(tokenize(server, wait_for_ready=True).token_ids)
+            web = http.client.HTTPConnection(server.http_address, timeout=10)
+            self.assertEqual(status_of(web, "/livez"), 200)
+            web.close()
+
+    def test_livez_notices_that_nobody_can_connect_any_more(self):
+        with Server(with_worker=False) as server:
+            web = http.client.HTTPConnection(server.http_address, timeout=10)
+            self.assertEqual(status_of(web, "/livez"), 200)
+            pid = str(server.scheduler.popen.pid)
+
+            subprocess.run(["prlimit", "--pid", pid, "--nofile=5:"], check=True)
+            eventually(lambda: status_of(web, "/livez") == 503)
+            subprocess.run(["prlimit", "--pid", pid, "--nofile=1000:"], check=True)
+
+            eventually(lambda: status_of(web, "/livez") == 200)
+            self.assertTrue(tokenize(server, wait_for_ready=True).token_ids)
+            web.close()
+
+    def test_the_programs_may_open_as_many_files_as_the_system_lets_them(self):
+        prefix = ("prlimit", "--nofile=200:2000")
+        with Server(prefix=prefix) as server:
+            for process in (server.scheduler, server.worker):
+                self.assertEqual(file_limit(process), 2000)
+        serve = Process([*prefix, os.path.join(BIN, "quire"), "serve", "--model", MODEL, "--port=0",
+                         "--http-port=0"])
+        try:
+            serve.wait_for("ready grpc=")
+            self.assertEqual(file_limit(serve), 2000)
+        finally:
+            serve.popen.terminate()
+            serve.popen.wait()
+            serve.kill()
 
 
 if __name__ == "__main__":
