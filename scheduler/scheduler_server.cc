@@ -12,6 +12,8 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server_builder.h>
 
 #include "proto/grpc/health/v1/health.pb.h"
@@ -67,6 +69,16 @@ HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
 size_t NumReservedPlaces(const SchedulerConfig& config) {
   return static_cast<size_t>(config.loop.core.max_resumed_requests);
 }
+
+// The library adds reflection to every server of a program that links it. It takes a thread for
+// each stream, and tells strangers what there is.
+class WithoutPlugins : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
 
 // Nobody outside can say which prompts have blocks of one name.
 LoopConfig WithHashKey(LoopConfig config) {
@@ -175,6 +187,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   *listener = *std::move(bound);
   grpc::ServerBuilder builder;
   ConfigurePublicServer(builder);
+  if (!config_.has_reflection) {
+    builder.SetOption(std::make_unique<WithoutPlugins>());
+  }
   (*listener)->AddTo(builder);
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

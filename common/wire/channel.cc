@@ -2,6 +2,7 @@
 
 #include <grpc/compression.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 
 namespace quire {
@@ -31,6 +32,10 @@ constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 constexpr int kPublicHandshakeTimeoutMs = 10'000;
 
+constexpr size_t kMaxServerBytes = size_t{1} << 30;
+// Of methods that hold a thread while they run. Ours are no such methods, those of reflection are.
+constexpr int kMaxServerThreads = 32;
+
 // gRPC inflates a message whole before it looks at its size, so half a MiB may become half a GiB.
 // Without the filter nothing is inflated; without the algorithms a call that names one is refused
 // with UNIMPLEMENTED.
@@ -43,6 +48,14 @@ void RefuseCompression(grpc::ServerBuilder& builder) {
 void RefuseCompression(grpc::ChannelArguments& arguments) {
   arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+}
+
+// Connections and streams are bounded one by one; this bounds what all of them hold. A message that
+// comes when it is full ends a stream, of any client: no honest load comes near.
+void LimitResources(grpc::ServerBuilder& builder) {
+  grpc::ResourceQuota quota;
+  quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);
+  builder.SetResourceQuota(quota);
 }
 
 }  // namespace
@@ -81,6 +94,7 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kWorkerMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kWorkerMaxStreams);
+  LimitResources(builder);
 }
 
 void ConfigurePublicServer(grpc::ServerBuilder& builder) {
@@ -98,6 +112,7 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kPublicMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kPublicAgeGraceMs);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kPublicHandshakeTimeoutMs);
+  LimitResources(builder);
 }
 
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {

@@ -27,11 +27,13 @@ grpc::ChannelArguments WorkerChannelArguments();
 // A channel to a worker. Connects when first used.
 std::shared_ptr<grpc::Channel> DialWorker(const Address& address);
 
-// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams.
+// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams; what
+// all connections hold is at most 1 GiB.
 void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
 // The clients' port: 128 streams a connection, 4 MiB in, 1 MiB out, 16 KiB of metadata, pings every
 // 20 s, idle connections closed after 5 min and old ones after 30 min plus the longest generation.
+// 1 GiB and 32 threads for all of them.
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
 // A channel to the public port, for clients: notices a peer that is gone within 20 s, and connects

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Strangers on the ports: compressed messages, too many connections."""
+"""Strangers on the ports: compressed messages, too many connections, too many streams."""
 import concurrent.futures
+import contextlib
 import http.client
 import os
 import re
@@ -8,6 +9,7 @@ import select
 import socket
 import struct
 import subprocess
+import threading
 import time
 import unittest
 
@@ -17,6 +19,8 @@ import grpc
 MIB = 1 << 20
 # What a process may grow by while it answers one small request.
 SMALL = 8 * MIB
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+LIST_SERVICES = b"\x3a\x01*"
 HANDSHAKE = "/quire.v1.WorkerService/Handshake"
 
 
@@ -155,6 +159,36 @@ class CompressionTest(unittest.TestCase):
                         b"/quire.v1.GenerationService/Tokenize", message,
                         (b"grpc-encoding", encoding)))
                     read_until_stream_ends(connection)
+            self.assertTrue(tokenize(server).token_ids)
+
+
+class ReflectionTest(unittest.TestCase):
+
+    def test_it_is_off_unless_asked_for(self):
+        with Server(with_worker=False) as server, server.channel() as channel:
+            with failure_of() as failures:
+                next(channel.stream_stream(REFLECTION)(iter([LIST_SERVICES]), timeout=10))
+            self.assertEqual(failures[0].code, grpc.StatusCode.UNIMPLEMENTED)
+
+    def test_its_streams_take_a_bounded_number_of_threads(self):
+        end = threading.Event()
+
+        def ask():
+            yield LIST_SERVICES
+            end.wait()
+
+        with Server("--enable-reflection", with_worker=False) as server, contextlib.ExitStack() as stack:
+            answers = []
+            for _ in range(3):
+                channel = stack.enter_context(server.channel())
+                answers += [channel.stream_stream(REFLECTION)(ask()) for _ in range(60)]
+            stack.callback(end.set)
+            for answer in answers:
+                with failure_of():  # some are refused
+                    next(answer)
+            num_threads = len(os.listdir(f"/proc/{server.scheduler.popen.pid}/task"))
+
+            self.assertLess(num_threads, 100)
             self.assertTrue(tokenize(server).token_ids)
 
 
