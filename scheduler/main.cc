@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
@@ -63,6 +64,7 @@ int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
 
 int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
+  quire::RaiseFileLimit();
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,

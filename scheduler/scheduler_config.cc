@@ -56,6 +56,10 @@ ABSL_FLAG(
     "",
     "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
     "takes any free one. Empty: nowhere.");
+ABSL_FLAG(bool,
+          enable_reflection,
+          false,
+          "Tell clients the services and messages of the gRPC port (grpc.reflection.v1alpha).");
 ABSL_FLAG(
     bool,
     allow_insecure_bind,
@@ -242,6 +246,7 @@ absl::Status SetListening(SchedulerConfig* config) {
   config->host = absl::GetFlag(FLAGS_host);
   config->port = absl::GetFlag(FLAGS_port);
   config->http_port = absl::GetFlag(FLAGS_http_port);
+  config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
   QUIRE_RETURN_IF_ERROR(CheckRange("port", config->port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckRange("http-port", config->http_port, 0, kMaxPort));
   const bool is_ipv6 = config->host.find(':') != std::string::npos;

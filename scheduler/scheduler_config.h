@@ -41,6 +41,7 @@ struct SchedulerConfig {
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   bool allow_changed_numerics = false;
+  bool has_reflection = false;
   GroupTiming group_timing;
   LoopConfig loop;
   std::string step_log;              // file; empty: none

@@ -12,10 +12,13 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server_builder.h>
 
 #include "proto/grpc/health/v1/health.pb.h"
 
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -66,6 +69,16 @@ HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
 size_t NumReservedPlaces(const SchedulerConfig& config) {
   return static_cast<size_t>(config.loop.core.max_resumed_requests);
 }
+
+// The library adds reflection to every server of a program that links it. It takes a thread for
+// each stream, and tells strangers what there is.
+class WithoutPlugins : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
 
 // Nobody outside can say which prompts have blocks of one name.
 LoopConfig WithHashKey(LoopConfig config) {
@@ -160,6 +173,31 @@ absl::Status SchedulerServer::Listen() {
   return StartHttp();
 }
 
+absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
+    const Address& address,
+    const char* what,
+    grpc::Service* service,
+    std::unique_ptr<Listener>* listener) {
+  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address);
+  if (!bound.ok()) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "GRPC_BIND",
+                 absl::StrCat(what, ": ", bound.status().message()));
+  }
+  *listener = *std::move(bound);
+  grpc::ServerBuilder builder;
+  ConfigurePublicServer(builder);
+  if (!config_.has_reflection) {
+    builder.SetOption(std::make_unique<WithoutPlugins>());
+  }
+  (*listener)->AddTo(builder);
+  builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  QUIRE_CHECK(server != nullptr);  // without ports there is nothing that can fail
+  (*listener)->Start();
+  return server;
+}
+
 absl::Status SchedulerServer::StartGrpc() {
   // Bytes of clients that are no message are answered; the library need not log each one.
   google::protobuf::SetLogHandler(nullptr);
@@ -167,17 +205,9 @@ absl::Status SchedulerServer::StartGrpc() {
   // The library's health service brings no descriptor; reflection finds this one once it is linked.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  ConfigurePublicServer(builder);
-  builder.AddListeningPort(
-      HostPort(config_.host, config_.port), grpc::InsecureServerCredentials(), &grpc_port_);
-  builder.RegisterService(&service_);
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || grpc_port_ == 0) {
-    return Error(absl::StatusCode::kUnavailable,
-                 "GRPC_BIND",
-                 absl::StrCat("grpc: cannot listen on ", HostPort(config_.host, config_.port)));
-  }
+  const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
+  QUIRE_ASSIGN_OR_RETURN(grpc_server_, Serve(address, "grpc", &service_, &grpc_listener_));
+  probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address());
   return absl::OkStatus();
 }
 
@@ -185,17 +215,8 @@ absl::Status SchedulerServer::StartAdmin() {
   if (!config_.admin.has_value()) {
     return absl::OkStatus();
   }
-  grpc::ServerBuilder builder;
-  ConfigurePublicServer(builder);
-  builder.AddListeningPort(
-      config_.admin->ToString(), grpc::InsecureServerCredentials(), &admin_port_);
-  builder.RegisterService(&admin_service_);
-  admin_server_ = builder.BuildAndStart();
-  if (admin_server_ == nullptr || admin_port_ == 0) {
-    return Error(absl::StatusCode::kUnavailable,
-                 "GRPC_BIND",
-                 absl::StrCat("admin: cannot listen on ", config_.admin->ToString()));
-  }
+  QUIRE_ASSIGN_OR_RETURN(admin_server_,
+                         Serve(*config_.admin, "admin", &admin_service_, &admin_listener_));
   return absl::OkStatus();
 }
 
@@ -215,20 +236,18 @@ absl::Status SchedulerServer::StartHttp() {
   return absl::OkStatus();
 }
 
-std::string SchedulerServer::grpc_address() const { return HostPort(config_.host, grpc_port_); }
+std::string SchedulerServer::grpc_address() const { return grpc_listener_->address().ToString(); }
 
 std::string SchedulerServer::http_address() const { return HostPort(config_.host, http_->port()); }
 
 std::string SchedulerServer::admin_address() const {
-  if (admin_server_ == nullptr || config_.admin->is_unix()) {
-    return admin_server_ == nullptr ? "" : config_.admin->ToString();
-  }
-  return HostPort(config_.admin->host, admin_port_);
+  return admin_listener_ == nullptr ? "" : admin_listener_->address().ToString();
 }
 
 bool SchedulerServer::IsLive() const {
   const Instant last_turn = state_.Get().last_turn;
-  return last_turn == 0 || SteadyNow() - last_turn < kLivenessNs;
+  const bool is_turning = last_turn == 0 || SteadyNow() - last_turn < kLivenessNs;
+  return is_turning && !probe_->is_deaf();
 }
 
 void SchedulerServer::Poll() {
@@ -303,12 +322,15 @@ void SchedulerServer::Shutdown(absl::Duration timeout) {
   inbox_.Post(AbortAll{
       Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end")});
   if (grpc_server_ != nullptr) {
+    grpc_listener_->Stop();
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
   }
   if (admin_server_ != nullptr) {
+    admin_listener_->Stop();
     admin_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
   }
   http_.reset();
+  probe_.reset();
   inbox_.Post(Stop{});
   loop_thread_.join();
   workers_.reset();

@@ -20,6 +20,8 @@
 
 #include "common/metrics/http_endpoint.h"
 #include "common/metrics/registry.h"
+#include "common/wire/listener.h"
+#include "common/wire/listener_probe.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/loop/serving_state.h"
@@ -73,6 +75,10 @@ class SchedulerServer {
 
   GroupListener ListenerOf(RefusalListener on_refusal);
   absl::Status Listen();
+  absl::StatusOr<std::unique_ptr<grpc::Server>> Serve(const Address& address,
+                                                      const char* what,
+                                                      grpc::Service* service,
+                                                      std::unique_ptr<Listener>* listener);
   absl::Status StartGrpc();
   absl::Status StartAdmin();
   absl::Status StartHttp();
@@ -94,11 +100,12 @@ class SchedulerServer {
   std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
+  std::unique_ptr<Listener> grpc_listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  std::unique_ptr<grpc::Server> admin_server_;  // null: no admin calls
+  std::unique_ptr<Listener> admin_listener_;    // null: no admin calls
+  std::unique_ptr<grpc::Server> admin_server_;  // likewise
+  std::unique_ptr<ListenerProbe> probe_;        // of grpc_listener_
   std::unique_ptr<HttpEndpoint> http_;
-  int grpc_port_ = 0;
-  int admin_port_ = 0;
   Instant last_status_at_ = 0;
   CoreStats last_status_;
 };

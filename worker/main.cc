@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
@@ -145,6 +146,7 @@ class Loader {
 // see. NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
+  quire::RaiseFileLimit();
   quire::SendGrpcLogToOurs();
   auto positional = quire::ParseCommandLineOrExit(
       argc,

@@ -15,8 +15,13 @@ endif()
 # The same bits from the same source: the compiler may not fuse a multiply and an add on its own.
 # Kernels ask for fused operations by intrinsics where they want them.
 add_compile_options(-ffp-contract=off)
-add_compile_options(-fstack-protector-strong)
-if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZER)
+# What turns a fault of memory into the end of the process: tests/tools/check_programs.py looks for it
+# in the programs.
+add_compile_options(-fstack-protector-strong -fstack-clash-protection)
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  add_compile_options(-fcf-protection)  # no other processor has it
+endif()
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZER)  # it needs an optimiser
   add_compile_definitions(_FORTIFY_SOURCE=2 _GLIBCXX_ASSERTIONS)
 endif()
 add_link_options(-Wl,-z,relro,-z,now)

@@ -1,6 +1,8 @@
 #include "common/wire/channel.h"
 
+#include <grpc/compression.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 
 namespace quire {
@@ -30,6 +32,32 @@ constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 constexpr int kPublicHandshakeTimeoutMs = 10'000;
 
+constexpr size_t kMaxServerBytes = size_t{1} << 30;
+// Of methods that hold a thread while they run. Ours are no such methods, those of reflection are.
+constexpr int kMaxServerThreads = 32;
+
+// gRPC inflates a message whole before it looks at its size, so half a MiB may become half a GiB.
+// Without the filter nothing is inflated; without the algorithms a call that names one is refused
+// with UNIMPLEMENTED.
+void RefuseCompression(grpc::ServerBuilder& builder) {
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+}
+
+void RefuseCompression(grpc::ChannelArguments& arguments) {
+  arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+}
+
+// Connections and streams are bounded one by one; this bounds what all of them hold. A message that
+// comes when it is full ends a stream, of any client: no honest load comes near.
+void LimitResources(grpc::ServerBuilder& builder) {
+  grpc::ResourceQuota quota;
+  quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);
+  builder.SetResourceQuota(quota);
+}
+
 }  // namespace
 
 grpc::ChannelArguments WorkerChannelArguments() {
@@ -44,6 +72,7 @@ grpc::ChannelArguments WorkerChannelArguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
   return arguments;
@@ -55,6 +84,7 @@ std::shared_ptr<grpc::Channel> DialWorker(const Address& address) {
 }
 
 void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
+  RefuseCompression(builder);
   builder.SetMaxReceiveMessageSize(kWorkerMaxMessageBytes);
   builder.SetMaxSendMessageSize(kWorkerMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
@@ -64,11 +94,11 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kWorkerMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kWorkerMaxStreams);
-  // Two processes may not share one port by accident.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  LimitResources(builder);
 }
 
 void ConfigurePublicServer(grpc::ServerBuilder& builder) {
+  RefuseCompression(builder);
   builder.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   builder.SetMaxSendMessageSize(kPublicMaxSendBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kPublicMaxStreams);
@@ -82,7 +112,7 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kPublicMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kPublicAgeGraceMs);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kPublicHandshakeTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  LimitResources(builder);
 }
 
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
@@ -94,6 +124,7 @@ std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
+  RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   return grpc::CreateCustomChannel(
       address.ToString(), grpc::InsecureChannelCredentials(), arguments);

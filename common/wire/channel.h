@@ -1,5 +1,6 @@
 // Settings of the two kinds of connection. Worker: a scheduler and its workers, one long stream of
 // steps, where a silent peer must be noticed within a second. Public: many clients of unknown kind.
+// No end inflates what its peer has compressed: such a call is refused with UNIMPLEMENTED.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CHANNEL_H_
@@ -26,11 +27,13 @@ grpc::ChannelArguments WorkerChannelArguments();
 // A channel to a worker. Connects when first used.
 std::shared_ptr<grpc::Channel> DialWorker(const Address& address);
 
-// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams.
+// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams; what
+// all connections hold is at most 1 GiB.
 void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
 // The clients' port: 128 streams a connection, 4 MiB in, 1 MiB out, 16 KiB of metadata, pings every
 // 20 s, idle connections closed after 5 min and old ones after 30 min plus the longest generation.
+// 1 GiB and 32 threads for all of them.
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
 // A channel to the public port, for clients: notices a peer that is gone within 20 s, and connects

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 
 #include "common/base/exit_codes.h"
+#include "common/base/file_limit.h"
 #include "common/wire/grpc_log.h"
 #include "deploy/cli/serve_arguments.h"
 #include "deploy/cli/supervisor.h"
@@ -134,6 +135,7 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 }  // namespace
 
 int RunServe(const std::vector<std::string>& args) {
+  RaiseFileLimit();
   SendGrpcLogToOurs();  // a supervisor that waits for the reader of its log restarts nobody
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {

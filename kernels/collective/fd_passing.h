@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <span>
 
-#include "kernels/collective/file_descriptor.h"
+#include "common/base/file_descriptor.h"
 
 #include <sys/types.h>
 

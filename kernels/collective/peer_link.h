@@ -22,7 +22,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
-#include "kernels/collective/file_descriptor.h"
+#include "common/base/file_descriptor.h"
 #include "kernels/collective/shared_channel.h"
 
 namespace quire {

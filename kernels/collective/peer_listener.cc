@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/file_descriptor.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cpus.h"
 #include "kernels/collective/fd_passing.h"
-#include "kernels/collective/file_descriptor.h"
 #include "kernels/collective/shared_channel.h"
 
 #include <arpa/inet.h>

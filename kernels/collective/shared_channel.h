@@ -19,7 +19,7 @@
 #include <optional>
 #include <span>
 
-#include "kernels/collective/file_descriptor.h"
+#include "common/base/file_descriptor.h"
 #include "kernels/collective/shared_ring.h"
 
 namespace quire {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 
 namespace quire {
 namespace {
@@ -16,13 +17,21 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-std::filesystem::path LibraryFolder() {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing in the process changes the environment
-  if (const char* folder = std::getenv("QUIRE_LIBRARY_PATH"); folder != nullptr) {
-    return folder;
-  }
+// A folder by its whole name: any other is looked for below the folder where the program happened
+// to be started, and none at all leaves a bare file name, for which dlopen looks in many places.
+absl::StatusOr<std::filesystem::path> LibraryFolder() {
   std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::filesystem::path folder =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing in the process changes the environment
+  if (const char* given = std::getenv("QUIRE_LIBRARY_PATH"); given != nullptr) {
+    folder = given;
+  }
+  if (!folder.is_absolute()) {
+    return DeviceError("QUIRE_LIBRARY_PATH: must be an absolute path (got \"" + folder.string() +
+                       "\")");
+  }
+  return folder;
 }
 
 std::string LastError() {
@@ -34,7 +43,8 @@ std::string LastError() {
 }  // namespace
 
 absl::StatusOr<GpuLibrary> GpuLibrary::Open(std::string_view name, int32_t device) {
-  const std::string file = LibraryFolder() / ("quire_" + std::string(name) + ".so");
+  QUIRE_ASSIGN_OR_RETURN(const std::filesystem::path folder, LibraryFolder());
+  const std::string file = folder / ("quire_" + std::string(name) + ".so");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     return DeviceError("cannot open the library of kernels: " + LastError());

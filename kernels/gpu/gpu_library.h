@@ -1,10 +1,10 @@
 // GpuLibrary opens the shared library with the kernels: quire_cuda.so for "cuda", quire_emu.so for
-// "emu". It lies beside the program, or in the folder that QUIRE_LIBRARY_PATH names.
+// "emu". It lies beside the program, or in the folder that QUIRE_LIBRARY_PATH names, absolutely.
 //
 // Thread safety: Open from any thread; the api's functions as they say.
-// Errors:        kFailedPrecondition, reason DEVICE: no such library, one of another version, or no
-// device
-//                (the message says which and what to do).
+// Errors:        kFailedPrecondition, reason DEVICE: a folder that is not absolute, no such
+// library,
+//                one of another version, or no device (the message says which and what to do).
 #ifndef QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 #define QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 

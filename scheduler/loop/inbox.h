@@ -1,6 +1,6 @@
 // Inbox is the one door into the loop: requests of clients, what became of them, and what the
 // workers said. Requests are bounded; everything else is bounded by something that exists already
-// (one abort per live request, one reply per step) and must not be lost.
+// (one abort per admitted request, one reply per step) and must not be lost.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_

@@ -240,7 +240,10 @@ Instant GenerateCall::stalled_since() const {
 void GenerateCall::Abort(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (loop_id_.has_value()) {
-    parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
+    // Once: the inbox takes it however full it is, and a client may ask as often as it likes.
+    if (!std::exchange(is_abort_posted_, true)) {
+      parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
+    }
   } else {
     abort_ = std::move(status);
   }

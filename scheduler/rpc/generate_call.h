@@ -102,6 +102,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // once admitted
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // before it was admitted
+  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // after
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/wire/expansion_guard.h"
 
 namespace quire {
 namespace {
@@ -68,6 +69,7 @@ absl::Status CountUnknown(const Message& message, size_t* num_bytes) {
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message* message) {
+  QUIRE_RETURN_IF_ERROR(CheckExpansion(bytes, *message->GetDescriptor(), kMaxMessageFields));
   grpc::ByteBuffer copy(bytes);  // shares the slices; parsing lets go of them
   const bool parsed =
       grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&copy, message).ok();

@@ -3,10 +3,10 @@
 // wrong.
 //
 // Thread safety: free functions, safe from any thread.
-// Errors:        kInvalidArgument: MALFORMED_PROTO (not the message, nested too deep, or a known
-// field
-//                of another wire type); UNKNOWN_FIELDS (more than kMaxUnknownFieldBytes of them:
-//                a newer client is served, a wrong one is told).
+// Errors:        kInvalidArgument: MALFORMED_PROTO (not the message, nested too deep, a known field
+//                of another wire type, or more than kMaxMessageFields fields); UNKNOWN_FIELDS (more
+//                than kMaxUnknownFieldBytes of them: a newer client is served, a wrong one is
+//                told).
 #ifndef QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 
@@ -19,6 +19,8 @@
 namespace quire {
 
 inline constexpr size_t kMaxUnknownFieldBytes = 1024;
+// As expansion_guard.h counts them; many times what the limits of a request allow.
+inline constexpr int kMaxMessageFields = 4096;
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 

@@ -34,7 +34,7 @@ class Programs:
         self.device_flags = ["--device", arguments.device, *arguments.device_flags.split()]
         self.environment = dict(os.environ)
         if arguments.library_path:
-            self.environment["QUIRE_LIBRARY_PATH"] = str(arguments.library_path)
+            self.environment["QUIRE_LIBRARY_PATH"] = str(arguments.library_path.absolute())
         if arguments.lib:
             folders = [arguments.lib, self.environment.get("LD_LIBRARY_PATH", "")]
             self.environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))

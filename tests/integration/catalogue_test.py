@@ -152,7 +152,8 @@ def resume_rows(info):
     return [
         ("B090 two sequences of one", resume([300], [300]), INVALID, "RESUME"),
         ("B090 one sequence of three", resume([300], n=3), INVALID, "RESUME"),
-        ("B090 many sequences", resume(*[[]] * 5000), INVALID, "RESUME"),
+        ("B090 many sequences", resume(*[[]] * 4000), INVALID, "RESUME"),
+        ("B090 more than a message may have", resume(*[[]] * 5000), INVALID, "MALFORMED_PROTO"),
         ("B091 negative token", resume([-1]), INVALID, "TOKEN_ID_RANGE"),
         ("B091 no such token", resume([info.vocab_size]), INVALID, "TOKEN_ID_RANGE"),
         ("B092 max_tokens reached", resume([300] * 4), INVALID, "RESUME"),

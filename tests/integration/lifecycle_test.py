@@ -82,7 +82,7 @@ class HealthTest(unittest.TestCase):
             self.assertEqual(http_get(server, "/healthz")[0], 503)
 
     def test_reflection_knows_our_service_and_health(self):
-        with Server() as server, server.channel() as channel:
+        with Server("--enable-reflection") as server, server.channel() as channel:
             ask = channel.stream_stream(REFLECTION)
             listed = next(ask(iter([b"\x3a\x01*"]), timeout=10))
             self.assertIn(b"quire.v1.GenerationService", listed)

@@ -77,7 +77,9 @@ class Process:
 class Server:
     """A scheduler and its worker. `with Server(...) as server:` stops both."""
 
-    def __init__(self, *scheduler_flags, worker_flags=(), with_worker=True, model=MODEL):
+    def __init__(self, *scheduler_flags, worker_flags=(), with_worker=True, model=MODEL, prefix=()):
+        """prefix: a command that starts both programs, for example prlimit."""
+        self._prefix = list(prefix)
         self._folder = tempfile.TemporaryDirectory(prefix="quire-test-")
         self.worker_address = "unix:" + os.path.join(self._folder.name, "worker.sock")
         self._model = model
@@ -96,7 +98,7 @@ class Server:
             raise
 
     def start_scheduler(self, port="0"):
-        self.scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", self._model,
+        self.scheduler = Process([*self._prefix, os.path.join(BIN, "quire_scheduler"), "--model", self._model,
                                   "--workers", self.worker_address, f"--port={port}",
                                   "--http-port=0", *self._scheduler_flags])
         # The ready line comes when a worker is there; this one as soon as both ports listen.
@@ -109,8 +111,8 @@ class Server:
         self.start_scheduler(port=self.address.rpartition(":")[2])
 
     def start_worker(self):
-        self.worker = Process([os.path.join(BIN, "quire_worker"), "--model", self._model, "--listen",
-                               self.worker_address, *self._worker_flags])
+        self.worker = Process([*self._prefix, os.path.join(BIN, "quire_worker"), "--model",
+                               self._model, "--listen", self.worker_address, *self._worker_flags])
         self.worker.wait_for(r"^quire_worker: ready ")
 
     def wait_until_ready(self):

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/file_descriptor.h"
 #include "kernels/collective/communicator.h"
-#include "kernels/collective/file_descriptor.h"
 #include "kernels/collective/peer_link.h"
 
 namespace quire {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/wire/channel.h"
 
@@ -20,22 +20,22 @@ constexpr std::chrono::milliseconds kShutdownGrace(500);
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address& address,
                                                                   WorkerService& service) {
-  std::unique_ptr<WorkerServer> server(new WorkerServer(address, service));
+  std::unique_ptr<WorkerServer> server(new WorkerServer(service));
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Bind(address);
+  if (!listener.ok()) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "LISTEN",
+                 absl::StrCat("--listen: ", listener.status().message()));
+  }
+  server->listener_ = *std::move(listener);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   ConfigureWorkerServer(builder);
-  int port = 0;
-  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
+  server->listener_->AddTo(builder);
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) {
-    return Error(absl::StatusCode::kUnavailable,
-                 "LISTEN",
-                 absl::StrCat("--listen: cannot listen on ", address.ToString()));
-  }
-  if (!address.is_unix()) {
-    server->address_.port = port;
-  }
+  QUIRE_CHECK(server->server_ != nullptr);  // without ports there is nothing that can fail
+  server->listener_->Start();
   return server;
 }
 
@@ -45,6 +45,7 @@ void WorkerServer::Shutdown() {
   if (server_ == nullptr) {
     return;
   }
+  listener_->Stop();
   service_.Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();

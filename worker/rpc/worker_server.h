@@ -11,6 +11,7 @@
 #include <grpcpp/server.h>
 
 #include "common/wire/address.h"
+#include "common/wire/listener.h"
 #include "worker/rpc/worker_service.h"
 
 namespace quire {
@@ -27,17 +28,16 @@ class WorkerServer {
   WorkerServer& operator=(const WorkerServer&) = delete;
 
   // With the port that was taken.
-  const Address& address() const { return address_; }
+  const Address& address() const { return listener_->address(); }
 
   // Stops the service, then ends all connections.
   void Shutdown();
 
  private:
-  WorkerServer(Address address, WorkerService& service)
-      : address_(std::move(address)), service_(service) {}
+  explicit WorkerServer(WorkerService& service) : service_(service) {}
 
-  Address address_;
   WorkerService& service_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -24,8 +24,8 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "common/base/file_descriptor.h"
 #include "kernels/collective/fd_passing.h"
-#include "kernels/collective/file_descriptor.h"
 #include "kernels/collective/shared_channel.h"
 #include "tests/support/rank_group.h"
 

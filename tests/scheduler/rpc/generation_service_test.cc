@@ -2,13 +2,17 @@
 // without a model.
 #include "scheduler/rpc/generation_service.h"
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -333,6 +337,37 @@ TEST_F(GenerationServiceTest, AbortEndsTheStreamOfAnother) {
   EXPECT_TRUE(aborted.ok());
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(ReasonOf(answer.status), "ADMIN");
+}
+
+TEST_F(GenerationServiceTest, HoweverOftenAClientAbortsTheLoopHearsItOnce) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());
+  v1::GenerateRequest request = Prompt("ab", 3);
+  request.set_request_id("one");
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (state_.Get().num_open_requests == 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+
+  v1::AbortRequest abort;
+  abort.set_request_id("one");
+  for (int i = 0; i < 100; ++i) {
+    grpc::ClientContext abort_context;
+    v1::AbortResponse abort_response;
+    EXPECT_TRUE(stub_->Abort(&abort_context, abort, &abort_response).ok());
+  }
+  context.TryCancel();
+  EXPECT_EQ(Finish(context, *reader).status.code(), absl::StatusCode::kCancelled);
+  std::deque<LoopEvent> events = inbox_.TakeAll(absl::ZeroDuration());
+
+  const auto is_abort = [](const LoopEvent& event) {
+    return std::holds_alternative<AbortRequest>(event);
+  };
+  EXPECT_EQ(std::count_if(events.begin(), events.end(), is_abort), 1);
+  for (LoopEvent& event : events) {
+    inbox_.Post(std::move(event));
+  }
 }
 
 // What comes of the rest, behind so many tokens of each sequence of a whole answer.

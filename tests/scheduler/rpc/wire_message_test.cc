@@ -87,5 +87,42 @@ TEST(WireMessageTest, AFewUnknownBytesAreIgnoredAndManyAreNot) {
       << "nested";
 }
 
+TEST(WireMessageTest, WhatWouldTakeManyTimesItsSizeIsRefusedUnparsed) {
+  constexpr int kNumFields = 2 << 20;  // two bytes each: all that a client may send
+  std::string biases;
+  std::string stops;
+  std::string unknown;
+  for (int i = 0; i < kNumFields; ++i) {
+    biases += Field(8, "");
+    stops += Field(3, "");
+    unknown += Field(15, "");
+  }
+  const std::string group_in_a_message = '\x7B' + unknown + '\x7C';
+  for (const std::string& bytes :
+       {Field(5, biases), Field(6, stops), Field(5, unknown), Field(5, group_in_a_message)}) {
+    v1::GenerateRequest message;
+
+    EXPECT_EQ(ReasonOf(ParseMessage(Bytes(bytes), &message)), "MALFORMED_PROTO");
+    EXPECT_LT(message.SpaceUsedLong(), 10'000U);
+  }
+}
+
+TEST(WireMessageTest, ManyNumbersAreReadPackedAndOneByOne) {
+  v1::TokenizeResponse packed;
+  std::string one_by_one;
+  for (int32_t i = 0; i < 100'000; ++i) {
+    packed.add_token_ids(i % 100);
+    one_by_one += {'\x08', static_cast<char>(i % 100)};
+  }
+  v1::TokenizeResponse from_packed;
+  v1::TokenizeResponse from_single;
+
+  EXPECT_TRUE(ParseMessage(SerializeMessage(packed), &from_packed).ok());
+  EXPECT_TRUE(ParseMessage(Bytes(one_by_one), &from_single).ok());
+
+  EXPECT_EQ(from_packed.SerializeAsString(), packed.SerializeAsString());
+  EXPECT_EQ(from_single.SerializeAsString(), packed.SerializeAsString());
+}
+
 }  // namespace
 }  // namespace quire

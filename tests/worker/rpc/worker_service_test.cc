@@ -440,7 +440,9 @@ TEST(MessageReaderTest, WritesWhatItReads) {
 TEST(MessageReaderTest, TheLargestHonestMessageIsRead) {
   v1::StepRequest request;
   for (int i = 0; i < 4096; ++i) {
-    request.add_introductions()->set_handle(static_cast<uint32_t>(i));
+    v1::SequenceIntroduction& introduction = *request.add_introductions();
+    introduction.set_handle(static_cast<uint32_t>(i));
+    introduction.mutable_sampling()->set_seed(7);
     request.add_slice_handle(1);
     request.add_releases(1);
   }
@@ -448,6 +450,23 @@ TEST(MessageReaderTest, TheLargestHonestMessageIsRead) {
 
   EXPECT_TRUE(ReadMessage(WriteMessage(request), &back).ok());
   EXPECT_EQ(back.introductions_size(), 4096);
+}
+
+TEST(MessageReaderTest, WhatWouldTakeManyTimesItsSizeIsRefusedUnparsed) {
+  std::string introductions;
+  std::string unknown;
+  for (int i = 0; i < 1 << 20; ++i) {
+    introductions += std::string("\x3A\x00", 2);
+    unknown += std::string("\xA2\x06\x00", 3);  // field 100
+  }
+  const std::string nested = "\x3A\x80\x80\xC0\x01" + unknown;  // 3 MiB in one introduction
+  for (const std::string& bytes : {introductions, unknown, nested}) {
+    const grpc::Slice slice(bytes);
+    v1::StepRequest request;
+
+    EXPECT_EQ(ReasonOf(ReadMessage(grpc::ByteBuffer(&slice, 1), &request)), "MALFORMED_PROTO");
+    EXPECT_LT(request.SpaceUsedLong(), 10'000U);
+  }
 }
 
 }  // namespace

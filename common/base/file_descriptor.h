@@ -1,8 +1,8 @@
 // FileDescriptor owns an open file, or none.
 //
 // Thread safety: as an int.
-#ifndef QUIRE_KERNELS_COLLECTIVE_FILE_DESCRIPTOR_H_
-#define QUIRE_KERNELS_COLLECTIVE_FILE_DESCRIPTOR_H_
+#ifndef QUIRE_COMMON_BASE_FILE_DESCRIPTOR_H_
+#define QUIRE_COMMON_BASE_FILE_DESCRIPTOR_H_
 
 #include <unistd.h>
 
@@ -39,4 +39,4 @@ class FileDescriptor {
 
 }  // namespace quire
 
-#endif  // QUIRE_KERNELS_COLLECTIVE_FILE_DESCRIPTOR_H_
+#endif  // QUIRE_COMMON_BASE_FILE_DESCRIPTOR_H_

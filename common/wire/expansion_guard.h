@@ -1,0 +1,24 @@
+// CheckExpansion refuses bytes that would take many times their size once they are parsed. An empty
+// message in a list is two bytes on the wire and some fifty in memory: 4 MiB of them are 100 MiB.
+//
+// Thread safety: a free function, safe from any thread.
+// Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or no message.
+// Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
+#ifndef QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
+#define QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
+
+#include "absl/status/status.h"
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/support/byte_buffer.h>
+
+namespace quire {
+
+// Counted are fields that take memory of their own, at any depth: messages, strings, bytes, and
+// what the type does not know. Numbers are not: they take at most eight times their bytes.
+absl::Status CheckExpansion(const grpc::ByteBuffer& bytes,
+                            const google::protobuf::Descriptor& type,
+                            int max_fields);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_

@@ -1,0 +1,239 @@
+#include "common/wire/listener.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <grpcpp/security/server_credentials.h>
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/file_limit.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace quire {
+namespace {
+
+// Left for everything else that opens files: logs, links to workers, the HTTP port.
+constexpr int kReservedFiles = 64;
+constexpr int kBacklog = 1024;
+// Of one socket in a row, before the others and the end are looked at.
+constexpr int kMaxAcceptsInARow = 64;
+constexpr int kNoFilesPauseMillis = 100;
+constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
+
+// A quarter, where the limit is so low that the reserve would take most of it.
+int MaxOpenFiles() {
+  const int limit = FileLimit();
+  return std::min(Listener::kMaxOpenFiles, limit - std::min(kReservedFiles, limit / 4));
+}
+
+absl::Status CannotListen(const Address& address) {
+  return Error(absl::StatusCode::kUnavailable,
+               "LISTEN",
+               absl::StrCat("cannot listen on ",
+                            address.ToString(),
+                            " (",
+                            std::generic_category().message(errno),
+                            ")"));
+}
+
+void SetOption(const FileDescriptor& socket, int level, int option, int value) {
+  static_cast<void>(::setsockopt(socket.fd(), level, option, &value, sizeof(value)));
+}
+
+// Listens there. Nothing where it cannot, and errno says why.
+FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ipv4_too) {
+  FileDescriptor socket(
+      ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) {
+    return socket;
+  }
+  if (address->sa_family != AF_UNIX) {
+    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // also while old connections linger
+    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // its connections inherit it
+  }
+  if (address->sa_family == AF_INET6) {
+    SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, takes_ipv4_too ? 0 : 1);
+  }
+  if (::bind(socket.fd(), address, length) != 0 || ::listen(socket.fd(), kBacklog) != 0) {
+    return {};
+  }
+  return socket;
+}
+
+// The field of either family that holds the port.
+in_port_t& PortOf(sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : reinterpret_cast<sockaddr_in&>(address).sin_port;
+}
+
+int32_t BoundPort(const FileDescriptor& socket) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  return ::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) == 0
+             ? ntohs(PortOf(address))
+             : 0;
+}
+
+}  // namespace
+
+Listener::Listener(Address address)
+    : address_(std::move(address)),
+      max_open_files_(MaxOpenFiles()),
+      refusal_logged_at_(SteadyNow() - kRefusalLogIntervalNs) {}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address) {
+  std::unique_ptr<Listener> listener(new Listener(address));
+  QUIRE_RETURN_IF_ERROR(address.is_unix() ? listener->BindUnix() : listener->BindHost());
+  listener->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!listener->stop_.is_open()) {
+    return CannotListen(address);
+  }
+  return listener;
+}
+
+Listener::~Listener() { Stop(); }
+
+absl::Status Listener::BindUnix() {
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  if (address_.unix_path.size() >= sizeof(where.sun_path)) {
+    errno = ENAMETOOLONG;
+    return CannotListen(address_);
+  }
+  std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
+  // A socket that is there was left by a process that died.
+  std::error_code error;
+  if (std::filesystem::is_socket(address_.unix_path, error)) {
+    std::filesystem::remove(address_.unix_path, error);
+  }
+  FileDescriptor socket =
+      ListenAt(reinterpret_cast<const sockaddr*>(&where), sizeof(where), /*takes_ipv4_too=*/false);
+  if (!socket.is_open()) {
+    return CannotListen(address_);
+  }
+  sockets_.push_back(std::move(socket));
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindHost() {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address_.host.c_str(), nullptr, &hints, &found) != 0) {
+    errno = EADDRNOTAVAIL;
+    return CannotListen(address_);
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  for (; found != nullptr; found = found->ai_next) {
+    sockaddr_storage where = {};
+    std::memcpy(&where, found->ai_addr, found->ai_addrlen);
+    PortOf(where) = htons(static_cast<uint16_t>(address_.port));
+    FileDescriptor socket = ListenAt(
+        reinterpret_cast<const sockaddr*>(&where), found->ai_addrlen, address_.host == "::");
+    if (socket.is_open()) {
+      address_.port = BoundPort(socket);  // for the other addresses too
+      sockets_.push_back(std::move(socket));
+    } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
+      return CannotListen(address_);  // a name may have an address that this machine lacks
+    }
+  }
+  return sockets_.empty() ? CannotListen(address_) : absl::OkStatus();
+}
+
+void Listener::AddTo(grpc::ServerBuilder& builder) {
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      Type::FROM_FD, grpc::InsecureServerCredentials());
+}
+
+void Listener::Start() {
+  QUIRE_CHECK(acceptor_ != nullptr);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Listener::Stop() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    QUIRE_CHECK(::write(stop_.fd(), &one, sizeof(one)) == sizeof(one));
+    thread_.join();
+  }
+  if (!sockets_.empty() && address_.is_unix()) {
+    std::error_code error;
+    std::filesystem::remove(address_.unix_path, error);
+  }
+  sockets_.clear();
+}
+
+void Listener::Run() {
+  std::vector<pollfd> waits = {{.fd = stop_.fd(), .events = POLLIN, .revents = 0}};
+  for (const FileDescriptor& socket : sockets_) {
+    waits.push_back({.fd = socket.fd(), .events = POLLIN, .revents = 0});
+  }
+  while (waits[0].revents == 0) {
+    ::poll(waits.data(), waits.size(), /*timeout=*/-1);
+    for (const FileDescriptor& socket : sockets_) {
+      AcceptFrom(socket);
+    }
+  }
+}
+
+void Listener::AcceptFrom(const FileDescriptor& socket) {
+  for (int i = 0; i < kMaxAcceptsInARow; ++i) {
+    FileDescriptor connection(
+        ::accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!connection.is_open()) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        WaitForFiles();
+      }
+      return;  // nobody waits, or who waited has gone; poll says when somebody comes
+    }
+    if (connection.fd() >= max_open_files_) {
+      Refuse(std::move(connection));
+      continue;
+    }
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.listener_fd = socket.fd();
+    parameters.fd = connection.Release();
+    acceptor_->HandleNewConnection(&parameters);
+  }
+}
+
+void Listener::Refuse(FileDescriptor connection) {
+  connection.Close();
+  const Instant now = SteadyNow();
+  if (now - refusal_logged_at_ >= kRefusalLogIntervalNs) {
+    refusal_logged_at_ = now;
+    LogWarning("connections are refused: too many files are open",
+               {{"address", address_.ToString()}, {"limit", absl::StrCat(max_open_files_)}});
+  }
+}
+
+// Others have taken the reserve. Whoever wants to connect waits in the kernel's queue.
+void Listener::WaitForFiles() {
+  pollfd wait = {.fd = stop_.fd(), .events = POLLIN, .revents = 0};
+  ::poll(&wait, 1, kNoFilesPauseMillis);
+}
+
+}  // namespace quire

@@ -1,0 +1,76 @@
+// Listener takes connections for a gRPC server, in place of the library's own ports. In 1.51.1
+// those take any number, and stop for good once the process has no file descriptor left
+// (CVE-2023-4785).
+//
+// This one closes at once what comes while too many files are open, so that the rest of the process
+// always has some left, and goes on when there are fewer again. It counts open files, and not
+// connections, since the library does not tell when one ends: a new descriptor is the lowest that
+// is free, so one of at least N says that N files are open.
+//
+// Thread safety: one caller at a time. A thread of its own accepts.
+// Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
+#ifndef QUIRE_COMMON_WIRE_LISTENER_H_
+#define QUIRE_COMMON_WIRE_LISTENER_H_
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include <grpcpp/server_builder.h>
+
+#include "common/base/clock.h"
+#include "common/base/file_descriptor.h"
+#include "common/wire/address.h"
+
+namespace quire {
+
+class Listener {
+ public:
+  // Files that may be open when a connection is taken, whatever the limit of the process. A
+  // connection without calls takes some 50 KiB.
+  static constexpr int kMaxOpenFiles = 4096;
+
+  // Binds the address, all of them where a name has several; port 0 is any free one. Clients can
+  // connect from here on, and wait until Start.
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address);
+
+  // Stops.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // Connections are handed to the server that is built, unencrypted. Once, before it is built.
+  void AddTo(grpc::ServerBuilder& builder);
+
+  // Accepts from now on, until Stop. Once, when the server runs.
+  void Start();
+
+  // No connection is taken any more. Before the server shuts down.
+  void Stop();
+
+  // With the port that was taken.
+  const Address& address() const { return address_; }
+
+ private:
+  explicit Listener(Address address);
+
+  absl::Status BindUnix();
+  absl::Status BindHost();
+  void Run();
+  void AcceptFrom(const FileDescriptor& socket);
+  void Refuse(FileDescriptor connection);
+  void WaitForFiles();
+
+  Address address_;
+  const int max_open_files_;
+  std::vector<FileDescriptor> sockets_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  FileDescriptor stop_;  // readable: the thread ends
+  Instant refusal_logged_at_;
+  std::thread thread_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_WIRE_LISTENER_H_

@@ -1,0 +1,125 @@
+#include "common/wire/listener_probe.h"
+
+#include <netdb.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/clock.h"
+#include "common/base/file_descriptor.h"
+#include "common/base/log.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace quire {
+namespace {
+
+// How an HTTP/2 client begins: with its name, and settings that change nothing.
+constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+
+Address Dialled(Address address) {
+  if (address.host == "0.0.0.0") {
+    address.host = "127.0.0.1";
+  } else if (address.host == "::") {
+    address.host = "::1";
+  }
+  return address;
+}
+
+// Waits for what poll calls events. False: not until then.
+bool WaitFor(const FileDescriptor& socket, int16_t events, Instant deadline) {
+  pollfd wait = {.fd = socket.fd(), .events = events, .revents = 0};
+  const int64_t left_ms = std::max<int64_t>((deadline - SteadyNow()) / kNanosPerMilli, 0);
+  return ::poll(&wait, 1, static_cast<int>(left_ms)) > 0;
+}
+
+// True if a server is there and answers.
+bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
+  const FileDescriptor socket(
+      ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) {
+    return false;
+  }
+  if (::connect(socket.fd(), address, length) != 0 &&
+      (errno != EINPROGRESS || !WaitFor(socket, POLLOUT, deadline))) {
+    return false;
+  }
+  int error = 0;
+  socklen_t error_length = sizeof(error);
+  ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &error_length);
+  if (error != 0) {
+    return false;  // nobody listens
+  }
+  static_cast<void>(::send(socket.fd(), kHello.data(), kHello.size(), MSG_NOSIGNAL));
+  return WaitFor(socket, POLLIN, deadline);
+}
+
+bool IsUnixAnswered(const std::string& path, Instant deadline) {
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  std::copy(path.begin(),
+            path.begin() + std::min(path.size(), sizeof(where.sun_path) - 1),
+            where.sun_path);
+  return IsAnswered(reinterpret_cast<const sockaddr*>(&where), sizeof(where), deadline);
+}
+
+// On any of the addresses of a name.
+bool IsHostAnswered(const Address& address, Instant deadline) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(address.port);
+  if (::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) {
+    return false;
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  for (; found != nullptr; found = found->ai_next) {
+    if (IsAnswered(found->ai_addr, found->ai_addrlen, deadline)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+ListenerProbe::ListenerProbe(const Address& address, ListenerProbeTiming timing)
+    : address_(Dialled(address)), timing_(timing), thread_([this] { Run(); }) {}
+
+ListenerProbe::~ListenerProbe() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    stop_.notify_one();
+  }
+  thread_.join();
+}
+
+void ListenerProbe::Run() {
+  int num_misses = 0;
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, timing_.interval, [this] { return is_stopped_; })) {
+    lock.unlock();
+    const Instant deadline = SteadyNow() + timing_.patience.count() * kNanosPerMilli;
+    const bool is_answered = address_.is_unix() ? IsUnixAnswered(address_.unix_path, deadline)
+                                                : IsHostAnswered(address_, deadline);
+    num_misses = is_answered ? 0 : num_misses + 1;
+    if (num_misses == timing_.num_misses) {
+      LogError("nobody answers on our own address", {{"address", address_.ToString()}});
+    }
+    is_deaf_.store(num_misses >= timing_.num_misses, std::memory_order_relaxed);
+    lock.lock();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,256 @@
+// Listener before a server of the library that answers every call with UNIMPLEMENTED, and
+// ListenerProbe before it and before nobody.
+#include "common/wire/listener.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/server.h>
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+#include "common/base/file_limit.h"
+#include "common/wire/channel.h"
+#include "common/wire/listener_probe.h"
+
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr ListenerProbeTiming kFast = {.interval = std::chrono::milliseconds(1),
+                                       .patience = std::chrono::milliseconds(200),
+                                       .num_misses = 2};
+
+Address Loopback(int32_t port = 0) { return {.unix_path = "", .host = "127.0.0.1", .port = port}; }
+
+class TestServer {
+ public:
+  explicit TestServer(const Address& address) : listener_(*Listener::Bind(address)) {
+    grpc::ServerBuilder builder;
+    ConfigurePublicServer(builder);
+    listener_->AddTo(builder);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+    listener_->Start();
+  }
+  ~TestServer() { Stop(); }
+
+  const Address& address() const { return listener_->address(); }
+  void Stop() {
+    listener_->Stop();
+    server_->Shutdown();
+  }
+
+ private:
+  std::unique_ptr<Listener> listener_;
+  grpc::CallbackGenericService service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// True if a server answers a call over a new connection.
+bool IsServed(const Address& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  grpc::GenericStub stub(
+      grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  grpc::CompletionQueue queue;
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  auto call = stub.PrepareUnaryCall(&context, "/any/Method", grpc::ByteBuffer(), &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+}
+
+sockaddr_in LoopbackAt(int32_t port) {
+  sockaddr_in where = {};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  where.sin_port = htons(static_cast<uint16_t>(port));
+  return where;
+}
+
+FileDescriptor Connect(const Address& address) {
+  const sockaddr_in where = LoopbackAt(address.port);
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)), 0);
+  return socket;
+}
+
+// Waits until the other end has closed it.
+bool IsClosed(const FileDescriptor& socket) {
+  char byte = 0;
+  return ::recv(socket.fd(), &byte, 1, 0) <= 0;
+}
+
+// Lowers the limit for as long as it lives.
+class LowerFileLimit {
+ public:
+  explicit LowerFileLimit(rlim_t limit) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit lower = {.rlim_cur = limit, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &lower);
+  }
+  ~LowerFileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+template <typename Claim>
+void WaitUntil(const Claim& claim) {
+  while (!claim()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(ListenerTest, AnyKindOfAddressIsServed) {
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "quire_listener_test.sock").string();
+  for (const Address& address : {Loopback(),
+                                 Address{.unix_path = "", .host = "localhost", .port = 0},
+                                 Address{.unix_path = "", .host = "0.0.0.0", .port = 0},
+                                 Address{.unix_path = path, .host = "", .port = 0}}) {
+    TestServer server(address);
+
+    EXPECT_TRUE(IsServed(server.address())) << server.address().ToString();
+  }
+  EXPECT_FALSE(std::filesystem::exists(path)) << "a socket outlives its server";
+}
+
+TEST(ListenerTest, ASocketThatADeadProcessLeftIsTakenOver) {
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "quire_listener_left.sock").string();
+  const Address address = {.unix_path = path, .host = "", .port = 0};
+  auto left = *Listener::Bind(address);
+
+  TestServer server(address);
+
+  EXPECT_TRUE(IsServed(address));
+}
+
+TEST(ListenerTest, AnAddressThatIsTakenIsNamed) {
+  TestServer server(Loopback());
+
+  const absl::Status status = Listener::Bind(server.address()).status();
+
+  EXPECT_EQ(ReasonOf(status), "LISTEN");
+  EXPECT_THAT(status.message(), HasSubstr(server.address().ToString()));
+}
+
+TEST(ListenerTest, ANameThatNobodyHasIsRefused) {
+  const Address address = {.unix_path = "", .host = "no-such-host.invalid", .port = 0};
+
+  EXPECT_EQ(ReasonOf(Listener::Bind(address).status()), "LISTEN");
+}
+
+TEST(ListenerTest, ConnectionsThatAreTooManyAreClosedAndItServesAgainAfterwards) {
+  constexpr int kNumConnections = 40;
+  std::vector<FileDescriptor> connections;
+  // 40 are the reserve, and each connection has both its ends in this process.
+  const LowerFileLimit lower(160);
+  TestServer server(Loopback());
+  EXPECT_TRUE(IsServed(server.address()));
+  for (int i = 0; i < 2 * kNumConnections; ++i) {
+    connections.push_back(Connect(server.address()));
+    ASSERT_TRUE(connections.back().is_open());
+  }
+
+  EXPECT_TRUE(IsClosed(connections.back())) << "more than there is room for";
+  connections.clear();
+
+  EXPECT_TRUE(IsServed(server.address()));
+}
+
+TEST(ListenerTest, ItWaitsWhileTheProcessHasNoFileLeftAndServesAfterwards) {
+  TestServer server(Loopback());
+  {
+    std::vector<FileDescriptor> connections(3);
+    for (FileDescriptor& socket : connections) {
+      socket = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    }
+    const LowerFileLimit none(3);
+    const sockaddr_in where = LoopbackAt(server.address().port);
+    for (const FileDescriptor& socket : connections) {
+      EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)),
+                0);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+
+  EXPECT_TRUE(IsServed(server.address()));
+}
+
+TEST(ListenerProbeTest, AServerThatAnswersIsNotDeaf) {
+  TestServer server(Loopback());
+  const ListenerProbe probe(server.address(), kFast);
+
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_TRUE(IsServed(server.address()));
+    EXPECT_FALSE(probe.is_deaf());
+  }
+}
+
+TEST(ListenerProbeTest, OneThatTakesNoConnectionIsDeafUntilItDoes) {
+  std::unique_ptr<Listener> listener = *Listener::Bind(Loopback());  // not started
+  const ListenerProbe probe(listener->address(), kFast);
+
+  WaitUntil([&] { return probe.is_deaf(); });
+  const Address address = listener->address();
+  listener.reset();
+  TestServer server(address);
+
+  WaitUntil([&] { return !probe.is_deaf(); });
+}
+
+TEST(ListenerProbeTest, OneThatClosesEveryConnectionIsNotDeaf) {
+  const FileDescriptor listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in where = LoopbackAt(0);
+  socklen_t length = sizeof(where);
+  ASSERT_EQ(::bind(listening.fd(), reinterpret_cast<sockaddr*>(&where), length), 0);
+  ASSERT_EQ(::listen(listening.fd(), 10), 0);
+  ::getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&where), &length);
+  const ListenerProbe probe(Loopback(ntohs(where.sin_port)), kFast);
+
+  for (int i = 0; i < 50; ++i) {
+    FileDescriptor(::accept(listening.fd(), nullptr, nullptr)).Close();
+    EXPECT_FALSE(probe.is_deaf());
+  }
+}
+
+TEST(FileLimitTest, ItIsRaisedAsFarAsTheSystemAllows) {
+  const LowerFileLimit lower(100);
+  ASSERT_EQ(FileLimit(), 100);
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+
+  RaiseFileLimit();
+
+  EXPECT_EQ(FileLimit(), static_cast<int>(std::min<rlim_t>(limit.rlim_max, 0x7FFF'FFFF)));
+}
+
+}  // namespace
+}  // namespace quire
