@@ -46,6 +46,10 @@ absl::Status CheckSize(const ModelConfig& config, int32_t size) {
   if (size == 1) {
     return absl::OkStatus();
   }
+  if (config.vocab_size < size) {
+    return Refusal(absl::StrCat(
+        "more ranks than tokens (got ", size, ", the model has ", config.vocab_size, ")"));
+  }
   for (const absl::Status& status :
        {CheckDivides(size, "the heads", config.num_heads),
         CheckDivides(size, "the width of the MLP", config.intermediate_size),

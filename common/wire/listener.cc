@@ -22,6 +22,7 @@
 #include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/unix_socket.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -122,6 +123,11 @@ absl::Status Listener::BindUnix() {
     return CannotListen(address_);
   }
   std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
+  // Whoever took the place of a process that lives would leave both unreachable at its end.
+  if (IsListenedOn(address_.unix_path)) {
+    errno = EADDRINUSE;
+    return CannotListen(address_);
+  }
   // A socket that is there was left by a process that died.
   std::error_code error;
   if (std::filesystem::is_socket(address_.unix_path, error)) {

@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/file_descriptor.h"
 #include "common/base/status_macros.h"
+#include "common/base/unix_socket.h"
 #include "common/base/usable_cpus.h"
 #include "kernels/collective/fd_passing.h"
 #include "kernels/collective/shared_channel.h"
@@ -98,9 +99,17 @@ absl::StatusOr<SocketAddress> ParseRendezvous(std::string_view text) {
     address = TcpAddress(host, std::string(text.substr(colon + 1)), /*passive=*/false);
   }
   if (!address.has_value()) {
-    return BadRendezvous("no address of a rank");
+    return BadRendezvous("no address that can be found here (" + std::string(text) + ")");
   }
   return *address;
+}
+
+// Ranks that listen on Unix sockets are all on this host.
+int32_t NumOnThisHost(const std::vector<std::string>& rendezvous) {
+  return static_cast<int32_t>(
+      std::count_if(rendezvous.begin(), rendezvous.end(), [](const std::string& text) {
+        return text.starts_with(kUnixPrefix);
+      }));
 }
 
 FileDescriptor NewSocket(const SocketAddress& address) {
@@ -135,6 +144,12 @@ bool SendAll(int fd, std::span<const std::byte> bytes, const FileDescriptor& mem
   return SendWithFd(fd, bytes, memory.fd()) == static_cast<ssize_t>(bytes.size());
 }
 
+absl::Status OfRank(int32_t rank, const absl::Status& status) {
+  return Error(status.code(),
+               ReasonOf(status),
+               "rank " + std::to_string(rank) + ": " + std::string(status.message()));
+}
+
 }  // namespace
 
 // Connect, while it goes on.
@@ -151,9 +166,11 @@ class PeerListener::Gathering {
       Neighbour& neighbour = neighbours_[k];
       neighbour.rank = group_.rank ^ (1 << k);
       if (neighbour.rank > group_.rank) {
-        QUIRE_ASSIGN_OR_RETURN(
-            neighbour.address,
-            ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbour.rank)]));
+        auto address = ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbour.rank)]);
+        if (!address.ok()) {
+          return OfRank(neighbour.rank, address.status());
+        }
+        neighbour.address = *address;
       }
     }
     return absl::OkStatus();
@@ -374,7 +391,11 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::st
     errno = ENAMETOOLONG;
     return CannotListen(path);
   }
-  ::unlink(path.c_str());
+  if (IsListenedOn(path)) {
+    errno = EADDRINUSE;
+    return CannotListen(path);
+  }
+  ::unlink(path.c_str());  // left by a process that died
   FileDescriptor socket = NewSocket(*address);
   if (!socket.is_open() || ::bind(socket.fd(), address->get(), address->length) != 0 ||
       ::listen(socket.fd(), kBacklog) != 0) {
@@ -422,7 +443,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupM
     return BadRendezvous("not a group of 1, 2, 4, ... ranks with a secret");
   }
   const uint64_t num_aborts = num_aborts_.load();
-  Gathering gathering(socket_, group, spins_);
+  const bool spins = spins_ && NumOnThisHost(group.rendezvous) <= UsableCpus();
+  Gathering gathering(socket_, group, spins);
   QUIRE_RETURN_IF_ERROR(gathering.Prepare());
   const Instant end = SteadyNow() + timeout_ns;
   for (;;) {

@@ -41,8 +41,9 @@ inline constexpr size_t kGroupSecretBytes = 16;
 
 class PeerListener {
  public:
-  // A Unix socket, whose file is replaced and removed at the end. `num_sharers` ranks share the
-  // CPUs of this process: where each has one to itself, a rank that waits spins before it sleeps.
+  // A Unix socket, whose file is replaced, unless somebody listens there, and removed at the end.
+  // `num_sharers` ranks share the CPUs of this process, or as many as listen on Unix sockets: where
+  // each has one to itself, a rank that waits spins before it sleeps.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any; others find it under

@@ -177,7 +177,9 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  const bool moved = report.progress != rank->report.progress;  // counts all that is done
+  // Its progress counts all that is done. Who has just stopped waiting has done nothing yet.
+  const bool moved = report.progress != rank->report.progress ||
+                     report.waits_for_rank != rank->report.waits_for_rank;
   rank->heard_at = now;
   rank->moved_at = moved ? now : rank->moved_at;
   rank->report = report;

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -140,6 +141,16 @@ class DrainTest(unittest.TestCase):
 
 
 class WorkerLossTest(unittest.TestCase):
+
+    def test_a_scheduler_that_stood_still_blames_no_worker(self):
+        # Longer than a worker may be silent: what it reported meanwhile has yet to be read.
+        with Server() as server, server.channel() as channel:
+            server.scheduler.popen.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            server.scheduler.popen.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+            generate(channel, api.GenerateRequest(text=b"a", stopping={"max_tokens": 2}))
+            self.assertNotIn("worker group lost", server.scheduler.text())
 
     def test_streams_go_on_with_the_same_tokens_when_the_worker_is_killed(self):
         with Server() as server, server.channel() as channel:

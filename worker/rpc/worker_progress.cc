@@ -103,8 +103,8 @@ WorkerProgress::State WorkerProgress::Read() const {
   }
   // Both counters only grow, so the sum differs whenever one of them does.
   state.report.set_progress(state.report.progress() + backend_.progress());
-  if (peers_ != nullptr && peers_->waits_for_rank() >= 0) {
-    state.report.set_waits_for_rank(peers_->waits_for_rank());
+  if (const int32_t rank = peers_ == nullptr ? -1 : peers_->waits_for_rank(); rank >= 0) {
+    state.report.set_waits_for_rank(rank);
   }
   return state;
 }

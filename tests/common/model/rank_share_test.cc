@@ -70,6 +70,10 @@ TEST(RankShareTest, SizesThatCannotWorkAreRefusedWithTheNumbers) {
             "tensor_parallel_size: does not divide the heads (got 8, the model has 12)");
   EXPECT_EQ(Refusal(Config(16, 6), {.rank = 0, .size = 4}),
             "tensor_parallel_size: does not divide the KV heads (got 4, the model has 6)");
+  ModelConfig few_tokens = Config(16, 8);
+  few_tokens.vocab_size = 7;
+  EXPECT_EQ(Refusal(few_tokens, {.rank = 0, .size = 8}),
+            "tensor_parallel_size: more ranks than tokens (got 8, the model has 7)");
   ModelConfig odd = Config(16, 8);
   odd.intermediate_size = 2820;
   EXPECT_THAT(Refusal(odd, {.rank = 0, .size = 8}),

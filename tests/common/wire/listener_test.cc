@@ -20,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "common/base/file_descriptor.h"
 #include "common/base/file_limit.h"
 #include "common/wire/channel.h"
 #include "common/wire/listener_probe.h"
@@ -27,6 +28,7 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 namespace quire {
 namespace {
@@ -145,20 +147,30 @@ TEST(ListenerTest, ASocketThatADeadProcessLeftIsTakenOver) {
   const std::string path =
       (std::filesystem::path(testing::TempDir()) / "quire_listener_left.sock").string();
   const Address address = {.unix_path = path, .host = "", .port = 0};
-  auto left = *Listener::Bind(address);
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), where.sun_path);
+  FileDescriptor left(::socket(AF_UNIX, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(left.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)), 0);
+  left.Close();  // the file stays
 
   TestServer server(address);
 
   EXPECT_TRUE(IsServed(address));
 }
 
-TEST(ListenerTest, AnAddressThatIsTakenIsNamed) {
-  TestServer server(Loopback());
+TEST(ListenerTest, AnAddressThatIsTakenIsNamedAndStaysTaken) {
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "quire_listener_taken.sock").string();
+  for (const Address& address : {Loopback(), Address{.unix_path = path, .host = "", .port = 0}}) {
+    TestServer server(address);
 
-  const absl::Status status = Listener::Bind(server.address()).status();
+    const absl::Status status = Listener::Bind(server.address()).status();
 
-  EXPECT_EQ(ReasonOf(status), "LISTEN");
-  EXPECT_THAT(status.message(), HasSubstr(server.address().ToString()));
+    EXPECT_EQ(ReasonOf(status), "LISTEN");
+    EXPECT_THAT(status.message(), HasSubstr(server.address().ToString()));
+    EXPECT_TRUE(IsServed(server.address()));
+  }
 }
 
 TEST(ListenerTest, ANameThatNobodyHasIsRefused) {

@@ -450,6 +450,10 @@ TEST(PeerListenerArgumentsTest, AddressesThatCannotBeTakenAreNamed) {
   EXPECT_THAT(std::string(PeerListener::AtPath("/no/such/folder/x", 1).status().message()),
               HasSubstr("/no/such/folder/x"));
   EXPECT_EQ(ReasonOf(PeerListener::AtPath(std::string(200, 'x'), 1).status()), "LISTEN");
+  const auto first = ListenAtPath(0);
+  const std::string path = first->rendezvous().substr(std::string("unix:").size());
+  EXPECT_EQ(ReasonOf(PeerListener::AtPath(path, 1).status()), "LISTEN");
+  EXPECT_TRUE(std::filesystem::exists(path)) << "the first one is found as before";
   EXPECT_EQ(ReasonOf(PeerListener::AtHost("192.0.2.1", 0, "x").status()), "LISTEN");
 }
 
