@@ -1,5 +1,7 @@
 #include "kernels/api/sampling.h"
 
+#include <algorithm>
+
 namespace quire {
 
 bool SamplingRow::is_banning() const {
@@ -14,7 +16,7 @@ int32_t SamplingRow::num_candidates() const {
   if (params->num_logprobs >= 0 || is_adjusted()) {
     return 0;
   }
-  return params->is_greedy() ? 1 : params->top_k;
+  return params->is_greedy() ? 1 : std::max(params->top_k, 0);
 }
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/api/sampling.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_group.h"
 
@@ -134,6 +135,24 @@ TEST_P(RowGatherTest, WhatIsNotFiniteSpoilsItsRowAlone) {
     EXPECT_GE(num_spoiled(1), 1);
     EXPECT_EQ(num_spoiled(2), 0);
   }
+}
+
+TEST(NumCandidatesTest, AreThoseThatCanDecideTheRow) {
+  SamplingParams params;
+  const auto num_candidates = [&params] { return SamplingRow{.params = &params}.num_candidates(); };
+  params.temperature = 1.0F;
+  EXPECT_EQ(num_candidates(), 0);
+  params.top_k = 7;
+  EXPECT_EQ(num_candidates(), 7);
+  params.top_k = -1;  // off, as the sampler takes it
+  EXPECT_EQ(num_candidates(), 0);
+  params.temperature = 0.0F;
+  EXPECT_EQ(num_candidates(), 1);
+  params.logit_bias = {{3, 1.0F}};
+  EXPECT_EQ(num_candidates(), 0);
+  params.logit_bias.clear();
+  params.num_logprobs = 0;
+  EXPECT_EQ(num_candidates(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, RowGatherTest, testing::Values(2, 4, 8));
