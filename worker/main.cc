@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -28,6 +29,7 @@
 #include "worker/rpc/worker_server.h"
 #include "worker/rpc/worker_service.h"
 #include "worker/runtime/fail_points.h"
+#include "worker/runtime/weight_scrubber.h"
 #include "worker/worker_backend.h"
 #include "worker/worker_config.h"
 
@@ -79,6 +81,12 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
     public_host = name.data();
   }
   return quire::PeerListener::AtHost(listen.host, 0, public_host);
+}
+
+void EndWithChangedWeights() {
+  quire::LogError("the weights have changed in memory; the worker ends");
+  // No destructor waits for the step that is under way: its tokens are worth nothing.
+  std::_Exit(quire::kExitDevice);
 }
 
 void StopNow(quire::WorkerServer& server, int signal) {
@@ -175,6 +183,7 @@ int main(int argc, char** argv) {
   const quire::KvCacheBudget budget = ValueOrStop(
       quire::SizeKvCache(config, *backend, *loaded.model), *server, kName, EXIT_FAILURE);
   quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points, peers.get());
+  const quire::WeightScrubber scrubber(loaded.model->weights_memory(), EndWithChangedWeights);
   service.Serve({.version = std::string(quire::Version()),
                  .model_hash = loaded.hash,
                  .determinism_fingerprint = backend->name()},

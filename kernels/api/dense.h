@@ -9,9 +9,11 @@
 #ifndef QUIRE_KERNELS_API_DENSE_H_
 #define QUIRE_KERNELS_API_DENSE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/model/dtype.h"
@@ -51,6 +53,8 @@ class PackedLinear {
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual int64_t bytes() const = 0;
+  // Where they lie in main memory; nothing when they are on a device.
+  virtual std::vector<std::span<const std::byte>> memory() const { return {}; }
 };
 
 struct LinearParams {

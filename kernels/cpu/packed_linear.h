@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +47,9 @@ class CpuPackedLinear final : public PackedLinear {
   int64_t in_features() const override { return in_features_; }
   int64_t out_features() const override { return out_features_; }
   int64_t bytes() const override { return bytes_; }
+  std::vector<std::span<const std::byte>> memory() const override {
+    return {{data_.get(), static_cast<size_t>(bytes_)}, std::as_bytes(std::span(bias_))};
+  }
 
   DType dtype() const { return dtype_; }
   PanelShape shape() const { return shape_; }

@@ -45,6 +45,7 @@ class TimedModel : public Model {
   uint64_t row_hash() const override { return 0; }
   int64_t weight_bytes() const override { return 0; }
   uint64_t weights_sum() const override { return 0; }
+  std::vector<std::span<const std::byte>> weights_memory() const override { return {}; }
 
  private:
   const ModelConfig config_;

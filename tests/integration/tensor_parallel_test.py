@@ -121,6 +121,36 @@ def write_zeros(folder, config):
     return replicated
 
 
+def row_of_the_last_token():
+    """64 bytes from the middle of that row of the bundled model's token table, which the last rank has."""
+    with open(os.path.join(MODEL, "model.safetensors"), "rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        table = json.loads(file.read(header_bytes))["model.embed_tokens.weight"]
+        end = table["data_offsets"][1]
+        file.seek(8 + header_bytes + end - table["shape"][1])
+        return file.read(64)
+
+
+def flip_bit(pid, pattern):
+    """Of the pattern's first byte, wherever the process has written the pattern. How often."""
+    num_flipped = 0
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "r+b", 0) as memory:
+        for line in maps:
+            bounds, mode = line.split()[:2]
+            begin, end = (int(bound, 16) for bound in bounds.split("-"))
+            if not mode.startswith("rw") or "[v" in line:
+                continue
+            memory.seek(begin)
+            data = memory.read(end - begin)
+            place = data.find(pattern)
+            while place >= 0:
+                memory.seek(begin + place)
+                memory.write(bytes([pattern[0] ^ 1]))
+                num_flipped += 1
+                place = data.find(pattern, place + 1)
+    return num_flipped
+
+
 def resident_bytes(model, *flags):
     """Of a worker that has loaded its model and serves nobody."""
     with tempfile.TemporaryDirectory() as folder:
@@ -180,6 +210,17 @@ class TensorParallelTest(unittest.TestCase):
                     self.assertNotEqual(after[victim], ranks[victim])
                     weights = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
                     self.assertLess(bytes_read(survivor) - before, weights // 4)
+
+    def test_a_bit_that_flips_in_a_ranks_own_weights_ends_that_rank(self):
+        """The other rank gets the wrong sums too, so no comparison of the two would find it."""
+        with Served(*FLAGS, "-tp", "2") as served:
+            ranks = eventually(lambda: len(r := workers_of(served)) == 2 and r)
+            self.assertEqual(all_answers(served.address, requests()[:2]), self.expected[:2])
+            self.assertGreater(flip_bit(ranks[1], row_of_the_last_token()), 0)
+            after = eventually(lambda: len(r := workers_of(served)) == 2 and r != ranks and r)
+            self.assertEqual(after[0], ranks[0])
+            served.wait_for("the weights have changed in memory")
+            self.assertEqual(all_answers(served.address, requests()), self.expected)
 
     def test_a_model_that_one_worker_cannot_hold_serves_on_two(self):
         # 268 MB of weights, and as much again while they are packed.

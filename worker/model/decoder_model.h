@@ -44,6 +44,10 @@ class DecoderModel : public Model {
   absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
   uint64_t weights_sum() const override { return weights_.sum; }
+  std::vector<std::span<const std::byte>> weights_memory() const override {
+    return backend_.space().has_value() ? std::vector<std::span<const std::byte>>{}
+                                        : MemoryOf(weights_);
+  }
 
  private:
   // Memory of one step. Rows are tokens; of the activations' type, except where fp32 is said.

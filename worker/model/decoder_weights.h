@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/model/dtype.h"
@@ -64,6 +65,9 @@ struct DecoderWeights {
   int64_t bytes = 0;
   uint64_t sum = 0;  // see Model::weights_sum
 };
+
+// See Model::weights_memory. REQUIRES: the weights of a backend that computes in main memory.
+std::vector<std::span<const std::byte>> MemoryOf(const DecoderWeights& weights);
 
 }  // namespace quire
 

@@ -10,10 +10,13 @@
 #ifndef QUIRE_WORKER_MODEL_MODEL_H_
 #define QUIRE_WORKER_MODEL_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,6 +57,10 @@ class Model {
   // Of the rank's part of the weights, as they are in the files. The sums of all ranks add up,
   // modulo 2^64, to the same number for any size of the group. 0 for weights from a seed.
   virtual uint64_t weights_sum() const = 0;
+
+  // Where the weights lie in main memory, for as long as the model lives, never written again;
+  // nothing when they are on a device.
+  virtual std::vector<std::span<const std::byte>> weights_memory() const = 0;
 };
 
 // Called while weights load, for each tensor that is done and each piece that was read: tensors

@@ -37,6 +37,7 @@ class FakeModel : public Model {
   uint64_t row_hash() const override { return kRowHash; }
   int64_t weight_bytes() const override { return 0; }
   uint64_t weights_sum() const override { return 0; }
+  std::vector<std::span<const std::byte>> weights_memory() const override { return {}; }
 
   // Called at the start of each Forward.
   void OnForward(std::function<void(const Batch&)> hook) { on_forward_ = std::move(hook); }

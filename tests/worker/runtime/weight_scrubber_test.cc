@@ -1,0 +1,70 @@
+#include "worker/runtime/weight_scrubber.h"
+
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+using Memory = std::vector<std::byte>;
+
+// Two parts; the second one is larger than a piece and ends within one.
+struct TwoParts {
+  Memory small = Memory(1000, std::byte{1});
+  Memory large = Memory(2 * MemorySums::kPieceBytes + 5, std::byte{2});
+
+  std::vector<std::span<const std::byte>> spans() const { return {small, large}; }
+};
+
+int NumPiecesThatDiffer(MemorySums& sums) {
+  int num_different = 0;
+  for (size_t i = 0; i < sums.num_pieces(); ++i) {
+    num_different += sums.CheckNext() ? 0 : 1;
+  }
+  return num_different;
+}
+
+TEST(MemorySumsTest, MemoryThatDoesNotChangeIsTheSameEachTime) {
+  const TwoParts parts;
+  MemorySums sums(parts.spans());
+  EXPECT_EQ(sums.num_pieces(), 4U);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(NumPiecesThatDiffer(sums), 0);
+  }
+}
+
+TEST(MemorySumsTest, OneBitAnywhereIsFound) {
+  TwoParts parts;
+  MemorySums sums(parts.spans());
+  ASSERT_EQ(NumPiecesThatDiffer(sums), 0);
+  const std::vector<std::byte*> places = {&parts.small.front(),
+                                          &parts.small.back(),
+                                          &parts.large.front(),
+                                          &parts.large[MemorySums::kPieceBytes - 1],
+                                          &parts.large[MemorySums::kPieceBytes],
+                                          &parts.large.back()};
+  for (std::byte* place : places) {
+    for (int bit = 0; bit < 8; ++bit) {
+      *place ^= std::byte{1} << bit;
+      EXPECT_EQ(NumPiecesThatDiffer(sums), 1);
+      *place ^= std::byte{1} << bit;
+      EXPECT_EQ(NumPiecesThatDiffer(sums), 0);
+    }
+  }
+}
+
+TEST(WeightScrubberTest, NoMemoryIsNoWork) {
+  const WeightScrubber scrubber({}, [] { FAIL() << "nothing can change"; });
+}
+
+// That it finds a change is shown on a worker: tests/integration/flipped_weight_test.py. Here the
+// bit would have to flip in a race with the thread that reads it.
+TEST(WeightScrubberTest, StopsWhileItReads) {
+  const TwoParts parts;
+  const WeightScrubber scrubber(parts.spans(), [] { FAIL() << "nothing has changed"; });
+}
+
+}  // namespace
+}  // namespace quire

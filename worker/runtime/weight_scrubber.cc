@@ -1,0 +1,77 @@
+#include "worker/runtime/weight_scrubber.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "worker/model/weights_sum.h"
+
+#include <sys/resource.h>
+
+namespace quire {
+namespace {
+
+constexpr std::chrono::milliseconds kNoTime(0);
+constexpr std::chrono::milliseconds kInterval(1000 * int64_t{MemorySums::kPieceBytes} /
+                                              WeightScrubber::kBytesPerSecond);
+
+}  // namespace
+
+MemorySums::MemorySums(std::span<const std::span<const std::byte>> memory) {
+  for (std::span<const std::byte> left : memory) {
+    while (!left.empty()) {
+      const size_t size = std::min(left.size(), kPieceBytes);
+      pieces_.push_back(left.first(size));
+      left = left.subspan(size);
+    }
+  }
+  sums_.reserve(pieces_.size());
+}
+
+bool MemorySums::CheckNext() {
+  static const WeightsSum& sum = *new WeightsSum("memory");
+  const size_t piece = next_;
+  next_ = (next_ + 1) % pieces_.size();
+  const uint64_t now = sum.Of(0, pieces_[piece]);
+  if (piece == sums_.size()) {
+    sums_.push_back(now);
+  }
+  return sums_[piece] == now;
+}
+
+WeightScrubber::WeightScrubber(std::span<const std::span<const std::byte>> memory,
+                               std::function<void()> on_change)
+    : sums_(memory), on_change_(std::move(on_change)), thread_([this] { Loop(); }) {}
+
+WeightScrubber::~WeightScrubber() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_stopping_ = true;
+  }
+  stopping_.notify_all();
+  thread_.join();
+}
+
+void WeightScrubber::Loop() {
+  // Of this thread alone. Without it the scrubber takes its share of a core, which is small.
+  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19));
+  for (size_t num_read = 0; sums_.num_pieces() > 0; ++num_read) {
+    // The first time without a pause: what changes before it was read once is not found.
+    if (WaitOrStop(num_read < sums_.num_pieces() ? kNoTime : kInterval)) {
+      return;
+    }
+    if (!sums_.CheckNext()) {
+      on_change_();
+      return;
+    }
+  }
+}
+
+bool WeightScrubber::WaitOrStop(std::chrono::milliseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return stopping_.wait_for(lock, time, [this] { return is_stopping_; });
+}
+
+}  // namespace quire
