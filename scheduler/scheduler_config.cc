@@ -47,8 +47,14 @@ ABSL_FLAG(bool,
           false,
           "Let a worker of another instruction set or cache type go on where another one stopped: "
           "streams then go on with other bits than they would have had.");
-ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on, for gRPC and HTTP.");
+ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on for gRPC.");
 ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
+ABSL_FLAG(
+    std::string,
+    http_host,
+    "127.0.0.1",
+    "Address to listen on for metrics and health. Metrics say how often prompts were found in "
+    "the prefix cache: let operators alone reach it.");
 ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
 ABSL_FLAG(
     std::string,
@@ -242,25 +248,31 @@ std::optional<int32_t> NoneIfZero(int32_t value) {
   return value == 0 ? std::nullopt : std::make_optional(value);
 }
 
+absl::Status CheckHost(std::string_view flag, const std::string& host) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const absl::StatusOr<Address> address =
+      ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":0"));
+  if (!address.ok()) {
+    return FlagError(flag, "must be an address or a host name");
+  }
+  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError(flag,
+                     "other machines can reach it and nothing is encrypted; "
+                     "give --allow-insecure-bind if the network is isolated");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetListening(SchedulerConfig* config) {
   config->host = absl::GetFlag(FLAGS_host);
+  config->http_host = absl::GetFlag(FLAGS_http_host);
   config->port = absl::GetFlag(FLAGS_port);
   config->http_port = absl::GetFlag(FLAGS_http_port);
   config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
   QUIRE_RETURN_IF_ERROR(CheckRange("port", config->port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckRange("http-port", config->http_port, 0, kMaxPort));
-  const bool is_ipv6 = config->host.find(':') != std::string::npos;
-  const absl::StatusOr<Address> address = ParseAddress(
-      absl::StrCat(is_ipv6 ? absl::StrCat("[", config->host, "]") : config->host, ":0"));
-  if (!address.ok()) {
-    return FlagError("host", "must be an address or a host name");
-  }
-  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError("host",
-                     "other machines can reach it and nothing is encrypted; "
-                     "give --allow-insecure-bind if the network is isolated");
-  }
-  return absl::OkStatus();
+  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host));
+  return CheckHost("http-host", config->http_host);
 }
 
 absl::Status SetAdmin(SchedulerConfig* config) {

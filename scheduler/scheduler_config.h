@@ -31,7 +31,8 @@ struct SchedulerConfig {
   ServedModelSource model;
   std::vector<Address> workers;  // by rank
   std::string host = "127.0.0.1";
-  int32_t port = 50051;          // gRPC; 0: a free one
+  int32_t port = 50051;  // gRPC; 0: a free one
+  std::string http_host = "127.0.0.1";
   int32_t http_port = 8000;      // 0: a free one
   std::optional<Address> admin;  // none: no admin calls; port 0: a free one
   int32_t max_sequences = 256;

@@ -232,13 +232,15 @@ absl::Status SchedulerServer::StartHttp() {
                      return HttpResponse{200, registry_.NativeText(), metrics_type};
                    }});
   QUIRE_ASSIGN_OR_RETURN(http_,
-                         HttpEndpoint::Start(config_.host, config_.http_port, std::move(pages)));
+                         HttpServer::Start(config_.http_host, config_.http_port, std::move(pages)));
   return absl::OkStatus();
 }
 
 std::string SchedulerServer::grpc_address() const { return grpc_listener_->address().ToString(); }
 
-std::string SchedulerServer::http_address() const { return HostPort(config_.host, http_->port()); }
+std::string SchedulerServer::http_address() const {
+  return HostPort(config_.http_host, http_->port());
+}
 
 std::string SchedulerServer::admin_address() const {
   return admin_listener_ == nullptr ? "" : admin_listener_->address().ToString();

@@ -3,7 +3,7 @@
 //
 //   operator ── AdminService ── Inbox
 //   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
-//   Prometheus, probes ── HttpEndpoint ── MetricsRegistry, ServingState
+//   Prometheus, probes ── HttpServer ── MetricsRegistry, ServingState
 //
 // Thread safety: one thread constructs, polls and shuts down.
 #ifndef QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include <grpcpp/server.h>
 
-#include "common/metrics/http_endpoint.h"
+#include "common/http/http_server.h"
 #include "common/metrics/registry.h"
 #include "common/wire/listener.h"
 #include "common/wire/listener_probe.h"
@@ -105,7 +105,7 @@ class SchedulerServer {
   std::unique_ptr<Listener> admin_listener_;    // null: no admin calls
   std::unique_ptr<grpc::Server> admin_server_;  // likewise
   std::unique_ptr<ListenerProbe> probe_;        // of grpc_listener_
-  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<HttpServer> http_;
   Instant last_status_at_ = 0;
   CoreStats last_status_;
 };

@@ -192,6 +192,45 @@ class ReflectionTest(unittest.TestCase):
             self.assertTrue(tokenize(server).token_ids)
 
 
+class HttpTest(unittest.TestCase):
+
+    def check_probe(self, server):
+        web = http.client.HTTPConnection(server.http_address, timeout=5)
+        self.assertEqual(status_of(web, "/livez"), 200)
+        web.close()
+
+    def test_slow_and_silent_clients_do_not_keep_probes_waiting(self):
+        end = threading.Event()
+
+        def send_slowly(connection):
+            with contextlib.suppress(OSError):
+                connection.sendall(b"POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+                while not end.wait(0.05):
+                    connection.sendall(b"x")
+
+        with Server(with_worker=False) as server, contextlib.ExitStack() as stack:
+            self.check_probe(server)
+            stack.callback(end.set)
+            slow = [stack.enter_context(dial(server.http_address)) for _ in range(8)]
+            for connection in slow:
+                threading.Thread(target=send_slowly, args=(connection,), daemon=True).start()
+            self.check_probe(server)
+            for _ in range(100):  # and nothing more
+                stack.enter_context(dial(server.http_address)).sendall(b"GET /livez HTTP/1.1\r\n")
+            for _ in range(3):
+                self.check_probe(server)
+
+    def test_it_does_not_follow_the_address_of_the_clients(self):
+        with Server("--host=0.0.0.0", "--allow-insecure-bind", with_worker=False) as server:
+            self.assertRegex(server.http_address, "^127.0.0.1:")
+            self.check_probe(server)
+        ended = subprocess.run([os.path.join(BIN, "quire_scheduler"), "--model", MODEL,
+                                "--http-host=0.0.0.0"], capture_output=True, text=True, timeout=20,
+                               check=False)
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("--http-host: other machines can reach it", ended.stderr)
+
+
 class ConnectionsTest(unittest.TestCase):
 
     def test_a_server_that_ran_out_of_connections_serves_again(self):

@@ -19,6 +19,7 @@ LAYERS = {
     "common/step": (["common/base", "common/model"], []),
     "common/wire": (COMMON + ["common/step", "proto"], ["grpc", "protobuf"]),
     "common/metrics": (["common/base"], ["prometheus"]),
+    "common/http": (["common/base"], ["boost"]),
     "kernels/collective": (["common/base"], []),
     "kernels/api": (["kernels/collective", "common/base", "common/model"], []),
     "kernels/reference": (["kernels/api", "common/base", "common/model"], []),
@@ -54,7 +55,8 @@ LAYERS = {
 FAMILIES = {
     "grpc": re.compile(r"^(grpc|grpcpp)/"),
     "protobuf": re.compile(r"^google/protobuf/"),
-    "prometheus": re.compile(r"^(prometheus/|civetweb)"),
+    "prometheus": re.compile(r"^prometheus/"),
+    "boost": re.compile(r"^boost/"),
     "cuda": re.compile(r"^(cuda|cublas|nccl)"),
 }
 OURS = re.compile(r"^(common|kernels|scheduler|worker|deploy|proto|tests)/")

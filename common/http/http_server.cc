@@ -1,0 +1,282 @@
+#include "common/http/http_server.h"
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+
+namespace quire {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+using Response = http::response<http::string_body>;
+
+constexpr uint32_t kMaxRequestBytes = 8192;
+constexpr std::chrono::seconds kReadTimeout(10);
+constexpr std::chrono::seconds kWriteTimeout(10);
+// When the process has no file descriptor left.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+Response ErrorResponse(http::status status) {
+  Response response(status, /*version=*/11);
+  response.set(http::field::content_type, "text/plain; charset=utf-8");
+  response.body() = std::string(http::obsolete_reason(status)) + "\n";
+  return response;
+}
+
+class Connection;
+
+// All connections of a server, who has been silent longest first.
+using Connections = std::list<std::shared_ptr<Connection>>;
+
+// Reads a request, answers it, and again. It lives as long as the list or an operation holds it.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const std::vector<HttpPage>& pages, Connections& connections)
+      : stream_(std::move(socket)), pages_(pages), connections_(connections) {}
+
+  // REQUIRES: it is in the list, at this place.
+  void Start(Connections::iterator place) {
+    place_ = place;
+    ErrorCode ignored;
+    stream_.socket().set_option(tcp::no_delay(true), ignored);
+    Read();
+  }
+
+  // What is unread stays unread: whoever sends without end is not waited for.
+  void Close() {
+    if (is_open_) {
+      is_open_ = false;
+      connections_.erase(place_);
+    }
+    ErrorCode ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    stream_.close();
+  }
+
+ private:
+  void Read() {
+    parser_.emplace();
+    parser_->header_limit(kMaxRequestBytes);
+    stream_.expires_after(kReadTimeout);  // of the whole request, however often bytes come
+    http::async_read_header(
+        stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t /*bytes*/) {
+          self->OnRead(error);
+        });
+  }
+
+  void OnRead(ErrorCode error) {
+    if (!is_open_) {
+      return;
+    }
+    if (!error) {
+      const bool has_body =
+          parser_->chunked() || parser_->content_length().value_or(0) > 0 || parser_->upgrade();
+      Write(has_body ? ErrorResponse(http::status::payload_too_large) : Answer(),
+            /*keep_alive=*/!has_body && parser_->get().keep_alive());
+    } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+      Write(ErrorResponse(http::status::request_header_fields_too_large), /*keep_alive=*/false);
+    } else if (error.category() == make_error_code(http::error::bad_method).category() &&
+               error != http::error::end_of_stream && error != http::error::partial_message) {
+      Write(ErrorResponse(http::status::bad_request), /*keep_alive=*/false);
+    } else {
+      Close();  // it has gone, or was silent for too long
+    }
+  }
+
+  Response Answer() const {
+    const auto& request = parser_->get();
+    if (request.method() != http::verb::get && request.method() != http::verb::head) {
+      Response response = ErrorResponse(http::status::method_not_allowed);
+      response.set(http::field::allow, "GET, HEAD");
+      return response;
+    }
+    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view path = target.substr(0, target.find('?'));
+    for (const HttpPage& page : pages_) {
+      if (page.path == path) {
+        HttpResponse made = page.make();
+        Response response(static_cast<http::status>(made.status_code), /*version=*/11);
+        response.set(http::field::content_type, made.content_type);
+        response.body() = std::move(made.body);
+        return response;
+      }
+    }
+    return ErrorResponse(http::status::not_found);
+  }
+
+  void Write(Response response, bool keep_alive) {
+    response_ = std::move(response);
+    response_.set(http::field::cache_control, "no-store");
+    response_.keep_alive(keep_alive);
+    response_.prepare_payload();
+    if (parser_->get().method() == http::verb::head) {
+      response_.body().clear();  // its length stays
+    }
+    stream_.expires_after(kWriteTimeout);
+    http::async_write(
+        stream_, response_, [self = shared_from_this()](ErrorCode error, size_t /*bytes*/) {
+          self->OnWritten(error);
+        });
+  }
+
+  void OnWritten(ErrorCode error) {
+    if (!is_open_) {
+      return;
+    }
+    if (error || !response_.keep_alive()) {
+      Close();
+      return;
+    }
+    connections_.splice(connections_.end(), connections_, place_);
+    Read();
+  }
+
+  beast::tcp_stream stream_;
+  const std::vector<HttpPage>& pages_;
+  Connections& connections_;
+  Connections::iterator place_;
+  bool is_open_ = true;  // and in the list
+  beast::flat_buffer buffer_{kMaxRequestBytes};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  Response response_;
+};
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  explicit Impl(std::vector<HttpPage> pages) : pages_(std::move(pages)) {}
+  ~Impl() {
+    context_.stop();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+    while (!connections_.empty()) {
+      std::shared_ptr<Connection>(connections_.front())->Close();
+    }
+  }
+
+  // Listens on all addresses of the host that this machine has.
+  ErrorCode Listen(const std::string& host, int port) {
+    ErrorCode error;
+    const auto found =
+        tcp::resolver(context_).resolve(host, "0", tcp::resolver::numeric_service, error);
+    for (const auto& entry : found) {
+      tcp::endpoint endpoint = entry.endpoint();
+      endpoint.port(static_cast<uint16_t>(port_ == 0 ? port : port_));
+      error = ListenAt(endpoint, host == "::");
+      if (error && error != asio::error::address_family_not_supported &&
+          error != make_error_code(boost::system::errc::address_not_available)) {
+        return error;
+      }
+    }
+    return acceptors_.empty() ? error : ErrorCode();
+  }
+
+  void Run() {
+    for (tcp::acceptor& acceptor : acceptors_) {
+      Accept(acceptor);
+    }
+    thread_ = std::thread([this] { context_.run(); });
+  }
+
+  int port() const { return port_; }
+
+ private:
+  ErrorCode ListenAt(const tcp::endpoint& endpoint, bool takes_ipv4_too) {
+    tcp::acceptor acceptor(context_);
+    ErrorCode error;
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) {
+      acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+    }
+    if (!error && endpoint.address().is_v6()) {
+      acceptor.set_option(asio::ip::v6_only(!takes_ipv4_too), error);
+    }
+    if (!error) {
+      acceptor.bind(endpoint, error);
+    }
+    if (!error) {
+      acceptor.listen(tcp::acceptor::max_listen_connections, error);
+    }
+    if (!error) {
+      port_ = acceptor.local_endpoint(error).port();
+      acceptors_.push_back(std::move(acceptor));
+    }
+    return error;
+  }
+
+  void Accept(tcp::acceptor& acceptor) {
+    acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
+      if (error) {
+        pause_.expires_after(kAcceptPause);
+        pause_.async_wait([this, &acceptor](ErrorCode) { Accept(acceptor); });
+        return;
+      }
+      Add(std::move(socket));
+      Accept(acceptor);
+    });
+  }
+
+  void Add(tcp::socket socket) {
+    if (connections_.size() == kMaxConnections) {
+      std::shared_ptr<Connection>(connections_.front())->Close();
+    }
+    connections_.push_back(std::make_shared<Connection>(std::move(socket), pages_, connections_));
+    connections_.back()->Start(std::prev(connections_.end()));
+  }
+
+  const std::vector<HttpPage> pages_;
+  asio::io_context context_{/*concurrency_hint=*/1};
+  std::list<tcp::acceptor> acceptors_;
+  asio::steady_timer pause_{context_};
+  Connections connections_;  // of the thread
+  int port_ = 0;
+  std::thread thread_;
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const { return impl_->port(); }
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host,
+                                                              int port,
+                                                              std::vector<HttpPage> pages) {
+  auto impl = std::make_unique<Impl>(std::move(pages));
+  if (const ErrorCode error = impl->Listen(host, port); error) {
+    return Error(
+        absl::StatusCode::kUnavailable,
+        "HTTP_BIND",
+        absl::StrCat("http: cannot listen on ", host, ":", port, " (", error.message(), ")"));
+  }
+  impl->Run();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+}  // namespace quire

@@ -1,0 +1,179 @@
+#include "common/http/http_server.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+namespace quire {
+namespace {
+
+using boost::asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr char kGet[] = "GET /page HTTP/1.1\r\nHost: a\r\n\r\n";
+constexpr char kGetAndClose[] = "GET /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+std::unique_ptr<HttpServer> StartServer() {
+  auto server = HttpServer::Start(
+      "127.0.0.1",
+      0,
+      {{"/page", [] { return HttpResponse{.status_code = 200, .body = "text of the page"}; }},
+       {"/no", [] { return HttpResponse{.status_code = 503, .body = "not now"}; }}});
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+class Client {
+ public:
+  explicit Client(const HttpServer& server) : socket_(context_) {
+    socket_.connect(tcp::endpoint{boost::asio::ip::address_v4::loopback(),
+                                  static_cast<uint16_t>(server.port())});
+  }
+
+  void Send(const std::string& bytes) {
+    ErrorCode ignored;  // the server may have closed it
+    boost::asio::write(socket_, boost::asio::buffer(bytes), ignored);
+  }
+
+  // All that comes until the server closes.
+  std::string ReadToEnd() {
+    std::string text;
+    ErrorCode end;
+    boost::asio::read(socket_, boost::asio::dynamic_buffer(text), end);
+    return text;
+  }
+
+  std::string Read(size_t size) {
+    std::string text(size, ' ');
+    ErrorCode error;
+    text.resize(boost::asio::read(socket_, boost::asio::buffer(text), error));
+    return text;
+  }
+
+ private:
+  boost::asio::io_context context_;
+  tcp::socket socket_;
+};
+
+std::string Ask(const HttpServer& server, const std::string& request) {
+  Client client(server);
+  client.Send(request);
+  return client.ReadToEnd();
+}
+
+std::string Request(const std::string& first_line, const std::string& more = "") {
+  return first_line + "\r\nHost: a\r\nConnection: close\r\n" + more + "\r\n";
+}
+
+TEST(HttpServerTest, AnswersWithWhatThePageSays) {
+  const auto server = StartServer();
+  EXPECT_THAT(Ask(*server, kGetAndClose),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"),
+                    HasSubstr("Content-Length: 16\r\n"),
+                    HasSubstr("Content-Type: text/plain; charset=utf-8\r\n"),
+                    HasSubstr("Cache-Control: no-store\r\n"),
+                    EndsWith("\r\n\r\ntext of the page")));
+  EXPECT_THAT(Ask(*server, Request("GET /no?verbose HTTP/1.1")),
+              AllOf(StartsWith("HTTP/1.1 503 Service Unavailable\r\n"), EndsWith("not now")));
+}
+
+TEST(HttpServerTest, HeadIsTheSameWithoutTheBody) {
+  const auto server = StartServer();
+  EXPECT_THAT(Ask(*server, Request("HEAD /page HTTP/1.1")),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"),
+                    HasSubstr("Content-Length: 16\r\n"),
+                    EndsWith("\r\n\r\n")));
+}
+
+TEST(HttpServerTest, WhatItDoesNotServeIsRefused) {
+  const auto server = StartServer();
+  EXPECT_THAT(Ask(*server, Request("GET /pages HTTP/1.1")), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask(*server, Request("GET /page/ HTTP/1.1")), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask(*server, Request("DELETE /page HTTP/1.1")),
+              AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: GET, HEAD\r\n")));
+  EXPECT_THAT(Ask(*server, "no request\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(*server, "GET /page HTTP/1.1\r\nA: " + std::string(8192, 'a')),
+              StartsWith("HTTP/1.1 431 "));
+}
+
+TEST(HttpServerTest, ABodyIsRefusedUnread) {
+  const auto server = StartServer();
+  for (const char* line : {"POST /page HTTP/1.1", "GET /page HTTP/1.1"}) {
+    // The megabyte never comes.
+    EXPECT_THAT(Ask(*server, Request(line, "Content-Length: 1048576\r\n")),
+                StartsWith("HTTP/1.1 413 "));
+    EXPECT_THAT(Ask(*server, Request(line, "Transfer-Encoding: chunked\r\n")),
+                StartsWith("HTTP/1.1 413 "));
+  }
+}
+
+TEST(HttpServerTest, AConnectionMayAskAgain) {
+  const auto server = StartServer();
+  Client client(*server);
+  client.Send(kGet);
+  EXPECT_THAT(client.Read(8), "HTTP/1.1");
+  client.Send(kGetAndClose);
+  EXPECT_THAT(
+      client.ReadToEnd(),
+      AllOf(HasSubstr("text of the pageHTTP/1.1 200 OK\r\n"), EndsWith("text of the page")));
+}
+
+TEST(HttpServerTest, OneMoreConnectionEndsTheOneThatWasSilentLongest) {
+  const auto server = StartServer();
+  std::vector<std::unique_ptr<Client>> clients;
+  const auto connect = [&] { clients.push_back(std::make_unique<Client>(*server)); };
+  for (size_t i = 0; i < HttpServer::kMaxConnections; ++i) {
+    connect();
+    clients.back()->Send("GET /page HTTP/1.1\r\nHost:");  // and nothing more
+  }
+  // The first one is heard: the second one has now been silent longest.
+  clients[0]->Send(" a\r\n\r\n");
+  EXPECT_THAT(clients[0]->Read(8), "HTTP/1.1");
+  EXPECT_THAT(Ask(*server, kGetAndClose), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(clients[1]->ReadToEnd(), IsEmpty());
+  clients[2]->Send(" a\r\n\r\n");
+  EXPECT_THAT(clients[2]->Read(8), "HTTP/1.1");
+}
+
+TEST(HttpServerTest, EndsBesideOpenConnections) {
+  auto server = StartServer();
+  Client silent(*server);
+  Client between(*server);
+  between.Send(kGet);
+  EXPECT_THAT(between.Read(8), "HTTP/1.1");
+  server.reset();
+  EXPECT_THAT(silent.ReadToEnd(), IsEmpty());
+}
+
+TEST(HttpServerTest, APortThatIsTakenIsAnError) {
+  const auto server = StartServer();
+  const auto second = HttpServer::Start("127.0.0.1", server->port(), {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(second.status()), "HTTP_BIND");
+  EXPECT_THAT(second.status().message(), HasSubstr(std::to_string(server->port())));
+}
+
+TEST(HttpServerTest, AllAddressesOfANameAreListenedOn) {
+  const auto server = HttpServer::Start("localhost", 0, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Ask(**server, kGetAndClose), StartsWith("HTTP/1.1 404 "));
+}
+
+}  // namespace
+}  // namespace quire
