@@ -159,6 +159,7 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
+  rank->idle_at.reset();  // what went astray went with the connection
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 

@@ -162,6 +162,7 @@ void GroupSimulation::Do(const DialLink& dial) {
   Expect(!is_superseded_, "who is superseded dials nobody");
   Rank& rank = RankOf(dial.link);
   rank.link = dial.link;
+  rank.is_link_open = true;
   std::erase_if(rank.connected, [&dial](const auto& entry) {
     return entry.first + 100 < dial.link.number;  // no message takes so long
   });
@@ -169,7 +170,16 @@ void GroupSimulation::Do(const DialLink& dial) {
   At(now_ + Soon(), OfScheduler([this, link = dial.link, number] { Report(link, number); }));
 }
 
+// What it said already arrives all the same.
+void GroupSimulation::Do(const CloseLink& close) { RankOf(close.link).is_link_open = false; }
+
+void GroupSimulation::ExpectOpen(LinkId link) {
+  const Rank& rank = RankOf(link);
+  Expect(rank.is_link_open && rank.link == link, "a link is open when something is wanted of it");
+}
+
 void GroupSimulation::Do(const GreetWorker& greet) {
+  ExpectOpen(greet.link);
   const auto is_answered = std::make_shared<bool>(false);
   At(now_ + kCallTimeout, OfScheduler([this, greet, is_answered] {
        if (!*is_answered) {
@@ -199,6 +209,7 @@ void GroupSimulation::Do(const GreetWorker& greet) {
 }
 
 void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
+  ExpectOpen(begin.link);
   Expect(begin.scheduler_incarnation >= kIncarnation, "an incarnation only grows");
   Expect(incarnation_.value_or(begin.scheduler_incarnation) == begin.scheduler_incarnation,
          "a scheduler that was ready keeps its incarnation");
@@ -244,14 +255,19 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
   });
 }
 
-void GroupSimulation::Do(const BreakSteps& steps) { Break(steps.link); }
+void GroupSimulation::Do(const BreakSteps& steps) {
+  ExpectOpen(steps.link);
+  Break(steps.link);
+}
 
 void GroupSimulation::Do(const OpenSteps& open) {
+  ExpectOpen(open.link);
   Rank& rank = RankOf(open.link);
   rank.is_to_be_sent = plan_.has_value() && !rank.has_answered;
 }
 
 void GroupSimulation::Do(const SendPlan& send) {
+  ExpectOpen(send.link);
   RankOf(send.link).is_to_be_sent = false;
   if (has_faults_ && random_.OneIn(200)) {
     return;  // it went astray

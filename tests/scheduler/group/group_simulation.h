@@ -98,6 +98,7 @@ class GroupSimulation {
   struct Rank {
     Process process;
     LinkId link;                             // dialled last
+    bool is_link_open = false;               // and not closed since
     LinkId begun_link;                       // that said so last
     uint64_t greeted_process = 0;            // by number
     uint64_t ready_process = 0;              // in the epoch that was ready last
@@ -119,7 +120,7 @@ class GroupSimulation {
   void Turn();  // the next event, and what the group wants then
   void Pump();
   void Do(const DialLink& dial);
-  void Do(const CloseLink& /*close*/) {}  // what it said already arrives all the same
+  void Do(const CloseLink& close);
   void Do(const GreetWorker& greet);
   void Do(const BeginWorkerEpoch& begin);
   void Do(const OpenSteps& open);
@@ -137,6 +138,7 @@ class GroupSimulation {
   // The message arrives after a while, unless the way is cut; a dead process breaks the connection.
   void ToWorker(LinkId link, std::function<void(Process&)> message);
   void ToGroup(LinkId link, std::function<void()> message);
+  void ExpectOpen(LinkId link);
   void Break(LinkId link);
   void Report(LinkId link, uint64_t process_number);
   void Execute(LinkId link, Process& process, const StepPlan& plan);

@@ -594,6 +594,19 @@ TEST_F(WorkerGroupTest, AStepThatAnIdleWorkerKnowsNothingOfIsAskedForAgain) {
   EXPECT_EQ(Take<SendPlan>().at(0).link, Link(1));
 }
 
+TEST_F(WorkerGroupTest, NothingIsWantedOfALinkThatIsClosedUntilItIsDialledAgain) {
+  BecomeReady();
+  Plan();
+  Report(1, {.phase = WorkerPhase::kIdle});
+  Tick(kTiming.lease_ns - 1);
+  group_.OnStepsEnd(Link(1), absl::UnavailableError("reset"), now_);
+  EXPECT_THAT(Take<CloseLink>(), SizeIs(1));
+
+  Tick(1);
+
+  EXPECT_THAT(Take<BreakSteps>(), IsEmpty());
+}
+
 TEST_F(WorkerGroupTest, AnotherProcessOnTheAddressIsNoticedByItsReports) {
   BecomeReady();
   WorkerReport report{.phase = WorkerPhase::kIdle};
