@@ -216,8 +216,23 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
 }
 
 void WorkerGroup::Tick(Instant now) {
+  if (now - last_tick_ >= kLateTickNs) {
+    BeginToWaitAnew(now);
+  }
+  last_tick_ = now;
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
+  }
+}
+
+// The whole process was held up. What workers said meanwhile has yet to be read, and they have
+// closed connections that nobody answered on: none of that is their fault.
+void WorkerGroup::BeginToWaitAnew(Instant now) {
+  for (Rank& rank : ranks_) {
+    rank.heard_at = now;
+    rank.moved_at = now;
+    rank.idle_at.reset();
+    rank.broken_at.reset();
   }
 }
 

@@ -91,7 +91,9 @@ class WorkerGroup {
   void OnReport(LinkId link, const WorkerReport& report, Instant now);
   void OnWatchEnd(LinkId link, const absl::Status& status, Instant now);
 
-  // Time has passed. To be called every 50 ms or so.
+  // Time has passed. To be called every 50 ms or so. One that is kLateTickNs late finds that the
+  // scheduler stood still, and blames no worker for the time.
+  static constexpr int64_t kLateTickNs = 500 * kNanosPerMilli;
   void Tick(Instant now);
 
   // What is to be done since the last call, in order.
@@ -158,6 +160,7 @@ class WorkerGroup {
   void StandDown(uint64_t newer_incarnation);
   // Takes what is known of the last epoch's end.
   bool WasCrash();
+  void BeginToWaitAnew(Instant now);
   void CheckRank(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
   bool WaitsForAnother(const Rank& rank) const;
@@ -171,6 +174,7 @@ class WorkerGroup {
   uint64_t scheduler_incarnation_;
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
+  Instant last_tick_ = 0;
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
   std::optional<Agreement> agreement_;  // of the epoch that begins or is ready

@@ -19,10 +19,6 @@ namespace quire {
 namespace {
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
-// A tick that is so late was held up with the whole process: what workers reported meanwhile has
-// yet to be read, and they are given the time for one report more.
-constexpr int64_t kLateTickNs = 500 * kNanosPerMilli;
-constexpr int64_t kReadNs = 300 * kNanosPerMilli;
 constexpr absl::Duration kBuryInterval = absl::Milliseconds(1);
 
 // Of an epoch; nobody but the scheduler and the ranks knows it.
@@ -73,15 +69,8 @@ GrpcWorkerGroup::~GrpcWorkerGroup() {
 
 void GrpcWorkerGroup::Run() {
   absl::MutexLock lock(&mutex_);
-  Instant last_turn = SteadyNow();
-  Instant tick_from = last_turn;
   while (!is_stopping_) {
-    const Instant now = SteadyNow();
-    tick_from = now - last_turn >= kLateTickNs ? now + kReadNs : tick_from;
-    last_turn = now;
-    if (now >= tick_from) {
-      group_.Tick(now);
-    }
+    group_.Tick(SteadyNow());
     DoActions();
     Bury();
     mutex_.AwaitWithTimeout(absl::Condition(&is_stopping_), kTickInterval);

@@ -84,8 +84,17 @@ class WorkerGroupTest : public testing::Test {
     return links_[static_cast<size_t>(rank)];
   }
 
+  // In steps of a tenth of a second, from the last one on.
   void Tick(int64_t after_ns = 0) {
     now_ += after_ns;
+    do {
+      ticked_ = std::min(now_, ticked_ + 100 * kNanosPerMilli);
+      group_.Tick(ticked_);
+    } while (ticked_ < now_);
+  }
+  // One tick after all that time.
+  void StandStill(int64_t duration_ns) {
+    ticked_ = now_ += duration_ns;
     group_.Tick(now_);
   }
   // Every rank reports as idle, all the while.
@@ -96,7 +105,7 @@ class WorkerGroupTest : public testing::Test {
       for (int32_t rank = 0; rank < num_ranks_; ++rank) {
         Report(rank, {.phase = WorkerPhase::kUnknown, .progress = 0});
       }
-      group_.Tick(now_);
+      Tick();
     }
   }
   void Hello(int32_t rank) { group_.OnHello(Link(rank), HelloAt(rank), now_); }
@@ -121,6 +130,7 @@ class WorkerGroupTest : public testing::Test {
   // All ranks are there: the epoch.
   uint64_t BecomeReady() {
     Tick(kTiming.max_backoff_ns);
+    StandStill(WorkerGroup::kLateTickNs);  // from here on silence counts
     for (int32_t rank = 0; rank < num_ranks_; ++rank) {
       Hello(rank);
     }
@@ -158,6 +168,7 @@ class WorkerGroupTest : public testing::Test {
   const int32_t num_ranks_;
   WorkerGroup group_;
   Instant now_ = 1;
+  Instant ticked_ = now_;
   uint64_t step_id_ = 0;
   bool after_crash_ = false;  // as of the last epoch that was ready
   std::vector<GroupAction> actions_;
@@ -594,6 +605,23 @@ TEST_F(WorkerGroupTest, AStepThatAnIdleWorkerKnowsNothingOfIsAskedForAgain) {
   EXPECT_EQ(Take<SendPlan>().at(0).link, Link(1));
 }
 
+TEST_F(WorkerGroupTest, ASchedulerThatStoodStillBlamesNoWorker) {
+  BecomeReady();
+  Plan();
+  Report(1, {.phase = WorkerPhase::kIdle});
+  StandStill(10 * kNanosPerSecond);
+  // A worker has closed its connection meanwhile.
+  group_.OnStepsEnd(Link(0), absl::UnavailableError("closed"), now_);
+  Take<SendPlan>();
+  Tick(kTiming.silence_ns - 1);
+
+  EXPECT_THAT(Take<BreakSteps>(), IsEmpty());
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
+  EXPECT_EQ(Take<SendPlan>().at(0).link, Link(0));
+  Tick(1);
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "WORKER_SILENT");
+}
+
 TEST_F(WorkerGroupTest, NothingIsWantedOfALinkThatIsClosedUntilItIsDialledAgain) {
   BecomeReady();
   Plan();
@@ -916,8 +944,8 @@ TEST_F(WorkerGroupTest, AProcessThatWasReplacedTwiceIsOneCrash) {
 }
 
 TEST_F(WorkerGroupTest, ALossIsACrashWhenARankFailedAtTheStep) {
+  BecomeReady();
   const auto refused_with = [this](absl::StatusCode code, const char* reason) {
-    BecomeReady();
     Plan();
     group_.OnStepsEnd(Link(1), Error(code, reason, "step: no"), now_);
     return WasCrash();
