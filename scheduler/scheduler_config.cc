@@ -108,6 +108,12 @@ ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
           "Requests begin with KV blocks that others of the same salt have computed.");
+ABSL_FLAG(
+    bool,
+    require_cache_salt,
+    false,
+    "Refuse requests without cache_salt, except those that bypass the prefix cache: those who "
+    "share no salt cannot find out by timing what others have asked.");
 ABSL_FLAG(double,
           max_pinned_share,
           0.5,
@@ -269,6 +275,7 @@ absl::Status SetListening(SchedulerConfig* config) {
   config->port = absl::GetFlag(FLAGS_port);
   config->http_port = absl::GetFlag(FLAGS_http_port);
   config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
+  config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
   QUIRE_RETURN_IF_ERROR(CheckRange("port", config->port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckRange("http-port", config->http_port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host));

@@ -43,6 +43,7 @@ struct SchedulerConfig {
   std::optional<int32_t> max_model_len;
   bool allow_changed_numerics = false;
   bool has_reflection = false;
+  bool requires_cache_salt = false;
   GroupTiming group_timing;
   LoopConfig loop;
   std::string step_log;              // file; empty: none

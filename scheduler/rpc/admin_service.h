@@ -1,5 +1,6 @@
-// AdminService is what an operator may do: pin, unpin and list prefixes. It is served on an address
-// of its own. Every method is registered raw and parsed by us, as those of GenerationService are.
+// AdminService is what an operator may do: pin, unpin and list prefixes, and see what the server
+// holds. It is served on an address of its own. Every method is registered raw and parsed by us, as
+// those of GenerationService are.
 //
 // Thread safety: the library calls it from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
@@ -22,7 +23,8 @@ namespace quire {
 
 using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
     v1::AdminService::WithRawCallbackMethod_UnpinPrefix<
-        v1::AdminService::WithRawCallbackMethod_ListPrefixes<v1::AdminService::Service>>>;
+        v1::AdminService::WithRawCallbackMethod_ListPrefixes<
+            v1::AdminService::WithRawCallbackMethod_GetLoad<v1::AdminService::Service>>>>;
 
 class AdminService final : public RawAdminService {
  public:
@@ -41,6 +43,9 @@ class AdminService final : public RawAdminService {
   grpc::ServerUnaryReactor* ListPrefixes(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
 
  private:
   // Its tokens are known, or text has to be tokenized first.
@@ -55,6 +60,7 @@ class AdminService final : public RawAdminService {
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
   // Not on the caller's thread either, and nobody is told but the log.
   void SaveLater() const;
+  v1::GetLoadResponse Load() const;
 
   const ServiceParts parts_;
   PrefixStore* const store_;

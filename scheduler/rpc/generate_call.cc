@@ -112,6 +112,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   rules_.determinism_fingerprint = DeterminismFingerprint(*parts_.model, state.numerics);
   rules_.fresh_seed = RandomNumber();
   rules_.has_priorities = parts_.has_priorities;
+  rules_.requires_cache_salt = parts_.requires_cache_salt;
   QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
   deadline_ = DeadlineOf(*context_, arrival_);
   if (spec_.timeout_ms.has_value()) {

@@ -43,7 +43,8 @@ struct ServiceParts {
   LiveRequests* live_requests = nullptr;
   LoopObserver* observer = nullptr;
   OutboxLimits outbox_limits;
-  bool has_priorities = false;  // see RequestRules
+  bool has_priorities = false;       // see RequestRules
+  bool requires_cache_salt = false;  // likewise
 };
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

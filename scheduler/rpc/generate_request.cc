@@ -304,8 +304,14 @@ absl::Status SetOutput(const v1::ResponseParams& asked,
   return absl::OkStatus();
 }
 
-absl::Status SetCaching(const v1::GenerateRequest& message, GenerateSpec* spec) {
+absl::Status SetCaching(const v1::GenerateRequest& message,
+                        const RequestRules& rules,
+                        GenerateSpec* spec) {
   QUIRE_RETURN_IF_ERROR(CheckCacheSalt(message.cache_salt()));
+  if (rules.requires_cache_salt && message.cache_salt().empty() && !message.bypass_prefix_cache()) {
+    return InvalidArgument("CACHE_SALT",
+                           "cache_salt: is empty, and this server has --require-cache-salt");
+  }
   spec->request.cache_salt = message.cache_salt();
   spec->request.bypasses_prefix_cache = message.bypass_prefix_cache();
   return absl::OkStatus();
@@ -419,7 +425,7 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
     QUIRE_RETURN_IF_ERROR(SetBeamSearch(message.beam_search(), rules, &spec));
   }
   QUIRE_RETURN_IF_ERROR(SetOutput(message.response(), rules, &spec));
-  QUIRE_RETURN_IF_ERROR(SetCaching(message, &spec));
+  QUIRE_RETURN_IF_ERROR(SetCaching(message, rules, &spec));
   QUIRE_RETURN_IF_ERROR(SetTurn(message, rules, &spec));
   if (message.has_timeout_ms()) {
     if (message.timeout_ms() <= 0) {

@@ -59,6 +59,7 @@ struct RequestRules {
   int32_t max_model_len = 0;            // tokens of prompt and output
   uint64_t fresh_seed = 0;              // for a request without a seed
   bool has_priorities = false;          // the policy asks for them
+  bool requires_cache_salt = false;     // of requests that use the prefix cache
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
 

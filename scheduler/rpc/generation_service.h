@@ -21,8 +21,7 @@ using RawGenerationService = v1::GenerationService::WithRawCallbackMethod_Genera
         v1::GenerationService::WithRawCallbackMethod_Tokenize<
             v1::GenerationService::WithRawCallbackMethod_Detokenize<
                 v1::GenerationService::WithRawCallbackMethod_GetServerInfo<
-                    v1::GenerationService::WithRawCallbackMethod_GetLoad<
-                        v1::GenerationService::Service>>>>>>;
+                    v1::GenerationService::Service>>>>>;
 
 class GenerationService final : public RawGenerationService {
  public:
@@ -42,9 +41,6 @@ class GenerationService final : public RawGenerationService {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
-  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
-                                    const grpc::ByteBuffer* request,
-                                    grpc::ByteBuffer* response) override;
 
  private:
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request);
@@ -52,7 +48,6 @@ class GenerationService final : public RawGenerationService {
   absl::StatusOr<v1::DetokenizeResponse> DoDetokenize(const v1::DetokenizeRequest& request) const;
   absl::StatusOr<v1::GetServerInfoResponse> DoGetServerInfo(
       const v1::GetServerInfoRequest& request) const;
-  absl::StatusOr<v1::GetLoadResponse> DoGetLoad(const v1::GetLoadRequest& request) const;
 
   const ServiceParts parts_;
 };

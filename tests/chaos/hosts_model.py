@@ -40,7 +40,7 @@ class HostsModel(ServedModel):
                 *(flag for flag in flags if not flag.startswith(WORKER_FLAGS))])
             ready = self._serve.wait_for(r"^quire_scheduler: ready grpc=(\S+) http=(\S+)")
             self.address, http_address = ready.groups()
-            self._counters = Counters(self.address, http_address)
+            self._counters = Counters(http_address)
         except BaseException:
             self.close()
             raise

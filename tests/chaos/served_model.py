@@ -22,14 +22,18 @@ sys.path.insert(0, os.path.join(HERE, "../integration"))
 
 from fault_proxy import ProxyControl  # noqa: E402
 from fault_script import LINK_FAULTS  # noqa: E402
-from quire_server import BIN, MODEL, Process, get_load, grpc  # noqa: E402
+from quire_server import BIN, MODEL, Process  # noqa: E402
 
 POLL_SECONDS = 0.2
 REPLACED_SECONDS = 30
 # Whoever waits for a rank that is stopped so long stands in an exchange with it.
 EXCHANGE_SECONDS = 0.3
-COUNTERS = ("num_recompute_preemptions", "num_swap_preemptions", "num_prefix_hit_tokens",
-            "num_failed_swap_ins")
+COUNTERS = {"num_recompute_preemptions": 'quire_preemptions_total{mode="recompute"}',
+            "num_swap_preemptions": 'quire_preemptions_total{mode="swap"}',
+            "num_prefix_hit_tokens": 'quire_prefix_cache_tokens_total{result="hit"}',
+            "num_failed_swap_ins": "quire_kv_swap_in_failures_total",
+            "stale_replies": "quire_stale_replies_total",
+            "steps": "quire_steps_total"}
 LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group lost",
              "programs ended": "a program of the server ended",
              "programs killed": "a program of the server is killed"}
@@ -56,7 +60,7 @@ class ServedModel:
                                    f"--tensor-parallel-size={num_ranks}", *flags])
             ready = self._serve.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
             self.address, self._http_address = ready.groups()
-            self._counters = Counters(self.address, self._http_address)
+            self._counters = Counters(self._http_address)
         except BaseException:
             self.close()
             raise
@@ -216,9 +220,8 @@ class ServedModel:
 class Counters:
     """Counters that begin at 0 with each scheduler: asked for all the while, and added up."""
 
-    def __init__(self, address, http_address):
+    def __init__(self, http_address):
         self._http_address = http_address
-        self._channel = grpc.insecure_channel(address)
         self._sums, self._last = collections.Counter(), collections.Counter()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -228,17 +231,14 @@ class Counters:
         while not self._over.wait(POLL_SECONDS):
             try:
                 self._read()
-            except (grpc.RpcError, OSError):
+            except OSError:
                 pass  # the scheduler is away
 
     def _read(self):
-        load = get_load(self._channel)
-        values = {name: getattr(load, name) for name in COUNTERS}
         url = f"http://{self._http_address}/metrics/native"
         with urllib.request.urlopen(url, timeout=5) as page:
-            text = page.read().decode()
-        for name, value in re.findall(r"^quire_(stale_replies|steps)_total (\d+)", text, re.M):
-            values[name] = int(value)
+            lines = dict(re.findall(r"^(quire_\S+) (\d+)$", page.read().decode(), re.M))
+        values = {name: int(lines[metric]) for name, metric in COUNTERS.items()}
         for name, value in values.items():
             if value < self._last[name]:  # another scheduler
                 self._sums[name] += self._last[name]
@@ -250,7 +250,6 @@ class Counters:
     def close(self):
         self._over.set()
         self._thread.join()
-        self._channel.close()
 
 
 def _make_programs(folder, worker_addresses):

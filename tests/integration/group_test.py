@@ -60,7 +60,7 @@ class BeamSearchTest(unittest.TestCase):
             with Server("--block-size=8", model=os.path.join(MODELS, model)) as server, \
                     server.channel() as channel:
                 answers = at_once(channel, requests)
-                wait_until_idle(channel)
+                wait_until_idle(server)
             for case, answer in zip(of_model, answers):
                 with self.subTest(model=model, prompt=case["prompt"]):
                     self.assertEqual([answer.tokens[i] for i in range(case["n"])],
@@ -140,7 +140,7 @@ class PressureTest(unittest.TestCase):
                                  {i: end.score for i, end in other.finished.items()})
             preemptions = metric(server, f'quire_preemptions_total{{mode="{mode}"}}')
             self.assertGreater(preemptions, 24)
-            wait_until_idle(channel)
+            wait_until_idle(server)
             print(f"{mode}: {preemptions:.0f} preemptions")
 
     def test_swapped_groups_get_what_they_get_alone(self):

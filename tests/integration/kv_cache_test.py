@@ -52,7 +52,7 @@ class PrefixCacheTest(unittest.TestCase):
             self.assertEqual(hits(), 2 * (1024 - info.block_size_tokens))
             print(f"first token after {1e3 * seconds_first:.1f} ms, "
                   f"with a cached prompt after {1e3 * seconds_again:.1f} ms", file=sys.stderr)
-            wait_until_idle(channel)
+            wait_until_idle(server)
 
     def test_switched_off_it_finds_nothing(self):
         with Server("--noenable_prefix_caching") as server, server.channel() as channel:
@@ -79,7 +79,7 @@ class LoadTest(unittest.TestCase):
         num_prompt, num_sequences = 1000, 4
         with Server() as server, server.channel() as channel:
             info = server_info(channel)
-            before = get_load(channel)
+            before = get_load(server)
             self.assertTrue(before.ready)
             self.assertEqual(before.kv_blocks.num_free, info.num_blocks)
             self.assertGreater(before.kv_blocks.block_bytes, 0)
@@ -89,9 +89,9 @@ class LoadTest(unittest.TestCase):
                 token_ids=prompt_of(info, num_prompt), n=num_sequences,
                 sampling={"temperature": 1, "seed": 1},
                 stopping={"max_tokens": 100, "ignore_eos": True}),
-                on_message=lambda: loads.append(get_load(channel)))
-            wait_until_idle(channel)
-            after = get_load(channel)
+                on_message=lambda: loads.append(get_load(server)))
+            wait_until_idle(server)
+            after = get_load(server)
 
             for load in loads:
                 self.check_sums(load, info)
@@ -141,8 +141,8 @@ class PreemptionTest(unittest.TestCase):
                 thread.join()
             self.assertEqual(together, alone)
             self.assertGreater(metric(server, f'quire_preemptions_total{{mode="{mode}"}}'), 0)
-            wait_until_idle(channel)
-            load = get_load(channel)
+            wait_until_idle(server)
+            load = get_load(server)
             swapped = [load.swapped_out_bytes, load.swapped_in_bytes]
             for way, num_bytes in zip(("out", "in"), swapped):
                 self.assertEqual(metric(server, f'quire_kv_swap_bytes_total{{direction="{way}"}}'),

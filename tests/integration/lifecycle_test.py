@@ -178,7 +178,7 @@ class WorkerLossTest(unittest.TestCase):
                 for thread in threads:
                     thread.join()
                 self.assertEqual([a.tokens[0] for a in answers], expected)
-            wait_until_idle(channel)
+            wait_until_idle(server)
             losses = re.search(r"^quire_worker_group_losses_total (\d+)$",
                                http_get(server, "/metrics")[1], re.M)
             self.assertGreaterEqual(int(losses.group(1)), 3)
@@ -209,7 +209,7 @@ class MetricsTest(unittest.TestCase):
         with Server() as server, server.channel() as channel:
             answer = generate(channel, long_request(20))
             generate(channel, long_request(5))
-            wait_until_idle(channel)
+            wait_until_idle(server)
             status, text = http_get(server, "/metrics")
             native = http_get(server, "/metrics/native")[1]
             prompt = answer.finished[0].num_prompt_tokens

@@ -35,7 +35,7 @@ class PolicyTest(unittest.TestCase):
                     time.sleep(0.001)
             for thread in threads:
                 thread.join()
-            wait_until_idle(channel)
+            wait_until_idle(server)
         self.assertEqual(len(ended), len(requests) + 1)
         return ended
 

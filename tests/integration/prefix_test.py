@@ -60,7 +60,7 @@ class PrefixTest(unittest.TestCase):
                          [prefix.prefix_id])
         admin.UnpinPrefix(admin_api.UnpinPrefixRequest(prefix_id=prefix.prefix_id))
         self.assertEqual(len(admin.ListPrefixes(admin_api.ListPrefixesRequest()).prefixes), 0)
-        wait_until_idle(channel)
+        wait_until_idle(server)
 
     def test_a_prefix_outlives_its_worker(self):
         server, channel, admin = self.start()

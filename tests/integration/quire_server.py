@@ -100,10 +100,11 @@ class Server:
     def start_scheduler(self, port="0"):
         self.scheduler = Process([*self._prefix, os.path.join(BIN, "quire_scheduler"), "--model", self._model,
                                   "--workers", self.worker_address, f"--port={port}",
-                                  "--http-port=0", *self._scheduler_flags])
+                                  "--http-port=0", "--admin-address=unix:" + os.path.join(
+                                      self._folder.name, "admin.sock"), *self._scheduler_flags])
         # The ready line comes when a worker is there; this one as soon as both ports listen.
-        match = self.scheduler.wait_for(r"scheduler listens grpc=(\S+) http=(\S+)")
-        self.address, self.http_address = match.groups()
+        match = self.scheduler.wait_for(r"^quire_scheduler: listens grpc=(\S+) http=(\S+) admin=(\S+)")
+        self.address, self.http_address, self.admin_address = match.groups()
 
     def kill_scheduler(self):
         """And starts another one on the same gRPC port."""
@@ -191,8 +192,9 @@ def server_info(channel):
     return api_grpc.GenerationServiceStub(channel).GetServerInfo(api.GetServerInfoRequest())
 
 
-def get_load(channel):
-    return api_grpc.GenerationServiceStub(channel).GetLoad(api.GetLoadRequest())
+def get_load(server):
+    with grpc.insecure_channel(server.admin_address) as channel:
+        return admin_stub(channel).GetLoad(admin_api.GetLoadRequest())
 
 
 def metric(server, line):
@@ -203,16 +205,18 @@ def metric(server, line):
     return float(match.group(1))
 
 
-def wait_until_idle(channel, seconds=20):
+def wait_until_idle(server, seconds=20):
     """Waits until no request is left and every block is free."""
     deadline = time.monotonic() + seconds
     while True:
-        info = server_info(channel)
-        if (info.num_running_requests + info.num_waiting_requests == 0
-                and info.num_free_blocks == info.num_blocks):
-            return info
+        load = get_load(server)
+        num_requests = (load.num_running_requests + load.num_waiting_requests
+                        + load.num_swapped_requests)
+        blocks = load.kv_blocks
+        if num_requests == 0 and blocks.num_free + blocks.num_cached == blocks.num_blocks:
+            return load
         if time.monotonic() > deadline:
-            raise AssertionError(f"still busy:\n{info}")
+            raise AssertionError(f"still busy:\n{load}")
         time.sleep(0.01)
 
 

@@ -176,7 +176,7 @@ class ResumeTest(unittest.TestCase):
         request.sampling.seed = answer.started.seed
         with server.channel() as channel:
             self.assertEqual(essence(generate(channel, request)), essence(answer))
-            wait_until_idle(channel)
+            wait_until_idle(server)
 
 
 def behind(request, whole, num_tokens):
@@ -210,9 +210,9 @@ class FullQueueTest(unittest.TestCase):
             with server.channel() as channel:
                 stub = api_grpc.GenerationServiceStub(channel)
                 new = [stub.Generate(endless) for _ in range(2)]
-                self.wait_for(channel, num_running_requests=2)
+                self.wait_for(server, num_running_requests=2)
                 new += [stub.Generate(endless) for _ in range(3)]
-                self.wait_for(channel, num_waiting_requests=3)
+                self.wait_for(server, num_waiting_requests=3)
                 with self.assertRaises(grpc.RpcError) as caught:
                     generate(channel, request)
                 self.assertEqual(Failure(caught.exception).reason, "QUEUE_FULL")
@@ -225,7 +225,7 @@ class FullQueueTest(unittest.TestCase):
                     resumed[-1].CopyFrom(request)
                     resumed[-1].resume.SetInParent()
                 calls = [stub.Generate(each) for each in resumed]
-                self.wait_for(channel, num_waiting_requests=8)
+                self.wait_for(server, num_waiting_requests=8)
                 with self.assertRaises(grpc.RpcError) as caught:  # more than had been accepted
                     generate(channel, resumed[-1])
                 self.assertEqual(Failure(caught.exception).reason, "QUEUE_FULL")
@@ -235,12 +235,12 @@ class FullQueueTest(unittest.TestCase):
                     call.cancel()
                 rests = [[token for message in call for token in message.chunk.token_ids]
                          for call in calls]
-                wait_until_idle(channel)
+                wait_until_idle(server)
         self.assertEqual(rests, [whole.tokens[0][8:], whole.tokens[0][3:], *[whole.tokens[0]] * 3])
 
-    def wait_for(self, channel, **counts):
+    def wait_for(self, server, **counts):
         deadline = time.monotonic() + 30
-        while any(getattr(load := get_load(channel), name) != n for name, n in counts.items()):
+        while any(getattr(load := get_load(server), name) != n for name, n in counts.items()):
             self.assertLess(time.monotonic(), deadline, f"not {counts}:\n{load}")
             time.sleep(0.005)
 
@@ -263,7 +263,7 @@ class SmallerWorkerTest(unittest.TestCase):
             with server.channel() as channel:
                 with self.assertRaises(grpc.RpcError) as caught:
                     generate(channel, request, on_message=restart_once)
-                wait_until_idle(channel)
+                wait_until_idle(server)
         failure = Failure(caught.exception)
         self.assertEqual((failure.code, failure.reason),
                          (grpc.StatusCode.RESOURCE_EXHAUSTED, "EXCEEDS_CAPACITY"), str(failure))

@@ -47,10 +47,10 @@ class Served(Process):
 
     def __init__(self, *flags, model=MODEL, under=()):
         super().__init__([*under, os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
-                          "--http-port=0", *flags])
+                          "--http-port=0", "--admin-address=127.0.0.1:0", *flags])
         try:
-            ready = self.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
-            self.address, self.http_address = ready.groups()
+            ready = self.wait_for(r"^quire: ready grpc=(\S+) http=(\S+) admin=(\S+)")
+            self.address, self.http_address, self.admin_address = ready.groups()
         except BaseException:
             self.kill()
             raise

@@ -98,7 +98,7 @@ class SlowReaderTest(unittest.TestCase):
                 self.assertLess(time.monotonic() - start, 10)
 
             self.assertEqual(generate(channel, healthy).tokens, expected)
-            wait_until_idle(channel, seconds=20)
+            wait_until_idle(server, seconds=20)
             late.open()
             self.assertGreater(self.num_messages(late), 1)
             time.sleep(SLOW_CONSUMER_SECONDS + 3)

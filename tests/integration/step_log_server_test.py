@@ -59,7 +59,7 @@ class StepLogTest(unittest.TestCase):
         server.start_worker()
         for thread in threads:
             thread.join()
-        wait_until_idle(channel)
+        wait_until_idle(server)
 
     def test_a_loaded_server_replays_to_identical_plans(self):
         with Server(f"--step-log={self.path}", "--preemption-mode=swap", "--block-size=8",

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import unittest
 
-from quire_server import BIN, MODEL, Process, api, generate, get_load, metric, server_info
+from quire_server import BIN, MODEL, Process, admin_api, api, generate, get_load, metric, server_info
 from serve_test import Served, eventually, is_alive
 import grpc
 
@@ -175,8 +175,8 @@ class TensorParallelTest(unittest.TestCase):
         """The server names its ranks wherever it tells of itself."""
         with grpc.insecure_channel(served.address) as channel:
             self.assertEqual(server_info(channel).tensor_parallel_size, size)
-            ranks = get_load(channel).ranks
-            self.assertEqual([rank.phase for rank in ranks], [api.Rank.READY] * size)
+            ranks = get_load(served).ranks
+            self.assertEqual([rank.phase for rank in ranks], [admin_api.Rank.READY] * size)
             for i, rank in enumerate(ranks):
                 self.assertIn(f"worker{i}.sock", rank.address)
                 self.assertEqual(metric(served, f'quire_rank_ready{{rank="{i}"}}'), 1)

@@ -646,6 +646,19 @@ TEST(GenerateRequestTest, PrioritiesAreBoundedWhereThePolicyAsksForThem) {
   }
 }
 
+TEST(GenerateRequestTest, ASaltMayBeRequiredOfWhoUsesThePrefixCache) {
+  RequestRules rules = Rules();
+  v1::GenerateRequest message = GoodRequest();
+  EXPECT_TRUE(Check(message, rules).ok());
+  rules.requires_cache_salt = true;
+  EXPECT_EQ(ReasonOf(Check(message, rules).status()), "CACHE_SALT");
+  message.set_bypass_prefix_cache(true);
+  EXPECT_TRUE(Check(message, rules).ok());
+  message.set_bypass_prefix_cache(false);
+  message.set_cache_salt("s");
+  EXPECT_EQ(Check(message, rules)->request.cache_salt, "s");
+}
+
 TEST(ResumeTest, SequencesGoOnBehindTheirTokensWithTheirSeed) {
   v1::GenerateRequest message = GoodRequest();
   message.set_n(2);

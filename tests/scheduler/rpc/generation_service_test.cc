@@ -26,6 +26,7 @@
 #include "common/base/error.h"
 #include "common/wire/grpc_status.h"
 #include "scheduler/loop/scheduler_loop.h"
+#include "scheduler/rpc/admin_service.h"
 #include "scheduler/rpc/wire_message.h"
 #include "tests/scheduler/loop/fake_worker_client.h"
 #include "tests/scheduler/rpc/tiny_served_model.h"
@@ -119,8 +120,10 @@ class GenerationServiceTest : public testing::Test {
     channel_.reset();
     server_.reset();
     service_ = std::make_unique<GenerationService>(parts_);
+    admin_service_ = std::make_unique<AdminService>(parts_, /*store=*/nullptr);
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
+    builder.RegisterService(admin_service_.get());
     server_ = builder.BuildAndStart();
     channel_ = server_->InProcessChannel(grpc::ChannelArguments());
     stub_ = v1::GenerationService::NewStub(channel_);
@@ -202,6 +205,7 @@ class GenerationServiceTest : public testing::Test {
   LiveRequests live_requests_;
   ServiceParts parts_;
   std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::GenerationService::Stub> stub_;
@@ -255,8 +259,7 @@ TEST_F(GenerationServiceTest, AFreshSeedIsReportedAndRepeatsTheAnswer) {
 TEST_F(GenerationServiceTest, BytesThatAreNoMessageAreAnsweredAsSuchByEveryMethod) {
   Run();
 
-  for (const char* method :
-       {"Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo", "GetLoad"}) {
+  for (const char* method : {"Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo"}) {
     const absl::Status status = CallRaw(method, "\xFF\xFF\xFF");
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << method << status;
     EXPECT_EQ(ReasonOf(status), "MALFORMED_PROTO") << method;
@@ -638,7 +641,6 @@ TEST_F(GenerationServiceTest, ServerInfoTellsTheLimitsAndTheLoad) {
   EXPECT_EQ(info.model(), "tiny");
   EXPECT_EQ(info.max_model_len_tokens(), 100);
   EXPECT_EQ(info.num_blocks(), 63);
-  EXPECT_EQ(info.num_free_blocks(), 63);
   EXPECT_TRUE(info.ready());
   EXPECT_TRUE(info.has_tokenizer());
   EXPECT_THAT(info.eos_token_ids(), ElementsAre(kTinyEos));
@@ -673,12 +675,13 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   Run();
   Generate(Prompt("hello", 4));
   state_.SetRanks({{.address = "unix:/a"}, {.address = "unix:/b", .phase = RankPhase::kLoading}});
+  const auto admin = v1::AdminService::NewStub(channel_);
   v1::GetLoadResponse load;
 
   // A client has its last message before the loop says what is left.
   do {
     grpc::ClientContext context;
-    ASSERT_TRUE(stub_->GetLoad(&context, {}, &load).ok());
+    ASSERT_TRUE(admin->GetLoad(&context, {}, &load).ok());
   } while (load.num_running_requests() > 0);
 
   EXPECT_TRUE(load.ready());
