@@ -12,6 +12,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
 #include "common/model/rank_share.h"
 #include "common/step/step_plan_check.h"
 
@@ -160,19 +161,8 @@ constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
 constexpr int32_t kMaxWaitSeconds = 24 * 3600;
 constexpr int32_t kMaxPriorityAgeingSeconds = 24 * 3600;
 
-absl::Status FlagError(std::string_view flag, std::string_view rule) {
-  return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(flag), ": ", ToAbsl(rule)));
-}
-
-absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) {
-    return absl::OkStatus();
-  }
-  return FlagError(flag, absl::StrCat("must be in [", low, ", ", high, "] (got ", value, ")"));
-}
-
 absl::Status CheckBlockSize(int32_t block_size_tokens) {
-  QUIRE_RETURN_IF_ERROR(CheckRange("block-size", block_size_tokens, 1, kMaxBlockSizeTokens));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("block-size", block_size_tokens, 1, kMaxBlockSizeTokens));
   if (!std::has_single_bit(static_cast<uint32_t>(block_size_tokens))) {
     return FlagError("block-size",
                      absl::StrCat("must be a power of two (got ", block_size_tokens, ")"));
@@ -223,8 +213,8 @@ absl::StatusOr<std::vector<Address>> WorkerAddresses() {
 absl::Status SetWaiting(SchedulerConfig* config) {
   const int32_t step_seconds = absl::GetFlag(FLAGS_step_timeout);
   const int32_t worker_seconds = absl::GetFlag(FLAGS_worker_timeout);
-  QUIRE_RETURN_IF_ERROR(CheckRange("step-timeout", step_seconds, 1, kMaxWaitSeconds));
-  QUIRE_RETURN_IF_ERROR(CheckRange("worker-timeout", worker_seconds, 1, kMaxWaitSeconds));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("step-timeout", step_seconds, 1, kMaxWaitSeconds));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("worker-timeout", worker_seconds, 1, kMaxWaitSeconds));
   config->group_timing.step_timeout_ns = step_seconds * kNanosPerSecond;
   config->loop.worker_timeout_ns = worker_seconds * kNanosPerSecond;
   config->allow_changed_numerics = absl::GetFlag(FLAGS_allow_changed_numerics);
@@ -276,8 +266,8 @@ absl::Status SetListening(SchedulerConfig* config) {
   config->http_port = absl::GetFlag(FLAGS_http_port);
   config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
   config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
-  QUIRE_RETURN_IF_ERROR(CheckRange("port", config->port, 0, kMaxPort));
-  QUIRE_RETURN_IF_ERROR(CheckRange("http-port", config->http_port, 0, kMaxPort));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", config->port, 0, kMaxPort));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", config->http_port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host));
   return CheckHost("http-host", config->http_host);
 }
@@ -319,7 +309,7 @@ absl::Status SetPolicy(CoreConfig* core) {
   }
   const int32_t ageing = absl::GetFlag(FLAGS_priority_ageing);
   core->priority_ageing = ageing * kNanosPerSecond;
-  return CheckRange("priority-ageing", ageing, 0, kMaxPriorityAgeingSeconds);
+  return CheckFlagRange("priority-ageing", ageing, 0, kMaxPriorityAgeingSeconds);
 }
 
 absl::Status SetLimits(SchedulerConfig* config) {
@@ -338,23 +328,26 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->loop.core.max_pinned_share = absl::GetFlag(FLAGS_max_pinned_share);
   if (!(config->loop.core.max_pinned_share >= 0.0 &&
         config->loop.core.max_pinned_share <= kMaxPinnedShare)) {
-    return FlagError("max-pinned-share", "must be in [0, 0.9]");
+    return FlagError(
+        "max-pinned-share",
+        absl::StrCat("must be in [0, 0.9] (got ", config->loop.core.max_pinned_share, ")"));
   }
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
-  QUIRE_RETURN_IF_ERROR(CheckRange("max-num-seqs", config->max_sequences, 1, kMaxSequencesLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStepLimit));
+      CheckFlagRange("max-num-seqs", config->max_sequences, 1, kMaxSequencesLimit));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange(
+      "max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStepLimit));
   QUIRE_RETURN_IF_ERROR(CheckBlockSize(config->block_size_tokens));
-  QUIRE_RETURN_IF_ERROR(CheckRange(
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange(
       "num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kMaxBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("max-model-len", config->max_model_len.value_or(2), 2, kMaxModelLenLimit));
+      CheckFlagRange("max-model-len", config->max_model_len.value_or(2), 2, kMaxModelLenLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
-  return CheckRange("max-queued-tokens",
-                    config->loop.core.max_queued_tokens,
-                    0,
-                    std::numeric_limits<int64_t>::max());
+      CheckFlagRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
+  return CheckFlagRange("max-queued-tokens",
+                        config->loop.core.max_queued_tokens,
+                        0,
+                        std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace
@@ -372,7 +365,8 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   config.step_log = absl::GetFlag(FLAGS_step_log);
   config.pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
-  QUIRE_RETURN_IF_ERROR(CheckRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
+  QUIRE_RETURN_IF_ERROR(
+      CheckFlagRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));
   config.shutdown_timeout = absl::Seconds(shutdown_seconds);
   return config;
 }

@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_library.h"
+#include "worker/kv_cache/available_memory.h"
 
 namespace quire {
 namespace {
@@ -148,6 +149,11 @@ absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KernelBackend& backend,
                                           Model& model) {
   KvCacheBudget budget = config.kv_cache;
+  if (!backend.space().has_value()) {
+    if (const auto total = TotalMemoryBytes(); total.has_value()) {
+      budget.most_bytes = *total - budget.swap_space_bytes;
+    }
+  }
   if (config.kv_cache_bytes_given || !backend.space().has_value()) {
     QUIRE_RETURN_IF_ERROR(CheckHoldsBlocks(budget, backend, model.config()));
     return budget;

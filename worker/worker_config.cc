@@ -14,6 +14,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
 #include "worker/kv_cache/available_memory.h"
 
 ABSL_FLAG(std::string,
@@ -123,10 +124,7 @@ namespace {
 
 constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
-
-absl::Status FlagError(std::string_view flag, std::string_view rule) {
-  return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(flag), ": ", ToAbsl(rule)));
-}
+constexpr int32_t kMaxDeviceIndex = 4095;  // which there are, the driver knows
 
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
   std::string model_dir = absl::GetFlag(FLAGS_model);
@@ -181,9 +179,7 @@ std::string GemmCachePath() {
 absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   GpuOptions gpu;
   gpu.device_index = absl::GetFlag(FLAGS_device_index);
-  if (gpu.device_index < 0) {
-    return FlagError("device-index", "must be at least 0");
-  }
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("device-index", gpu.device_index, 0, kMaxDeviceIndex));
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
   gpu.dtype = DTypeFromName(dtype);
   if (dtype != "auto" && gpu.dtype != DType::kBF16 && gpu.dtype != DType::kF16) {
@@ -195,7 +191,9 @@ absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   gpu.gemm_cache_path = GemmCachePath();
   gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
   if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
-    return FlagError("gpu-memory-utilization", "must be more than 0 and at most 1");
+    return FlagError(
+        "gpu-memory-utilization",
+        absl::StrCat("must be more than 0 and at most 1 (got ", gpu.memory_utilization, ")"));
   }
   return gpu;
 }
@@ -242,13 +240,14 @@ absl::StatusOr<RankPlace> Place() {
 
 absl::StatusOr<KvCacheBudget> Budget() {
   const int32_t sharers = absl::GetFlag(FLAGS_ranks_on_host);
-  if (sharers < 1 || sharers > kMaxRanks) {
-    return FlagError("ranks-on-host", absl::StrCat("must be in [1, ", kMaxRanks, "]"));
-  }
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("ranks-on-host", sharers, 1, kMaxRanks));
   KvCacheBudget budget;
   budget.num_blocks_override = absl::GetFlag(FLAGS_num_gpu_blocks_override);
   if (budget.num_blocks_override < 0 || budget.num_blocks_override == 1) {
-    return FlagError("num-gpu-blocks-override", "must be 0 or at least 2 (one is the null block)");
+    return FlagError("num-gpu-blocks-override",
+                     absl::StrCat("must be 0 or at least 2, since one is the null block (got ",
+                                  budget.num_blocks_override,
+                                  ")"));
   }
   const std::string swap_space = absl::GetFlag(FLAGS_swap_space);
   if (swap_space.empty()) {
@@ -328,9 +327,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
   QUIRE_ASSIGN_OR_RETURN(config.place, Place());
   config.num_threads = absl::GetFlag(FLAGS_threads);
-  if (config.num_threads < 0 || config.num_threads > kMaxThreads) {
-    return FlagError("threads", absl::StrCat("must be in [0, ", kMaxThreads, "]"));
-  }
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("threads", config.num_threads, 0, kMaxThreads));
   config.ranks_on_host = absl::GetFlag(FLAGS_ranks_on_host);
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());

@@ -241,31 +241,41 @@ class SchedulerFaultsTest(unittest.TestCase):
 class StartTest(unittest.TestCase):
 
     def refusal(self, *arguments):
-        """Exit code and the line that says why; the log, ours and that of gRPC, begins with a time."""
+        """Exit code and the line that says why; lines of the log begin with a time, ours and gRPC's."""
         done = subprocess.run([os.path.join(BIN, "quire"), "serve", "--http-port=0", *arguments],
                               capture_output=True, text=True, timeout=60, check=False)
         lines = [line for line in done.stderr.splitlines()
-                 if not re.match(r"\d{4}-\d\d-\d\dT|E\d{4} ", line)]
+                 if not re.match(r"\d{4}-\d\d-\d\dT|E\d{4} |Loading safetensors: ", line)]
         self.assertEqual(len(lines), 1, done.stderr)
         self.assertEqual(done.stdout, "")
         return done.returncode, lines[0]
 
     def test_a_start_that_cannot_succeed_ends_at_once_with_the_reason(self):
         model = f"--model={MODEL}"
-        with socket.socket() as taken:
+        with socket.socket() as taken, tempfile.TemporaryDirectory() as broken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
+            port = taken.getsockname()[1]
+            with open(os.path.join(broken, "config.json"), "w", encoding="utf-8") as file:
+                file.write("{")
             for code, named, *arguments in [
                     (2, "--model"),
                     (2, "--workers", model, "--workers=unix:/w"),
                     (2, "no-such-flag", model, "--no-such-flag"),
-                    (2, "--block-size", model, "--block-size=24"),
-                    (2, "--max-model-len", model, "--port=0", "--max-model-len=999999"),
-                    (2, "--threads", model, "--port=0", "--threads=-1"),
+                    (2, "--block-size: must be a power of two (got 24)", model, "--block-size=24"),
+                    (2, "--max-num-seqs: must be in [1, 4096] (got 8192)", model, "--max-num-seqs=8192"),
+                    (2, "(got 999999, limit 2048)", model, "--port=0", "--max-model-len=999999"),
+                    (2, "--threads: must be in [0, 1024] (got -1)", model, "--port=0", "--threads=-1"),
+                    (2, "--device: ", model, "--port=0", "--device=cuda"),
                     (3, "load: ", "--port=0", "--model=/nonexistent"),
-                    (4, "--kv-cache-memory-bytes", model, "--port=0",
-                     "--kv-cache-memory-bytes=1000TiB"),
-                    (1, "cannot listen", model, f"--port={taken.getsockname()[1]}"),
+                    (3, "load: config.json: ", "--port=0", f"--model={broken}"),
+                    (4, "(got 1099511627776 bytes, limit ", model, "--port=0",
+                     "--kv-cache-memory-bytes=1TiB"),
+                    (4, "--swap-space: more than there is", model, "--port=0", "--swap-space=1TiB"),
+                    (4, "that take more than there is (got 16777216, limit ", model, "--port=0",
+                     "--num-gpu-blocks-override=16777216"),
+                    (1, f"cannot listen on 127.0.0.1:{port}", model, f"--port={port}"),
+                    (1, f"cannot listen on 127.0.0.1:{port}", model, "--port=0", f"--http-port={port}"),
             ]:
                 with self.subTest(arguments):
                     got, line = self.refusal(*arguments)

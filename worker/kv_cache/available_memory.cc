@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
@@ -13,6 +14,24 @@
 
 namespace quire {
 namespace {
+
+// The files of one version of control groups.
+struct CgroupFiles {
+  const char* directory;   // where groups are mounted
+  const char* membership;  // what the line of /proc/self/cgroup has before the group's path
+  const char* limit;
+  const char* usage;
+  const char* droppable;  // the field of memory.stat
+};
+constexpr CgroupFiles kCgroupFiles[] = {
+    {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", "inactive_file"},
+    {"/sys/fs/cgroup/memory",
+     ":memory:",
+     "memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     "total_inactive_file"}};
+
+enum class Which : uint8_t { kAvailable, kTotal };
 
 // Empty when the file cannot be read.
 std::string ReadText(const std::string& path) {
@@ -28,6 +47,17 @@ std::optional<int64_t> ParseBytes(absl::string_view text) {
   return is_number ? std::optional<int64_t>(value) : std::nullopt;
 }
 
+// The number behind the name at the beginning of a line.
+std::optional<int64_t> FieldOf(absl::string_view text, absl::string_view name) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::ConsumePrefix(&line, name)) {
+      absl::ConsumeSuffix(&line, " kB");
+      return ParseBytes(line);
+    }
+  }
+  return std::nullopt;
+}
+
 // Nothing counts as without limit.
 std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b) {
   if (a.has_value() && b.has_value()) {
@@ -36,54 +66,71 @@ std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b)
   return a.has_value() ? a : b;
 }
 
-// Where this process's control group of version 2 lies, or "".
-std::string CgroupDirectory() {
-  std::string membership = ReadText("/proc/self/cgroup");
-  for (absl::string_view line : absl::StrSplit(membership, '\n')) {
-    if (absl::ConsumePrefix(&line, "0::")) {
-      return "/sys/fs/cgroup" + std::string(line);
+std::optional<int64_t> OfMachine(const std::string& root, Which which) {
+  const auto kibibytes = FieldOf(ReadText(root + "/proc/meminfo"),
+                                 which == Which::kTotal ? "MemTotal:" : "MemAvailable:");
+  if (!kibibytes.has_value() || *kibibytes > std::numeric_limits<int64_t>::max() / 1024) {
+    return std::nullopt;
+  }
+  return *kibibytes * 1024;
+}
+
+std::optional<int64_t> OfGroup(const std::string& group, const CgroupFiles& files, Which which) {
+  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // version 2 may say "max"
+  if (!limit.has_value() || which == Which::kTotal) {
+    return limit;
+  }
+  const auto used = ParseBytes(ReadText(group + "/" + files.usage));
+  if (!used.has_value()) {
+    return std::nullopt;
+  }
+  const int64_t droppable =
+      FieldOf(ReadText(group + "/memory.stat"), std::string(files.droppable) + " ").value_or(0);
+  return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - droppable));
+}
+
+// The path of this process's group, "" where it is in none. A line is "4:memory:/path" or
+// "5:cpu,memory:/path" in version 1, and "0::/path" in version 2.
+std::string GroupPath(const std::string& root, const CgroupFiles& files) {
+  const std::string text = ReadText(root + "/proc/self/cgroup");
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const size_t place = line.find(files.membership);
+    if (place != absl::string_view::npos) {
+      return std::string(line.substr(place + std::string_view(files.membership).size()));
     }
   }
   return "";
 }
 
+// Of the group and all around it, each of which may have the least. A container often sees its own
+// group where groups are mounted, and the path from outside.
+std::optional<int64_t> OfGroups(const std::string& root, const CgroupFiles& files, Which which) {
+  const std::string top = root + files.directory;
+  std::optional<int64_t> least = OfGroup(top, files, which);
+  std::string path = GroupPath(root, files);
+  while (path.size() > 1) {
+    least = Least(least, OfGroup(top + path, files, which));
+    path.resize(path.rfind('/'));
+  }
+  return least;
+}
+
+std::optional<int64_t> MemoryBytes(const std::string& root, Which which) {
+  std::optional<int64_t> least = OfMachine(root, which);
+  for (const CgroupFiles& files : kCgroupFiles) {
+    least = Least(least, OfGroups(root, files, which));
+  }
+  return least;
+}
+
 }  // namespace
 
-std::optional<int64_t> ParseMeminfo(std::string_view meminfo, std::string_view field) {
-  const std::string begin = std::string(field) + ":";
-  for (absl::string_view line : absl::StrSplit(ToAbsl(meminfo), '\n')) {
-    if (!absl::ConsumePrefix(&line, begin)) {
-      continue;
-    }
-    absl::ConsumeSuffix(&line, " kB");
-    auto kibibytes = ParseBytes(line);
-    if (!kibibytes.has_value() || *kibibytes > std::numeric_limits<int64_t>::max() / 1024) {
-      return std::nullopt;
-    }
-    return *kibibytes * 1024;
-  }
-  return std::nullopt;
+std::optional<int64_t> AvailableMemoryBytes(const std::string& root) {
+  return MemoryBytes(root, Which::kAvailable);
 }
 
-std::optional<int64_t> ParseCgroupHeadroom(std::string_view max, std::string_view current) {
-  auto limit = ParseBytes(ToAbsl(max));
-  auto used = ParseBytes(ToAbsl(current));
-  if (!limit.has_value() || !used.has_value()) {
-    return std::nullopt;
-  }
-  return std::max<int64_t>(0, *limit - *used);
-}
-
-std::optional<int64_t> AvailableMemoryBytes() {
-  std::string cgroup = CgroupDirectory();
-  return Least(
-      ParseMeminfo(ReadText("/proc/meminfo"), "MemAvailable"),
-      ParseCgroupHeadroom(ReadText(cgroup + "/memory.max"), ReadText(cgroup + "/memory.current")));
-}
-
-std::optional<int64_t> TotalMemoryBytes() {
-  return Least(ParseMeminfo(ReadText("/proc/meminfo"), "MemTotal"),
-               ParseCgroupHeadroom(ReadText(CgroupDirectory() + "/memory.max"), /*current=*/"0"));
+std::optional<int64_t> TotalMemoryBytes(const std::string& root) {
+  return MemoryBytes(root, Which::kTotal);
 }
 
 }  // namespace quire

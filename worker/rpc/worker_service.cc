@@ -205,6 +205,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
       CheckIncarnation(request.scheduler_incarnation(), progress_.scheduler_incarnation()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_->SpecFor(request.block_size_tokens(), dtype));
+  QUIRE_RETURN_IF_ERROR(executor_->CheckOverride(spec));
   const ModelConfig& config = executor_->model().config();
   v1::HandshakeResponse response;
   response.set_protocol_version(kWorkerProtocolVersion);

@@ -93,6 +93,22 @@ int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
                                          : NumBlocks(budget_.bytes, BlockBytes(spec));
 }
 
+absl::Status StepExecutor::CheckOverride(const KvCacheSpec& spec) const {
+  const int64_t num_blocks = budget_.num_blocks_override;
+  if (num_blocks <= budget_.most_bytes / BlockBytes(spec)) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kResourceExhausted,
+               "MEMORY",
+               absl::StrCat("--num-gpu-blocks-override: blocks of ",
+                            BlockBytes(spec),
+                            " bytes that take more than there is (got ",
+                            num_blocks,
+                            ", limit ",
+                            budget_.most_bytes / BlockBytes(spec),
+                            ")"));
+}
+
 int32_t StepExecutor::MaxHostBlocks(const KvCacheSpec& spec) const {
   return NumBlocks(budget_.swap_space_bytes, BlockBytes(spec));
 }

@@ -11,6 +11,7 @@
 #define QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,7 +52,8 @@ struct EpochParams {
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
-  int32_t num_blocks_override = 0;  // > 0: this many blocks, whatever they take
+  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they take no more than the next
+  int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 
 class StepExecutor {
@@ -86,6 +88,8 @@ class StepExecutor {
   // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
   // even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
+  // That there is memory for the blocks of an override. Errors: kResourceExhausted, reason MEMORY.
+  absl::Status CheckOverride(const KvCacheSpec& spec) const;
   // Blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 

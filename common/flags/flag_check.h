@@ -1,0 +1,22 @@
+// Errors about flags, in the words of the command line: "--flag: rule (got 3)".
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_COMMON_FLAGS_FLAG_CHECK_H_
+#define QUIRE_COMMON_FLAGS_FLAG_CHECK_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+// kInvalidArgument, reason FLAG. The name without its dashes.
+absl::Status FlagError(std::string_view flag, std::string_view rule);
+
+// Errors: FlagError when the value is not in [low, high].
+absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t low, int64_t high);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_FLAGS_FLAG_CHECK_H_
