@@ -15,6 +15,7 @@
 #include "common/flags/flag_check.h"
 #include "common/model/rank_share.h"
 #include "common/step/step_plan_check.h"
+#include "common/wire/worker_address.h"
 
 ABSL_FLAG(std::string,
           model,
@@ -30,8 +31,9 @@ ABSL_FLAG(std::string,
           "Sampling defaults: auto (generation_config.json of the model), none, or a directory.");
 ABSL_FLAG(std::string,
           workers,
-          "127.0.0.1:50061",
-          "Address of the worker, unix:/path or host:port. One per rank, in order of rank.");
+          "",
+          "Address of the worker, unix:/path or host:port. One per rank, in order of rank. Empty: "
+          "where a worker of this user listens that was not told.");
 ABSL_FLAG(int32_t,
           step_timeout,
           5,
@@ -190,7 +192,14 @@ absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& po
 absl::StatusOr<std::vector<Address>> WorkerAddresses() {
   const std::vector<std::string> workers =
       absl::StrSplit(absl::GetFlag(FLAGS_workers), ',', absl::SkipEmpty());
-  if (workers.empty() || workers.size() > size_t{kMaxRanks}) {
+  if (workers.empty()) {
+    const absl::StatusOr<Address> address = DefaultWorkerAddress();
+    if (!address.ok()) {
+      return FlagError("workers", ToStd(address.status().message()));
+    }
+    return std::vector<Address>{*address};
+  }
+  if (workers.size() > size_t{kMaxRanks}) {
     return FlagError(
         "workers",
         absl::StrCat(

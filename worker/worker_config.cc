@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "common/wire/worker_address.h"
 #include "worker/kv_cache/available_memory.h"
 
 ABSL_FLAG(std::string,
@@ -23,8 +24,9 @@ ABSL_FLAG(std::string,
           "Hugging Face model directory (may also be given without --model).");
 ABSL_FLAG(std::string,
           listen,
-          "127.0.0.1:50061",
-          "Where the scheduler dials: unix:/path or host:port; port 0 takes any free one.");
+          "",
+          "Where the scheduler dials: unix:/path or host:port; port 0 takes any free one. Empty: a "
+          "Unix socket in a folder of this user alone.");
 ABSL_FLAG(
     bool,
     allow_insecure_bind,
@@ -207,7 +209,8 @@ absl::StatusOr<bool> IsDummy() {
 }
 
 absl::StatusOr<Address> ListenAddress() {
-  absl::StatusOr<Address> address = ParseAddress(absl::GetFlag(FLAGS_listen));
+  const std::string text = absl::GetFlag(FLAGS_listen);
+  absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);
   if (!address.ok()) {
     return FlagError("listen", ToStd(address.status().message()));
   }

@@ -96,6 +96,14 @@ int32_t BoundPort(const FileDescriptor& socket) {
              : 0;
 }
 
+// Root may do everything anyway.
+bool IsOwnUsers(const FileDescriptor& connection) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(connection.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
 }  // namespace
 
 Listener::Listener(Address address)
@@ -217,6 +225,10 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
     }
     if (connection.fd() >= max_open_files_) {
       Refuse(std::move(connection));
+      continue;
+    }
+    if (address_.is_unix() && !IsOwnUsers(connection)) {
+      LogWarning("a connection of another user is refused", {{"address", address_.ToString()}});
       continue;
     }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;

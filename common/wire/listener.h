@@ -7,6 +7,9 @@
 // connections, since the library does not tell when one ends: a new descriptor is the lowest that
 // is free, so one of at least N says that N files are open.
 //
+// Who reaches a Unix socket of ours is trusted with all that is behind it, so connections of other
+// users than this process's and root are closed, whatever the permissions of the file are.
+//
 // Thread safety: one caller at a time. A thread of its own accepts.
 // Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_H_

@@ -84,7 +84,7 @@ TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
 
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->model_dir, "/models/m");
-  EXPECT_EQ(config->listen.ToString(), "127.0.0.1:50061");
+  EXPECT_TRUE(config->listen.is_unix());
   EXPECT_GT(config->kv_cache.bytes, 0);
   EXPECT_LE(config->kv_cache.bytes, 4 * kGibibyte);
   EXPECT_GT(config->kv_cache.swap_space_bytes, 0);

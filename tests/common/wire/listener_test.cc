@@ -2,6 +2,8 @@
 // ListenerProbe before it and before nobody.
 #include "common/wire/listener.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -29,6 +31,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 namespace quire {
 namespace {
@@ -95,6 +98,13 @@ sockaddr_in LoopbackAt(int32_t port) {
   return where;
 }
 
+sockaddr_un UnixAt(const std::string& path) {
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), where.sun_path);
+  return where;
+}
+
 FileDescriptor Connect(const Address& address) {
   const sockaddr_in where = LoopbackAt(address.port);
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -147,9 +157,7 @@ TEST(ListenerTest, ASocketThatADeadProcessLeftIsTakenOver) {
   const std::string path =
       (std::filesystem::path(testing::TempDir()) / "quire_listener_left.sock").string();
   const Address address = {.unix_path = path, .host = "", .port = 0};
-  sockaddr_un where = {};
-  where.sun_family = AF_UNIX;
-  std::copy(path.begin(), path.end(), where.sun_path);
+  const sockaddr_un where = UnixAt(path);
   FileDescriptor left(::socket(AF_UNIX, SOCK_STREAM, 0));
   ASSERT_EQ(::bind(left.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)), 0);
   left.Close();  // the file stays
@@ -157,6 +165,32 @@ TEST(ListenerTest, ASocketThatADeadProcessLeftIsTakenOver) {
   TestServer server(address);
 
   EXPECT_TRUE(IsServed(address));
+}
+
+TEST(ListenerTest, AUnixSocketIsForItsUserAlone) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "only root can be another user";
+  }
+  const std::string path = "/tmp/quire_listener_own.sock";  // where others may look
+  TestServer server({.unix_path = path, .host = "", .port = 0});
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  constexpr uid_t kNobody = 65534;
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const sockaddr_un where = UnixAt(path);
+    const FileDescriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const bool is_closed =
+        ::setuid(kNobody) == 0 &&
+        ::connect(connection.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0 &&
+        IsClosed(connection);
+    ::_exit(is_closed ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+
+  EXPECT_EQ(status, 0) << "another user is not let in";
+  EXPECT_TRUE(IsServed(server.address()));
 }
 
 TEST(ListenerTest, AnAddressThatIsTakenIsNamedAndStaysTaken) {

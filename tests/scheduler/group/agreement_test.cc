@@ -1,6 +1,7 @@
 #include "scheduler/group/agreement.h"
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "common/step/step_plan_check.h"
 
 namespace quire {
 namespace {
@@ -214,6 +216,27 @@ TEST(AgreeTest, NoBlockIsNoMemory) {
   hello.num_blocks_max = 1;
 
   EXPECT_EQ(ReasonOf(LimitsWith(hello, Settings()).status()), "NO_MEMORY");
+}
+
+TEST(AgreeTest, NumbersThatNoWorkerCanMeanAreBounded) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  for (const int32_t num_blocks : {-5, std::numeric_limits<int32_t>::min()}) {
+    WorkerHello hello = GoodHello();
+    hello.num_blocks_max = num_blocks;
+    EXPECT_EQ(ReasonOf(LimitsWith(hello, Settings()).status()), "NO_MEMORY");
+  }
+  GroupSettings settings = Settings();
+  settings.wants_host_blocks = true;
+  for (const int32_t num_host_blocks : {-5, std::numeric_limits<int32_t>::min(), kMost}) {
+    WorkerHello hello = GoodHello();
+    hello.num_host_blocks_max = num_host_blocks;
+    const auto limits = LimitsWith(hello, settings);
+    ASSERT_TRUE(limits.ok()) << limits.status();
+    EXPECT_EQ(limits->num_host_blocks, num_host_blocks < 0 ? 0 : limits->num_blocks);
+  }
+  WorkerHello hello = GoodHello();
+  hello.num_blocks_max = kMost;
+  EXPECT_EQ(LimitsWith(hello, Settings())->num_blocks, kMaxBlocksLimit);
 }
 
 TEST(AgreeTest, WhatNoWorkerTakesIsRefusedHere) {
