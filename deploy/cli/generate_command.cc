@@ -21,7 +21,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kGenerateUsage[] =
     R"(usage: quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
 
     --server ADDR[,ADDR...]          HOST:PORT or unix:PATH; default 127.0.0.1:50051. When a stream
@@ -223,7 +223,7 @@ std::string JsonLines(const v1::GenerateResponse& response) {
 
 int RunGenerate(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kGenerateUsage, stdout);
     return 0;
   }
   absl::StatusOr<GenerateOptions> options = ParseGenerateArguments(args);

@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kQuireUsage[] =
     R"(usage: quire COMMAND [flags]
 
     serve         start a scheduler and a worker on this machine
@@ -57,6 +57,6 @@ int main(int argc, char** argv) {
     return 0;
   }
   const bool asked = command == "--help" || command == "help";
-  std::fputs(kUsage, asked ? stdout : stderr);
+  std::fputs(kQuireUsage, asked ? stdout : stderr);
   return asked ? 0 : quire::kExitUsage;
 }

@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kPrefixUsage[] =
     R"(usage: quire prefix pin --admin ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
        quire prefix list --admin ADDR
        quire prefix unpin --admin ADDR --id ID
@@ -124,7 +124,7 @@ absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string
 
 int RunPrefix(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kPrefixUsage, stdout);
     return 0;
   }
   absl::StatusOr<PrefixOptions> options = ParsePrefixArguments(args);

@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kReplayUsage[] =
     R"(usage: quire replay FILE
 
 Feeds FILE, written by quire serve --step-log FILE, to the scheduler core and compares every plan
@@ -49,11 +49,11 @@ int Fail(const absl::Status& status) {
 
 int RunReplay(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kReplayUsage, stdout);
     return 0;
   }
   if (args.size() != 1 || args[0].starts_with("-")) {
-    std::fprintf(stderr, "quire replay: one file is needed\n%s", kUsage);
+    std::fprintf(stderr, "quire replay: one file is needed\n%s", kReplayUsage);
     return kExitUsage;
   }
   std::ifstream file(args[0], std::ios::binary);

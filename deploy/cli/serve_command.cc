@@ -24,7 +24,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kServeUsage[] =
     R"(usage: quire serve --model DIR [flags]
 
 Starts a scheduler and a worker on this machine, or --tensor-parallel-size N (-tp N) workers over
@@ -93,7 +93,7 @@ void PrintFlagsOf(const std::string& program) {
 }
 
 int PrintHelp(const std::string& folder) {
-  std::fputs(kUsage, stdout);
+  std::fputs(kServeUsage, stdout);
   PrintFlagsOf(folder + "/quire_scheduler");
   std::fputs("\nThose of the worker:\n\n", stdout);
   PrintFlagsOf(folder + "/quire_worker");

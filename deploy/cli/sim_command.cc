@@ -28,7 +28,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kSimUsage[] =
     R"(usage: quire sim [flags]         the paper's tables and figures, beside its numbers
        quire sim run [flags]     one simulation
 
@@ -286,7 +286,7 @@ absl::Status RunOne(const RunOptions& options) {
 
 int Usage(const absl::Status& status) {
   std::fprintf(stderr, "quire sim: %s\n", DescribeError(status).c_str());
-  std::fputs(kUsage, stderr);
+  std::fputs(kSimUsage, stderr);
   return kExitUsage;
 }
 
@@ -302,7 +302,7 @@ int Finish(const absl::Status& status) {
 
 int RunSim(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kSimUsage, stdout);
     return 0;
   }
   if (!args.empty() && args[0] == "run") {

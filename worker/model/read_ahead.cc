@@ -12,7 +12,7 @@ namespace {
 
 // A cache line and the widest vector.
 constexpr int64_t kTensorAlignment = 64;
-constexpr unsigned kMaxThreads = 8;
+constexpr unsigned kMaxReaders = 8;
 
 int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
   return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<ReadAhead>> ReadAhead::Start(const TensorSource& 
   reader->ring_bytes_ = std::max(largest, std::min(all, min_ring_bytes));
   QUIRE_ASSIGN_OR_RETURN(reader->ring_, backend.AllocateHost(reader->ring_bytes_));
   reader->Place(std::move(groups));
-  const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 2U, kMaxThreads);
+  const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 2U, kMaxReaders);
   for (unsigned i = 0; i < num_threads; ++i) {
     reader->threads_.emplace_back([raw = reader.get()] { raw->ReadPieces(); });
   }
