@@ -1,6 +1,7 @@
 #include "scheduler/text/added_token_matcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/text/unicode.h"
 #include "scheduler/text/utf8.h"
@@ -44,16 +45,32 @@ size_t SkipSpaceLeft(std::string_view text, size_t end, size_t floor) {
   return end;
 }
 
-size_t SkipSpaceRight(std::string_view text, size_t start) {
-  while (start < text.size()) {
-    size_t next = start;
-    if (!IsWhiteSpace(DecodeValidUtf8(text, &next))) {
-      break;
+// Ends of white space in one text, asked for from left to right: a run is read once, however many
+// tokens are found inside it.
+class SpaceReader {
+ public:
+  explicit SpaceReader(std::string_view text) : text_(text) {}
+
+  // The end of the white space that starts at `start`, a character's front. Spends what is read.
+  size_t SkipRight(size_t start, size_t* num_steps) {
+    if (start >= end_) {
+      end_ = start;
+      while (end_ < text_.size()) {
+        size_t next = end_;
+        if (!IsWhiteSpace(DecodeValidUtf8(text_, &next))) {
+          break;
+        }
+        end_ = next;
+      }
+      *num_steps += end_ - start;
     }
-    start = next;
+    return end_;
   }
-  return start;
-}
+
+ private:
+  std::string_view text_;
+  size_t end_ = 0;  // of the run that was read last
+};
 
 }  // namespace
 
@@ -84,10 +101,12 @@ bool AddedTokenMatcher::Add(std::string_view pattern, const AddedToken& token) {
 }
 
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string_view text,
-                                                                     size_t start) const {
+                                                                     size_t start,
+                                                                     size_t* num_steps) const {
   std::optional<Match> longest;
   uint32_t node = 0;
   for (size_t i = start; i < text.size(); ++i) {
+    ++*num_steps;
     auto it = edges_.find(EdgeKey(node, text[i]));
     if (it == edges_.end()) {
       break;
@@ -100,9 +119,12 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
   return longest;
 }
 
-void AddedTokenMatcher::Split(std::string_view text,
-                              bool match_special,
-                              std::vector<TextSection>* sections) const {
+absl::Status AddedTokenMatcher::Split(std::string_view text,
+                                      bool match_special,
+                                      TextBudget* budget,
+                                      std::vector<TextSection>* sections) const {
+  SpaceReader spaces(text);
+  size_t num_steps = text.size();
   size_t done = 0;      // text before it is in a section
   size_t position = 0;  // where to look for the next match
   while (position < text.size()) {
@@ -110,7 +132,10 @@ void AddedTokenMatcher::Split(std::string_view text,
       ++position;
       continue;
     }
-    std::optional<Match> match = LongestAt(text, position);
+    if (!budget->Spend(std::exchange(num_steps, 0))) {
+      return budget->status();
+    }
+    std::optional<Match> match = LongestAt(text, position, &num_steps);
     if (!match.has_value()) {
       ++position;
       continue;
@@ -127,7 +152,7 @@ void AddedTokenMatcher::Split(std::string_view text,
       start = SkipSpaceLeft(text, start, std::min(start, done));
     }
     if (rules.rstrip) {
-      end = SkipSpaceRight(text, end);
+      end = spaces.SkipRight(end, &num_steps);
     }
     if (done < start) {
       sections->push_back({text.substr(done, start - done), std::nullopt});
@@ -138,6 +163,7 @@ void AddedTokenMatcher::Split(std::string_view text,
   if (done < text.size()) {
     sections->push_back({text.substr(done), std::nullopt});
   }
+  return budget->Spend(num_steps) ? absl::OkStatus() : budget->status();
 }
 
 }  // namespace quire

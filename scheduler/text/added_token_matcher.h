@@ -2,9 +2,8 @@
 // start there, then the rules of each token (single_word, lstrip, rstrip).
 //
 // Thread safety: immutable after Create; safe from any thread.
-// Cost:          O(bytes x longest added token), the second bounded by the vocabulary's limit;
-// bytes that
-//                begin no token cost one table look-up.
+// Cost:          O(bytes), and a step of the text's budget for every byte compared with a token;
+//                bytes that begin no token cost one table look-up.
 #ifndef QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 
@@ -17,7 +16,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 
+#include "scheduler/text/text_budget.h"
 #include "scheduler/text/vocabulary.h"
 
 namespace quire {
@@ -35,7 +36,11 @@ class AddedTokenMatcher {
   [[nodiscard]] bool Add(std::string_view pattern, const AddedToken& token);
 
   // Appends the sections of text, none of them empty. match_special false: special tokens are text.
-  void Split(std::string_view text, bool match_special, std::vector<TextSection>* sections) const;
+  // Errors: those of the budget.
+  absl::Status Split(std::string_view text,
+                     bool match_special,
+                     TextBudget* budget,
+                     std::vector<TextSection>* sections) const;
 
  private:
   struct Rules {
@@ -50,7 +55,8 @@ class AddedTokenMatcher {
     const Rules* rules;
   };
 
-  std::optional<Match> LongestAt(std::string_view text, size_t start) const;
+  // *num_steps grows by the bytes compared.
+  std::optional<Match> LongestAt(std::string_view text, size_t start, size_t* num_steps) const;
 
   // A trie: (node, byte) -> node. Node 0 is the root.
   absl::flat_hash_map<uint64_t, uint32_t> edges_;

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const JsonNode&
   QUIRE_RETURN_IF_ERROR(model->IndexSymbols(node, vocabulary));
   QUIRE_RETURN_IF_ERROR(model->ReadMerges(node, vocabulary));
   model->FindSafeCut(vocabulary);
-  model->IndexWholePieces(vocabulary);
+  QUIRE_RETURN_IF_ERROR(model->IndexWholePieces(vocabulary));
   return std::unique_ptr<const BpeModel>(std::move(model));
 }
 
@@ -187,7 +187,7 @@ void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
       });
 }
 
-void BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
+absl::Status BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
   size_t total_bytes = 0;
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
     total_bytes += vocabulary.Text(id).size();
@@ -212,12 +212,14 @@ void BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
     }
     ids.clear();
     if (!ignore_merges_) {
-      EncodeWord(piece, &scratch, &ids);
+      TextBudget budget(piece.size());
+      QUIRE_RETURN_IF_ERROR(EncodeWord(piece, &budget, &scratch, &ids));
     }
     if (ignore_merges_ || ids == std::vector<TokenId>{id}) {
       whole_pieces_.emplace(piece, id);
     }
   }
+  return absl::OkStatus();
 }
 
 const BpeModel::Merge* BpeModel::FindMerge(TokenId left, TokenId right) const {
@@ -225,14 +227,19 @@ const BpeModel::Merge* BpeModel::FindMerge(TokenId left, TokenId right) const {
   return it == merges_.end() ? nullptr : &it->second;
 }
 
-void BpeModel::Encode(std::string_view piece, Scratch* scratch, std::vector<TokenId>* ids) const {
+absl::Status BpeModel::Encode(std::string_view piece,
+                              TextBudget* budget,
+                              Scratch* scratch,
+                              std::vector<TokenId>* ids) const {
+  if (!budget->Spend(piece.size())) {
+    return budget->status();
+  }
   if (auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
     ids->push_back(whole->second);
-    return;
+    return absl::OkStatus();
   }
   if (!cut_before_metaspace_) {
-    EncodeWord(piece, scratch, ids);
-    return;
+    return EncodeWord(piece, budget, scratch, ids);
   }
   size_t begin = 0;
   while (begin < piece.size()) {
@@ -246,22 +253,25 @@ void BpeModel::Encode(std::string_view piece, Scratch* scratch, std::vector<Toke
     if (whole != whole_pieces_.end()) {
       ids->push_back(whole->second);
     } else {
-      EncodeWord(word, scratch, ids);
+      QUIRE_RETURN_IF_ERROR(EncodeWord(word, budget, scratch, ids));
     }
     begin = end;
   }
+  return absl::OkStatus();
 }
 
-void BpeModel::EncodeWord(std::string_view word,
-                          Scratch* scratch,
-                          std::vector<TokenId>* ids) const {
+absl::Status BpeModel::EncodeWord(std::string_view word,
+                                  TextBudget* budget,
+                                  Scratch* scratch,
+                                  std::vector<TokenId>* ids) const {
   ReadSymbols(word, scratch);
   if (scratch->symbols.size() <= kShortWordSymbols) {
     MergeShort(scratch);
   } else {
-    MergeLong(scratch);
+    QUIRE_RETURN_IF_ERROR(MergeLong(budget, scratch));
   }
   ids->insert(ids->end(), scratch->symbols.begin(), scratch->symbols.end());
+  return absl::OkStatus();
 }
 
 void BpeModel::ReadSymbols(std::string_view word, Scratch* scratch) const {
@@ -361,7 +371,7 @@ void BpeModel::MergeShort(Scratch* scratch) const {
   }
 }
 
-void BpeModel::MergeLong(Scratch* scratch) const {
+absl::Status BpeModel::MergeLong(TextBudget* budget, Scratch* scratch) const {
   constexpr TokenId kGone = -1;
   std::vector<TokenId>& symbols = scratch->symbols;
   std::vector<int32_t>& previous = scratch->previous;
@@ -390,6 +400,9 @@ void BpeModel::MergeLong(Scratch* scratch) const {
   }
   std::make_heap(queue.begin(), queue.end(), last_first);
   while (!queue.empty()) {
+    if (!budget->Spend(1)) {
+      return budget->status();
+    }
     std::pop_heap(queue.begin(), queue.end(), last_first);
     uint64_t entry = queue.back();
     queue.pop_back();
@@ -418,6 +431,7 @@ void BpeModel::MergeLong(Scratch* scratch) const {
     }
   }
   std::erase(symbols, kGone);
+  return absl::OkStatus();
 }
 
 }  // namespace quire

@@ -5,7 +5,8 @@
 // Errors:        kInvalidArgument, reason TOKENIZER.
 // Cost:          a piece that is itself a token: one look-up. Else O(n^2) up to a few dozen
 // symbols, where that is
-//                fastest, and O(n log n) beyond, by a priority queue over a linked list.
+//                fastest, and O(n log n) beyond, by a priority queue over a linked list. A step
+//                of the text's budget for each byte, and for each pair that leaves the queue.
 // Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
 #ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
 #define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
@@ -24,6 +25,7 @@
 
 #include "common/base/ids.h"
 #include "scheduler/text/json_node.h"
+#include "scheduler/text/text_budget.h"
 #include "scheduler/text/vocabulary.h"
 
 namespace quire {
@@ -45,8 +47,11 @@ class BpeModel {
                                                                 const Vocabulary& vocabulary,
                                                                 bool byte_level);
 
-  // Appends the tokens of piece. REQUIRES: valid UTF-8, not empty.
-  void Encode(std::string_view piece, Scratch* scratch, std::vector<TokenId>* ids) const;
+  // Appends the tokens of piece. REQUIRES: valid UTF-8, not empty. Errors: those of the budget.
+  absl::Status Encode(std::string_view piece,
+                      TextBudget* budget,
+                      Scratch* scratch,
+                      std::vector<TokenId>* ids) const;
 
  private:
   struct Merge {
@@ -63,18 +68,21 @@ class BpeModel {
                         std::string_view right,
                         const Vocabulary& vocabulary);
   absl::Status IndexSymbols(const JsonNode& node, const Vocabulary& vocabulary);
-  void IndexWholePieces(const Vocabulary& vocabulary);
+  absl::Status IndexWholePieces(const Vocabulary& vocabulary);
   void FindSafeCut(const Vocabulary& vocabulary);
 
   const Merge* FindMerge(TokenId left, TokenId right) const;
-  void EncodeWord(std::string_view word, Scratch* scratch, std::vector<TokenId>* ids) const;
+  absl::Status EncodeWord(std::string_view word,
+                          TextBudget* budget,
+                          Scratch* scratch,
+                          std::vector<TokenId>* ids) const;
   // Fills scratch->symbols with the tokens of single characters or bytes.
   void ReadSymbols(std::string_view word, Scratch* scratch) const;
   void ReadByteSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
   void ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
   bool AppendFallbackBytes(std::string_view character, std::vector<TokenId>* symbols) const;
   void MergeShort(Scratch* scratch) const;
-  void MergeLong(Scratch* scratch) const;
+  absl::Status MergeLong(TextBudget* budget, Scratch* scratch) const;
 
   bool byte_level_ = false;
   bool fuse_unk_ = false;

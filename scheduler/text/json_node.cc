@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;
 constexpr int kMaxSequenceDepth = 16;
+constexpr size_t kMaxSequenceLeaves = 64;  // each is a pass over the text
 
 }  // namespace
 
@@ -118,6 +119,9 @@ absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, cons
     open.pop_back();
     QUIRE_ASSIGN_OR_RETURN(std::string type, current.GetString("type"));
     if (type != "Sequence") {
+      if (leaves.size() == kMaxSequenceLeaves) {
+        return node.Error(absl::StrCat("must not have more than ", leaves.size(), " steps"));
+      }
       leaves.push_back(std::move(current));
       continue;
     }

@@ -51,7 +51,7 @@ class JsonNode {
 };
 
 // The leaves of a component that may be {"type": "Sequence", <list_key>: [...]}, nested up to 16
-// deep, in order. A null component has none.
+// deep, in order, at most 64 of them. A null component has none.
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key);
 
 }  // namespace quire

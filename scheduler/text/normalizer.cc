@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
@@ -50,17 +49,20 @@ std::string_view StripSpace(std::string_view text, bool left, bool right) {
   return text.substr(begin, end - begin);
 }
 
-absl::Status ReplaceMatches(const Pattern& pattern, const std::string& to, std::string* text) {
-  std::vector<TextSpan> spans;
-  QUIRE_RETURN_IF_ERROR(pattern.FindAll(*text, &spans));
+absl::Status ReplaceMatches(const std::vector<TextSpan>& spans,
+                            const std::string& to,
+                            TextBudget* budget,
+                            std::string* text) {
   std::string replaced;
   replaced.reserve(text->size());
   for (const TextSpan& span : spans) {
-    if (span.is_match) {
-      replaced += to;
-    } else {
-      replaced.append(*text, span.begin, span.end - span.begin);
+    const std::string_view piece =
+        span.is_match ? std::string_view(to)
+                      : std::string_view(*text).substr(span.begin, span.end - span.begin);
+    if (!budget->HasRoomFor(replaced.size() + piece.size())) {
+      return budget->status();
     }
+    replaced += piece;
   }
   *text = std::move(replaced);
   return absl::OkStatus();
@@ -119,20 +121,27 @@ absl::StatusOr<Normalizer::Step> Normalizer::ParseReplace(const JsonNode& node) 
     return Step(ReplacePattern{std::move(*compiled), std::move(to)});
   }
   QUIRE_ASSIGN_OR_RETURN(std::string from, pattern.GetString("String"));
-  if (from.empty()) {
-    return pattern.Error("String must not be empty");
+  if (from.empty() || from.size() > kMaxLiteralBytes) {
+    return pattern.Error(absl::StrCat("String must have 1 to ", kMaxLiteralBytes, " bytes"));
   }
   return Step(ReplaceLiteral{std::move(from), std::move(to)});
 }
 
-absl::Status Normalizer::Apply(std::string* text) const {
+absl::Status Normalizer::Apply(TextBudget* budget, std::string* text) const {
   for (const Step& step : steps_) {
-    QUIRE_RETURN_IF_ERROR(ApplyStep(step, text));
+    if (!budget->Spend(text->size())) {
+      return budget->status();
+    }
+    QUIRE_RETURN_IF_ERROR(ApplyStep(step, budget, text));
+    if (!budget->HasRoomFor(text->size())) {
+      return budget->status();
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Normalizer::ApplyStep(const Step& step, std::string* text) {
+absl::Status Normalizer::ApplyStep(const Step& step, TextBudget* budget, std::string* text) {
+  std::vector<TextSpan> spans;
   if (const auto* form = std::get_if<NormalizationForm>(&step)) {
     *text = Normalize(*form, *text);
   } else if (std::holds_alternative<Lowercase>(step)) {
@@ -144,9 +153,11 @@ absl::Status Normalizer::ApplyStep(const Step& step, std::string* text) {
       text->insert(0, prepend->prefix);
     }
   } else if (const auto* literal = std::get_if<ReplaceLiteral>(&step)) {
-    absl::StrReplaceAll({{literal->from, literal->to}}, text);
+    FindLiteral(literal->from, *text, &spans);
+    return ReplaceMatches(spans, literal->to, budget, text);
   } else if (const auto* pattern = std::get_if<ReplacePattern>(&step)) {
-    return ReplaceMatches(pattern->from, pattern->to, text);
+    QUIRE_RETURN_IF_ERROR(pattern->from.FindAll(*text, budget, &spans));
+    return ReplaceMatches(spans, pattern->to, budget, text);
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,7 @@
 // Known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, and Sequence of them.
 //
 // Thread safety: immutable after Parse; safe from any thread.
-// Cost:          O(n log n) in bytes.
+// Cost:          O(n log n) in bytes for each step, out of the text's budget.
 #ifndef QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
 #define QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
 
@@ -28,8 +28,8 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
 
   // REQUIRES: *text is valid UTF-8, and it still is afterwards.
-  // Errors: as for Pattern::FindAll.
-  absl::Status Apply(std::string* text) const;
+  // Errors: as for Pattern::FindAll, and when a step makes the text too long for its budget.
+  absl::Status Apply(TextBudget* budget, std::string* text) const;
 
  private:
   struct Strip {
@@ -53,7 +53,7 @@ class Normalizer {
 
   static absl::StatusOr<Step> ParseStep(const JsonNode& node);
   static absl::StatusOr<Step> ParseReplace(const JsonNode& node);
-  static absl::Status ApplyStep(const Step& step, std::string* text);
+  static absl::Status ApplyStep(const Step& step, TextBudget* budget, std::string* text);
 
   std::vector<Step> steps_;
 };

@@ -3,6 +3,10 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +19,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
-
-// Per match, not per text. Ten steps for every byte of the longest prompt the service takes.
-constexpr uint32_t kMatchLimit = 10'000'000;
+constexpr int kMaxRepeat = 256;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
 constexpr size_t kJitStackStartBytes = size_t{32} * 1024;
 constexpr size_t kJitStackMaxBytes = size_t{1024} * 1024;
@@ -38,8 +40,44 @@ absl::Status Refused(std::string_view rule) {
   return InvalidArgument("TOKENIZER", absl::StrCat("pattern: ", ToAbsl(rule)));
 }
 
-// Escapes that mean something else in Oniguruma, or start features that no tokenizer needs.
-constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZ";
+// Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. A
+// reference to a group reads all of it in one item.
+constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZ123456789";
+
+// The largest number of a count like {1,3}, which starts at pattern[0]; 0 when it is none.
+int LargestRepeat(std::string_view pattern) {
+  int largest = 0;
+  for (size_t i = 1; i < pattern.size() && pattern[i] != '}'; ++i) {
+    int number = 0;
+    auto [end, error] =
+        std::from_chars(pattern.data() + i, pattern.data() + pattern.size(), number);
+    if (error == std::errc::result_out_of_range) {
+      return std::numeric_limits<int>::max();
+    }
+    if (error == std::errc()) {
+      largest = std::max(largest, number);
+      i = static_cast<size_t>(end - pattern.data()) - 1;
+    } else if (pattern[i] != ',') {
+      return 0;
+    }
+  }
+  return largest;
+}
+
+// What the calls before items know of the text.
+struct Progress {
+  TextBudget* budget;
+  size_t position;  // where the item before was tried
+};
+
+// Called before each item of a pattern is tried.
+int CountItem(pcre2_callout_block* item, void* data) {
+  auto* progress = static_cast<Progress*>(data);
+  const size_t position = item->current_position;
+  const size_t num_read = position > progress->position ? position - progress->position : 0;
+  progress->position = position;
+  return progress->budget->Spend(1 + num_read) ? 0 : PCRE2_ERROR_CALLOUT;
+}
 
 // Finds the syntax that both engines accept and read differently.
 absl::Status CheckPortable(std::string_view pattern) {
@@ -68,12 +106,31 @@ absl::Status CheckPortable(std::string_view pattern) {
                std::string_view("imsx-").find(pattern[i + 2]) != std::string_view::npos &&
                !pattern.substr(i).starts_with("(?i:")) {
       return Refused("of the inline options only (?i: is supported");
+    } else if (!in_class && pattern.substr(i).starts_with("(?P=")) {
+      return Refused("references to groups are not supported");
+    } else if (!in_class && c == '{' && LargestRepeat(pattern.substr(i)) > kMaxRepeat) {
+      return Refused(absl::StrCat("counts must be at most ", kMaxRepeat));
     }
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+void FindLiteral(std::string_view literal, std::string_view text, std::vector<TextSpan>* spans) {
+  size_t done = 0;
+  for (size_t found = text.find(literal); found != std::string_view::npos;
+       found = text.find(literal, done)) {
+    if (done < found) {
+      spans->push_back({done, found, false});
+    }
+    done = found + literal.size();
+    spans->push_back({found, done, true});
+  }
+  if (done < text.size()) {
+    spans->push_back({done, text.size(), false});
+  }
+}
 
 struct Pattern::Code {
   CodePtr code;
@@ -92,13 +149,14 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   QUIRE_RETURN_IF_ERROR(CheckPortable(pattern));
   int error = 0;
   size_t error_offset = 0;
-  // MULTILINE because ^ and $ always match at line ends in Oniguruma.
-  CodePtr code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
-                             pattern.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                             &error,
-                             &error_offset,
-                             nullptr));
+  // MULTILINE because ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT for CountItem.
+  CodePtr code(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(pattern.data()),
+      pattern.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
+      &error,
+      &error_offset,
+      nullptr));
   if (code == nullptr) {
     return Refused(absl::StrCat("does not compile (error ", error, " at byte ", error_offset, ")"));
   }
@@ -112,15 +170,18 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   return Pattern(std::make_unique<const Code>(Code{std::move(code)}));
 }
 
-absl::Status Pattern::FindAll(std::string_view text, std::vector<TextSpan>* spans) const {
+absl::Status Pattern::FindAll(std::string_view text,
+                              TextBudget* budget,
+                              std::vector<TextSpan>* spans) const {
   MatchDataPtr match(pcre2_match_data_create_from_pattern(code_->code.get(), nullptr));
   MatchContextPtr context(pcre2_match_context_create(nullptr));
   JitStackPtr stack;  // made when the 32 KiB that a match may use by itself are not enough
   if (match == nullptr || context == nullptr) {
     return Error(absl::StatusCode::kResourceExhausted, "TOKENIZE_MEMORY", "text: no memory left");
   }
-  pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
+  Progress progress = {.budget = budget, .position = 0};
+  pcre2_set_callout(context.get(), CountItem, &progress);
   size_t done = 0;
   while (done < text.size()) {
     int count = pcre2_match(code_->code.get(),
@@ -132,6 +193,9 @@ absl::Status Pattern::FindAll(std::string_view text, std::vector<TextSpan>* span
                             context.get());
     if (count == PCRE2_ERROR_NOMATCH) {
       break;
+    }
+    if (count == PCRE2_ERROR_CALLOUT) {
+      return budget->status();
     }
     if (count == PCRE2_ERROR_JIT_STACKLIMIT && stack == nullptr) {
       stack.reset(pcre2_jit_stack_create(kJitStackStartBytes, kJitStackMaxBytes, nullptr));

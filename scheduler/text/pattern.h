@@ -3,9 +3,9 @@
 // one of those places is refused rather than matched otherwise.
 //
 // Thread safety: immutable after Compile; safe from any thread.
-// Cost:          FindAll is one pass; every match has a step limit, so that a pattern that
-// backtracks
-//                without end fails instead.
+// Cost:          every item of the pattern that is tried, and every character that it reads on the
+//                way, is a step of the text's budget. PCRE2 calls us before each item, which costs
+//                about 10 ns; its own limit is a match's, and knows nothing of what an item reads.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 
@@ -18,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "scheduler/text/text_budget.h"
+
 namespace quire {
 
 // A stretch of text, in bytes, that a splitter matched or did not.
@@ -27,10 +29,18 @@ struct TextSpan {
   bool is_match;
 };
 
+// Looking for a string costs at most so much at each byte of the text.
+inline constexpr size_t kMaxLiteralBytes = 256;
+
+// Appends spans that cover text in order; every occurrence of literal is a match. REQUIRES: literal
+// is not empty.
+void FindLiteral(std::string_view literal, std::string_view text, std::vector<TextSpan>* spans);
+
 class Pattern {
  public:
   // Errors: kInvalidArgument with reason TOKENIZER when the pattern does not compile, may match the
-  // empty string, or uses syntax that means another thing in Oniguruma.
+  // empty string, uses syntax that means another thing in Oniguruma, or has an item that reads
+  // more than 256 characters before the next one is tried: a count, a reference to a group.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 
   Pattern(Pattern&&) noexcept;
@@ -38,8 +48,10 @@ class Pattern {
   ~Pattern();
 
   // Appends spans that cover text in order. REQUIRES: text is valid UTF-8.
-  // Errors: kInvalidArgument, reason TOKENIZE_BUDGET, when the step or memory limit is hit.
-  absl::Status FindAll(std::string_view text, std::vector<TextSpan>* spans) const;
+  // Errors: those of the budget, and TOKENIZE_BUDGET when PCRE2's own limits are hit.
+  absl::Status FindAll(std::string_view text,
+                       TextBudget* budget,
+                       std::vector<TextSpan>* spans) const;
 
  private:
   struct Code;

@@ -22,18 +22,6 @@ void AddSpan(size_t begin, size_t end, bool is_match, std::vector<TextSpan>* spa
   }
 }
 
-// Every occurrence of literal is a match.
-void FindLiteral(std::string_view literal, std::string_view text, std::vector<TextSpan>* spans) {
-  size_t done = 0;
-  for (size_t found = text.find(literal); found != std::string_view::npos;
-       found = text.find(literal, done)) {
-    AddSpan(done, found, false, spans);
-    done = found + literal.size();
-    AddSpan(found, done, true, spans);
-  }
-  AddSpan(done, text.size(), false, spans);
-}
-
 // Every character that is_member accepts is a match of its own.
 template <typename IsMember>
 void FindCharacters(IsMember is_member, std::string_view text, std::vector<TextSpan>* spans) {
@@ -232,8 +220,8 @@ absl::StatusOr<PreTokenizer::Matcher> PreTokenizer::ParseMatcher(const JsonNode&
   QUIRE_RETURN_IF_ERROR(pattern.CheckKeys({"String", "Regex"}));
   if (pattern.Has("String")) {
     QUIRE_ASSIGN_OR_RETURN(std::string literal, pattern.GetString("String"));
-    if (literal.empty()) {
-      return pattern.Error("String must not be empty");
+    if (literal.empty() || literal.size() > kMaxLiteralBytes) {
+      return pattern.Error(absl::StrCat("String must have 1 to ", kMaxLiteralBytes, " bytes"));
     }
     return Matcher(Literal{std::move(literal)});
   }
@@ -250,26 +238,30 @@ absl::StatusOr<PreTokenizer::Matcher> PreTokenizer::ParseMatcher(const JsonNode&
 
 absl::Status PreTokenizer::Split(std::string_view text,
                                  bool at_text_start,
+                                 TextBudget* budget,
                                  PieceList* pieces) const {
   pieces->text = text;
   pieces->spans.assign(1, {0, text.size(), false});
   for (const Step& step : steps_) {
+    if (!budget->Spend(pieces->text.size())) {
+      return budget->status();
+    }
     if (const auto* split = std::get_if<SplitStep>(&step)) {
-      QUIRE_RETURN_IF_ERROR(Run(*split, pieces));
+      QUIRE_RETURN_IF_ERROR(Run(*split, budget, pieces));
     } else {
-      Run(std::get<PrefixStep>(step), at_text_start, pieces);
+      QUIRE_RETURN_IF_ERROR(Run(std::get<PrefixStep>(step), at_text_start, budget, pieces));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status PreTokenizer::Run(const SplitStep& step, PieceList* pieces) {
+absl::Status PreTokenizer::Run(const SplitStep& step, TextBudget* budget, PieceList* pieces) {
   std::vector<TextSpan>& refined = pieces->scratch_spans;
   refined.clear();
   for (const TextSpan& span : pieces->spans) {
     std::vector<TextSpan>& matches = pieces->scratch_matches;
     matches.clear();
-    QUIRE_RETURN_IF_ERROR(FindMatches(step.matcher, pieces->Piece(span), &matches));
+    QUIRE_RETURN_IF_ERROR(FindMatches(step.matcher, pieces->Piece(span), budget, &matches));
     if (step.invert) {
       for (TextSpan& match : matches) {
         match.is_match = !match.is_match;
@@ -281,7 +273,10 @@ absl::Status PreTokenizer::Run(const SplitStep& step, PieceList* pieces) {
   return absl::OkStatus();
 }
 
-void PreTokenizer::Run(const PrefixStep& step, bool at_text_start, PieceList* pieces) {
+absl::Status PreTokenizer::Run(const PrefixStep& step,
+                               bool at_text_start,
+                               TextBudget* budget,
+                               PieceList* pieces) {
   std::string rewritten;
   rewritten.reserve(pieces->text.size() + pieces->text.size() / 4 + step.prefix.size());
   for (TextSpan& span : pieces->spans) {
@@ -306,18 +301,23 @@ void PreTokenizer::Run(const PrefixStep& step, bool at_text_start, PieceList* pi
       rewritten += piece;
     }
     span = {begin, rewritten.size(), span.is_match};
+    if (!budget->HasRoomFor(rewritten.size())) {
+      return budget->status();
+    }
   }
   pieces->buffer = std::move(rewritten);
   pieces->text = pieces->buffer;
+  return absl::OkStatus();
 }
 
 absl::Status PreTokenizer::FindMatches(const Matcher& matcher,
                                        std::string_view text,
+                                       TextBudget* budget,
                                        std::vector<TextSpan>* matches) {
   if (const auto* words = std::get_if<WordSplitter>(&matcher)) {
     words->FindAll(text, matches);
   } else if (const auto* pattern = std::get_if<Pattern>(&matcher)) {
-    return pattern->FindAll(text, matches);
+    return pattern->FindAll(text, budget, matches);
   } else if (const auto* literal = std::get_if<Literal>(&matcher)) {
     FindLiteral(literal->text, text, matches);
   } else if (std::holds_alternative<WordsAndSymbols>(matcher)) {

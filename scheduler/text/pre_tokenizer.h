@@ -4,7 +4,7 @@
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Cost:          O(bytes) for everything but Split with a pattern of its own, which costs what the
-// pattern does.
+//                pattern does; all of it out of the text's budget.
 #ifndef QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 #define QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 
@@ -49,7 +49,10 @@ class PreTokenizer {
   // Fills *pieces. at_text_start: text is the beginning of what the caller asked to encode.
   // REQUIRES: text is valid UTF-8 and outlives *pieces.
   // Errors: as for Pattern::FindAll.
-  absl::Status Split(std::string_view text, bool at_text_start, PieceList* pieces) const;
+  absl::Status Split(std::string_view text,
+                     bool at_text_start,
+                     TextBudget* budget,
+                     PieceList* pieces) const;
 
  private:
   enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
@@ -81,10 +84,14 @@ class PreTokenizer {
   static absl::StatusOr<Behavior> ParseBehavior(const JsonNode& node);
   static absl::StatusOr<Matcher> ParseMatcher(const JsonNode& node);
 
-  static absl::Status Run(const SplitStep& step, PieceList* pieces);
-  static void Run(const PrefixStep& step, bool at_text_start, PieceList* pieces);
+  static absl::Status Run(const SplitStep& step, TextBudget* budget, PieceList* pieces);
+  static absl::Status Run(const PrefixStep& step,
+                          bool at_text_start,
+                          TextBudget* budget,
+                          PieceList* pieces);
   static absl::Status FindMatches(const Matcher& matcher,
                                   std::string_view text,
+                                  TextBudget* budget,
                                   std::vector<TextSpan>* matches);
   static void Combine(Behavior behavior,
                       const std::vector<TextSpan>& matches,

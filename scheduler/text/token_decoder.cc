@@ -31,14 +31,14 @@ bool IsOneCharacter(std::string_view text) {
 
 absl::StatusOr<TokenDecoder> TokenDecoder::Parse(const JsonNode& node,
                                                  const Vocabulary& vocabulary,
-                                                 const Normalizer& normalizer) {
+                                                 const std::vector<std::string>& added_texts) {
   TokenDecoder decoder;
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> leaves, FlattenSequence(node, "decoders"));
   if (leaves.empty()) {
     return node.Error("must not be null or empty");
   }
   QUIRE_RETURN_IF_ERROR(decoder.ParseLeaves(leaves));
-  QUIRE_RETURN_IF_ERROR(decoder.ReadTokens(vocabulary, normalizer));
+  QUIRE_RETURN_IF_ERROR(decoder.ReadTokens(vocabulary, added_texts));
   return decoder;
 }
 
@@ -140,7 +140,8 @@ absl::Status TokenDecoder::AddStrip(const JsonNode& node) {
   return absl::OkStatus();
 }
 
-absl::Status TokenDecoder::ReadTokens(const Vocabulary& vocabulary, const Normalizer& normalizer) {
+absl::Status TokenDecoder::ReadTokens(const Vocabulary& vocabulary,
+                                      const std::vector<std::string>& added_texts) {
   size_t total_bytes = 0;
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
     total_bytes += vocabulary.Text(id).size();
@@ -155,11 +156,10 @@ absl::Status TokenDecoder::ReadTokens(const Vocabulary& vocabulary, const Normal
       AddToken(id, vocabulary.Text(id), vocabulary.IsSpecial(id));
     }
   }
-  for (const AddedToken& added : vocabulary.added_tokens()) {
-    if (added.normalized && !normalizer.empty()) {
-      std::string text = added.content;
-      QUIRE_RETURN_IF_ERROR(normalizer.Apply(&text));
-      AddToken(added.id, text, added.special);
+  for (size_t i = 0; i < added_texts.size(); ++i) {
+    const AddedToken& added = vocabulary.added_tokens()[i];
+    if (added_texts[i] != added.content) {
+      AddToken(added.id, added_texts[i], added.special);
     }
   }
   return absl::OkStatus();

@@ -29,7 +29,6 @@
 
 #include "common/base/ids.h"
 #include "scheduler/text/json_node.h"
-#include "scheduler/text/normalizer.h"
 #include "scheduler/text/vocabulary.h"
 
 namespace quire {
@@ -43,11 +42,11 @@ struct DecodeState {
 
 class TokenDecoder {
  public:
-  // node: the value of the key "decoder". normalizer: added tokens that are looked for in
-  // normalised text are also written in normalised form.
+  // node: the value of the key "decoder". added_texts: how the added tokens are written; those that
+  // are looked for in normalised text in normalised form.
   static absl::StatusOr<TokenDecoder> Parse(const JsonNode& node,
                                             const Vocabulary& vocabulary,
-                                            const Normalizer& normalizer);
+                                            const std::vector<std::string>& added_texts);
 
   DecodeState Start() const;
   // Appends the text that token id completes. Nothing for an id without a token.
@@ -83,7 +82,8 @@ class TokenDecoder {
   absl::Status ParseMetaspace(const JsonNode& node);
   absl::Status AddReplace(const JsonNode& node);
   absl::Status AddStrip(const JsonNode& node);
-  absl::Status ReadTokens(const Vocabulary& vocabulary, const Normalizer& normalizer);
+  absl::Status ReadTokens(const Vocabulary& vocabulary,
+                          const std::vector<std::string>& added_texts);
   void AddToken(TokenId id, std::string_view text, bool special);
   std::string TextToBytes(std::string_view text, bool* is_loose) const;
 

@@ -43,14 +43,18 @@ struct Tokenizer::Parts {
   AddedTokenMatcher original_matcher;    // added tokens of the text as it was given
   AddedTokenMatcher normalized_matcher;  // those of the normalised text
 
-  absl::Status IndexAddedTokens();
+  // The added tokens as the texts that are searched have them, in the order of the vocabulary.
+  absl::StatusOr<std::vector<std::string>> AddedTexts() const;
+  absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   absl::Status EncodeSection(std::string_view section,
                              bool at_text_start,
                              bool parse_special,
+                             TextBudget* budget,
                              std::vector<TokenId>* ids) const;
   absl::Status EncodeNormalized(std::string_view normalized,
                                 bool at_text_start,
                                 bool parse_special,
+                                TextBudget* budget,
                                 std::vector<TokenId>* ids) const;
 };
 
@@ -105,21 +109,40 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
                          BpeModel::Create(model, vocabulary, parts->pre_tokenizer.is_byte_level()));
   QUIRE_ASSIGN_OR_RETURN(parts->post_processor,
                          PostProcessor::Parse(Component(root, "post_processor"), vocabulary));
-  QUIRE_ASSIGN_OR_RETURN(
-      parts->decoder,
-      TokenDecoder::Parse(Component(root, "decoder"), vocabulary, parts->normalizer));
-  QUIRE_RETURN_IF_ERROR(parts->IndexAddedTokens());
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string> added_texts, parts->AddedTexts());
+  QUIRE_ASSIGN_OR_RETURN(parts->decoder,
+                         TokenDecoder::Parse(Component(root, "decoder"), vocabulary, added_texts));
+  QUIRE_RETURN_IF_ERROR(parts->IndexAddedTokens(added_texts));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
-absl::Status Tokenizer::Parts::IndexAddedTokens() {
+absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
+  TextBudget budget(vocabulary->added_bytes());  // one for all: a file holds many of them
+  size_t num_bytes = 0;
+  std::vector<std::string> texts;
+  texts.reserve(vocabulary->added_tokens().size());
   for (const AddedToken& token : vocabulary->added_tokens()) {
-    std::string pattern = token.content;
-    if (token.normalized) {
-      QUIRE_RETURN_IF_ERROR(normalizer.Apply(&pattern));
+    std::string text = token.content;
+    absl::Status status = token.normalized ? normalizer.Apply(&budget, &text) : absl::OkStatus();
+    num_bytes += text.size();
+    if (status.ok() && !budget.HasRoomFor(num_bytes)) {
+      status = budget.status();
     }
+    if (!status.ok()) {
+      return InvalidArgument(
+          "TOKENIZER",
+          absl::StrCat("added_tokens: the token with id ", token.id, ": ", status.message()));
+    }
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+absl::Status Tokenizer::Parts::IndexAddedTokens(const std::vector<std::string>& texts) {
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const AddedToken& token = vocabulary->added_tokens()[i];
     AddedTokenMatcher& matcher = token.normalized ? normalized_matcher : original_matcher;
-    if (!matcher.Add(pattern, token)) {
+    if (!matcher.Add(texts[i], token)) {
       return InvalidArgument("TOKENIZER",
                              absl::StrCat("added_tokens: the token with id ",
                                           token.id,
@@ -132,20 +155,32 @@ absl::Status Tokenizer::Parts::IndexAddedTokens() {
 absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_text,
                                                        bool add_special_tokens,
                                                        bool parse_special) const {
+  TextBudget budget(utf8_text.size());
+  return Encode(utf8_text, add_special_tokens, parse_special, &budget);
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_text,
+                                                       bool add_special_tokens,
+                                                       bool parse_special,
+                                                       TextBudget* budget) const {
   QUIRE_RETURN_IF_ERROR(CheckUtf8("text", utf8_text));
   std::vector<TokenId> ids;
   if (add_special_tokens) {
     ids = parts_->post_processor.prefix();
   }
   std::vector<TextSection> sections;
-  parts_->original_matcher.Split(utf8_text, parse_special, &sections);
+  QUIRE_RETURN_IF_ERROR(
+      parts_->original_matcher.Split(utf8_text, parse_special, budget, &sections));
   for (const TextSection& section : sections) {
     if (section.added.has_value()) {
       ids.push_back(*section.added);
     } else {
       bool at_text_start = section.text.data() == utf8_text.data();
       QUIRE_RETURN_IF_ERROR(
-          parts_->EncodeSection(section.text, at_text_start, parse_special, &ids));
+          parts_->EncodeSection(section.text, at_text_start, parse_special, budget, &ids));
+    }
+    if (!budget->HasRoomFor(ids.size())) {  // sections that grow, each for itself
+      return budget->status();
     }
   }
   if (add_special_tokens) {
@@ -158,21 +193,23 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
 absl::Status Tokenizer::Parts::EncodeSection(std::string_view section,
                                              bool at_text_start,
                                              bool parse_special,
+                                             TextBudget* budget,
                                              std::vector<TokenId>* ids) const {
   if (normalizer.empty()) {
-    return EncodeNormalized(section, at_text_start, parse_special, ids);
+    return EncodeNormalized(section, at_text_start, parse_special, budget, ids);
   }
   std::string normalized(section);
-  QUIRE_RETURN_IF_ERROR(normalizer.Apply(&normalized));
-  return EncodeNormalized(normalized, at_text_start, parse_special, ids);
+  QUIRE_RETURN_IF_ERROR(normalizer.Apply(budget, &normalized));
+  return EncodeNormalized(normalized, at_text_start, parse_special, budget, ids);
 }
 
 absl::Status Tokenizer::Parts::EncodeNormalized(std::string_view normalized,
                                                 bool at_text_start,
                                                 bool parse_special,
+                                                TextBudget* budget,
                                                 std::vector<TokenId>* ids) const {
   std::vector<TextSection> sections;
-  normalized_matcher.Split(normalized, parse_special, &sections);
+  QUIRE_RETURN_IF_ERROR(normalized_matcher.Split(normalized, parse_special, budget, &sections));
   PieceList pieces;
   BpeModel::Scratch scratch;
   for (const TextSection& section : sections) {
@@ -181,9 +218,9 @@ absl::Status Tokenizer::Parts::EncodeNormalized(std::string_view normalized,
       continue;
     }
     bool is_first = at_text_start && section.text.data() == normalized.data();
-    QUIRE_RETURN_IF_ERROR(pre_tokenizer.Split(section.text, is_first, &pieces));
+    QUIRE_RETURN_IF_ERROR(pre_tokenizer.Split(section.text, is_first, budget, &pieces));
     for (const TextSpan& span : pieces.spans) {
-      model->Encode(pieces.Piece(span), &scratch, ids);
+      QUIRE_RETURN_IF_ERROR(model->Encode(pieces.Piece(span), budget, &scratch, ids));
     }
   }
   return absl::OkStatus();

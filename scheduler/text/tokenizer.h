@@ -5,9 +5,9 @@
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
-//                Encode: INVALID_UTF8, or TOKENIZE_BUDGET when a pattern of the operator's file
-//                backtracks without end on this text (impossible with the patterns of the models
-//                named above).
+//                Encode: INVALID_UTF8, and those of the text's budget: TOKENIZE_BUDGET for a file
+//                that makes this text slow or long (impossible with the files of the models named
+//                above), or what ended the text in between.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -26,6 +26,7 @@
 
 #include "common/base/ids.h"
 #include "common/json/json.h"
+#include "scheduler/text/text_budget.h"
 
 namespace quire {
 
@@ -51,6 +52,11 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
+  // The same out of a budget made for this text, which tells what it cost, or ends it in between.
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
+                                              bool add_special_tokens,
+                                              bool parse_special,
+                                              TextBudget* budget) const;
 
   // The text of a whole token sequence: always valid UTF-8, with U+FFFD for bytes that form no
   // character. Ids without a token add nothing. For a stream use Detokenizer, which gives the same

@@ -65,6 +65,10 @@ absl::Status Vocabulary::ReadModel(const JsonNode& vocab) {
     if (value >= uint64_t{std::numeric_limits<TokenId>::max()}) {
       return vocab.Error("every id must be an integer in [0, 2^31 - 1)", text);
     }
+    if (text.size() > kMaxTokenBytes) {
+      return vocab.Error(absl::StrCat(
+          "a token must have at most ", kMaxTokenBytes, " bytes (got ", text.size(), ")"));
+    }
     model_tokens_.emplace_back(text, static_cast<TokenId>(value));
   }
   if (model_tokens_.empty()) {
@@ -77,6 +81,7 @@ absl::Status Vocabulary::ReadAdded(const std::vector<JsonNode>& nodes) {
   added_tokens_.reserve(nodes.size());
   for (const JsonNode& node : nodes) {
     QUIRE_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(node));
+    added_bytes_ += token.content.size();
     added_tokens_.push_back(std::move(token));
   }
   return absl::OkStatus();

@@ -4,11 +4,12 @@
 // it. Invariants:    no two tokens share an id or a text; size() is at most twice the number of
 // tokens, so that a
 //                file cannot make the process allocate much more than its own size.
-// Errors:        kInvalidArgument, reason TOKENIZER.
+// Errors:        kInvalidArgument, reason TOKENIZER; a token has at most kMaxTokenBytes.
 // Cost:          look-ups O(1); memory about 40 bytes a token and its text.
 #ifndef QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
 #define QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,6 +24,9 @@
 #include "scheduler/text/json_node.h"
 
 namespace quire {
+
+// Several times what known vocabularies have (some hundreds), so that few tokens are short text.
+inline constexpr size_t kMaxTokenBytes = 4096;
 
 // A token outside the model's merges, found in the text before everything else.
 struct AddedToken {
@@ -58,6 +62,8 @@ class Vocabulary {
   std::optional<TokenId> FindInModel(std::string_view text) const;
 
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
+  // Of the contents of all added tokens.
+  size_t added_bytes() const { return added_bytes_; }
 
  private:
   struct Token {
@@ -76,6 +82,7 @@ class Vocabulary {
 
   std::vector<std::pair<std::string, TokenId>> model_tokens_;
   std::vector<AddedToken> added_tokens_;
+  size_t added_bytes_ = 0;
   std::vector<Token> tokens_;  // by id
   absl::flat_hash_map<std::string_view, TokenId> ids_;
 };

@@ -83,7 +83,8 @@ TEST(BpeModelTest, MergesAreThoseOfTheDefinitionForShortAndLongWords) {
       BpeModel::Scratch scratch;
 
       std::vector<TokenId> ids;
-      (*model)->Encode(text, &scratch, &ids);
+      TextBudget budget(text.size());
+      EXPECT_TRUE((*model)->Encode(text, &budget, &scratch, &ids).ok());
 
       ASSERT_EQ(ids, MergeByDefinition(json["model"], text)) << "seed " << seed << " text " << text;
     }

@@ -68,7 +68,8 @@ TEST_P(WordSplitterTest, WordsAreThoseOfThePattern) {
       AppendUtf8(RandomCharacter(&random), &text);
     }
     std::vector<TextSpan> expected;
-    ASSERT_TRUE(pattern->FindAll(text, &expected).ok());
+    TextBudget budget(text.size());
+    ASSERT_TRUE(pattern->FindAll(text, &budget, &expected).ok());
 
     std::vector<TextSpan> spans;
     splitter->FindAll(text, &spans);
@@ -124,7 +125,8 @@ TEST(PatternTest, EndlessBacktrackingEndsInAnError) {
   ASSERT_TRUE(pattern.ok()) << pattern.status();
   std::vector<TextSpan> spans;
 
-  absl::Status status = pattern->FindAll(std::string(4000, 'a') + "c", &spans);
+  TextBudget budget(4001);
+  absl::Status status = pattern->FindAll(std::string(4000, 'a') + "c", &budget, &spans);
 
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
 }

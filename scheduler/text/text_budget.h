@@ -1,0 +1,62 @@
+// TextBudget bounds what one text may cost on its way to tokens, whatever the text and whatever the
+// operator's tokenizer.json asks for. Work is counted in steps: a byte that a pass reads, an item
+// of a pattern that is tried, a byte that is compared with an added token, a pair of symbols that
+// may merge. Counts, not time: the same text ends the same way on every machine.
+//
+// Limits: kMaxStepsPerByte steps for each byte of the text, and kMaxBytesPerByte bytes of rewritten
+//         text, each with some more that even the shortest text may use. Ordinary text with the
+//         tokenizers that README.md names takes less than a quarter of them.
+//
+// Thread safety: not thread-safe; one for each text.
+// Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or what the StopCheck returned.
+// Cost:          Spend is an addition and a comparison.
+#ifndef QUIRE_SCHEDULER_TEXT_TEXT_BUDGET_H_
+#define QUIRE_SCHEDULER_TEXT_TEXT_BUDGET_H_
+
+#include <cstddef>
+#include <functional>
+
+#include "absl/status/status.h"
+
+namespace quire {
+
+inline constexpr size_t kMaxStepsPerByte = 96;
+inline constexpr size_t kMaxFreeSteps = size_t{1} << 20;
+inline constexpr size_t kMaxBytesPerByte = 4;
+inline constexpr size_t kMaxFreeBytes = 4096;
+inline constexpr size_t kStepsPerStopCheck = size_t{1} << 16;
+
+// Whether somebody still waits for the text; an error is what the text ends with. Called on the
+// thread that tokenizes, every kStepsPerStopCheck steps.
+using StopCheck = std::function<absl::Status()>;
+
+class TextBudget {
+ public:
+  explicit TextBudget(size_t text_bytes, StopCheck stop_check = nullptr);
+
+  // Counts steps. False: the text is to be given up for status(), now and ever after.
+  [[nodiscard]] bool Spend(size_t num_steps) {
+    num_steps_ += num_steps;
+    return num_steps_ < next_look_ || Look();
+  }
+
+  // Whether a rewritten text may have so many bytes. False: as for Spend.
+  [[nodiscard]] bool HasRoomFor(size_t num_bytes);
+
+  const absl::Status& status() const { return status_; }
+  size_t num_steps() const { return num_steps_; }
+
+ private:
+  bool Look();
+
+  const size_t max_steps_;
+  const size_t max_bytes_;
+  const StopCheck stop_check_;
+  size_t num_steps_ = 0;
+  size_t next_look_ = 0;  // num_steps_ at which to look; 0 also once the text is given up
+  absl::Status status_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_TEXT_BUDGET_H_
