@@ -15,6 +15,7 @@
 #include "common/json/json.h"
 #include "common/model/config_reader.h"
 #include "common/model/digest.h"
+#include "common/model/model_file.h"
 
 namespace quire {
 namespace {
@@ -496,7 +497,13 @@ absl::Status ParseFamily(ConfigReader& reader, ModelConfig& config) {
 }
 
 absl::StatusOr<std::string> ReadModelFile(const std::string& model_dir, std::string_view name) {
-  return ReadFile(absl::StrCat(model_dir, "/", ToAbsl(name)), kMaxConfigBytes);
+  const absl::StatusOr<std::string> path = ResolveModelFile(model_dir, std::string(name));
+  if (!path.ok()) {
+    return Error(path.status().code(),
+                 ReasonOf(path.status()),
+                 absl::StrCat(model_dir, "/", ToAbsl(name), ": ", path.status().message()));
+  }
+  return ReadFile(*path, kMaxConfigBytes);
 }
 
 absl::StatusOr<Json> ParseObject(const std::string& text, std::string_view file) {

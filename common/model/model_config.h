@@ -98,7 +98,7 @@ struct GenerationDefaults {
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
-// Reads <model_dir>/config.json. Errors: as above, or kNotFound.
+// Reads <model_dir>/config.json. Errors: as above, and those of ResolveModelFile and ReadFile.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 
 // Reads <model_dir>/generation_config.json; all unset when the file is absent.

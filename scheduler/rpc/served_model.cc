@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/digest.h"
+#include "common/model/model_file.h"
 #include "common/model/sampling_params_check.h"
 
 namespace quire {
@@ -96,10 +96,14 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
   }
   AddUnique(model.config.eos_token_ids, model.eos_token_ids);
   AddUnique(model.defaults.eos_token_ids, model.eos_token_ids);
-  const std::string tokenizer_path = source.model_dir + "/tokenizer.json";
-  std::error_code error;
-  if (std::filesystem::exists(tokenizer_path, error)) {
-    QUIRE_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(tokenizer_path));
+  const absl::StatusOr<std::string> tokenizer =
+      ResolveModelFile(source.model_dir, "tokenizer.json");
+  if (tokenizer.ok()) {
+    QUIRE_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(*tokenizer));
+  } else if (!absl::IsNotFound(tokenizer.status())) {
+    return Error(tokenizer.status().code(),
+                 ReasonOf(tokenizer.status()),
+                 absl::StrCat(source.model_dir, "/tokenizer.json: ", tokenizer.status().message()));
   }
   return model;
 }

@@ -43,8 +43,8 @@ struct ServedModelSource {
   std::string generation_config = "auto";
 };
 
-// Errors: those of LoadModelConfig, LoadGenerationDefaults and Tokenizer::Load, and
-// kInvalidArgument CONFIG when the defaults themselves are out of range.
+// Errors: those of LoadModelConfig, LoadGenerationDefaults, ResolveModelFile and Tokenizer::Load,
+// and kInvalidArgument CONFIG when the defaults themselves are out of range.
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source);
 
 }  // namespace quire

@@ -1,7 +1,5 @@
 #include "worker/model/weight_files.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,9 +8,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
+#include "common/model/model_file.h"
 #include "worker/model/load_error.h"
-
-#include <sys/stat.h>
 
 namespace quire {
 namespace {
@@ -20,43 +17,19 @@ namespace {
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 
-absl::Status NotFound(std::string_view file, std::string_view rule) {
-  return Error(absl::StatusCode::kNotFound,
-               "MODEL_FILE",
-               absl::StrCat("load: ", Printable(file), ": ", ToAbsl(rule)));
-}
-
-bool Exists(const std::filesystem::path& path) {
-  struct stat info = {};
-  return ::lstat(path.c_str(), &info) == 0;
-}
-
-bool IsInside(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  auto relative = path.lexically_relative(folder);
-  return !relative.empty() && *relative.begin() != ".." && *relative.begin() != ".";
-}
-
 // The path with links resolved, or why it may not be read.
-absl::StatusOr<std::string> ResolveInside(const std::string& model_dir, const std::string& name) {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::canonical(model_dir, error);
-  if (error) {
-    return NotFound(name, "the model folder cannot be opened");
+absl::StatusOr<std::string> Resolve(const std::string& model_dir, const std::string& name) {
+  absl::StatusOr<std::string> path = ResolveModelFile(model_dir, name);
+  if (!path.ok()) {
+    return Error(path.status().code(),
+                 ReasonOf(path.status()),
+                 absl::StrCat("load: ", Printable(name), ": ", path.status().message()));
   }
-  const std::filesystem::path path = std::filesystem::canonical(folder / name, error);
-  if (error) {
-    return NotFound(name, "no such file");
-  }
-  bool is_hub_cache = folder.parent_path().filename() == "snapshots";
-  const std::filesystem::path blobs = folder.parent_path().parent_path() / "blobs";
-  if (!IsInside(path, folder) && !(is_hub_cache && IsInside(path, blobs))) {
-    return LoadError(name, "is a symbolic link out of the model folder");
-  }
-  return path.string();
+  return path;
 }
 
 absl::StatusOr<WeightIndex> ReadIndex(const std::string& model_dir) {
-  QUIRE_ASSIGN_OR_RETURN(std::string path, ResolveInside(model_dir, kWeightIndexFile));
+  QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, kWeightIndexFile));
   absl::StatusOr<std::string> text = ReadFile(path, kMaxIndexBytes);
   if (!text.ok()) {
     return LoadError(kWeightIndexFile, "cannot be read, or is larger than 64 MiB");
@@ -67,15 +40,16 @@ absl::StatusOr<WeightIndex> ReadIndex(const std::string& model_dir) {
 }  // namespace
 
 absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& model_dir) {
-  const std::filesystem::path folder(model_dir);
   WeightFiles files;
-  if (Exists(folder / kSingleFile)) {
+  if (!absl::IsNotFound(ResolveModelFile(model_dir, kSingleFile).status())) {
     files.name_ = kSingleFile;
     QUIRE_RETURN_IF_ERROR(files.AddFiles(model_dir, {kSingleFile}));
     return files;
   }
-  if (!Exists(folder / kWeightIndexFile)) {
-    return NotFound(kSingleFile, "no such file, and no model.safetensors.index.json");
+  if (absl::IsNotFound(ResolveModelFile(model_dir, kWeightIndexFile).status())) {
+    return Error(absl::StatusCode::kNotFound,
+                 "MODEL_FILE",
+                 absl::StrCat("load: ", kSingleFile, ": no such file, and no ", kWeightIndexFile));
   }
   files.name_ = kWeightIndexFile;
   QUIRE_ASSIGN_OR_RETURN(WeightIndex index, ReadIndex(model_dir));
@@ -88,7 +62,7 @@ absl::Status WeightFiles::AddFiles(const std::string& model_dir,
                                    const std::vector<std::string>& names) {
   files_.reserve(names.size());  // references to files stay valid
   for (const std::string& name : names) {
-    QUIRE_ASSIGN_OR_RETURN(std::string path, ResolveInside(model_dir, name));
+    QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, name));
     QUIRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, name));
     files_.push_back(std::move(file));
   }

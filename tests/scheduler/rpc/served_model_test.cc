@@ -14,6 +14,7 @@
 namespace quire {
 namespace {
 
+using testing::HasSubstr;
 using testing::MatchesRegex;
 
 constexpr char kNumerics[] = "cpu/float32/0123";
@@ -45,6 +46,14 @@ class ModelFolder {
     std::ofstream(path_ / name) << text;
   }
   void Remove(const std::string& name) const { std::filesystem::remove(path_ / name); }
+  // name becomes a link to target, with the text that it had.
+  void MakeLink(const std::string& name, const std::filesystem::path& target) const {
+    std::filesystem::create_directories((path_ / target).parent_path());
+    std::filesystem::rename(path_ / name, path_ / target);
+    std::filesystem::create_symlink(target, path_ / name);
+  }
+  const std::filesystem::path& path() const { return path_; }
+  absl::Status Load() const { return LoadServedModel({.model_dir = path_}).status(); }
   std::string Fingerprint(const std::string& generation_config = "auto") const {
     const auto model =
         LoadServedModel({.model_dir = path_, .generation_config = generation_config});
@@ -124,6 +133,55 @@ TEST(DeterminismFingerprintTest, AnotherGenerationConfigChangesIt) {
 
   EXPECT_NE(folder.Fingerprint("auto"), plain.Fingerprint());
   EXPECT_EQ(folder.Fingerprint("none"), plain.Fingerprint());
+}
+
+constexpr const char* kServedFiles[] = {"config.json", "generation_config.json", "tokenizer.json"};
+
+TEST(ServedModelTest, LinkOutOfTheModelFolderIsRefused) {
+  for (const char* name : kServedFiles) {
+    const ModelFolder folder;
+    const ModelFolder elsewhere;
+    folder.Write("generation_config.json", "{}");
+    folder.MakeLink(name, elsewhere.path() / "secret");
+
+    const absl::Status status = folder.Load();
+
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("is a symbolic link out of the model folder"))
+        << name;
+  }
+}
+
+TEST(ServedModelTest, LinkToNothingIsNoMissingFile) {
+  for (const char* name : kServedFiles) {
+    const ModelFolder folder;
+    folder.Write("generation_config.json", "{}");
+    folder.MakeLink(name, "gone");
+    folder.Remove("gone");
+
+    EXPECT_FALSE(folder.Load().ok()) << name;
+  }
+}
+
+TEST(ServedModelTest, LinksInsideTheFolderAndOfAHubCacheAreFollowed) {
+  const ModelFolder inside;
+  inside.Write("generation_config.json", "{}");
+  const ModelFolder hub;
+  const std::filesystem::path snapshot = hub.path() / "snapshots" / "0123";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(hub.path() / "blobs");
+  hub.Write("generation_config.json", "{}");
+  for (const std::string name : kServedFiles) {
+    inside.MakeLink(name, std::filesystem::path("data") / name);
+    std::filesystem::rename(hub.path() / name, hub.path() / "blobs" / name);
+    std::filesystem::create_symlink(std::filesystem::path("../../blobs") / name, snapshot / name);
+  }
+
+  EXPECT_TRUE(inside.Load().ok()) << inside.Load();
+  const auto of_hub = LoadServedModel({.model_dir = snapshot});
+  ASSERT_TRUE(of_hub.ok()) << of_hub.status();
+  EXPECT_NE(of_hub->tokenizer, nullptr);
 }
 
 }  // namespace

@@ -400,7 +400,7 @@ std::vector<Fault> FolderFaults() {
          dir.WriteConfig();
          std::filesystem::create_symlink("model.safetensors", dir.path("model.safetensors"));
        },
-       "load: model.safetensors: no such file"},
+       "load: model.safetensors: is a symbolic link to nothing"},
       {"NoWeights",
        [](ModelDir& dir) { dir.WriteConfig(); },
        "load: model.safetensors: no such file, and no model.safetensors.index.json"},
