@@ -29,7 +29,8 @@ namespace quire {
 namespace {
 
 constexpr size_t kInboxCapacity = 8192;
-constexpr size_t kTaskCapacity = 1024;
+constexpr size_t kMaxTasks = 1024;
+constexpr size_t kMaxTaskBytes = size_t{64} << 20;
 constexpr int kNumTaskThreads = 2;
 // The loop turns every second even when idle; one that has not turned for so long is stuck.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
@@ -125,7 +126,10 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                config.loop.core.prefix_caching),
       inbox_(kInboxCapacity, NumReservedPlaces(config)),
       prefix_store_(std::move(prefix_store)),
-      tasks_(kNumTaskThreads, kTaskCapacity, NumReservedPlaces(config)),
+      tasks_(kNumTaskThreads,
+             {.max_tasks = kMaxTasks,
+              .max_bytes = kMaxTaskBytes,
+              .num_reserved = NumReservedPlaces(config)}),
       service_(
           {.model = model,
            .inbox = &inbox_,

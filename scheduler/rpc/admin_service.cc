@@ -83,11 +83,12 @@ grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* c
     return reactor;
   }
   if (!message->has_text()) {
-    Pin(*message, reactor, response);
+    Pin(*message, context, reactor, response);
     return reactor;
   }
   const bool is_queued = parts_.tasks->Submit(
-      [this, message, reactor, response] { Pin(*message, reactor, response); });
+      [this, message, context, reactor, response] { Pin(*message, context, reactor, response); },
+      message->text().size());
   if (!is_queued) {
     reactor->Finish(ToPublicStatus(QueueFull()));
   }
@@ -113,12 +114,15 @@ absl::Status AdminService::CheckPin(const v1::PinPrefixRequest& request) const {
 }
 
 absl::StatusOr<std::vector<TokenId>> AdminService::TokensOf(
-    const v1::PinPrefixRequest& request) const {
+    const v1::PinPrefixRequest& request, grpc::CallbackServerContext* context) const {
   if (request.has_text()) {
+    TextBudget budget(request.text().size(), [context] {
+      return context->IsCancelled() ? CancelledByClient() : absl::OkStatus();
+    });
     const bool adds_special_tokens =
         !request.has_add_special_tokens() || request.add_special_tokens();
     return parts_.model->tokenizer->Encode(
-        request.text(), adds_special_tokens, request.parse_special_tokens());
+        request.text(), adds_special_tokens, request.parse_special_tokens(), &budget);
   }
   std::vector<TokenId> ids(request.token_ids().ids().begin(), request.token_ids().ids().end());
   QUIRE_RETURN_IF_ERROR(CheckTokenIds("token_ids", ids, *parts_.model));
@@ -126,9 +130,10 @@ absl::StatusOr<std::vector<TokenId>> AdminService::TokensOf(
 }
 
 void AdminService::Pin(const v1::PinPrefixRequest& request,
+                       grpc::CallbackServerContext* context,
                        grpc::ServerUnaryReactor* reactor,
                        grpc::ByteBuffer* response) const {
-  absl::StatusOr<std::vector<TokenId>> ids = TokensOf(request);
+  absl::StatusOr<std::vector<TokenId>> ids = TokensOf(request, context);
   if (ids.ok() && ids->empty()) {
     ids = InvalidArgument("EMPTY_PROMPT", "prefix: holds no token");
   }

@@ -50,9 +50,11 @@ class AdminService final : public RawAdminService {
  private:
   // Its tokens are known, or text has to be tokenized first.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
-  absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request) const;
+  absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,
+                                                grpc::CallbackServerContext* context) const;
   // Answers now or later.
   void Pin(const v1::PinPrefixRequest& request,
+           grpc::CallbackServerContext* context,
            grpc::ServerUnaryReactor* reactor,
            grpc::ByteBuffer* response) const;
   // Answers when the store has saved what it was told: not on the caller's thread, which is the

@@ -43,10 +43,6 @@ Instant DeadlineAfter(Instant now, int64_t timeout_ms) {
   return timeout_ms > room_ms ? kInfiniteFuture : now + timeout_ms * kNanosPerMilli;
 }
 
-absl::Status CancelledByClient() {
-  return Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled by the client");
-}
-
 void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
   chunk->set_index(update.sequence_index);
   chunk->set_first_position(update.first_position);
@@ -143,17 +139,35 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
 
 bool GenerateCall::SubmitToPool() {
   auto tokenize = [call = shared_from_this()] { call->Tokenize(); };
-  return spec_.request.is_resumed ? parts_.tasks->SubmitReserved(std::move(tokenize))
-                                  : parts_.tasks->Submit(std::move(tokenize));
+  const size_t num_bytes =
+      spec_.text.has_value() ? spec_.text->size() : spec_.token_ids.size() * sizeof(TokenId);
+  return spec_.request.is_resumed ? parts_.tasks->SubmitReserved(std::move(tokenize), num_bytes)
+                                  : parts_.tasks->Submit(std::move(tokenize), num_bytes);
+}
+
+absl::Status GenerateCall::CheckWanted() const {
+  if (SteadyNow() >= deadline_) {
+    return Error(absl::StatusCode::kDeadlineExceeded,
+                 "EXPIRED_QUEUED",
+                 "deadline: passed before the first token was computed");
+  }
+  absl::MutexLock lock(&mutex_);
+  return abort_.value_or(absl::OkStatus());
+}
+
+absl::StatusOr<std::vector<TokenId>> GenerateCall::PromptTokens() {
+  QUIRE_RETURN_IF_ERROR(CheckWanted());
+  if (!spec_.text.has_value()) {
+    return std::move(spec_.token_ids);
+  }
+  const std::string text = *std::exchange(spec_.text, std::nullopt);
+  TextBudget budget(text.size(), [this] { return CheckWanted(); });
+  return parts_.model->tokenizer->Encode(
+      text, spec_.add_special_tokens, spec_.parse_special_tokens, &budget);
 }
 
 void GenerateCall::Tokenize() {
-  absl::StatusOr<std::vector<TokenId>> prompt =
-      spec_.text.has_value()
-          ? parts_.model->tokenizer->Encode(
-                *spec_.text, spec_.add_special_tokens, spec_.parse_special_tokens)
-          : std::move(spec_.token_ids);
-  spec_.text.reset();
+  absl::StatusOr<std::vector<TokenId>> prompt = PromptTokens();
   const absl::Status status = prompt.ok() ? Admit(*std::move(prompt)) : prompt.status();
   if (!status.ok()) {
     Refuse(status);

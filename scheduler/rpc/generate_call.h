@@ -13,9 +13,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
@@ -78,6 +80,9 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Begin(const grpc::ByteBuffer& request);
   // On the pool: what takes long. The prompt's tokens, and the text of tokens that are resumed.
   void Tokenize();
+  absl::StatusOr<std::vector<TokenId>> PromptTokens();
+  // Whether the client still waits for what the pool does.
+  absl::Status CheckWanted() const;
   bool SubmitToPool();
   absl::Status Admit(std::vector<TokenId> prompt);
   // The id of a resumed request becomes this call's.

@@ -1,22 +1,38 @@
 #include "scheduler/rpc/generation_service.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/wire/channel.h"
 #include "scheduler/rpc/public_status.h"
 #include "scheduler/rpc/wire_message.h"
+#include "scheduler/text/detokenizer.h"
 
 namespace quire {
 namespace {
 
 // Detokenize answers at once; this keeps one call from holding a thread for long.
 constexpr int kMaxDetokenizeIds = 1 << 18;
+// What fits into an answer, with the name of its field.
+constexpr size_t kMaxDetokenizedBytes = kPublicMaxSendBytes - 16;
 
-// Parses, runs `method`, builds the answer: what every unary method does.
+template <typename Response>
+grpc::Status Answer(const absl::StatusOr<Response>& answer, grpc::ByteBuffer* response) {
+  if (!answer.ok()) {
+    return ToPublicStatus(answer.status());
+  }
+  *response = SerializeMessage(*answer);
+  return grpc::Status::OK;
+}
+
+// Parses, runs `method`, builds the answer: what most unary methods do.
 template <typename Request, typename Method>
 grpc::Status Answer(const grpc::ByteBuffer& bytes,
                     const Method& method,
@@ -26,12 +42,7 @@ grpc::Status Answer(const grpc::ByteBuffer& bytes,
   if (!parsed.ok()) {
     return ToPublicStatus(parsed);
   }
-  const auto answer = method(request);
-  if (!answer.ok()) {
-    return ToPublicStatus(answer.status());
-  }
-  *response = SerializeMessage(*answer);
-  return grpc::Status::OK;
+  return Answer(method(request), response);
 }
 
 absl::Status NoTokenizer() {
@@ -59,14 +70,27 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool queued = parts_.tasks->Submit([this, reactor, request, response] {
-    reactor->Finish(Answer<v1::TokenizeRequest>(
-        *request, [this](const auto& message) { return DoTokenize(message); }, response));
-  });
-  if (!queued) {
-    reactor->Finish(ToPublicStatus(Error(absl::StatusCode::kResourceExhausted,
-                                         "QUEUE_FULL",
-                                         "server: too many prompts wait to be tokenized")));
+  auto message = std::make_shared<v1::TokenizeRequest>();
+  absl::Status status = ParseMessage(*request, message.get());
+  if (status.ok()) {
+    status = CheckText(message->text(), *parts_.model);
+  }
+  // The library keeps context, reactor and response until Finish.
+  const auto tokenize = [this, message, context, reactor, response] {
+    reactor->Finish(Answer(DoTokenize(*message,
+                                      [context] {
+                                        return context->IsCancelled() ? CancelledByClient()
+                                                                      : absl::OkStatus();
+                                      }),
+                           response));
+  };
+  if (status.ok() && !parts_.tasks->Submit(tokenize, message->text().size())) {
+    status = Error(absl::StatusCode::kResourceExhausted,
+                   "QUEUE_FULL",
+                   "server: too many prompts wait to be tokenized");
+  }
+  if (!status.ok()) {
+    reactor->Finish(ToPublicStatus(status));
   }
   return reactor;
 }
@@ -100,12 +124,14 @@ absl::StatusOr<v1::AbortResponse> GenerationService::DoAbort(const v1::AbortRequ
 }
 
 absl::StatusOr<v1::TokenizeResponse> GenerationService::DoTokenize(
-    const v1::TokenizeRequest& request) const {
-  QUIRE_RETURN_IF_ERROR(CheckText(request.text(), *parts_.model));
+    const v1::TokenizeRequest& request, const StopCheck& stop_check) const {
+  QUIRE_RETURN_IF_ERROR(stop_check());
+  TextBudget budget(request.text().size(), stop_check);
   const bool add_special_tokens = !request.has_add_special_tokens() || request.add_special_tokens();
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
-                         parts_.model->tokenizer->Encode(
-                             request.text(), add_special_tokens, request.parse_special_tokens()));
+  QUIRE_ASSIGN_OR_RETURN(
+      const std::vector<TokenId> ids,
+      parts_.model->tokenizer->Encode(
+          request.text(), add_special_tokens, request.parse_special_tokens(), &budget));
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
   return response;
@@ -121,8 +147,19 @@ absl::StatusOr<v1::DetokenizeResponse> GenerationService::DoDetokenize(
   }
   const std::vector<TokenId> ids(request.token_ids().begin(), request.token_ids().end());
   QUIRE_RETURN_IF_ERROR(CheckTokenIds("token_ids", ids, *parts_.model));
+  Detokenizer detokenizer(parts_.model->tokenizer.get(), {}, request.skip_special_tokens());
+  std::string text;
+  for (size_t i = 0; i < ids.size() && text.size() <= kMaxDetokenizedBytes; ++i) {
+    text += detokenizer.Push(ids[i]);
+  }
+  text += detokenizer.Flush();
+  if (text.size() > kMaxDetokenizedBytes) {
+    return InvalidArgument(
+        "TEXT_BYTES",
+        absl::StrCat("token_ids: their text is too long (limit ", kMaxDetokenizedBytes, " bytes)"));
+  }
   v1::DetokenizeResponse response;
-  response.set_text(parts_.model->tokenizer->Decode(ids, request.skip_special_tokens()));
+  response.set_text(std::move(text));
   return response;
 }
 

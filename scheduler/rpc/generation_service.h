@@ -44,7 +44,8 @@ class GenerationService final : public RawGenerationService {
 
  private:
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request);
-  absl::StatusOr<v1::TokenizeResponse> DoTokenize(const v1::TokenizeRequest& request) const;
+  absl::StatusOr<v1::TokenizeResponse> DoTokenize(const v1::TokenizeRequest& request,
+                                                  const StopCheck& stop_check) const;
   absl::StatusOr<v1::DetokenizeResponse> DoDetokenize(const v1::DetokenizeRequest& request) const;
   absl::StatusOr<v1::GetServerInfoResponse> DoGetServerInfo(
       const v1::GetServerInfoRequest& request) const;

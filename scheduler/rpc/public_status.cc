@@ -40,4 +40,8 @@ grpc::Status ToPublicStatus(const absl::Status& status) {
                       delay > absl::ZeroDuration() ? std::make_optional(delay) : std::nullopt);
 }
 
+absl::Status CancelledByClient() {
+  return Error(absl::StatusCode::kCancelled, "CLIENT", "request: cancelled by the client");
+}
+
 }  // namespace quire

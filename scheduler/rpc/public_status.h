@@ -18,6 +18,9 @@ absl::Duration RetryDelayFor(std::string_view reason);
 
 grpc::Status ToPublicStatus(const absl::Status& status);
 
+// What a call ends with whose client has left.
+absl::Status CancelledByClient();
+
 }  // namespace quire
 
 #endif  // QUIRE_SCHEDULER_RPC_PUBLIC_STATUS_H_

@@ -315,6 +315,7 @@ class CatalogueTest(unittest.TestCase):
                 (stub.Tokenize, api.TokenizeRequest(text=b"\x80"), "INVALID_UTF8"),
                 (stub.Tokenize, api.TokenizeRequest(text=b"a" * ((1 << 20) + 1)), "PROMPT_BYTES"),
                 (stub.Detokenize, api.DetokenizeRequest(token_ids=[-1]), "TOKEN_ID_RANGE"),
+                (stub.Detokenize, api.DetokenizeRequest(token_ids=[0] * (1 << 17)), "TEXT_BYTES"),
                 (stub.Abort, api.AbortRequest(), "MISSING_FIELD")]:
             with failure_of() as failures:
                 call(argument)

@@ -22,6 +22,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/support/server_interceptor.h>
 
 #include "common/base/error.h"
 #include "common/wire/grpc_status.h"
@@ -93,7 +94,7 @@ class GenerationServiceTest : public testing::Test {
                .state = &state_,
                .observer = &observer_,
                .clock = SteadyNow}),
-        tasks_(std::make_unique<TaskPool>(1, 100)),
+        tasks_(std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 1000})),
         parts_{.model = &model_,
                .inbox = &inbox_,
                .state = &state_,
@@ -124,6 +125,7 @@ class GenerationServiceTest : public testing::Test {
     grpc::ServerBuilder builder;
     builder.RegisterService(service_.get());
     builder.RegisterService(admin_service_.get());
+    builder.experimental().SetInterceptorCreators(std::move(interceptors_));
     server_ = builder.BuildAndStart();
     channel_ = server_->InProcessChannel(grpc::ChannelArguments());
     stub_ = v1::GenerationService::NewStub(channel_);
@@ -204,6 +206,7 @@ class GenerationServiceTest : public testing::Test {
   std::unique_ptr<TaskPool> tasks_;
   LiveRequests live_requests_;
   ServiceParts parts_;
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors_;
   std::unique_ptr<GenerationService> service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<grpc::Server> server_;
@@ -472,7 +475,8 @@ TEST_F(GenerationServiceTest, AResumedRequestTakesThePlaceOfTheOneThatStillLives
 
 // New requests fill the way to the core; a resumed one finds a place all the same.
 TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
-  tasks_ = std::make_unique<TaskPool>(1, /*capacity=*/1, /*num_reserved=*/1);
+  tasks_ = std::make_unique<TaskPool>(
+      1, TaskLimits{.max_tasks = 1, .max_bytes = 1000, .num_reserved = 1});
   parts_.tasks = tasks_.get();
   Restart();
   Run();
@@ -504,6 +508,200 @@ TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
   const Answer& taken = answers[answers[0].status.ok() ? 0 : 1];
   EXPECT_TRUE(taken.status.ok()) << taken.status;
   EXPECT_EQ(taken.Tokens(), Expected("ab", 3));
+}
+
+// Holds the only thread of the pool until it goes away.
+class BusyPool {
+ public:
+  explicit BusyPool(TaskPool* tasks) {
+    EXPECT_TRUE(tasks->Submit([this] {
+      is_busy_.Notify();
+      may_go_on_.WaitForNotification();
+    }));
+    is_busy_.WaitForNotification();
+  }
+  ~BusyPool() { may_go_on_.Notify(); }
+
+ private:
+  absl::Notification is_busy_;
+  absl::Notification may_go_on_;
+};
+
+TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
+  tasks_ = std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 10});
+  parts_.tasks = tasks_.get();
+  Restart();
+  Run();
+  v1::TokenizeRequest request;
+  request.set_text("abcdefgh");
+  v1::TokenizeResponse responses[3];
+  grpc::Status statuses[2];
+  std::thread first;
+  {
+    const BusyPool busy(tasks_.get());
+    first = std::thread([&] {
+      grpc::ClientContext context;
+      statuses[0] = stub_->Tokenize(&context, request, &responses[0]);
+    });
+    while (tasks_->num_bytes() == 0) {
+      std::this_thread::yield();
+    }
+    grpc::ClientContext contexts[2];
+    for (grpc::ClientContext& context : contexts) {  // one that waits would wait for us
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    }
+    statuses[1] = stub_->Tokenize(&contexts[0], request, &responses[1]);
+    const auto reader = stub_->Generate(&contexts[1], Prompt("abc", 3));
+    EXPECT_EQ(ReasonOf(Finish(contexts[1], *reader).status), "QUEUE_FULL");
+  }
+  first.join();
+  while (tasks_->num_bytes() > 0) {
+    std::this_thread::yield();
+  }
+  grpc::ClientContext context;
+
+  EXPECT_TRUE(statuses[0].ok()) << statuses[0].error_message();
+  EXPECT_EQ(ReasonOf(FromGrpcStatus(statuses[1])), "QUEUE_FULL");
+  EXPECT_TRUE(RetryDelayOf(statuses[1]).has_value());
+  EXPECT_TRUE(stub_->Tokenize(&context, request, &responses[2]).ok());  // there is room again
+}
+
+TEST_F(GenerationServiceTest, TokenizeRefusesWhatIsWrongBeforeItWaits) {
+  Run();
+  const BusyPool busy(tasks_.get());
+  v1::TokenizeRequest request;
+  request.set_text(std::string(kMaxPromptBytes + 1, 'a'));
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+
+  const absl::Status status = FromGrpcStatus(stub_->Tokenize(&context, request, &response));
+
+  EXPECT_EQ(ReasonOf(status), "PROMPT_BYTES");
+}
+
+// "AB" has no token, which only who reads it can know.
+TEST_F(GenerationServiceTest, TextWhoseDeadlinePassesInTheQueueIsNotRead) {
+  Run();
+  v1::GenerateRequest request = Prompt("AB", 3);
+  request.set_timeout_ms(1);
+  auto busy = std::make_unique<BusyPool>(tasks_.get());
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (tasks_->num_bytes() == 0) {
+    std::this_thread::yield();
+  }
+  const Instant passed = SteadyNow() + 2 * kNanosPerMilli;
+  while (SteadyNow() < passed) {
+    std::this_thread::yield();
+  }
+  busy.reset();
+
+  EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "EXPIRED_QUEUED");
+}
+
+TEST_F(GenerationServiceTest, TextWhoseRequestIsAbortedInTheQueueIsNotRead) {
+  Run();
+  v1::GenerateRequest request = Prompt("AB", 3);
+  request.set_request_id("one");
+  auto busy = std::make_unique<BusyPool>(tasks_.get());
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (tasks_->num_bytes() == 0) {
+    std::this_thread::yield();
+  }
+  grpc::ClientContext abort_context;
+  v1::AbortRequest abort;
+  abort.set_request_id("one");
+  v1::AbortResponse response;
+  EXPECT_TRUE(stub_->Abort(&abort_context, abort, &response).ok());
+  busy.reset();
+
+  EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "ADMIN");
+}
+
+// What a unary call ended with on this side, also when its client has left.
+class StatusRecorder : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* /*info*/) override {
+    return new Recorder(this);
+  }
+  void WaitForClose() { closed_.WaitForNotification(); }  // the client has left, and we know
+  grpc::Status WaitForEnd() {
+    ended_.WaitForNotification();
+    return status_;
+  }
+
+ private:
+  class Recorder : public grpc::experimental::Interceptor {
+   public:
+    explicit Recorder(StatusRecorder* owner) : owner_(owner) {}
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      if (methods->QueryInterceptionHookPoint(
+              grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+        owner_->status_ = methods->GetSendStatus();
+        owner_->ended_.Notify();
+      }
+      if (methods->QueryInterceptionHookPoint(
+              grpc::experimental::InterceptionHookPoints::POST_RECV_CLOSE)) {
+        owner_->closed_.Notify();
+      }
+      methods->Proceed();
+    }
+
+   private:
+    StatusRecorder* owner_;
+  };
+
+  grpc::Status status_;
+  absl::Notification ended_;
+  absl::Notification closed_;
+};
+
+TEST_F(GenerationServiceTest, TextWhoseClientLeavesTheQueueIsNotRead) {
+  auto recorder = std::make_unique<StatusRecorder>();
+  StatusRecorder* recorded = recorder.get();
+  interceptors_.push_back(std::move(recorder));
+  Restart();
+  auto busy = std::make_unique<BusyPool>(tasks_.get());
+  v1::TokenizeRequest request;
+  request.set_text("ab");
+  grpc::ClientContext context;
+  std::thread client([&] {
+    v1::TokenizeResponse response;
+    EXPECT_EQ(stub_->Tokenize(&context, request, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  while (tasks_->num_bytes() == 0) {
+    std::this_thread::yield();
+  }
+  context.TryCancel();
+  client.join();
+  recorded->WaitForClose();
+  busy.reset();
+
+  EXPECT_EQ(recorded->WaitForEnd().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(GenerationServiceTest, TextThatIsTooLongToBeSentIsRefusedByDetokenize) {
+  auto tokenizer = Tokenizer::FromJson(
+      {{"decoder", {{"type", "ByteLevel"}}},
+       {"model", {{"vocab", {{std::string(4096, 'a'), 0}}}, {"merges", Json::array()}}}});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  model_.tokenizer = *std::move(tokenizer);
+  const auto detokenize = [this](int num_ids, v1::DetokenizeResponse* response) {
+    v1::DetokenizeRequest request;
+    request.mutable_token_ids()->Resize(num_ids, 0);
+    grpc::ClientContext context;
+    return FromGrpcStatus(stub_->Detokenize(&context, request, response));
+  };
+  v1::DetokenizeResponse response;
+
+  EXPECT_TRUE(detokenize(255, &response).ok());
+  EXPECT_EQ(response.text().size(), size_t{255} * 4096);
+  EXPECT_EQ(ReasonOf(detokenize(256, &response)), "TEXT_BYTES");
+  EXPECT_EQ(ReasonOf(detokenize(1 << 18, &response)), "TEXT_BYTES");
 }
 
 TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {
