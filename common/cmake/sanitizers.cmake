@@ -1,3 +1,11 @@
+# QUIRE_BUILD_FUZZERS: every target tells libFuzzer which code ran.
+if(QUIRE_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "QUIRE_BUILD_FUZZERS needs clang: cmake --preset cpu-fuzz")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_link_options(-fsanitize=fuzzer-no-link)
+endif()
 # QUIRE_SANITIZER=address,undefined or thread: every target is built with it. A report ends the test.
 if(QUIRE_SANITIZER)
   add_compile_options(-fsanitize=${QUIRE_SANITIZER} -fno-omit-frame-pointer -g)

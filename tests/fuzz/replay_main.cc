@@ -1,0 +1,32 @@
+// Feeds every file of the folders that are its arguments to LLVMFuzzerTestOneInput: what was found
+// once, and where fuzzing starts, as an ordinary test of any build. A folder that is not there is
+// empty; no file at all is an error.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+int main(int argc, char** argv) {
+  std::vector<std::filesystem::path> files;
+  for (int i = 1; i < argc; ++i) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(argv[i], error)) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::filesystem::path& path : files) {
+    std::printf("%s\n", path.c_str());
+    std::fflush(stdout);  // the last line names the file that a crash is of
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  }
+  return files.empty() ? 1 : 0;
+}
