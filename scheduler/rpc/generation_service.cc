@@ -134,6 +134,9 @@ absl::StatusOr<v1::TokenizeResponse> GenerationService::DoTokenize(
           request.text(), add_special_tokens, request.parse_special_tokens(), &budget));
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
+  if (response.ByteSizeLong() > kPublicMaxSendBytes) {
+    return InvalidArgument("PROMPT_TOO_LONG", "text: has more tokens than fit into an answer");
+  }
   return response;
 }
 

@@ -94,7 +94,7 @@ class GenerationServiceTest : public testing::Test {
                .state = &state_,
                .observer = &observer_,
                .clock = SteadyNow}),
-        tasks_(std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 1000})),
+        tasks_(std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 4 << 20})),
         parts_{.model = &model_,
                .inbox = &inbox_,
                .state = &state_,
@@ -682,6 +682,20 @@ TEST_F(GenerationServiceTest, TextWhoseClientLeavesTheQueueIsNotRead) {
   busy.reset();
 
   EXPECT_EQ(recorded->WaitForEnd().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(GenerationServiceTest, TokensThatAreTooManyToBeSentAreRefusedByTokenize) {
+  v1::TokenizeResponse response;
+  const auto tokenize = [this, &response](size_t num_bytes) {
+    v1::TokenizeRequest request;
+    request.set_text(std::string(num_bytes, 'b'));
+    grpc::ClientContext context;
+    return FromGrpcStatus(stub_->Tokenize(&context, request, &response));
+  };
+
+  EXPECT_TRUE(tokenize(kMaxPromptBytes - 100).ok());  // a byte for each of them
+  EXPECT_EQ(static_cast<size_t>(response.token_ids_size()), kMaxPromptBytes - 100);
+  EXPECT_EQ(ReasonOf(tokenize(kMaxPromptBytes)), "PROMPT_TOO_LONG");
 }
 
 TEST_F(GenerationServiceTest, TextThatIsTooLongToBeSentIsRefusedByDetokenize) {
