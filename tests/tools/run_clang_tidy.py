@@ -7,7 +7,8 @@ together, up to MAX_SOURCES of a room in one file, unless they define a name twi
 the file and line that they are in. Where sources cannot be compiled together, each half is tried by
 itself.
 
-Rules are in the nearest .clang-tidy; any error fails, functions over 70 lines are only listed.
+Rules are in the nearest .clang-tidy; any error fails, functions over 70 lines are only listed. A lock
+that is forgotten is an error too (common/base/mutex.h).
 """
 import concurrent.futures
 import json
@@ -109,7 +110,8 @@ def put_together(folder, files):
 
 def check(folder, arguments, files):
     together, with_places = put_together(folder, files)
-    command = ["clang-tidy", "--quiet", f"--config-file={rules_of(files[0])}", str(together), "--", *arguments]
+    command = ["clang-tidy", "--quiet", f"--config-file={rules_of(files[0])}", str(together), "--", *arguments,
+               "-Wthread-safety"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     if "[clang-diagnostic-error]" in text and len(files) > 1:
         half = len(files) // 2
