@@ -98,18 +98,24 @@ ListenerProbe::ListenerProbe(const Address& address, ListenerProbeTiming timing)
 
 ListenerProbe::~ListenerProbe() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopped_ = true;
-    stop_.notify_one();
+    stop_.NotifyOne();
   }
   thread_.join();
 }
 
 void ListenerProbe::Run() {
   int num_misses = 0;
-  std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, timing_.interval, [this] { return is_stopped_; })) {
-    lock.unlock();
+  MutexLock lock(mutex_);
+  for (;;) {
+    const Instant dial_at = SteadyNow() + timing_.interval.count() * kNanosPerMilli;
+    while (!is_stopped_ && stop_.WaitUntil(mutex_, dial_at)) {
+    }
+    if (is_stopped_) {
+      return;
+    }
+    lock.Unlock();
     const Instant deadline = SteadyNow() + timing_.patience.count() * kNanosPerMilli;
     const bool is_answered = address_.is_unix() ? IsUnixAnswered(address_.unix_path, deadline)
                                                 : IsHostAnswered(address_, deadline);
@@ -118,7 +124,7 @@ void ListenerProbe::Run() {
       LogError("nobody answers on our own address", {{"address", address_.ToString()}});
     }
     is_deaf_.store(num_misses >= timing_.num_misses, std::memory_order_relaxed);
-    lock.lock();
+    lock.Lock();
   }
 }
 

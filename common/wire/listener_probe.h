@@ -11,10 +11,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+
+#include "common/base/mutex.h"
 #include "common/wire/address.h"
 
 namespace quire {
@@ -43,9 +44,9 @@ class ListenerProbe {
   const Address address_;
   const ListenerProbeTiming timing_;
   std::atomic<bool> is_deaf_ = false;
-  std::mutex mutex_;
-  std::condition_variable stop_;  // notified under mutex_
-  bool is_stopped_ = false;       // guarded by mutex_
+  Mutex mutex_;
+  CondVar stop_;  // notified under mutex_
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -38,13 +38,15 @@ SchedulerProbe::~SchedulerProbe() {
     return;
   }
   call_->context.TryCancel();
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return has_ended_; });
+  const MutexLock lock(mutex_);
+  while (!has_ended_) {
+    ended_.Wait(mutex_);
+  }
 }
 
 bool SchedulerProbe::Poll(Instant now) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(has_ended_, false)) {
       call_ = nullptr;
       return is_serving_;
@@ -68,10 +70,10 @@ void SchedulerProbe::Ask() {
                  &call_->request,
                  &call_->response,
                  [this, response = &call_->response](const grpc::Status& status) {
-                   const std::lock_guard lock(mutex_);
+                   const MutexLock lock(mutex_);
                    is_serving_ = status.ok() && response->status() == HealthCheckResponse::SERVING;
                    has_ended_ = true;
-                   ended_.notify_one();
+                   ended_.NotifyOne();
                  });
 }
 

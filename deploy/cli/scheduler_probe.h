@@ -7,13 +7,13 @@
 #ifndef QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 #define QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include <grpcpp/channel.h>
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/wire/address.h"
 
 namespace quire {
@@ -36,10 +36,10 @@ class SchedulerProbe {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Call> call_;  // null: none
   Instant ask_at_ = 0;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool has_ended_ = false;   // guarded by mutex_: the call
-  bool is_serving_ = false;  // guarded by mutex_: its answer
+  Mutex mutex_;
+  CondVar ended_;                                    // notified under mutex_
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;   // the call
+  bool is_serving_ ABSL_GUARDED_BY(mutex_) = false;  // its answer
 };
 
 }  // namespace quire

@@ -16,17 +16,19 @@ WorkerMonitor::~WorkerMonitor() {
     return;
   }
   stream_->Cancel();
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return has_ended_; });
+  const MutexLock lock(mutex_);
+  while (!has_ended_) {
+    ended_.Wait(mutex_);
+  }
 }
 
 std::optional<v1::WatchReport> WorkerMonitor::Poll(Instant now) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(has_ended_, false)) {
     stream_.reset();
   }
   std::optional<v1::WatchReport> report = std::exchange(report_, std::nullopt);
-  lock.unlock();
+  lock.Unlock();
   if (stream_ == nullptr && now >= open_at_) {
     open_at_ = now + kReopenPauseNs;
     Open();
@@ -40,16 +42,16 @@ void WorkerMonitor::Open() {
       *stub,
       WatchStream::Callbacks{.on_report =
                                  [this](const v1::WatchReport& report) {
-                                   const std::lock_guard lock(mutex_);
+                                   const MutexLock lock(mutex_);
                                    report_ = report;
                                  },
                              .on_end =
                                  [this](const absl::Status& /*status*/) {
                                    // Notified under the lock: without it the waiting destructor
                                    // could be through before this call.
-                                   const std::lock_guard lock(mutex_);
+                                   const MutexLock lock(mutex_);
                                    has_ended_ = true;
-                                   ended_.notify_one();
+                                   ended_.NotifyOne();
                                  }});
 }
 

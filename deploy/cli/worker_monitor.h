@@ -6,14 +6,15 @@
 #ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 #define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
+
+#include "absl/base/thread_annotations.h"
 
 #include "proto/v1/worker.pb.h"
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/wire/address.h"
 #include "common/wire/watch_stream.h"
 
@@ -35,10 +36,10 @@ class WorkerMonitor {
   const Address address_;
   Instant open_at_ = 0;
   std::unique_ptr<WatchStream> stream_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::optional<v1::WatchReport> report_;  // guarded by mutex_
-  bool has_ended_ = false;                 // guarded by mutex_: the stream
+  Mutex mutex_;
+  CondVar ended_;  // notified under mutex_
+  std::optional<v1::WatchReport> report_ ABSL_GUARDED_BY(mutex_);
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // the stream
 };
 
 }  // namespace quire

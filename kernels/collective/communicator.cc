@@ -146,7 +146,7 @@ void Communicator::Abort() { Break(Broken("group: aborted")); }
 
 void Communicator::Break(const absl::Status& reason) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status_.ok()) {
       status_ = reason;
     }
@@ -157,7 +157,7 @@ void Communicator::Break(const absl::Status& reason) {
 }
 
 absl::Status Communicator::status() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return status_;
 }
 

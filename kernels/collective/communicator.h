@@ -17,13 +17,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
+#include "common/base/mutex.h"
 #include "kernels/collective/peer_link.h"
 
 namespace quire {
@@ -84,8 +85,8 @@ class Communicator {
   std::vector<std::byte> scratch_;
   int64_t busy_nanos_ = 0;
 
-  mutable std::mutex mutex_;
-  absl::Status status_;  // under mutex_
+  mutable Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire

@@ -67,10 +67,10 @@ StepLogFile::~StepLogFile() {
     return;  // never opened
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
-  has_bytes_.notify_one();
+  has_bytes_.NotifyOne();
   thread_.join();
   ::close(fd_);
 }
@@ -79,7 +79,7 @@ void StepLogFile::Write(std::string_view bytes) {
   bool was_empty = false;
   bool is_too_much = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (has_ended_) {
       return;
     }
@@ -92,7 +92,7 @@ void StepLogFile::Write(std::string_view bytes) {
   if (is_too_much) {
     End("the disk is too slow");
   } else if (was_empty) {
-    has_bytes_.notify_one();
+    has_bytes_.NotifyOne();
   }
 }
 
@@ -100,8 +100,10 @@ void StepLogFile::Run() {
   std::string bytes;
   for (;;) {
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      has_bytes_.wait(lock, [this] { return closing_ || !waiting_.empty(); });
+      const MutexLock lock(mutex_);
+      while (!closing_ && waiting_.empty()) {
+        has_bytes_.Wait(mutex_);
+      }
       if (waiting_.empty()) {
         return;
       }
@@ -118,7 +120,7 @@ void StepLogFile::Run() {
 
 void StepLogFile::End(const std::string& reason) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (has_ended_) {
       return;
     }

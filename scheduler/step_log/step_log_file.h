@@ -8,15 +8,15 @@
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 
+#include "common/base/mutex.h"
 #include "scheduler/step_log/step_log_sink.h"
 
 namespace quire {
@@ -48,13 +48,13 @@ class StepLogFile : public StepLogSink {
 
   const std::string path_;
   const size_t buffer_bytes_;
-  std::mutex mutex_;
-  std::condition_variable has_bytes_;
-  std::string waiting_;     // guarded by mutex_
-  bool closing_ = false;    // guarded by mutex_
-  bool has_ended_ = false;  // guarded by mutex_
-  int fd_ = -1;             // set before the thread starts
-  std::thread thread_;      // last: it uses the rest
+  Mutex mutex_;
+  CondVar has_bytes_;
+  std::string waiting_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  int fd_ = -1;         // set before the thread starts
+  std::thread thread_;  // last: it uses the rest
 };
 
 }  // namespace quire

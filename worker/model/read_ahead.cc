@@ -51,16 +51,17 @@ absl::StatusOr<std::unique_ptr<ReadAhead>> ReadAhead::Start(const TensorSource& 
 
 ReadAhead::~ReadAhead() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) {
     thread.join();
   }
 }
 
 void ReadAhead::Place(std::vector<TensorGroup> groups) {
+  const MutexLock lock(mutex_);  // before there are threads: for who checks locks
   int64_t at = 0;
   for (TensorGroup& group : groups) {
     const int64_t bytes = BytesOf(group, source_);
@@ -99,39 +100,43 @@ bool ReadAhead::CanGoOn() const {
 }
 
 void ReadAhead::ReadPieces() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return CanGoOn(); });
+    while (!CanGoOn()) {
+      changed_.Wait(mutex_);
+    }
     if (is_stopping_ || next_piece_ == pieces_.size()) {
       return;
     }
     const Piece& piece = pieces_[next_piece_++];
     const PlacedTensor& tensor = tensors_[piece.tensor];
     auto* to = static_cast<std::byte*>(ring_->data()) + tensor.place + piece.begin;
-    lock.unlock();
+    lock.Unlock();
     const absl::Status status =
         source_.Read(tensor.shape, piece.begin, std::span(to, static_cast<size_t>(piece.bytes)));
-    lock.lock();
+    lock.Lock();
     errors_[tensor.group].Update(status);
     --pieces_left_[tensor.group];
     ++num_pieces_read_;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 
 absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
     const std::function<void()>& tick) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
   freed_ = group.begin;  // the group before is used up
-  changed_.notify_all();
+  changed_.NotifyAll();
   while (pieces_left_[next_group_] != 0) {
     const size_t seen = num_pieces_read_;
-    lock.unlock();
+    lock.Unlock();
     tick();
-    lock.lock();
-    changed_.wait(lock, [this, seen] { return num_pieces_read_ != seen; });
+    lock.Lock();
+    while (num_pieces_read_ == seen) {
+      changed_.Wait(mutex_);
+    }
   }
   QUIRE_RETURN_IF_ERROR(errors_[next_group_]);
   ++next_group_;

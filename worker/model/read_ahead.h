@@ -15,19 +15,19 @@
 #ifndef QUIRE_WORKER_MODEL_READ_AHEAD_H_
 #define QUIRE_WORKER_MODEL_READ_AHEAD_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/base/mutex.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/tensor_source.h"
 
@@ -76,8 +76,8 @@ class ReadAhead {
   // Where everything lies in the ring, and in which pieces it is read.
   void Place(std::vector<TensorGroup> groups);
   void ReadPieces();
-  // The next piece is to be read now, or there is none to be read any more. REQUIRES: mutex_ held.
-  bool CanGoOn() const;
+  // The next piece is to be read now, or there is none to be read any more.
+  bool CanGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TensorSource& source_;
   int64_t ring_bytes_ = 0;
@@ -86,17 +86,15 @@ class ReadAhead {
   std::vector<PlacedGroup> groups_;
   std::vector<Piece> pieces_;
 
-  // A standard mutex: ThreadSanitizer does not see into Debian's build of absl's.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // These under mutex_.
-  size_t next_piece_ = 0;
-  size_t num_pieces_read_ = 0;
-  size_t next_group_ = 0;             // to be taken
-  int64_t freed_ = 0;                 // everything before may be overwritten
-  std::vector<size_t> pieces_left_;   // by group
-  std::vector<absl::Status> errors_;  // by group, of its first failed piece
-  bool is_stopping_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;             // to be taken
+  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                 // all before may be overwritten
+  std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group
+  std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group, of its first failed piece
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

@@ -15,7 +15,7 @@ std::shared_ptr<WatchCall> WatchCall::Start() {
 
 void WatchCall::Send(const grpc::ByteBuffer& report) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_writing_ || end_.has_value()) {
       return;
     }
@@ -32,14 +32,14 @@ void WatchCall::End(const absl::Status& status) {
 }
 
 bool WatchCall::has_ended() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return end_.has_value();
 }
 
 void WatchCall::OnWriteDone(bool ok) {
   const std::shared_ptr<WatchCall> self = self_;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     is_writing_ = false;
   }
   if (ok) {
@@ -60,7 +60,7 @@ void WatchCall::OnDone() {
 
 void WatchCall::EndWith(const grpc::Status& status) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!end_.has_value()) {
       end_ = status;
     }
@@ -71,7 +71,7 @@ void WatchCall::EndWith(const grpc::Status& status) {
 void WatchCall::FinishIfEnded() {
   grpc::Status status;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_finished_ || is_writing_ || !end_.has_value()) {
       return;
     }

@@ -7,12 +7,14 @@
 #define QUIRE_WORKER_RPC_WATCH_CALL_H_
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
+
+#include "common/base/mutex.h"
 
 namespace quire {
 
@@ -42,12 +44,11 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   std::shared_ptr<WatchCall> self_;  // set until OnDone
 
-  mutable std::mutex mutex_;
-  // These under mutex_.
-  bool is_writing_ = false;
-  bool is_finished_ = false;
-  std::optional<grpc::Status> end_;
-  grpc::ByteBuffer report_;  // being written
+  mutable Mutex mutex_;
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer report_ ABSL_GUARDED_BY(mutex_);  // being written
 };
 
 }  // namespace quire

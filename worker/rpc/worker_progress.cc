@@ -21,14 +21,14 @@ WorkerProgress::WorkerProgress(const KernelBackend& backend, const PeerListener*
 }
 
 void WorkerProgress::Load(int64_t loaded_bytes, int64_t total_bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.report.set_loaded_bytes(loaded_bytes);
   state_.report.set_total_bytes(total_bytes);
   Count(&state_.report);
 }
 
 void WorkerProgress::FinishLoad() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_IDLE);
   state_.report.clear_loaded_bytes();
   state_.report.clear_total_bytes();
@@ -36,7 +36,7 @@ void WorkerProgress::FinishLoad() {
 }
 
 void WorkerProgress::BeginEpoch(int64_t pool_bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.pool_bytes = pool_bytes;
   state_.report.set_phase(v1::WORKER_PHASE_BEGINNING_EPOCH);
   Count(&state_.report);
@@ -45,7 +45,7 @@ void WorkerProgress::BeginEpoch(int64_t pool_bytes) {
 void WorkerProgress::EndBeginEpoch(uint64_t scheduler_incarnation,
                                    uint64_t group_epoch,
                                    uint64_t last_step_id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_IDLE);
   state_.report.set_scheduler_incarnation(scheduler_incarnation);
   state_.report.set_group_epoch(group_epoch);
@@ -54,14 +54,14 @@ void WorkerProgress::EndBeginEpoch(uint64_t scheduler_incarnation,
 }
 
 void WorkerProgress::BeginStep(uint64_t step_id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_EXECUTING);
   state_.report.set_step_id(step_id);
   Count(&state_.report);
 }
 
 void WorkerProgress::EndStep(uint64_t last_step_id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_IDLE);
   if (state_.report.step_id() == last_step_id) {
     state_.report.set_num_steps(state_.report.num_steps() + 1);
@@ -71,34 +71,34 @@ void WorkerProgress::EndStep(uint64_t last_step_id) {
 }
 
 void WorkerProgress::Tick() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   Count(&state_.report);
 }
 
 void WorkerProgress::AddWaiter() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   ++state_.num_waiters;
 }
 
 void WorkerProgress::RemoveWaiter() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   --state_.num_waiters;
 }
 
 void WorkerProgress::AddTask() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   ++state_.num_tasks;
 }
 
 void WorkerProgress::RemoveTask() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   --state_.num_tasks;
 }
 
 WorkerProgress::State WorkerProgress::Read() const {
   State state;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     state = state_;
   }
   // Both counters only grow, so the sum differs whenever one of them does.
@@ -110,13 +110,13 @@ WorkerProgress::State WorkerProgress::Read() const {
 }
 
 bool WorkerProgress::IsNewer(uint64_t scheduler_incarnation, uint64_t group_epoch) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::pair(scheduler_incarnation, group_epoch) >
          std::pair(state_.report.scheduler_incarnation(), state_.report.group_epoch());
 }
 
 uint64_t WorkerProgress::scheduler_incarnation() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.report.scheduler_incarnation();
 }
 

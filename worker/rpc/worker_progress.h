@@ -7,11 +7,13 @@
 #define QUIRE_WORKER_RPC_WORKER_PROGRESS_H_
 
 #include <cstdint>
-#include <mutex>
 #include <string>
+
+#include "absl/base/thread_annotations.h"
 
 #include "proto/v1/worker.pb.h"
 
+#include "common/base/mutex.h"
 #include "kernels/api/kernel_backend.h"
 #include "kernels/collective/peer_listener.h"
 
@@ -69,8 +71,8 @@ class WorkerProgress {
   const PeerListener* const peers_;
   const std::string uuid_;
 
-  mutable std::mutex mutex_;
-  State state_;  // under mutex_; its progress is what was done beside the backend
+  mutable Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_);  // its progress is what was done beside the backend
 };
 
 }  // namespace quire

@@ -43,7 +43,7 @@ std::shared_ptr<WatchCall> WorkerReporter::Watch(absl::Status status) {
 }
 
 absl::Status WorkerReporter::Add(const std::shared_ptr<WatchCall>& call) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(calls_, [](const auto& other) { return other->has_ended(); });
   if (is_stopping_) {
     return ShuttingDown();
@@ -57,10 +57,10 @@ absl::Status WorkerReporter::Add(const std::shared_ptr<WatchCall>& call) {
 
 void WorkerReporter::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  stopping_.notify_all();
+  stopping_.NotifyAll();
   if (thread_.joinable()) {
     thread_.join();
   }
@@ -70,13 +70,7 @@ void WorkerReporter::Stop() {
 }
 
 void WorkerReporter::Loop() {
-  for (;;) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (stopping_.wait_for(lock, kInterval, [this] { return is_stopping_; })) {
-        return;
-      }
-    }
+  while (!WaitOrStop()) {
     const WorkerProgress::State state = progress_.Read();
     EndIfStuck(state);
     const grpc::ByteBuffer report = WriteMessage(state.report);
@@ -86,8 +80,16 @@ void WorkerReporter::Loop() {
   }
 }
 
+bool WorkerReporter::WaitOrStop() {
+  const Instant deadline = SteadyNow() + kInterval.count() * kNanosPerMilli;
+  const MutexLock lock(mutex_);
+  while (!is_stopping_ && stopping_.WaitUntil(mutex_, deadline)) {
+  }
+  return is_stopping_;
+}
+
 std::vector<std::shared_ptr<WatchCall>> WorkerReporter::Calls() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(calls_, [](const auto& call) { return call->has_ended(); });
   return calls_;
 }

@@ -7,13 +7,15 @@
 #define QUIRE_WORKER_RPC_WORKER_REPORTER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+
+#include "common/base/mutex.h"
 #include "worker/rpc/stuck_detector.h"
 #include "worker/rpc/watch_call.h"
 #include "worker/rpc/worker_progress.h"
@@ -44,6 +46,8 @@ class WorkerReporter {
   // Among those that get reports. Errors: as Watch.
   absl::Status Add(const std::shared_ptr<WatchCall>& call);
   void Loop();
+  // Waits for one interval. True: it is to stop.
+  bool WaitOrStop();
   // Calls that go on.
   std::vector<std::shared_ptr<WatchCall>> Calls();
   void EndIfStuck(const WorkerProgress::State& state);
@@ -51,11 +55,10 @@ class WorkerReporter {
   const WorkerProgress& progress_;
   StuckDetector stuck_detector_;  // of the thread
 
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  // These under mutex_.
-  bool is_stopping_ = false;
-  std::vector<std::shared_ptr<WatchCall>> calls_;
+  Mutex mutex_;
+  CondVar stopping_;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<WatchCall>> calls_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all above
 };

@@ -219,7 +219,7 @@ absl::Status StepExecutor::MeetRanks(const EpochParams& params) {
                                           .rendezvous = params.rendezvous},
                                          kMeetTimeout));
   {
-    const std::lock_guard<std::mutex> lock(group_mutex_);
+    const MutexLock lock(group_mutex_);
     group_ = group;
   }
   return backend_.JoinGroup(std::move(group));
@@ -229,18 +229,19 @@ void StepExecutor::AbortGroup() {
   if (peers_ != nullptr) {
     peers_->Abort();
   }
-  const std::lock_guard<std::mutex> lock(group_mutex_);
+  const MutexLock lock(group_mutex_);
   if (group_ != nullptr) {
     group_->Abort();
   }
 }
 
 int64_t StepExecutor::CollectiveNanos() const {
+  const MutexLock lock(group_mutex_);
   return group_ == nullptr ? 0 : group_->busy_nanos();
 }
 
 absl::Status StepExecutor::GroupStatus() const {
-  const std::lock_guard<std::mutex> lock(group_mutex_);
+  const MutexLock lock(group_mutex_);
   return group_ == nullptr ? absl::OkStatus() : group_->status();
 }
 

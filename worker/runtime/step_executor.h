@@ -13,13 +13,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/base/mutex.h"
 #include "common/model/kv_cache_spec.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
@@ -131,7 +132,6 @@ class StepExecutor {
   absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
   absl::Status MeetRanks(const EpochParams& params);
   absl::Status GroupStatus() const;
-  // Only the executor thread changes group_, so it may look without the lock.
   int64_t CollectiveNanos() const;
 
   // Fills slices_ and appends the new blocks.
@@ -145,8 +145,8 @@ class StepExecutor {
   FailPoints* const fail_points_;
   PeerListener* const peers_;
 
-  mutable std::mutex group_mutex_;
-  std::shared_ptr<Communicator> group_;  // under group_mutex_; null for one rank
+  mutable Mutex group_mutex_;
+  std::shared_ptr<Communicator> group_ ABSL_GUARDED_BY(group_mutex_);  // null for one rank
 
   StepOrder order_;
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "worker/model/weights_sum.h"
 
 #include <sys/resource.h>
@@ -47,10 +48,10 @@ WeightScrubber::WeightScrubber(std::span<const std::span<const std::byte>> memor
 
 WeightScrubber::~WeightScrubber() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  stopping_.notify_all();
+  stopping_.NotifyAll();
   thread_.join();
 }
 
@@ -70,8 +71,11 @@ void WeightScrubber::Loop() {
 }
 
 bool WeightScrubber::WaitOrStop(std::chrono::milliseconds time) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return stopping_.wait_for(lock, time, [this] { return is_stopping_; });
+  const Instant deadline = SteadyNow() + time.count() * kNanosPerMilli;
+  const MutexLock lock(mutex_);
+  while (!is_stopping_ && stopping_.WaitUntil(mutex_, deadline)) {
+  }
+  return is_stopping_;
 }
 
 }  // namespace quire

@@ -13,14 +13,16 @@
 #define QUIRE_WORKER_RUNTIME_WEIGHT_SCRUBBER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+
+#include "common/base/mutex.h"
 
 namespace quire {
 
@@ -64,9 +66,9 @@ class WeightScrubber {
   MemorySums sums_;  // of the thread
   const std::function<void()> on_change_;
 
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  bool is_stopping_ = false;  // under mutex_
+  Mutex mutex_;
+  CondVar stopping_;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last: it uses all above
 };
