@@ -63,7 +63,9 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   while (!state_.running.empty() && !WillHaveRoom(suspect)) {
     Preempt(state_, *state_.running.back());
   }
-  const AllocStatus status = Admit(suspect, state_.LimitsFor(suspect.request()), RoomFor(suspect));
+  Room room = RoomFor(suspect);
+  room.num_free_blocks = epoch_.kv_cache.num_free_blocks();  // those kept for others too: they wait
+  const AllocStatus status = Admit(suspect, state_.LimitsFor(suspect.request()), room);
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {

@@ -30,7 +30,10 @@ constexpr StepLimits kLimits{.num_blocks = 41,
 
 class CrashSuspectsCoreTest : public ::testing::Test {
  protected:
-  CrashSuspectsCoreTest() { BeginEpoch(); }
+  explicit CrashSuspectsCoreTest(PreemptionMode mode = PreemptionMode::kRecompute)
+      : core_(CoreConfig{.watermark = 0.0, .preemption_mode = mode, .prefix_caching = true}) {
+    BeginEpoch();
+  }
 
   void BeginEpoch(bool after_crash = false) {
     worker_.emplace(limits_);
@@ -107,7 +110,7 @@ class CrashSuspectsCoreTest : public ::testing::Test {
   }
 
   StepLimits limits_ = kLimits;
-  SchedulerCore core_{CoreConfig{.watermark = 0.0, .prefix_caching = true}};
+  SchedulerCore core_;
   std::optional<FakeWorker> worker_;
   uint64_t group_epoch_ = 0;
   int num_crashes_ = 0;
@@ -190,6 +193,37 @@ TEST_F(CrashSuspectsCoreTest, ASuspectWithoutRoomBesideOthersTakesTheirs) {
 
   EXPECT_EQ(core_.stats().num_preemptions, 1);
   EXPECT_EQ(core_.stats().num_suspects, 0);
+  RunToEnd();
+  ExpectUndisturbed(1);
+  ExpectUndisturbed(2);
+}
+
+class CrashSuspectsAutoTest : public CrashSuspectsCoreTest {
+ protected:
+  CrashSuspectsAutoTest() : CrashSuspectsCoreTest(PreemptionMode::kAuto) {}
+};
+
+// Who is recomputed in slices waits for the suspect, and so do the blocks that are kept for it.
+TEST_F(CrashSuspectsAutoTest, ASuspectStartsOnBlocksThatAreKeptForOneThatIsRecomputed) {
+  limits_.num_blocks = 7;
+  limits_.max_tokens_per_step = 8;
+  core_.OnWorkersLost();
+  BeginEpoch();
+  Add({.id = 1, .prompt = 12, .max_tokens = 4});
+  Add({.id = 2, .prompt = 4, .max_tokens = 3});
+  Step();
+  Step();
+  for (int kill = 0; kill < 3; ++kill) {
+    Step(/*is_killed=*/true);
+  }
+  limits_.num_blocks = 6;
+  core_.OnWorkersLost();
+  BeginEpoch();
+  ASSERT_EQ(core_.stats().num_suspects, 2);
+
+  EXPECT_THAT(Step(), ElementsAre(1));
+  EXPECT_THAT(Step(), ElementsAre(2));
+
   RunToEnd();
   ExpectUndisturbed(1);
   ExpectUndisturbed(2);
