@@ -102,7 +102,8 @@ ABSL_FLAG(std::string,
           scheduling_policy,
           "fcfs",
           "Whose turn it is: fcfs (first come, first served), priority (requests name one, the "
-          "smaller the earlier) or fair (tenants share the service equally).");
+          "smaller the earlier) or fair (tenants share the service equally, and none may "
+          "hold more of the queue than it leaves free).");
 ABSL_FLAG(int32_t,
           priority_ageing,
           10,

@@ -88,6 +88,8 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
       return AddOutcome::kQueueFull;
     case WaitingQueue::Refusal::kTokensFull:
       return AddOutcome::kQueueTokensFull;
+    case WaitingQueue::Refusal::kTenantFull:
+      return AddOutcome::kTenantFull;
     case WaitingQueue::Refusal::kNone:
       break;
   }

@@ -1,7 +1,8 @@
 #include "scheduler/core/scheduling_policy.h"
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -13,46 +14,90 @@ const std::string& SchedulingPolicy::NextTenant() const {
   return none;
 }
 
+bool FairSharePolicy::IsAhead::operator()(const Account* a, const Account* b) const {
+  ++*num_compared;
+  return a->counter != b->counter ? a->counter < b->counter : a->since < b->since;
+}
+
 void FairSharePolicy::BeginWaiting(const std::string& tenant) {
-  if (!waiting_.empty()) {
-    floor_ = LeastOfWaiting();
-  }
-  waiting_.insert(tenant);
-  int64_t& counter = counters_[tenant];
-  counter = std::max(counter, floor_);
-  // Whoever is not above the floor will be lifted to it when it comes back.
-  std::erase_if(counters_, [this](const auto& entry) {
-    return entry.second <= floor_ && !waiting_.contains(entry.first);
-  });
+  floor_ = Floor();
+  const auto place = accounts_.find(tenant);
+  Account& account = place == accounts_.end() ? Open(tenant) : *place->second;
+  Charge(account, std::max<int64_t>(0, floor_ - account.counter));
+  Move(account, /*is_waiting=*/true);
 }
 
 void FairSharePolicy::EndWaiting(const std::string& tenant) {
-  floor_ = LeastOfWaiting();
-  waiting_.erase(tenant);
+  floor_ = Floor();
+  Move(*accounts_.find(tenant)->second, /*is_waiting=*/false);
+  ForgetBeyondBound();
 }
 
 const std::string& FairSharePolicy::NextTenant() const {
   QUIRE_CHECK(!waiting_.empty());
-  return *std::min_element(
-      waiting_.begin(), waiting_.end(), [this](const std::string& a, const std::string& b) {
-        return counters_.at(a) < counters_.at(b);
-      });
+  return (*waiting_.begin())->tenant;
 }
 
 void FairSharePolicy::OnServed(const std::string& tenant,
                                int64_t num_prompt_tokens,
                                int64_t num_output_tokens) {
-  // Below the floor a counter says no more than the floor does.
-  int64_t& counter = counters_.try_emplace(tenant, floor_).first->second;
-  counter += kPromptTokenCost * num_prompt_tokens + kOutputTokenCost * num_output_tokens;
+  const auto place = accounts_.find(tenant);
+  Account& account = place == accounts_.end() ? Open(tenant) : *place->second;
+  Charge(account, kPromptTokenCost * num_prompt_tokens + kOutputTokenCost * num_output_tokens);
+  ForgetBeyondBound();
 }
 
 int64_t FairSharePolicy::counter(const std::string& tenant) const {
-  const auto place = counters_.find(tenant);
-  return place == counters_.end() ? floor_ : place->second;
+  const auto place = accounts_.find(tenant);
+  const int64_t least = Floor();
+  return place == accounts_.end() ? least : std::max(least, place->second->counter);
 }
 
-int64_t FairSharePolicy::LeastOfWaiting() const { return counters_.at(NextTenant()); }
+int64_t FairSharePolicy::Floor() const {
+  return waiting_.empty() ? floor_ : std::max(floor_, (*waiting_.rbegin())->counter);
+}
+
+FairSharePolicy::Account& FairSharePolicy::Open(const std::string& tenant) {
+  auto account = std::make_unique<Account>();
+  account->tenant = tenant;
+  account->counter = floor_;
+  account->since = ++num_moves_;
+  Account& opened = *account;
+  accounts_.emplace(opened.tenant, std::move(account));
+  opened.place = absent_.insert(&opened).first;
+  return opened;
+}
+
+void FairSharePolicy::ForgetBeyondBound() {
+  if (absent_.size() <= kMaxAbsentTenants) {
+    return;
+  }
+  const auto least = absent_.begin();
+  floor_ = std::max(floor_, (*least)->counter);
+  const auto forgotten = accounts_.find((*least)->tenant);
+  absent_.erase(least);
+  accounts_.erase(forgotten);
+}
+
+void FairSharePolicy::Move(Account& account, bool is_waiting) {
+  QUIRE_CHECK(account.is_waiting != is_waiting);
+  LineOf(account).erase(account.place);
+  account.is_waiting = is_waiting;
+  account.since = ++num_moves_;
+  account.place = LineOf(account).insert(&account).first;
+}
+
+void FairSharePolicy::Charge(Account& account, int64_t cost) {
+  Line& line = LineOf(account);
+  const auto next = std::next(account.place);
+  if (next == line.end() || account.counter + cost < (*next)->counter) {
+    account.counter += cost;  // its place stays: the commonest case, once for each output token
+    return;
+  }
+  line.erase(account.place);
+  account.counter += cost;
+  account.place = line.insert(&account).first;
+}
 
 std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config) {
   switch (config.scheduling_policy) {

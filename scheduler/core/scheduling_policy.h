@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/request.h"
@@ -67,13 +68,29 @@ class PriorityPolicy : public SchedulingPolicy {
 };
 
 // Each tenant has a counter of the service that it got: prompt tokens, and output tokens twice. The
-// tenant with the least goes next. One that comes back to the queue is lifted to the least of those
-// who wait: what it did not use is gone. While two tenants wait, their counters differ by at most
-// the cost of what one of them can have running.
+// tenant with the least goes next; of equals, the one that waits the longest. While two tenants
+// wait, their counters differ by at most the cost of what one of them can have running.
+//
+// One that comes, or comes back, is lifted to the most of those who wait or waited before: what it
+// did not use is gone, and it stands behind all of them. So names are worth nothing: whoever takes
+// a new one for each request goes ahead of nobody, and who waits is served once those that came
+// before it have caught up. (Lifting to the least of those who wait, as the paper does, serves a
+// tenant that comes seldom a little earlier, and lets a stream of fresh names starve all others.)
+//
+// Tenants that do not wait and are above what they would be lifted to are remembered, as many as
+// kMaxAbsentTenants. Beyond that the one with the least is forgotten, and from then on everybody
+// who comes is lifted to what it had.
+//
+// Cost: O(log tenants) a call.
 class FairSharePolicy : public SchedulingPolicy {
  public:
   static constexpr int64_t kPromptTokenCost = 1;
   static constexpr int64_t kOutputTokenCost = 2;
+  static constexpr size_t kMaxAbsentTenants = 4096;  // as many as can have a sequence that runs
+
+  FairSharePolicy() = default;
+  FairSharePolicy(const FairSharePolicy&) = delete;
+  FairSharePolicy& operator=(const FairSharePolicy&) = delete;
 
   std::optional<int64_t> RankOf(const Request& /*request*/) const override { return std::nullopt; }
   void BeginWaiting(const std::string& tenant) override;
@@ -83,15 +100,49 @@ class FairSharePolicy : public SchedulingPolicy {
                 int64_t num_prompt_tokens,
                 int64_t num_output_tokens) override;
 
-  int64_t counter(const std::string& tenant) const;
-  size_t num_tenants() const { return counters_.size(); }
+  int64_t counter(const std::string& tenant) const;  // what it has if it comes now
+  size_t num_tenants() const { return accounts_.size(); }
+  // Entries that all calls together looked at: for tests of what a call costs.
+  int64_t num_compared() const { return num_compared_; }
 
  private:
-  int64_t LeastOfWaiting() const;  // REQUIRES: somebody waits
+  struct Account;
+  struct IsAhead {
+    int64_t* num_compared;
+    bool operator()(const Account* a, const Account* b) const;
+  };
+  using Line = std::set<Account*, IsAhead>;
+  struct Account {
+    std::string tenant;
+    int64_t counter = 0;
+    int64_t since = 0;  // which of the moves from one line to the other its last one was
+    bool is_waiting = false;
+    Line::iterator place = {};
+  };
+  struct IsBefore {
+    int64_t* num_compared;
+    bool operator()(std::string_view a, std::string_view b) const {
+      ++*num_compared;
+      return a < b;
+    }
+  };
 
-  std::map<std::string, int64_t> counters_;  // of all that wait, and others above floor_
-  std::set<std::string> waiting_;
-  int64_t floor_ = 0;  // nobody who waits had less since; never falls
+  Line& LineOf(const Account& account) { return account.is_waiting ? waiting_ : absent_; }
+  Account& Open(const std::string& tenant);  // REQUIRES: none is there
+  void Move(Account& account, bool is_waiting);
+  void Charge(Account& account, int64_t cost);
+  void ForgetBeyondBound();
+  // What whoever comes is lifted to: no less than anybody has who waits.
+  int64_t Floor() const;
+
+  mutable int64_t num_compared_ = 0;
+  // By tenant: of all that wait, and of others that are remembered.
+  std::map<std::string_view, std::unique_ptr<Account>, IsBefore> accounts_{
+      IsBefore{&num_compared_}};
+  Line waiting_{IsAhead{&num_compared_}};
+  Line absent_{IsAhead{&num_compared_}};
+  int64_t floor_ = 0;  // of those who waited before, or were forgotten; never falls
+  int64_t num_moves_ = 0;
 };
 
 std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config);

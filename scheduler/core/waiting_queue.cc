@@ -24,7 +24,25 @@ WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
   if (new_.num_prompt_tokens + NumPromptTokens(request) > config.max_queued_tokens) {
     return Refusal::kTokensFull;
   }
-  return Refusal::kNone;
+  const auto tenant = unranked_.find(request.tenant);
+  if (tenant == unranked_.end() || tenant->second.load == Load{}) {
+    return Refusal::kNone;  // whatever the bounds are, one request of each may wait
+  }
+  const Load& held = tenant->second.load;
+  const bool is_full =
+      IsShareFull(held.num_requests, 1, new_.num_requests, config.max_queued_requests) ||
+      IsShareFull(held.num_prompt_tokens,
+                  NumPromptTokens(request),
+                  new_.num_prompt_tokens,
+                  config.max_queued_tokens);
+  return is_full ? Refusal::kTenantFull : Refusal::kNone;
+}
+
+bool WaitingQueue::IsShareFull(int64_t num_held,
+                               int64_t num_more,
+                               int64_t num_of_all,
+                               int64_t max) {
+  return num_held + num_more > max - (num_of_all + num_more);
 }
 
 void WaitingQueue::Add(SequenceGroup& group) {
@@ -34,13 +52,13 @@ void WaitingQueue::Add(SequenceGroup& group) {
     Return(group);
     return;
   }
-  const std::string& tenant = group.request().tenant;
-  std::deque<SequenceGroup*>& groups = unranked_[tenant];
-  QUIRE_CHECK(groups.empty() || groups.back()->id() < group.id());
-  if (groups.empty()) {
-    policy_.BeginWaiting(tenant);
+  Tenant& tenant = unranked_[group.request().tenant];
+  QUIRE_CHECK(tenant.groups.empty() || tenant.groups.rbegin()->first < group.id());
+  if (tenant.groups.empty()) {
+    policy_.BeginWaiting(group.request().tenant);
   }
-  groups.push_back(&group);
+  tenant.groups.emplace_hint(tenant.groups.end(), group.id(), &group);
+  tenant.load.Add(group.request(), group.request().is_resumed ? 0 : 1);
   Count(group, 1);
 }
 
@@ -51,7 +69,8 @@ void WaitingQueue::Return(SequenceGroup& group) {
 
 SequenceGroup& WaitingQueue::front() const {
   QUIRE_CHECK(!empty());
-  return ranked_.empty() ? *unranked_.at(policy_.NextTenant()).front() : **ranked_.begin();
+  return ranked_.empty() ? *unranked_.at(policy_.NextTenant()).groups.begin()->second
+                         : **ranked_.begin();
 }
 
 SequenceGroup& WaitingQueue::PopFront() {
@@ -72,26 +91,30 @@ void WaitingQueue::Remove(SequenceGroup& group) {
   }
   auto of_tenant = unranked_.find(group.request().tenant);
   QUIRE_CHECK(of_tenant != unranked_.end());
-  std::deque<SequenceGroup*>& groups = of_tenant->second;
-  const auto place = std::find(groups.begin(), groups.end(), &group);
-  QUIRE_CHECK(place != groups.end());
-  groups.erase(place);
-  if (groups.empty()) {
+  Tenant& tenant = of_tenant->second;
+  QUIRE_CHECK_EQ(tenant.groups.erase(group.id()), 1U);
+  tenant.load.Add(group.request(), group.request().is_resumed ? 0 : -1);
+  if (tenant.groups.empty()) {
     policy_.EndWaiting(of_tenant->first);
     unranked_.erase(of_tenant);
   }
 }
 
+void WaitingQueue::Load::Add(const Request& request, int32_t times) {
+  num_requests += times;
+  num_prompt_tokens += times * NumPromptTokens(request);
+}
+
 void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {
-  Load& load = group.request().is_resumed ? resumed_ : new_;
-  load.num_requests += times;
-  load.num_prompt_tokens += times * NumPromptTokens(group.request());
+  (group.request().is_resumed ? resumed_ : new_).Add(group.request(), times);
 }
 
 std::vector<SequenceGroup*> WaitingQueue::groups() const {
   std::vector<SequenceGroup*> groups(ranked_.begin(), ranked_.end());
-  for (const auto& [tenant, of_tenant] : unranked_) {
-    groups.insert(groups.end(), of_tenant.begin(), of_tenant.end());
+  for (const auto& [name, tenant] : unranked_) {
+    for (const auto& [id, group] : tenant.groups) {
+      groups.push_back(group);
+    }
   }
   return groups;
 }
@@ -99,20 +122,20 @@ std::vector<SequenceGroup*> WaitingQueue::groups() const {
 void WaitingQueue::CheckInvariants() const {
   Load counted[2];
   for (const SequenceGroup* group : groups()) {
-    Load& load = counted[group->request().is_resumed ? 1 : 0];
-    ++load.num_requests;
-    load.num_prompt_tokens += NumPromptTokens(group->request());
+    counted[group->request().is_resumed ? 1 : 0].Add(group->request(), 1);
   }
   QUIRE_CHECK(counted[0] == new_ && counted[1] == resumed_);
 
   // A set keeps its order only as long as ranks do not change.
   QUIRE_CHECK(std::is_sorted(ranked_.begin(), ranked_.end(), IsAhead()));
-  for (const auto& [tenant, of_tenant] : unranked_) {
-    QUIRE_CHECK(!of_tenant.empty());
-    for (size_t i = 0; i < of_tenant.size(); ++i) {
-      QUIRE_CHECK(!of_tenant[i]->has_rank() && of_tenant[i]->request().tenant == tenant);
-      QUIRE_CHECK(i == 0 || of_tenant[i - 1]->id() < of_tenant[i]->id());
+  for (const auto& [name, tenant] : unranked_) {
+    QUIRE_CHECK(!tenant.groups.empty());
+    Load load;
+    for (const auto& [id, group] : tenant.groups) {
+      QUIRE_CHECK(!group->has_rank() && group->request().tenant == name && group->id() == id);
+      load.Add(group->request(), group->request().is_resumed ? 0 : 1);
     }
+    QUIRE_CHECK(load == tenant.load);
   }
 }
 

@@ -6,14 +6,20 @@
 // them, and the new ones that came first must not shut them out. Their prompt tokens are not
 // bounded, since that scheduler had bounded them.
 //
+// Under a policy without ranks a tenant that waits already may not come to hold more than it leaves
+// free for others, in requests and in tokens: half of the bound alone, a third beside one that does
+// likewise. So nobody can fill the queue of another one, nothing has to be thrown out, and names
+// that nobody has heard of share the same bound as all others.
+//
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
-// Cost:          O(log size) a call; front O(tenants) under a policy without ranks.
+// Cost:          O(log size) a call.
+// Source:        the bound of a tenant: dynamic thresholds, Choudhury and Hahne 1998, with a factor
+//                of 1.
 #ifndef QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 #define QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -27,7 +33,7 @@ namespace quire {
 
 class WaitingQueue {
  public:
-  enum class Refusal : uint8_t { kNone, kFull, kTokensFull };
+  enum class Refusal : uint8_t { kNone, kFull, kTokensFull, kTenantFull };
 
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
@@ -69,15 +75,23 @@ class WaitingQueue {
     int32_t num_requests = 0;
     int64_t num_prompt_tokens = 0;
 
+    void Add(const Request& request, int32_t times);
     friend bool operator==(const Load&, const Load&) = default;
   };
 
+  struct Tenant {
+    std::map<RequestId, SequenceGroup*> groups;  // in order of arrival
+    Load load;                                   // of them, those that are not resumed
+  };
+
+  // Whether the tenant would come to hold more than is left, of what max bounds.
+  static bool IsShareFull(int64_t num_held, int64_t num_more, int64_t num_of_all, int64_t max);
   void Count(const SequenceGroup& group, int32_t times);  // times: 1 or -1
 
   SchedulingPolicy& policy_;
   std::set<SequenceGroup*, IsAhead> ranked_;
-  std::map<std::string, std::deque<SequenceGroup*>> unranked_;  // by tenant, in order of arrival
-  int64_t num_started_ = 0;                                     // of those without a rank
+  std::map<std::string, Tenant> unranked_;
+  int64_t num_started_ = 0;  // of those without a rank
   Load new_;
   Load resumed_;
 };

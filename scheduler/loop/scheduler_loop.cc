@@ -30,6 +30,10 @@ absl::Status RefusalOf(AddOutcome outcome) {
       return Error(absl::StatusCode::kResourceExhausted,
                    "QUEUE_TOKENS",
                    "server: too many prompt tokens are waiting");
+    case AddOutcome::kTenantFull:
+      return Error(absl::StatusCode::kResourceExhausted,
+                   "TENANT_LIMIT",
+                   "tenant: as much of it is waiting as there is room for others");
     case AddOutcome::kTooLong:
       return InvalidArgument("PROMPT_TOO_LONG", "prompt: leaves no room for output");
     case AddOutcome::kNeverFits:

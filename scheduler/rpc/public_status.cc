@@ -17,6 +17,7 @@ struct RetryRule {
 constexpr RetryRule kRetryRules[] = {
     {"QUEUE_FULL", absl::Seconds(1)},
     {"QUEUE_TOKENS", absl::Seconds(1)},
+    {"TENANT_LIMIT", absl::Seconds(1)},
     {"LOADING", absl::Seconds(2)},
     {"NO_WORKERS", absl::Seconds(2)},
     {"WORKER_TIMEOUT", absl::Seconds(2)},

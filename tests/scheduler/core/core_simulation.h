@@ -87,6 +87,7 @@ class CoreSimulation {
   void CutToContext(Request* request) const;
   static RequestModel ModelOf(const Request& request);
   AddOutcome ExpectedOutcome(const RequestModel& model) const;
+  bool IsTenantFull(const Request& request, int64_t num_requests, int64_t num_tokens) const;
   void Abort();
   void FinishSequence();
   void PassTime();

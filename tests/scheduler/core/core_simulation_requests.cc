@@ -123,10 +123,32 @@ AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
   if (stats.num_waiting_requests - num_resumed >= config_.max_queued_requests) {
     return AddOutcome::kQueueFull;
   }
-  return stats.num_queued_tokens - stats.num_queued_resumed_tokens + num_prompt >
-                 config_.max_queued_tokens
-             ? AddOutcome::kQueueTokensFull
+  const int64_t num_tokens = stats.num_queued_tokens - stats.num_queued_resumed_tokens + num_prompt;
+  if (num_tokens > config_.max_queued_tokens) {
+    return AddOutcome::kQueueTokensFull;
+  }
+  return IsTenantFull(model.request, stats.num_waiting_requests - num_resumed + 1, num_tokens)
+             ? AddOutcome::kTenantFull
              : AddOutcome::kQueued;
+}
+
+// With it so many requests and tokens wait in all.
+bool CoreSimulation::IsTenantFull(const Request& request,
+                                  int64_t num_requests,
+                                  int64_t num_tokens) const {
+  int64_t num_held = 0;
+  int64_t num_held_tokens = 0;
+  for (const auto& [id, other] : requests_) {
+    if (other.request.tenant == request.tenant && !other.is_finished() && !other.was_introduced &&
+        !other.request.is_resumed) {
+      ++num_held;
+      num_held_tokens += static_cast<int64_t>(other.request.prompt_token_ids.size());
+    }
+  }
+  const auto num_prompt = static_cast<int64_t>(request.prompt_token_ids.size());
+  return config_.scheduling_policy == SchedulingPolicyKind::kFairShare && num_held > 0 &&
+         (num_held + 1 > config_.max_queued_requests - num_requests ||
+          num_held_tokens + num_prompt > config_.max_queued_tokens - num_tokens);
 }
 
 // The prompt begins as some other request's tokens, output included, and may end with them.

@@ -23,6 +23,8 @@ std::string Describe(AddOutcome outcome) {
       return "refused: queue full";
     case AddOutcome::kQueueTokensFull:
       return "refused: queue has too many tokens";
+    case AddOutcome::kTenantFull:
+      return "refused: its tenant has too much waiting";
     case AddOutcome::kTooLong:
       return "refused: too long";
     case AddOutcome::kNeverFits:

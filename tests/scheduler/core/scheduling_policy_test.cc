@@ -74,16 +74,101 @@ TEST_F(FairSharePolicyTest, AfterAPauseOfAllTheLastOneIsTheMeasure) {
   EXPECT_EQ(policy_.counter("b"), 100);
 }
 
-TEST_F(FairSharePolicyTest, TenantsThatAreGoneAreForgotten) {
+TEST_F(FairSharePolicyTest, WhoComesStandsBehindEverybodyWhoWaits) {
+  policy_.BeginWaiting("a");
+  policy_.BeginWaiting("b");
+  policy_.OnServed("a", 100, 0);
+  policy_.BeginWaiting("c");
+  EXPECT_EQ(policy_.counter("c"), 100);
+  policy_.OnServed("b", 100, 0);
+  EXPECT_EQ(policy_.NextTenant(), "a");  // of equals, in the order in which they came
+  policy_.EndWaiting("a");
+  EXPECT_EQ(policy_.NextTenant(), "b");
+  policy_.EndWaiting("b");
+  EXPECT_EQ(policy_.NextTenant(), "c");
+}
+
+constexpr int kNumFreshNames = 100'000;
+
+// Somebody who may call himself what he likes comes with a new name for each request.
+TEST_F(FairSharePolicyTest, FreshNamesLeaveABoundedNumberOfCounters) {
   policy_.BeginWaiting("stays");
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < kNumFreshNames; ++i) {
     const std::string tenant = std::to_string(i);
     policy_.BeginWaiting(tenant);
     policy_.OnServed(tenant, 5, 0);
     policy_.EndWaiting(tenant);
-    policy_.OnServed("stays", 5, 0);
+    policy_.OnServed(tenant, 0, 1);
+    ASSERT_LE(policy_.num_tenants(), FairSharePolicy::kMaxAbsentTenants + 2);
   }
-  EXPECT_LT(policy_.num_tenants(), 10U);
+}
+
+TEST_F(FairSharePolicyTest, FreshNamesDoNotStarveWhoWaits) {
+  constexpr int kNumAtOnce = 10;
+  policy_.BeginWaiting("honest");
+  int num_served = 0;
+  for (int i = 0; i < kNumFreshNames; ++i) {
+    policy_.BeginWaiting(std::to_string(i));
+    if (i < kNumAtOnce) {
+      continue;
+    }
+    const std::string next = policy_.NextTenant();
+    if (next != "honest") {
+      policy_.EndWaiting(next);
+    }
+    num_served += next == "honest" ? 1 : 0;
+    policy_.OnServed(next, 5, 5);
+  }
+  // Each turn of its own lets those before it that came meanwhile, and one more comes.
+  EXPECT_GT(num_served, 300);
+}
+
+TEST_F(FairSharePolicyTest, AnHonestTenantAmongFreshNamesGetsItsTurn) {
+  for (int i = 0; i < kNumFreshNames; ++i) {
+    policy_.BeginWaiting(std::to_string(i));
+  }
+  policy_.BeginWaiting("honest");
+  int num_turns = 1;
+  for (; policy_.NextTenant() != "honest"; ++num_turns) {
+    const std::string next = policy_.NextTenant();
+    policy_.EndWaiting(next);
+    policy_.OnServed(next, 1, 0);
+    policy_.BeginWaiting("another " + next);
+  }
+  EXPECT_EQ(num_turns, kNumFreshNames + 1);
+}
+
+TEST_F(FairSharePolicyTest, ForgettingACounterMakesNobodyBetterOffThanItsTenant) {
+  policy_.BeginWaiting("greedy");
+  policy_.EndWaiting("greedy");
+  policy_.OnServed("greedy", 50, 0);
+  for (size_t i = 0; i < FairSharePolicy::kMaxAbsentTenants; ++i) {
+    policy_.OnServed(std::to_string(i), 100, 0);  // runs, and does not wait
+  }
+  EXPECT_EQ(policy_.counter("greedy"), 50);
+  EXPECT_EQ(policy_.counter("fresh"), 50);
+}
+
+TEST_F(FairSharePolicyTest, ACallLooksAtFewOfManyTenants) {
+  const auto most_compared = [this](const auto& call) {
+    const int64_t before = policy_.num_compared();
+    call();
+    return policy_.num_compared() - before;
+  };
+  int64_t most = 0;
+  for (int i = 0; i < kNumFreshNames; ++i) {
+    const std::string tenant = std::to_string(i);
+    const auto count = [&](const auto& call) { most = std::max(most, most_compared(call)); };
+    count([&] { policy_.BeginWaiting(tenant); });
+    count([&] { policy_.NextTenant(); });
+    count([&] { policy_.OnServed(tenant, i % 7, 1); });
+    if (i % 2 == 1) {
+      count([&] { policy_.EndWaiting(tenant); });
+      count([&] { policy_.OnServed(tenant, 0, 1); });
+    }
+  }
+  EXPECT_GT(most, 10);   // they are counted
+  EXPECT_LT(most, 200);  // log2 of 100,000 is 17: some searches, and the way up and down a tree
 }
 
 // A core and its worker under a policy.

@@ -175,7 +175,7 @@ TEST(WaitingQueueOfTenantsTest, TakesTurnsBetweenTenantsAndIsFairWithinOne) {
     queue.CheckInvariants();
     order.push_back(queue.PopFront().id().value());
   }
-  EXPECT_THAT(order, ElementsAre(5, 1, 6, 2, 3, 4));
+  EXPECT_THAT(order, ElementsAre(1, 5, 2, 6, 3, 4));
 }
 
 TEST(WaitingQueueOfTenantsTest, WhoHasStartedComesBackInFrontInTheOrderOfStarts) {
@@ -189,14 +189,14 @@ TEST(WaitingQueueOfTenantsTest, WhoHasStartedComesBackInFrontInTheOrderOfStarts)
   }
   SequenceGroup& first = queue.PopFront();
   SequenceGroup& second = queue.PopFront();
-  EXPECT_EQ(first.id().value(), 3U);
+  EXPECT_EQ(first.id().value(), 1U);
 
   queue.Return(second);
   queue.Return(first);
 
   EXPECT_EQ(&queue.PopFront(), &first);
   EXPECT_EQ(&queue.PopFront(), &second);
-  EXPECT_EQ(queue.front().id().value(), 1U);
+  EXPECT_EQ(queue.front().id().value(), 3U);
 }
 
 TEST(WaitingQueueOfTenantsTest, RemovesAGroupThatNeverStarted) {
@@ -212,6 +212,76 @@ TEST(WaitingQueueOfTenantsTest, RemovesAGroupThatNeverStarted) {
   queue.Remove(groups[1]);
   EXPECT_TRUE(queue.empty());
   EXPECT_EQ(queue.num_prompt_tokens(), 0);
+}
+
+class TenantShareTest : public testing::Test {
+ protected:
+  WaitingQueue::Refusal Offer(const std::string& tenant, int32_t prompt = 1) {
+    Request request = MakeRequest({.id = ++last_id_, .prompt = prompt});
+    request.tenant = tenant;
+    const WaitingQueue::Refusal refusal = queue_.RefusalOf(request, config_);
+    if (refusal == WaitingQueue::Refusal::kNone) {
+      queue_.Add(groups_.emplace_back(std::move(request)));
+    }
+    return refusal;
+  }
+
+  void TearDown() override { queue_.CheckInvariants(); }
+
+  CoreConfig config_{.max_queued_requests = 100, .max_queued_tokens = 100};
+  FairSharePolicy policy_;
+  WaitingQueue queue_{&policy_};
+  std::deque<SequenceGroup> groups_;
+  uint64_t last_id_ = 0;
+};
+
+TEST_F(TenantShareTest, ATenantHoldsNoMoreThanItLeavesForOthers) {
+  config_.max_queued_requests = 6;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Offer("greedy"), WaitingQueue::Refusal::kNone);
+  }
+  EXPECT_EQ(Offer("greedy"), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("second"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("second"), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("third"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("fourth"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("fifth"), WaitingQueue::Refusal::kFull);
+
+  queue_.PopFront();  // what runs counts no more
+  EXPECT_EQ(Offer("fifth"), WaitingQueue::Refusal::kNone);
+}
+
+TEST_F(TenantShareTest, TokensAreSharedLikewise) {
+  EXPECT_EQ(Offer("greedy", 50), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("greedy", 1), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("second", 10), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("second", 16), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("second", 10), WaitingQueue::Refusal::kNone);
+}
+
+TEST_F(TenantShareTest, OneRequestOfATenantMayFillTheQueue) {
+  EXPECT_EQ(Offer("only", 100), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("other", 1), WaitingQueue::Refusal::kTokensFull);
+}
+
+TEST_F(TenantShareTest, FreshNamesDoNotPassTheBoundOfAll) {
+  int num_queued = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    num_queued += Offer(std::to_string(i)) == WaitingQueue::Refusal::kNone ? 1 : 0;
+  }
+  EXPECT_EQ(num_queued, 100);
+  EXPECT_LE(policy_.num_tenants(), 100U);
+}
+
+TEST_F(TenantShareTest, WithoutTenantsNobodyLeavesRoom) {
+  FcfsPolicy policy;
+  WaitingQueue queue(&policy);
+  config_.max_queued_requests = 2;
+  for (uint64_t id = 1; id <= 2; ++id) {
+    Request request = MakeRequest({.id = id});
+    EXPECT_EQ(queue.RefusalOf(request, config_), WaitingQueue::Refusal::kNone);
+    queue.Add(groups_.emplace_back(std::move(request)));
+  }
 }
 
 using WaitingQueueDeathTest = WaitingQueueTest;
