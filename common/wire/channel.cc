@@ -124,6 +124,7 @@ std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
   return grpc::CreateCustomChannel(

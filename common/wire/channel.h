@@ -37,7 +37,7 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
 // A channel to the public port, for clients: notices a peer that is gone within 20 s, and connects
-// again within 2.
+// again within 2; a connection of its own, shared with no other channel.
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address);
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <random>
@@ -41,6 +42,7 @@ constexpr char kUsage[] =
     --request-rate X                 requests a second; default inf: all at once
     --burstiness X                   1: Poisson arrivals; smaller is burstier
     --max-concurrency N              requests at once (closed loop)
+    --timeout-ms N                   deadline of each request; goodput is what is complete by then
     --ignore-eos                     always make all output tokens
     --temperature X                  default 0
     --seed N                         of prompts and arrivals
@@ -80,6 +82,7 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   flags.Double("request-rate", [&](double x) { o.load.requests_per_second = x; });
   flags.Double("burstiness", [&](double x) { o.load.burstiness = x; });
   flags.Int32("max-concurrency", [&](int32_t n) { o.load.max_concurrency = n; });
+  flags.Int32("timeout-ms", [&](int32_t n) { o.load.timeout_ms = n; });
   flags.Uint64("seed", [&](uint64_t n) { o.load.seed = n; });
   flags.Float("temperature", [&](float x) { o.temperature = x; });
   flags.Switch("ignore-eos", [&] { o.ignore_eos = true; });
@@ -93,7 +96,8 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   }
   const bool positive = o.random_input_tokens > 0 && o.random_output_tokens > 0 &&
                         o.num_prompts > 0 && o.num_warmups >= 0 && o.load.burstiness > 0 &&
-                        o.load.requests_per_second > 0 && o.load.max_concurrency >= 0;
+                        o.load.requests_per_second > 0 && o.load.max_concurrency >= 0 &&
+                        o.load.timeout_ms >= 0;
   if (!positive) {
     return absl::InvalidArgumentError("lengths, counts and rates must be positive");
   }
@@ -108,6 +112,9 @@ v1::GenerateRequest BaseRequest(const BenchOptions& options, int32_t max_tokens)
   request.mutable_sampling()->set_temperature(options.temperature);
   request.mutable_stopping()->set_max_tokens(max_tokens);
   request.mutable_stopping()->set_ignore_eos(options.ignore_eos);
+  if (options.load.timeout_ms > 0) {
+    request.set_timeout_ms(options.load.timeout_ms);
+  }
   return request;
 }
 
@@ -211,8 +218,11 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
           {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
           {.max_concurrency = options.load.max_concurrency});
   BenchResult result;
+  const std::clock_t cpu_begin = std::clock();
   result.records = RunLoad(address, requests, options.load);
-  result.report = MakeReport(result.records, options.percentiles);
+  const std::clock_t cpu_end = std::clock();
+  result.report = MakeReport(result.records, options.percentiles, options.load.timeout_ms);
+  result.report.generator_cpu_seconds = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC;
   for (const RequestRecord& record : result.records) {
     if (!record.status.ok()) {
       std::fprintf(

@@ -27,6 +27,7 @@ struct LoadOptions {
   double burstiness = 1.0;      // shape of the gaps; > 0; smaller is burstier
   int32_t max_concurrency = 0;  // 0: no bound
   uint64_t seed = 0;
+  int64_t timeout_ms = 0;  // in which a request has to be complete, as it says itself; 0: none
 };
 
 // What happened to one request. Times are SteadyNow() of this process.

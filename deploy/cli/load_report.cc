@@ -135,12 +135,13 @@ double Percentile(std::vector<double> values, double p) {
 }
 
 LoadReport MakeReport(const std::vector<RequestRecord>& records,
-                      const std::vector<double>& percentiles) {
+                      const std::vector<double>& percentiles,
+                      int64_t timeout_ms) {
   LoadReport report;
   if (records.empty()) {
     return report;
   }
-  std::vector<double> ttft, tpot, itl, e2e;
+  std::vector<double> ttft, tpot, itl, e2e, refusal;
   Instant first = records.front().start;
   Instant last = first;
   for (const RequestRecord& record : records) {
@@ -148,9 +149,15 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
     last = std::max(last, record.end);
     if (!record.status.ok() || record.arrivals.empty()) {
       ++report.num_failed;
+      if (absl::IsResourceExhausted(record.status)) {
+        ++report.num_refused;
+        refusal.push_back(Seconds(record.start, record.end));
+      }
       continue;
     }
     ++report.num_successful;
+    const bool is_late = timeout_ms > 0 && record.end - record.start > timeout_ms * kNanosPerMilli;
+    report.num_in_time += is_late ? 0 : 1;
     report.num_input_tokens += record.num_prompt_tokens;
     report.num_output_tokens += record.num_output_tokens;
     ttft.push_back(Seconds(record.start, record.arrivals.front()));
@@ -169,6 +176,7 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
   report.tpot = Summarise(std::move(tpot), percentiles);
   report.itl = Summarise(std::move(itl), percentiles);
   report.e2e = Summarise(std::move(e2e), percentiles);
+  report.refusal = Summarise(std::move(refusal), percentiles);
   return report;
 }
 
@@ -179,6 +187,12 @@ std::string FormatTable(const LoadReport& report, const LoadOptions& options) {
   AppendRule(table, " Serving Benchmark Result ", '=');
   AppendRow(table, "Successful requests:", report.num_successful);
   AppendRow(table, "Failed requests:", report.num_failed);
+  if (options.timeout_ms > 0) {
+    AppendRow(table, "Refused requests:", report.num_refused);
+    AppendRow(table, "Complete in time:", report.num_in_time);
+    AppendRow(table, "Request goodput (req/s):", rate(report.num_in_time));
+    AppendRow(table, "Generator CPU (s):", report.generator_cpu_seconds);
+  }
   if (options.max_concurrency > 0) {
     AppendRow(table, "Maximum request concurrency:", int64_t{options.max_concurrency});
   }
@@ -199,6 +213,9 @@ std::string FormatTable(const LoadReport& report, const LoadOptions& options) {
   AppendLatency(table, "Time per Output Token (excl. 1st token)", "TPOT", report.tpot);
   AppendLatency(table, "Inter-token Latency", "ITL", report.itl);
   AppendLatency(table, "End-to-end Latency", "E2EL", report.e2e);
+  if (report.num_refused > 0) {
+    AppendLatency(table, "Latency of Refusals", "Refusal", report.refusal);
+  }
   AppendRule(table, "", '=');
   return table;
 }
@@ -210,6 +227,13 @@ std::string FormatJson(const LoadReport& report,
   nlohmann::ordered_json json;
   json["completed"] = report.num_successful;
   json["failed"] = report.num_failed;
+  if (options.timeout_ms > 0) {
+    json["refused"] = report.num_refused;
+    json["in_time"] = report.num_in_time;
+    json["request_goodput"] = static_cast<double>(report.num_in_time) / seconds;
+    AddLatency(json, "refusal", report.refusal);
+  }
+  json["generator_cpu_s"] = report.generator_cpu_seconds;
   json["duration"] = report.duration_seconds;
   json["max_concurrency"] =
       options.max_concurrency > 0 ? nlohmann::ordered_json(options.max_concurrency) : nullptr;

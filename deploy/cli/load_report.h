@@ -28,6 +28,9 @@ struct LatencyFigures {
 struct LoadReport {
   int64_t num_successful = 0;
   int64_t num_failed = 0;
+  int64_t num_refused = 0;  // of the failed ones: RESOURCE_EXHAUSTED
+  int64_t num_in_time = 0;  // of the successful ones; all of them without a deadline
+  double generator_cpu_seconds = 0;
   double duration_seconds = 0;
   int64_t num_input_tokens = 0;
   int64_t num_output_tokens = 0;
@@ -37,13 +40,16 @@ struct LoadReport {
   LatencyFigures tpot;
   LatencyFigures itl;
   LatencyFigures e2e;
+  LatencyFigures refusal;  // from sending to the end, of those that were refused
 };
 
 // Percentile p (0 to 100) of values; 0 for none.
 double Percentile(std::vector<double> values, double p);
 
+// timeout_ms: in which a request has to be complete; 0: whenever it is.
 LoadReport MakeReport(const std::vector<RequestRecord>& records,
-                      const std::vector<double>& percentiles);
+                      const std::vector<double>& percentiles,
+                      int64_t timeout_ms = 0);
 
 // The table, 50 columns wide. Unset rate and concurrency are left out.
 std::string FormatTable(const LoadReport& report, const LoadOptions& options);

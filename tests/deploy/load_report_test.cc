@@ -54,6 +54,39 @@ TEST(LoadReportTest, FailedRequestsAreCountedAndNotMeasured) {
   EXPECT_EQ(report.num_output_tokens, 1);
 }
 
+TEST(LoadReportTest, GoodputIsWhatIsCompleteInTimeAndRefusalsAreMeasuredApart) {
+  RequestRecord refused = Record({}, 30);
+  refused.status = absl::ResourceExhaustedError("");
+  RequestRecord expired = Record({100}, 250);
+  expired.status = absl::DeadlineExceededError("");
+  const std::vector<RequestRecord> records = {
+      Record({100}, 200), Record({100}, 201), Record({100}, 2000), refused, expired};
+
+  const LoadReport report = MakeReport(records, {99}, /*timeout_ms=*/200);
+
+  EXPECT_EQ(report.num_successful, 3);
+  EXPECT_EQ(report.num_in_time, 1);
+  EXPECT_EQ(report.num_failed, 2);
+  EXPECT_EQ(report.num_refused, 1);
+  EXPECT_DOUBLE_EQ(report.refusal.percentiles.at(99), 30);
+  const std::string table = FormatTable(report, {.timeout_ms = 200});
+  EXPECT_THAT(table, HasSubstr("Complete in time:                       1         \n"));
+  EXPECT_THAT(table, HasSubstr("Refused requests:                       1         \n"));
+  EXPECT_THAT(table, HasSubstr("Request goodput (req/s):                0.50      \n"));
+  EXPECT_THAT(table, HasSubstr("P99 Refusal (ms):                       30.00     \n"));
+  const auto json = nlohmann::json::parse(FormatJson(report, {.timeout_ms = 200}));
+  EXPECT_EQ(json["request_goodput"], 0.5);
+  EXPECT_EQ(json["refused"], 1);
+  EXPECT_EQ(json["p99_refusal_ms"], 30);
+}
+
+TEST(LoadReportTest, WithoutADeadlineWhatSucceedsIsInTime) {
+  const LoadReport report = MakeReport({Record({100}, 2000)}, {99});
+
+  EXPECT_EQ(report.num_in_time, 1);
+  EXPECT_THAT(FormatTable(report, {}), Not(HasSubstr("goodput")));
+}
+
 TEST(LoadReportTest, TableHasTheRowsUsersLookFor) {
   std::string table = FormatTable(MakeReport({Record({100, 200}, 200)}, {99}),
                                   {.requests_per_second = 4, .max_concurrency = 8});

@@ -68,13 +68,9 @@ class TestServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// True if a server answers a call over a new connection.
-bool IsServed(const Address& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  grpc::GenericStub stub(
-      grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments));
+// True if a server answers a call over this channel.
+bool IsServed(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
@@ -88,6 +84,15 @@ bool IsServed(const Address& address) {
   bool ok = false;
   queue.Next(&tag, &ok);
   return status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+}
+
+// True if a server answers a call over a new connection.
+bool IsServed(const Address& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return IsServed(
+      grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments));
 }
 
 sockaddr_in LoopbackAt(int32_t port) {
@@ -137,6 +142,24 @@ void WaitUntil(const Claim& claim) {
   while (!claim()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+int64_t NumOpenFiles() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+// A server bounds the streams of a connection: whoever dials twice wants twice as many.
+TEST(DialPublicTest, EachChannelHasAConnectionOfItsOwn) {
+  const TestServer server(Loopback());
+  const std::shared_ptr<grpc::Channel> first = DialPublic(server.address());
+  EXPECT_TRUE(IsServed(first));
+  const int64_t num_before = NumOpenFiles();
+
+  const std::shared_ptr<grpc::Channel> second = DialPublic(server.address());
+  EXPECT_TRUE(IsServed(second));
+
+  EXPECT_GE(NumOpenFiles(), num_before + 2) << "both ends are in this process";
 }
 
 TEST(ListenerTest, AnyKindOfAddressIsServed) {
