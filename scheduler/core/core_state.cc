@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "scheduler/core/admission.h"
+#include "scheduler/core/deadline_admission.h"
 
 namespace quire {
 namespace {
@@ -54,6 +55,7 @@ void UnansweredStep::Clear() {
   is_active = false;
   slices.clear();
   num_sampled = 0;
+  num_tokens = 0;
   swap_outs.clear();
   swap_ins.clear();
   copies.clear();
@@ -84,6 +86,9 @@ void CoreState::Add(Request request) {
 
 SequenceGroup& CoreState::StartFirstWaiting() {
   SequenceGroup& group = waiting.PopFront();
+  if (group.has_estimate && !group.has_started()) {
+    completion.OnTurn(/*is_in_time=*/true);
+  }
   Start(group);
   return group;
 }
@@ -202,6 +207,9 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
   const SequenceState last_state = sequence.state();
   End(sequence);
   bool is_last = group.is_finished();
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
+    completion.OnEnd(sequence.num_output_tokens());
+  }
   if (!group.request().pins_prefix) {
     suspects.Forget(group.id(), sequence.sequence_index());
     events.push_back(SequenceFinished{.request_id = group.id(),
@@ -211,6 +219,7 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
                                       .is_last_of_request = is_last});
   }
   if (is_last) {
+    OnGroupEnd(*this, group, reason);
     Depart(group, last_state);
   }
 }
@@ -238,10 +247,12 @@ void CoreState::FinishBeamSearch(SequenceGroup& group,
       }
       finished.reason = hypothesis.has_stopped ? FinishReason::kStop : FinishReason::kLength;
       finished.beam_score = hypothesis.score;
+      completion.OnEnd(finished.num_output_tokens);
       counters.num_tokens_committed += finished.num_output_tokens;
     }
     events.push_back(finished);
   }
+  OnGroupEnd(*this, group, hypotheses.empty() ? reason_without : FinishReason::kLength);
   Depart(group, last_state);
 }
 

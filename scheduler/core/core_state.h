@@ -17,6 +17,7 @@
 #include "common/base/ids.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
+#include "scheduler/core/completion_estimate.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/core/crash_suspects.h"
@@ -63,6 +64,7 @@ struct UnansweredStep {
   uint64_t plan_digest = 0;
   std::vector<Slice> slices;
   size_t num_sampled = 0;
+  int64_t num_tokens = 0;  // of the plan
   // Orders of the plan while it is made.
   std::vector<BlockSwapOut> swap_outs;
   std::vector<BlockSwapIn> swap_ins;
@@ -89,6 +91,8 @@ struct CoreState {
   std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
+  CompletionEstimate completion;
+  Instant now = 0;  // as the caller said last
   PinnedPrefixes prefixes;
   CrashSuspects suspects;
   std::vector<LostSlice> lost_slices;   // of the last epoch, until its loss is judged

@@ -17,7 +17,8 @@ struct CoreStats {
   int64_t num_queued_tokens = 0;             // prompt tokens of waiting requests
   int32_t num_waiting_resumed_requests = 0;  // of the waiting ones, counted apart (WaitingQueue)
   int64_t num_queued_resumed_tokens = 0;     // of the queued ones, theirs
-  int32_t num_blocks = 0;                    // usable blocks (without the null block)
+  int64_t queue_drain_us = 0;  // until all that wait have started; 0 while nothing is known
+  int32_t num_blocks = 0;      // usable blocks (without the null block)
   int32_t block_size_tokens = 0;
   // free + used + pending = all.
   int32_t num_free_blocks = 0;

@@ -24,6 +24,7 @@ enum class FinishReason : uint8_t {
   kAborted,         // cancelled by the client or the operator
   kExpiredQueued,   // its deadline passed before any token was computed
   kExpiredRunning,  // its deadline passed while it ran
+  kUnreachable,     // its deadline could no longer be met; nothing was computed
   kNonFinite,       // logits were NaN or infinite, twice
   kNoCapacity,      // workers came back with a pool that can never hold it
   kWorkerCrash,     // it crashed its workers kMaxCrashes times, the last three alone

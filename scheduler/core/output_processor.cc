@@ -178,17 +178,17 @@ void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_
 }
 
 void LearnCosts(CoreState& state, const StepResult& result) {
-  if (state.config.preemption_mode != PreemptionMode::kAuto) {
-    return;
-  }
   PreemptionCost::Step step = {.step_id = result.header.step_id,
                                .swaps_done_step_id = result.swaps_done_step_id,
+                               .num_tokens = state.step.num_tokens,
                                .num_swap_outs = static_cast<int64_t>(state.step.swap_outs.size()),
                                .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size() -
                                                                     result.failed_swap_ins.size()),
                                .micros = MicrosOf(result.timings)};
-  for (const UnansweredStep::Slice& slice : state.step.slices) {
-    step.num_tokens += slice.num_tokens;
+  // What only a choice between preemptions needs is not counted where there is none.
+  const bool is_auto = state.config.preemption_mode == PreemptionMode::kAuto;
+  for (const UnansweredStep::Slice& slice :
+       std::span(state.step.slices).first(is_auto ? state.step.slices.size() : 0)) {
     step.num_recomputed += slice.num_recomputed;
     step.num_context += NumContextTokens(slice.sequence->num_computed_tokens(),
                                          slice.num_tokens,

@@ -58,6 +58,9 @@ class PreemptionCost {
   // A group was preempted.
   void CountPreemption(bool is_swap);
 
+  // How long steps take.
+  const StepCost& steps() const { return steps_; }
+
   // Tokens that a step of num_sequences decoding sequences has room for.
   int64_t SpareTokens(int32_t num_sequences) const { return steps_.SpareTokens(num_sequences); }
 

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "scheduler/core/admission.h"
 #include "scheduler/core/core_state.h"
+#include "scheduler/core/deadline_admission.h"
 #include "scheduler/core/invariants.h"
 #include "scheduler/core/output_processor.h"
 #include "scheduler/core/pinned_prefixes.h"
@@ -93,6 +94,9 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
     case WaitingQueue::Refusal::kNone:
       break;
   }
+  if (!CanMeetDeadline(*state_, request)) {
+    return AddOutcome::kDeadlineUnreachable;
+  }
   state_->Add(std::move(request));
   return AddOutcome::kQueued;
 }
@@ -153,6 +157,7 @@ std::optional<StepPlan> SchedulerCore::PlanStep(Instant now) {
 }
 
 void SchedulerCore::ExpireRequests(Instant now) {
+  state_->now = now;
   while (auto id = state_->deadlines.FirstExpired(now)) {
     SequenceGroup& group = *state_->Find(*id);
     bool has_run = group.is_running() || group.has_started();
@@ -193,6 +198,7 @@ CoreStats SchedulerCore::stats() const {
   stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
   stats.num_waiting_resumed_requests = state_->waiting.num_resumed();
   stats.num_queued_resumed_tokens = state_->waiting.num_resumed_prompt_tokens();
+  stats.queue_drain_us = QueueDrainMicros(*state_);
   stats.num_suspects = static_cast<int32_t>(state_->suspects.suspects().size());
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;

@@ -48,12 +48,13 @@ struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
-  kQueueFull,        // max_queued_requests, or max_resumed_requests of resumed ones
-  kQueueTokensFull,  // max_queued_tokens
-  kTenantFull,       // its tenant's share of either: see WaitingQueue
-  kTooLong,          // the prompt leaves no room for a token within max_model_len
-  kNeverFits,        // prompt + max_tokens of all its sequences exceed the pool beside prefixes;
-                     // of a resumed request also max_model_len
+  kQueueFull,            // max_queued_requests, or max_resumed_requests of resumed ones
+  kQueueTokensFull,      // max_queued_tokens
+  kTenantFull,           // its tenant's share of either: see WaitingQueue
+  kDeadlineUnreachable,  // cannot be complete in time, as far as is known
+  kTooLong,              // the prompt leaves no room for a token within max_model_len
+  kNeverFits,  // prompt + max_tokens of all its sequences exceed the pool beside prefixes;
+               // of a resumed request also max_model_len
 };
 
 class SchedulerCore {

@@ -79,6 +79,8 @@ class SequenceGroup {
 
   // Of beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
+  // It was weighed whether it can be complete by its deadline (deadline_admission.h).
+  bool has_estimate = false;
 
  private:
   Request request_;

@@ -87,6 +87,13 @@ double StepCost::StepMicros(int64_t num_tokens) const {
   return At(static_cast<double>(num_tokens)).micros;
 }
 
+int64_t StepCost::most_tokens() const {
+  const auto largest = std::find_if(buckets_.rbegin(), buckets_.rend(), [](const Bucket& bucket) {
+    return bucket.num_tokens > 0;
+  });
+  return largest == buckets_.rend() ? 0 : static_cast<int64_t>(largest->num_tokens);
+}
+
 double StepCost::MicrosWithoutContext(int64_t num_tokens) const {
   return MicrosWithoutContext(At(static_cast<double>(num_tokens)));
 }

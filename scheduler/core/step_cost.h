@@ -38,7 +38,10 @@ class StepCost {
   // known. Beyond the most tokens that were seen, time is taken to be proportional to them.
   double StepMicros(int64_t num_tokens) const;
 
-  // Of that, all but reading.
+  // Of the largest steps that were seen; 0 while nothing is known.
+  int64_t most_tokens() const;
+
+  // Of StepMicros, all but reading.
   double MicrosWithoutContext(int64_t num_tokens) const;
 
   // What reading so many tokens adds to a step.

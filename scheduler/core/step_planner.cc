@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/math.h"
+#include "scheduler/core/deadline_admission.h"
 #include "scheduler/core/preemption.h"
 #include "scheduler/core/prefix_sharing.h"
 
@@ -29,6 +30,7 @@ std::optional<StepPlan> StepPlanner::Plan() {
     suspect = state_.NextSuspect();
   }
   if (suspect == nullptr) {
+    DropUnreachable();
     PreemptForNext();
     PlanRunning();
     PlanOthers();
@@ -74,6 +76,13 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
     PlanLine(suspect);
   }
   return status != AllocStatus::kNever;
+}
+
+void StepPlanner::DropUnreachable() {
+  while (!state_.waiting.empty() && !CanStillMeetDeadline(state_, state_.waiting.front())) {
+    state_.completion.OnTurn(/*is_in_time=*/false);
+    state_.FinishGroup(state_.waiting.front(), FinishReason::kUnreachable);
+  }
 }
 
 void StepPlanner::PreemptForNext() {
@@ -129,6 +138,9 @@ void StepPlanner::PlanRunning() {
 void StepPlanner::PlanOthers() {
   bool has_room = may_admit_;
   while (has_room && !budget_.is_spent()) {
+    if (!has_made_room_) {  // else it was for the first one, which then also starts
+      DropUnreachable();
+    }
     SequenceGroup* next = state_.Next();
     has_room = next != nullptr && (next->is_swapped() ? ResumeSwapped(*next) : StartWaiting(*next));
     has_room = has_room && !has_made_room_;
@@ -258,6 +270,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   step.header = plan_.header;
   plan_.digest = DigestOf(plan_);
   step.plan_digest = plan_.digest;
+  step.num_tokens = epoch_.limits.max_tokens_per_step - budget_.num_tokens_left();
   step.num_sampled = static_cast<size_t>(
       std::count_if(step.slices.begin(), step.slices.end(), [](const UnansweredStep::Slice& slice) {
         return slice.samples;

@@ -49,6 +49,8 @@ class StepPlanner {
   // never fit, and has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
+  // First ones that wait and cannot be complete by their deadline any more end.
+  void DropUnreachable();
   // Groups behind the next one that does not run yet make room for it.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;

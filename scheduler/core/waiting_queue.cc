@@ -103,10 +103,35 @@ void WaitingQueue::Remove(SequenceGroup& group) {
 void WaitingQueue::Load::Add(const Request& request, int32_t times) {
   num_requests += times;
   num_prompt_tokens += times * NumPromptTokens(request);
+  num_sequences += times * request.num_live_sequences();
 }
 
 void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {
   (group.request().is_resumed ? resumed_ : new_).Add(group.request(), times);
+}
+
+CompletionEstimate::Work WaitingQueue::work() const {
+  return {.num_sequences = static_cast<double>(new_.num_sequences + resumed_.num_sequences),
+          .num_prompt_tokens = static_cast<double>(num_prompt_tokens())};
+}
+
+CompletionEstimate::Work WaitingQueue::AheadOf(const Request& request) const {
+  const std::optional<int64_t> rank = policy_.RankOf(request);
+  if (rank.has_value()) {
+    const bool is_last = ranked_.empty() || (*ranked_.rbegin())->rank().value <= *rank;
+    return is_last ? work() : CompletionEstimate::Work{};
+  }
+  if (empty()) {
+    return {};
+  }
+  const auto own = unranked_.find(request.tenant);
+  const size_t num_own = own == unranked_.end() ? 0 : own->second.groups.size();
+  const size_t num_others = unranked_.size() - (num_own > 0 ? 1 : 0);
+  const size_t num_turns = ranked_.size() + num_own + (num_own + 1) * num_others;
+  const double share = std::min(1.0, static_cast<double>(num_turns) / size());
+  const CompletionEstimate::Work all = work();
+  return {.num_sequences = share * all.num_sequences,
+          .num_prompt_tokens = share * all.num_prompt_tokens};
 }
 
 std::vector<SequenceGroup*> WaitingQueue::groups() const {

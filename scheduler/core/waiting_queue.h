@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/core/completion_estimate.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
@@ -59,6 +60,11 @@ class WaitingQueue {
   // Of these, what resumed requests account for.
   int32_t num_resumed() const { return resumed_.num_requests; }
   int64_t num_resumed_prompt_tokens() const { return resumed_.num_prompt_tokens; }
+  // All that wait, and of them those that will start before a request that comes now. Where the
+  // policy lets it overtake some, only those that it surely does not; where tenants take turns,
+  // about as many as have theirs before.
+  CompletionEstimate::Work work() const;
+  CompletionEstimate::Work AheadOf(const Request& request) const;
   // Those with a rank in their order, then the others, tenant by tenant.
   std::vector<SequenceGroup*> groups() const;
 
@@ -74,6 +80,7 @@ class WaitingQueue {
   struct Load {
     int32_t num_requests = 0;
     int64_t num_prompt_tokens = 0;
+    int64_t num_sequences = 0;
 
     void Add(const Request& request, int32_t times);
     friend bool operator==(const Load&, const Load&) = default;

@@ -26,6 +26,8 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
       return Error(absl::StatusCode::kDeadlineExceeded,
                    "EXPIRED_RUNNING",
                    "deadline: passed while the request was running");
+    case FinishReason::kUnreachable:
+      return DeadlineUnreachableStatus();
     case FinishReason::kNonFinite:
       return Error(absl::StatusCode::kInternal,
                    "NON_FINITE_LOGITS",
@@ -50,6 +52,7 @@ RequestOutcome OutcomeOf(FinishReason reason) {
       return RequestOutcome::kAborted;
     case FinishReason::kExpiredQueued:
     case FinishReason::kExpiredRunning:
+    case FinishReason::kUnreachable:
       return RequestOutcome::kExpired;
     default:
       return RequestOutcome::kError;
@@ -78,6 +81,12 @@ absl::Status WorkerCrashStatus(std::string_view field) {
                                          " times, the last three alone")),
                       "crashes",
                       absl::StrCat(kMaxCrashes));
+}
+
+absl::Status DeadlineUnreachableStatus() {
+  return Error(absl::StatusCode::kResourceExhausted,
+               "DEADLINE_UNREACHABLE",
+               "deadline: will have passed before the request is complete");
 }
 
 absl::Status NoCapacityStatus() {

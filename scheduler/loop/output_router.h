@@ -64,6 +64,9 @@ struct OutputOptions {
 // What ends that crashed its workers too often. field: "request" or "prefix".
 absl::Status WorkerCrashStatus(std::string_view field);
 
+// What is refused, or dropped before anything was computed for it, since it would be too late.
+absl::Status DeadlineUnreachableStatus();
+
 // What ends that does not fit workers that came back smaller.
 absl::Status NoCapacityStatus();
 

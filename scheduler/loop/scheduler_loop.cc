@@ -34,6 +34,8 @@ absl::Status RefusalOf(AddOutcome outcome) {
       return Error(absl::StatusCode::kResourceExhausted,
                    "TENANT_LIMIT",
                    "tenant: as much of it is waiting as there is room for others");
+    case AddOutcome::kDeadlineUnreachable:
+      return DeadlineUnreachableStatus();
     case AddOutcome::kTooLong:
       return InvalidArgument("PROMPT_TOO_LONG", "prompt: leaves no room for output");
     case AddOutcome::kNeverFits:
@@ -71,6 +73,9 @@ void SchedulerLoop::Run() {
 bool SchedulerLoop::Turn(absl::Duration max_wait) {
   std::deque<LoopEvent> events = parts_.inbox->TakeAll(TimeToWait(max_wait));
   now_ = parts_.clock();
+  if (core_.next_deadline() <= now_) {  // first: its client cancels then, too
+    core_.ExpireRequests(now_);
+  }
   for (LoopEvent& event : events) {
     std::visit([this](auto& e) { Handle(e); }, event);
   }

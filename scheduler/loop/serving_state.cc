@@ -36,6 +36,11 @@ absl::Status ServingState::CheckAdmission() const {
   return absl::OkStatus();
 }
 
+absl::Duration ServingState::queue_drain() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return absl::Microseconds(snapshot_.stats.queue_drain_us);
+}
+
 void ServingState::SetGroup(Group group) {
   std::lock_guard<std::mutex> lock(mutex_);
   snapshot_.group = group;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 #include "common/base/clock.h"
 #include "common/step/rank_status.h"
@@ -53,6 +54,9 @@ class ServingState {
   // OK when a new request may come in. Errors: kUnavailable with LOADING, NO_WORKERS, SUPERSEDED or
   // DRAINING.
   absl::Status CheckAdmission() const;
+
+  // How long all that wait take to start, as estimated; zero while that is not known.
+  absl::Duration queue_drain() const;
 
   void SetGroup(Group group);
   void SetGroupReady(const StepLimits& limits, std::string numerics, int64_t block_bytes);

@@ -307,7 +307,7 @@ void GenerateCall::FinishNow(const absl::Status& status) {
     parts_.live_requests->Remove(request_id_, this);
   }
   context_->AddTrailingMetadata("x-request-id", request_id_);
-  Finish(ToPublicStatus(status));
+  Finish(ToPublicStatus(status, parts_.state->queue_drain()));
 }
 
 void GenerateCall::Encode(const SequenceUpdate& update) {

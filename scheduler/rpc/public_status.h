@@ -12,11 +12,14 @@
 
 namespace quire {
 
-// Zero for reasons where a retry at the same server does not help. Spread by 20 % either way, so
-// that clients refused together do not come back together.
-absl::Duration RetryDelayFor(std::string_view reason);
+// Zero for reasons where a retry at the same server does not help. Who is refused for what waits is
+// told how long that takes to drain, from 0.1 to 60 s; a second, while that is not known (zero).
+// Spread by 20 % either way, so that clients refused together do not come back together.
+absl::Duration RetryDelayFor(std::string_view reason,
+                             absl::Duration queue_drain = absl::ZeroDuration());
 
-grpc::Status ToPublicStatus(const absl::Status& status);
+grpc::Status ToPublicStatus(const absl::Status& status,
+                            absl::Duration queue_drain = absl::ZeroDuration());
 
 // What a call ends with whose client has left.
 absl::Status CancelledByClient();

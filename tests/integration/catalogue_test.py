@@ -398,5 +398,58 @@ class SmallServerTest(unittest.TestCase):
         self.queue_failure = failures[0]
 
 
+class BusyServerTest(unittest.TestCase):
+    """Rows about a server that knows how long things take, and has tenants."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-num-seqs=1", "--max-queued-requests=4",
+                            "--scheduling-policy=fair",
+                            worker_flags=["--cpu-isa=portable", "--threads=1"])
+        cls.addClassCleanup(cls.server.close)
+        cls.channel = cls.server.channel()
+        cls.addClassCleanup(cls.channel.close)
+
+    def setUp(self):
+        wait_until_idle(self.channel)
+
+    def start(self, **fields):
+        stream = api_grpc.GenerationServiceStub(self.channel).Generate(request(**fields),
+                                                                       timeout=120)
+        self.addCleanup(stream.cancel)
+        return stream
+
+    def start_long(self):
+        stream = self.start(stopping={"max_tokens": 900, "ignore_eos": True}, tenant="greedy")
+        next(stream)
+        return stream
+
+    def test_b074_a_deadline_that_cannot_be_met_is_refused_at_once(self):
+        for _ in range(20):  # it learns how long outputs are
+            generate(self.channel, request(stopping={"max_tokens": 40, "ignore_eos": True}))
+        self.start_long()
+        with failure_of() as failures:
+            generate(self.channel, request(stopping={"max_tokens": 40}, timeout_ms=2))
+        self.assertEqual((failures[0].code, failures[0].reason),
+                         (grpc.StatusCode.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE"))
+        self.assertGreater(failures[0].retry_delay, 0.05)
+
+    def test_b081_a_tenant_leaves_room_for_others(self):
+        running = self.start_long()
+        for num_waiting in (1, 2):
+            self.start(tenant="greedy")
+            deadline = time.monotonic() + 20
+            while server_info(self.channel).num_waiting_requests < num_waiting:
+                self.assertLess(time.monotonic(), deadline)
+        with failure_of() as failures:
+            generate(self.channel, request(tenant="greedy"))
+        self.assertEqual((failures[0].code, failures[0].reason),
+                         (grpc.StatusCode.RESOURCE_EXHAUSTED, "TENANT_LIMIT"))
+        self.assertGreater(failures[0].retry_delay, 0.05)
+        modest = self.start(tenant="modest")
+        running.cancel()
+        self.assertTrue(list(modest))
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

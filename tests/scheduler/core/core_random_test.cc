@@ -58,7 +58,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_longer_than_pool = 0;
   int64_t num_passed_blocks = 0;
   int64_t num_resumed_tokens = 0;
-  int64_t num_finished[8] = {};
+  int64_t num_unreachable = 0;
+  int64_t num_finished[9] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
     CoreSimulation simulation(seed);
 
@@ -78,7 +79,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_longer_than_pool += simulation.num_longer_than_pool();
     num_passed_blocks += simulation.num_passed_blocks();
     num_resumed_tokens += simulation.num_resumed_tokens();
-    for (int reason = 0; reason < 8; ++reason) {
+    num_unreachable += simulation.num_unreachable();
+    for (int reason = 0; reason < 9; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
     }
   }
@@ -88,7 +90,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
               static_cast<long long>(num_events),
               static_cast<long long>(num_preemptions),
               static_cast<long long>(num_recomputed));
-  for (int reason = 0; reason < 8; ++reason) {
+  for (int reason = 0; reason < 9; ++reason) {
     std::printf("  finish reason %d: %lld sequences\n",
                 reason,
                 static_cast<long long>(num_finished[reason]));
@@ -104,6 +106,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_longer_than_pool > 1000) << num_longer_than_pool;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_passed_blocks > 1000) << num_passed_blocks;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_resumed_tokens > 20'000) << num_resumed_tokens;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_unreachable > 1000) << num_unreachable;
 }
 
 TEST_F(CoreRandomTest, HistoriesThatFailedOncePass) {

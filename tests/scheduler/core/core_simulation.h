@@ -60,6 +60,7 @@ class CoreSimulation {
   // in sequences that came back.
   int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
   int64_t num_passed_blocks() const { return num_passed_blocks_; }
+  int64_t num_unreachable() const { return num_unreachable_; }        // refused for their deadline
   int64_t num_resumed_tokens() const { return num_resumed_tokens_; }  // known to the next scheduler
   int64_t num_events() const { return num_events_; }
   Instant elapsed() const { return now_; }                  // virtual time, from 0
@@ -190,7 +191,8 @@ class CoreSimulation {
   int64_t num_passed_blocks_ = 0;
   int64_t num_resumed_tokens_ = 0;
   CoreStats totals_;
-  int64_t num_finished_[8] = {};
+  int64_t num_unreachable_ = 0;
+  int64_t num_finished_[9] = {};
 };
 
 }  // namespace quire

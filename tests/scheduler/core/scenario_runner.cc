@@ -25,6 +25,8 @@ std::string Describe(AddOutcome outcome) {
       return "refused: queue has too many tokens";
     case AddOutcome::kTenantFull:
       return "refused: its tenant has too much waiting";
+    case AddOutcome::kDeadlineUnreachable:
+      return "refused: deadline cannot be met";
     case AddOutcome::kTooLong:
       return "refused: too long";
     case AddOutcome::kNeverFits:
@@ -45,6 +47,8 @@ std::string Describe(FinishReason reason) {
       return "expired while queued";
     case FinishReason::kExpiredRunning:
       return "expired while running";
+    case FinishReason::kUnreachable:
+      return "deadline cannot be met";
     case FinishReason::kNonFinite:
       return "not finite";
     case FinishReason::kNoCapacity:

@@ -272,6 +272,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadEnd{
             FinishReason::kExpiredRunning, absl::StatusCode::kDeadlineExceeded, "EXPIRED_RUNNING"},
         BadEnd{FinishReason::kNonFinite, absl::StatusCode::kInternal, "NON_FINITE_LOGITS"},
+        BadEnd{FinishReason::kUnreachable,
+               absl::StatusCode::kResourceExhausted,
+               "DEADLINE_UNREACHABLE"},
         BadEnd{FinishReason::kWorkerCrash, absl::StatusCode::kInternal, "WORKER_CRASH"},
         BadEnd{
             FinishReason::kNoCapacity, absl::StatusCode::kResourceExhausted, "EXCEEDS_CAPACITY"}),

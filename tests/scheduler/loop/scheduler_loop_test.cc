@@ -289,6 +289,19 @@ TEST_F(SchedulerLoopTest, ARequestThatExpiresInTheQueueEndsWithoutAWorker) {
   EXPECT_EQ(ReasonOf(*added.stream->end()), "EXPIRED_QUEUED");
 }
 
+// A client cancels at its deadline, too; it is the deadline that ends its request.
+TEST_F(SchedulerLoopTest, WhoIsCancelledWhenItsDeadlineHasPassedHasExpired) {
+  client_.BeginEpoch();
+  Added added = Add({.prompt = 2, .max_tokens = 50, .deadline = now_ + 5});
+  Turn();
+  inbox_.Post(AbortRequest{added.id, absl::CancelledError("by its client")});
+  now_ += 5;
+
+  Turn();
+
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "EXPIRED_RUNNING");
+}
+
 TEST_F(SchedulerLoopTest, ARequestThatExpiresWhileItRunsEndsAtTheNextStep) {
   client_.BeginEpoch();
   Added added = Add({.prompt = 2, .max_tokens = 50, .deadline = now_ + 5});

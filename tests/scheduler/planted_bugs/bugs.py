@@ -177,6 +177,11 @@ BUGS = [
         "if (num_passed + num_found + 1 >= num_blocks) {"),
     # Ends and deadlines.
     Bug("deadline_not_removed", STATE, "  deadlines.Remove(group.request());\n", ""),
+    Bug("idle_server_refuses_for_a_deadline", "scheduler/core/deadline_admission.cc",
+        "  if (is_idle || !HasUsefulDeadline(state, request)) {",
+        "  if (!HasUsefulDeadline(state, request)) {\n    static_cast<void>(is_idle);"),
+    Bug("dropped_although_it_computed", "scheduler/core/deadline_admission.cc",
+        "is_idle || first.has_started() ||", "is_idle ||"),
     Bug("expires_too_late", "scheduler/core/deadlines.cc", "by_time_.begin()->first > now",
         "by_time_.begin()->first >= now"),
     Bug("expired_for_the_wrong_reason", CORE, "group.is_running() || group.has_started()",
@@ -198,8 +203,8 @@ BUGS = [
         "      }\n    }\n    waiting.Return(*group);",
         "        sequence.host_table.Abandon();\n        sequence.BecomeWaiting();\n      }\n    }"),
     # Crashes.
-    Bug("suspect_computes_beside_others", PLANNER, "  if (suspect == nullptr) {\n    Preempt",
-        "  if (true) {\n    Preempt"),
+    Bug("suspect_computes_beside_others", PLANNER, "  if (suspect == nullptr) {\n    DropUnreachable",
+        "  if (true) {\n    DropUnreachable"),
     Bug("loss_that_is_no_crash_counts", STATE, "  if (!was_crash) {", "  if (false) {"),
     Bug("crashes_are_not_counted", SUSPECTS,
         ".num_crashes = own->second.num_crashes + 1};", ".num_crashes = 1};"),

@@ -1,0 +1,115 @@
+#include "scheduler/core/deadline_admission.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+using Work = CompletionEstimate::Work;
+using Load = CompletionEstimate::Load;
+
+// Clients cancel at their deadline, which may be heard of a little before it passes here.
+constexpr Instant kCancelSlack = 100 * kNanosPerMilli;
+
+Instant NanosOf(double micros) {
+  constexpr double kLongest = 1e12;  // twelve days: no sum of it and a time overflows
+  return static_cast<Instant>(std::min(micros, kLongest)) * kNanosPerMicro;
+}
+
+// What of the prompts is to be computed, if as much of them is found in the cache as was so far.
+Work Uncached(const CoreState& state, Work work) {
+  const CoreStats& counters = state.counters;
+  if (counters.num_prefix_queried_tokens > 0) {
+    work.num_prompt_tokens *= 1.0 - static_cast<double>(counters.num_prefix_hit_tokens) /
+                                        static_cast<double>(counters.num_prefix_queried_tokens);
+  }
+  return work;
+}
+
+Work WorkOf(const CoreState& state, const Request& request) {
+  return Uncached(state,
+                  {.num_sequences = static_cast<double>(request.num_live_sequences()),
+                   .num_prompt_tokens = static_cast<double>(request.num_prompt_tokens())});
+}
+
+double NumRunning(const CoreState& state) {
+  double num_running = state.epoch->handles.num_in_use();
+  for (const SequenceGroup* group : state.swapped) {
+    num_running += group->num_live_sequences();
+  }
+  return num_running;
+}
+
+bool HasUsefulDeadline(const CoreState& state, const Request& request) {
+  return request.deadline != kInfiniteFuture && !request.is_resumed && !request.pins_prefix &&
+         state.epoch.has_value() && state.completion.is_known() &&
+         state.epoch->preemption_cost.steps().most_tokens() > 0;
+}
+
+double RunMicros(const CoreState& state, const Request& request, const Work& own, Load load) {
+  return state.completion.RunMicros(
+      own, request.max_tokens, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
+}
+
+double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
+  return state.completion.WaitMicros(
+      own, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
+}
+
+}  // namespace
+
+bool CanMeetDeadline(const CoreState& state, const Request& request) {
+  const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.empty();
+  if (is_idle || !HasUsefulDeadline(state, request)) {
+    return true;
+  }
+  const Work own = WorkOf(state, request);
+  const Load load = {.num_running = NumRunning(state),
+                     .ahead = Uncached(state, state.waiting.AheadOf(request)),
+                     .waiting = Uncached(state, state.waiting.work())};
+  const double micros = WaitMicros(state, own, load) + RunMicros(state, request, own, load);
+  return std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline;
+}
+
+bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
+  const Request& request = first.request();
+  const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
+  if (is_idle || first.has_started() || !HasUsefulDeadline(state, request)) {
+    return true;
+  }
+  const Work own = WorkOf(state, request);
+  Work others = Uncached(state, state.waiting.work());
+  others.num_sequences -= own.num_sequences;
+  others.num_prompt_tokens -= own.num_prompt_tokens;
+  const Load load = {.num_running = NumRunning(state), .ahead = {}, .waiting = others};
+  first.has_estimate = true;
+  return state.now + NanosOf(RunMicros(state, request, own, load)) <= request.deadline;
+}
+
+void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason) {
+  if (!group.has_estimate || !group.has_started()) {
+    return;
+  }
+  const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  Instant last_step_end = state.now;  // which `now` is the begin of
+  if (state.epoch.has_value()) {
+    last_step_end +=
+        NanosOf(state.epoch->preemption_cost.steps().StepMicros(state.epoch->handles.num_in_use()));
+  }
+  const bool is_cancelled_late =
+      reason == FinishReason::kAborted && group.request().deadline <= last_step_end + kCancelSlack;
+  if (is_met || is_cancelled_late || reason == FinishReason::kExpiredRunning) {
+    state.completion.OnDeadline(is_met);
+  }
+}
+
+int64_t QueueDrainMicros(const CoreState& state) {
+  if (!state.epoch.has_value() || state.waiting.empty() || !state.completion.is_known()) {
+    return 0;
+  }
+  const Work all = Uncached(state, state.waiting.work());
+  const Load load = {.num_running = NumRunning(state), .ahead = all, .waiting = all};
+  return NanosOf(WaitMicros(state, Work{.num_sequences = 0}, load)) / kNanosPerMicro;
+}
+
+}  // namespace quire

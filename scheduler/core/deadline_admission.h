@@ -1,0 +1,40 @@
+// Deadline admission: whether a request can be complete by its deadline. One that cannot is refused
+// when it comes, and one that waits and no longer can is dropped when its turn comes, before
+// anything is computed for it: what is computed is then complete in time, also when far more is
+// asked for than can be served.
+//
+// In doubt a request is let in. Nobody is refused before steps and outputs were seen, or by a
+// server that has nothing else to do, which so goes on learning; nor is a request that is resumed,
+// whose client has a part of it already. Of a policy under which requests overtake others, only
+// those are counted as ahead that are so for sure.
+//
+// Thread safety: free functions on a state; not thread-safe.
+// Cost:          O(buckets of StepCost).
+#ifndef QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
+#define QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
+
+#include <cstdint>
+
+#include "scheduler/core/core_state.h"
+#include "scheduler/core/output_event.h"
+#include "scheduler/core/request.h"
+#include "scheduler/core/sequence_group.h"
+
+namespace quire {
+
+// A request that arrives and does not wait yet.
+bool CanMeetDeadline(const CoreState& state, const Request& request);
+
+// The first one that waits, if it starts now. What it says is remembered, so that OnGroupEnd can
+// learn from what became of it.
+bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
+
+// The group has ended, its last sequence for this reason.
+void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason);
+
+// Until all that wait now have started; 0 while nothing is known.
+int64_t QueueDrainMicros(const CoreState& state);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_

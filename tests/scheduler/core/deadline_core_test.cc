@@ -1,0 +1,189 @@
+// Requests that cannot be complete by their deadline, in the core: refused when they come, or
+// dropped before anything is computed for them.
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "scheduler/core/completion_estimate.h"
+#include "scheduler/core/scheduler_core.h"
+#include "tests/support/fake_worker.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr StepLimits kLimits{.num_blocks = 101,
+                             .block_size_tokens = 4,
+                             .max_sequences = 2,
+                             .max_tokens_per_step = 16,
+                             .max_model_len = 100,
+                             .vocab_size = 1000};
+constexpr Instant kStep = 10 * kNanosPerMilli;
+constexpr int32_t kOutput = 8;
+
+// Each step takes 10 ms, however many tokens it has.
+class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
+ protected:
+  DeadlineCoreTest() { core_.BeginEpoch(1, 1, kLimits); }
+
+  AddOutcome Add(RequestSpec spec) {
+    spec.id = ++last_id_;
+    Request request = MakeRequest(spec);
+    request.arrival = now_;
+    request.is_resumed = is_resumed_;
+    return core_.AddRequest(std::move(request));
+  }
+
+  bool Step() {
+    std::optional<StepPlan> plan = core_.PlanStep(now_);
+    core_.CheckInvariants();
+    if (plan.has_value()) {
+      StepResult result = worker_.Execute(*plan).value();
+      now_ += kStep;
+      result.timings.forward_us = kStep / kNanosPerMicro;
+      EXPECT_TRUE(core_.ApplyStepResult(result).ok());
+    }
+    for (const OutputEvent& event : core_.TakeEvents()) {
+      if (const auto* finished = std::get_if<SequenceFinished>(&event)) {
+        reasons_[finished->request_id.value()] = finished->reason;
+      }
+    }
+    return plan.has_value();
+  }
+
+  // Steps and outputs that the core learns from.
+  void Learn() {
+    for (size_t i = 0; i < CompletionEstimate::kFewestLengths; ++i) {
+      ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
+    }
+    while (Step()) {
+    }
+  }
+
+  // Two run, and so many wait behind them.
+  void Fill(int num_waiting) {
+    for (int i = 0; i < 2 + num_waiting; ++i) {
+      ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
+    }
+    Step();  // handles of those that ended come back
+    Step();
+  }
+
+  SchedulerCore core_{CoreConfig{.watermark = 0.0, .preemption_mode = GetParam()}};
+  FakeWorker worker_{kLimits};
+  Instant now_ = kNanosPerSecond;
+  uint64_t last_id_ = 0;
+  bool is_resumed_ = false;
+  std::map<uint64_t, FinishReason> reasons_;
+};
+
+TEST_P(DeadlineCoreTest, WhoCannotBeCompleteInTimeIsRefusedAtOnce) {
+  Learn();
+  Fill(4);
+  // Six before it end, two in 8 steps; then it takes 8 steps itself.
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 25 * kStep}),
+            AddOutcome::kDeadlineUnreachable);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 40 * kStep}),
+            AddOutcome::kQueued);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
+}
+
+TEST_P(DeadlineCoreTest, AServerThatHasLearntNothingRefusesNobody) {
+  Fill(4);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 1}), AddOutcome::kQueued);
+}
+
+TEST_P(DeadlineCoreTest, AnIdleServerRefusesNobodyAndSoGoesOnLearning) {
+  Learn();
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 1}), AddOutcome::kQueued);
+  EXPECT_TRUE(Step());
+}
+
+TEST_P(DeadlineCoreTest, AResumedRequestIsNotRefused) {
+  Learn();
+  Fill(4);
+  is_resumed_ = true;
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 1}), AddOutcome::kQueued);
+}
+
+TEST_P(DeadlineCoreTest, ALongMaxTokensAloneIsNoReason) {
+  Learn();
+  Fill(0);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = 90, .deadline = now_ + 40 * kStep}),
+            AddOutcome::kQueued);
+}
+
+TEST_P(DeadlineCoreTest, WhoCanNoLongerBeCompleteInTimeIsDroppedBeforeItComputes) {
+  Learn();
+  Fill(0);
+  ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 30 * kStep}),
+            AddOutcome::kQueued);
+  const uint64_t id = last_id_;
+  now_ += 25 * kStep;  // workers stood still
+  const int64_t num_computed = core_.stats().num_prompt_tokens_computed;
+  while (Step()) {
+  }
+  EXPECT_EQ(reasons_[id], FinishReason::kUnreachable);
+  EXPECT_EQ(core_.stats().num_prompt_tokens_computed, num_computed);
+}
+
+TEST_P(DeadlineCoreTest, SaysHowLongTheQueueTakes) {
+  EXPECT_EQ(core_.stats().queue_drain_us, 0);
+  Learn();
+  Fill(4);
+  const int64_t four = core_.stats().queue_drain_us;
+  EXPECT_GT(four, 4 * kOutput / 2 * kStep / kNanosPerMicro / 2);
+  Fill(4);
+  EXPECT_GT(core_.stats().queue_drain_us, four);
+}
+
+TEST_P(DeadlineCoreTest, DoesNotSayHowLongTheQueueTakesBeforeItKnowsOutputs) {
+  Fill(4);
+  Step();
+  Step();
+  EXPECT_EQ(core_.stats().queue_drain_us, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes,
+                         DeadlineCoreTest,
+                         testing::Values(PreemptionMode::kRecompute, PreemptionMode::kAuto));
+
+// Under a policy that lets it overtake them, those behind it make nobody wait.
+TEST(DeadlinePolicyTest, AnUrgentRequestIsNotRefusedForThoseThatItOvertakes) {
+  SchedulerCore core({.watermark = 0.0,
+                      .scheduling_policy = SchedulingPolicyKind::kPriority,
+                      .preemption_mode = PreemptionMode::kAuto});
+  FakeWorker worker(kLimits);
+  core.BeginEpoch(1, 1, kLimits);
+  uint64_t id = 0;
+  Instant now = 0;
+  const auto add = [&](int32_t priority, Instant deadline) {
+    Request request =
+        MakeRequest({.id = ++id, .prompt = 4, .max_tokens = kOutput, .deadline = deadline});
+    request.priority = priority;
+    request.arrival = now;
+    return core.AddRequest(std::move(request));
+  };
+  for (int i = 0; i < 40; ++i) {
+    add(0, kInfiniteFuture);
+  }
+  for (int i = 0; i < 100; ++i) {
+    const std::optional<StepPlan> plan = core.PlanStep(now);
+    StepResult result = worker.Execute(*plan).value();
+    now += kStep;
+    result.timings.forward_us = kStep / kNanosPerMicro;
+    ASSERT_TRUE(core.ApplyStepResult(result).ok());
+  }
+  EXPECT_EQ(add(0, now + 20 * kStep), AddOutcome::kDeadlineUnreachable);
+  EXPECT_EQ(add(-5, now + 20 * kStep), AddOutcome::kQueued);
+}
+
+}  // namespace
+}  // namespace quire
