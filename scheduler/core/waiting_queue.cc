@@ -103,7 +103,7 @@ void WaitingQueue::Remove(SequenceGroup& group) {
 void WaitingQueue::Load::Add(const Request& request, int32_t times) {
   num_requests += times;
   num_prompt_tokens += times * NumPromptTokens(request);
-  num_sequences += times * request.num_live_sequences();
+  num_sequences += int64_t{times} * request.num_live_sequences();
 }
 
 void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {

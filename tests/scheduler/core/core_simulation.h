@@ -147,6 +147,8 @@ class CoreSimulation {
   uint64_t group_epoch_ = 0;
   bool limits_known_ = false;
   bool was_crash_ = false;  // how the workers were lost last
+  bool has_faults_ = true;
+  int32_t num_free_planned_ = 0;  // blocks, by the time of the unanswered plan
   Instant now_ = 0;
   Instant time_in_steps_ = 0;
   uint64_t next_id_ = 1;
@@ -154,10 +156,8 @@ class CoreSimulation {
   std::vector<CacheDomain> domains_ = {{}};   // by id, of every request that was queued
   std::vector<HandleOwner> owner_of_handle_;  // [max_sequences], as introduced last
   std::optional<StepPlan> plan_;              // unanswered
-  int32_t num_free_planned_ = 0;              // blocks, by the time of that plan
   std::optional<StepResult> last_result_;     // applied
   std::optional<StepResult> lost_result_;     // of a step that the workers did not live to answer
-  bool has_faults_ = true;
 
   Instant step_duration_;  // of a step without tokens
   Instant copy_duration_;  // of a block that is swapped

@@ -17,8 +17,6 @@
 namespace quire {
 namespace {
 
-using ::testing::ElementsAre;
-
 constexpr StepLimits kLimits{.num_blocks = 101,
                              .block_size_tokens = 4,
                              .max_sequences = 2,

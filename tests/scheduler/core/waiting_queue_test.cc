@@ -109,7 +109,7 @@ TEST_F(WaitingQueueTest, RefusesMoreTokensThanItsBound) {
             WaitingQueue::Refusal::kTokensFull);
 }
 
-Request Resumed(RequestSpec spec) {
+Request Resumed(const RequestSpec& spec) {
   Request request = MakeRequest(spec);
   request.is_resumed = true;
   return request;
