@@ -411,7 +411,7 @@ class BusyServerTest(unittest.TestCase):
         cls.addClassCleanup(cls.channel.close)
 
     def setUp(self):
-        wait_until_idle(self.channel)
+        wait_until_idle(self.server)
 
     def start(self, **fields):
         stream = api_grpc.GenerationServiceStub(self.channel).Generate(request(**fields),
