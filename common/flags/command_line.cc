@@ -15,6 +15,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
 
 namespace quire {
 namespace {
@@ -24,10 +25,6 @@ std::string WithUnderscores(std::string_view name) {
 }
 
 std::string WithDashes(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
-
-absl::Status FlagError(std::string_view name, std::string_view rule) {
-  return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(name), ": ", ToAbsl(rule)));
-}
 
 absl::CommandLineFlag* FindBool(absl::string_view name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);

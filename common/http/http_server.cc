@@ -25,7 +25,8 @@
 #include <boost/beast/http/write.hpp>
 
 namespace quire {
-namespace {
+// Not without a name, as what is of one file alone elsewhere: HttpServer::Impl has members of it.
+namespace http_server_internal {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -165,7 +166,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Response response_;
 };
 
-}  // namespace
+}  // namespace http_server_internal
+
+using namespace http_server_internal;  // NOLINT(google-build-using-namespace): of this file
 
 class HttpServer::Impl {
  public:
