@@ -66,9 +66,7 @@ bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
 bool IsUnixAnswered(const std::string& path, Instant deadline) {
   sockaddr_un where = {};
   where.sun_family = AF_UNIX;
-  std::copy(path.begin(),
-            path.begin() + std::min(path.size(), sizeof(where.sun_path) - 1),
-            where.sun_path);
+  std::copy_n(path.begin(), std::min(path.size(), sizeof(where.sun_path) - 1), where.sun_path);
   return IsAnswered(reinterpret_cast<const sockaddr*>(&where), sizeof(where), deadline);
 }
 

@@ -45,30 +45,6 @@ void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& diges
                    static_cast<size_t>(column.size()) * sizeof(T)});
 }
 
-// Of every field but the digest itself.
-uint64_t DigestOf(const v1::StepResponse& response) {
-  FoldHash digest;
-  digest.Add(response.scheduler_incarnation());
-  digest.Add(response.group_epoch());
-  digest.Add(response.step_id());
-  digest.Add(response.plan_digest());
-  AddColumn(response.handle(), digest);
-  AddColumn(response.token_id(), digest);
-  AddColumn(response.logprob(), digest);
-  AddColumn(response.finite(), digest);
-  AddColumn(response.num_top(), digest);
-  AddColumn(response.top_token_id(), digest);
-  AddColumn(response.top_logprob(), digest);
-  AddColumn(response.failed_swap_in_block(), digest);
-  digest.Add(response.swaps_done_step_id());
-  digest.Add(response.row_hash());
-  digest.AddInt(response.build_us());
-  digest.AddInt(response.forward_us());
-  digest.AddInt(response.sample_us());
-  digest.AddInt(response.collective_us());
-  return digest.value();
-}
-
 // Negative numbers travel as their two's complement.
 template <typename T>
 void Append(const std::vector<T>& values, Column* column) {
@@ -306,6 +282,29 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
   }
   plan.releases = Extract<SequenceHandle>(request.releases());
   return plan;
+}
+
+uint64_t DigestOf(const v1::StepResponse& response) {
+  FoldHash digest;
+  digest.Add(response.scheduler_incarnation());
+  digest.Add(response.group_epoch());
+  digest.Add(response.step_id());
+  digest.Add(response.plan_digest());
+  AddColumn(response.handle(), digest);
+  AddColumn(response.token_id(), digest);
+  AddColumn(response.logprob(), digest);
+  AddColumn(response.finite(), digest);
+  AddColumn(response.num_top(), digest);
+  AddColumn(response.top_token_id(), digest);
+  AddColumn(response.top_logprob(), digest);
+  AddColumn(response.failed_swap_in_block(), digest);
+  digest.Add(response.swaps_done_step_id());
+  digest.Add(response.row_hash());
+  digest.AddInt(response.build_us());
+  digest.AddInt(response.forward_us());
+  digest.AddInt(response.sample_us());
+  digest.AddInt(response.collective_us());
+  return digest.value();
 }
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response) {

@@ -29,6 +29,9 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request);
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response);
 
+// Of every field but the digest itself: what result_digest must be.
+uint64_t DigestOf(const v1::StepResponse& response);
+
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response);
 
 }  // namespace quire

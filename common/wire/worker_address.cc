@@ -20,7 +20,7 @@ constexpr mode_t kOwnerOnly = 0700;
 bool IsOwnFolder(const std::string& path) {
   struct stat found = {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-         found.st_uid == ::geteuid() && (found.st_mode & ~S_IFMT & ~kOwnerOnly) == 0;
+         found.st_uid == ::geteuid() && (found.st_mode & ~(mode_t{S_IFMT} | kOwnerOnly)) == 0;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #define QUIRE_SCHEDULER_CORE_SCHEDULING_POLICY_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/math.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/request.h"
 
@@ -56,11 +58,17 @@ class FcfsPolicy : public SchedulingPolicy {
 
 class PriorityPolicy : public SchedulingPolicy {
  public:
-  // A difference of one in priority is worth this time of waiting. REQUIRES: ageing >= 0.
+  // A difference of one in priority is worth this time of waiting. Ranks that no number holds, of
+  // a step log that somebody made, are the first or the last there is. REQUIRES: ageing >= 0.
   explicit PriorityPolicy(Instant ageing) : ageing_(ageing) {}
 
   std::optional<int64_t> RankOf(const Request& request) const override {
-    return request.arrival + request.priority * ageing_;
+    using Limits = std::numeric_limits<int64_t>;
+    const std::optional<int64_t> worth = CheckedMultiply(request.priority, ageing_);
+    if (!worth.has_value()) {
+      return request.priority < 0 ? Limits::min() : Limits::max();
+    }
+    return CheckedAdd(request.arrival, *worth).value_or(*worth < 0 ? Limits::min() : Limits::max());
   }
 
  private:

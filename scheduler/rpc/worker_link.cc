@@ -4,16 +4,14 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/wire/channel.h"
-#include "common/wire/dtype_codec.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
-#include "common/wire/worker_protocol.h"
+#include "scheduler/rpc/worker_hello_codec.h"
 
 namespace quire {
 namespace {
@@ -21,29 +19,6 @@ namespace {
 // A worker that cannot answer since it is stopped shows by its reports; one that allocates and
 // touches a large pool may take as long as it needs.
 constexpr std::chrono::minutes kCallTimeout(30);
-
-absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
-  if (response.protocol_version() != kWorkerProtocolVersion) {
-    return Error(absl::StatusCode::kFailedPrecondition,
-                 "CONFIG_MISMATCH",
-                 absl::StrCat("protocol_version: the worker speaks another version (got ",
-                              response.protocol_version(),
-                              ", limit ",
-                              kWorkerProtocolVersion,
-                              ")"));
-  }
-  return WorkerHello{.uuid = response.worker_uuid(),
-                     .config_hash = response.config_hash(),
-                     .model_hash = response.model_hash(),
-                     .weights_sum = response.weights_sum(),
-                     .block_bytes = response.block_bytes(),
-                     .num_blocks_max = response.num_blocks_max(),
-                     .num_host_blocks_max = response.num_host_blocks_max(),
-                     .kv_cache_dtype = FromProto(response.kv_cache_dtype()),
-                     .determinism_fingerprint = response.determinism_fingerprint(),
-                     .vocab_size = response.vocab_size(),
-                     .rendezvous = response.rendezvous()};
-}
 
 WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   switch (phase) {

@@ -80,8 +80,7 @@ std::string_view StepLogEncoder::Head(std::string_view program_version) {
   return framed_.bytes();
 }
 
-std::string_view StepLogEncoder::Frame() {
-  const std::string_view payload = payload_.bytes();
+std::string_view StepLogEncoder::Framed(std::string_view payload) {
   const auto size = static_cast<uint32_t>(payload.size());
   checksum_ = Checksum(checksum_, payload);
   framed_.Clear();

@@ -46,12 +46,13 @@ class StepLogEncoder {
     payload_.Clear();
     payload_.Varint(StepLogRecord(std::in_place_type<T>).index());
     Put(record, payload_);
-    return Frame();
+    return Framed(payload_.bytes());
   }
 
- private:
-  std::string_view Frame();
+  // The record with this payload, whatever is in it.
+  std::string_view Framed(std::string_view payload);
 
+ private:
   ByteWriter payload_;
   ByteWriter framed_;
   uint64_t checksum_ = 0;  // of the record before

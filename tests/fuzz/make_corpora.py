@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Makes the seeds of the text targets in tests/fuzz/corpus from what other tests have.
+"""Makes the seeds of text, files and events in tests/fuzz/corpus from what other tests have.
 
     tests/fuzz/make_corpora.py
 
 A seed is small and shows one thing: a tokenizer.json with all its parts and a few tokens, one string, a few
-tokens, a few stop strings with text.
+tokens, a few stop strings with text, a file of a model with small tensors, some events.
+
+make_message_corpora.cc makes those of messages.
 """
 
 import json
 import pathlib
+import random
 
 HERE = pathlib.Path(__file__).resolve().parent
 TEXT_DATA = HERE.parent / "scheduler" / "text" / "testdata"
+MODELS = HERE.parent / "worker" / "model" / "testdata"
 MAX_MERGES = 6
 MAX_STRING_BYTES = 60
 
@@ -77,7 +81,32 @@ def hostile_files():
             "strips": file({"type": "NFKD"}, [], [spaces])}
 
 
+def safetensors(tensors):
+    """A file with tensors of these names, types, shapes and sizes in bytes."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, dtype, shape, num_bytes in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + num_bytes]}
+        end += num_bytes
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(i % 251 for i in range(end))
+
+
+def write_model_files():
+    for path in sorted(MODELS.glob("*/config.json")):
+        write("model_config", path.parent.name, path.read_bytes())
+    write("safetensors", "index", (MODELS / "llama_sharded" / "model.safetensors.index.json").read_bytes())
+    write("safetensors", "empty", safetensors([]))
+    write("safetensors", "types", safetensors([("a", "F32", [2, 3], 24), ("b", "BF16", [], 2),
+                                               ("c", "F4", [4], 2), ("d", "I64", [0, 5], 0)]))
+
+
 def main():
+    write_model_files()
+    events = random.Random(1)
+    for i in range(8):
+        write("core", f"events_{i}", events.randbytes(400))
+        write("kv_cache", f"operations_{i}", events.randbytes(400))
+
     for name, tokenizer in hostile_files().items():
         write("tokenizer_json", name, json.dumps(tokenizer).encode())
     for path in sorted(TEXT_DATA.glob("*.tokenizer.json")):

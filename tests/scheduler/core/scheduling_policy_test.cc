@@ -1,6 +1,7 @@
 #include "scheduler/core/scheduling_policy.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -31,6 +32,23 @@ TEST(PriorityPolicyTest, OneLevelIsWorthTheAgeingTime) {
   EXPECT_LT(*policy.RankOf(young), *policy.RankOf(old));
   young.arrival = 1201;
   EXPECT_GT(*policy.RankOf(young), *policy.RankOf(old));
+}
+
+// The core takes what a step log says, and that may be forged.
+TEST(PriorityPolicyTest, TheLargestNumbersHaveARank) {
+  using Instants = std::numeric_limits<Instant>;
+  using Priorities = std::numeric_limits<int32_t>;
+  PriorityPolicy policy(/*ageing=*/Instants::max());
+  Request request = MakeRequest({.id = 1});
+  request.arrival = Instants::max();
+  request.priority = Priorities::max();
+  EXPECT_EQ(policy.RankOf(request), Instants::max());
+  request.priority = 1;
+  EXPECT_EQ(policy.RankOf(request), Instants::max());
+  request.arrival = Instants::min();
+  EXPECT_EQ(policy.RankOf(request), -1);
+  request.priority = Priorities::min();
+  EXPECT_EQ(policy.RankOf(request), Instants::min());
 }
 
 class FairSharePolicyTest : public testing::Test {

@@ -1,0 +1,34 @@
+#include "scheduler/rpc/worker_hello_codec.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/wire/dtype_codec.h"
+#include "common/wire/worker_protocol.h"
+
+namespace quire {
+
+absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
+  if (response.protocol_version() != kWorkerProtocolVersion) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "CONFIG_MISMATCH",
+                 absl::StrCat("protocol_version: the worker speaks another version (got ",
+                              response.protocol_version(),
+                              ", limit ",
+                              kWorkerProtocolVersion,
+                              ")"));
+  }
+  return WorkerHello{.uuid = response.worker_uuid(),
+                     .config_hash = response.config_hash(),
+                     .model_hash = response.model_hash(),
+                     .weights_sum = response.weights_sum(),
+                     .block_bytes = response.block_bytes(),
+                     .num_blocks_max = response.num_blocks_max(),
+                     .num_host_blocks_max = response.num_host_blocks_max(),
+                     .kv_cache_dtype = FromProto(response.kv_cache_dtype()),
+                     .determinism_fingerprint = response.determinism_fingerprint(),
+                     .vocab_size = response.vocab_size(),
+                     .rendezvous = response.rendezvous()};
+}
+
+}  // namespace quire

@@ -1,0 +1,82 @@
+// Bytes as a .safetensors file and as an index of shards: refused with one line, or each tensor
+// lies inside the file and can be read, and each shard is a plain file name.
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/match.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "worker/model/safetensors_file.h"
+#include "worker/model/weight_index.h"
+
+#include <sys/mman.h>
+
+namespace {
+
+void CheckRefusal(const absl::Status& status) {
+  QUIRE_CHECK(!quire::ReasonOf(status).empty());
+  QUIRE_CHECK(!absl::StrContains(status.message(), '\n'));
+  QUIRE_CHECK_LE(status.message().size(), size_t{2000});
+}
+
+// The file that all executions share, in memory.
+const std::string& PathOf(std::string_view bytes) {
+  static const int fd = ::memfd_create("fuzz", MFD_CLOEXEC);
+  static const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  QUIRE_CHECK(fd >= 0 && ::ftruncate(fd, 0) == 0);
+  QUIRE_CHECK_EQ(::pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  return path;
+}
+
+void OpenFile(std::string_view bytes) {
+  const auto file = quire::SafetensorsFile::Open(PathOf(bytes), "fuzz");
+  if (!file.ok()) {
+    CheckRefusal(file.status());
+    return;
+  }
+  const auto& tensors = file->tensors();
+  int64_t end = tensors.empty() ? file->file_bytes() : tensors.front().offset;
+  for (const quire::SafetensorsTensor& tensor : tensors) {
+    QUIRE_CHECK(tensor.offset == end && tensor.offset >= 8 && tensor.bytes >= 0);
+    QUIRE_CHECK(tensor.bytes <= file->file_bytes() - tensor.offset);
+    end = tensor.offset + tensor.bytes;
+    std::vector<std::byte> data(static_cast<size_t>(tensor.bytes));
+    QUIRE_CHECK(file->Read(tensor, 0, data).ok());
+    QUIRE_CHECK(std::equal(
+        data.begin(), data.end(), std::as_bytes(std::span(bytes)).begin() + tensor.offset));
+    QUIRE_CHECK(std::ranges::all_of(tensor.shape, [](int64_t size) { return size >= 0; }));
+  }
+  QUIRE_CHECK_EQ(end, file->file_bytes());
+}
+
+void ParseIndex(std::string_view bytes) {
+  const auto index = quire::ParseWeightIndex(std::string(bytes));
+  if (!index.ok()) {
+    CheckRefusal(index.status());
+    return;
+  }
+  QUIRE_CHECK(!index->shards.empty() && std::ranges::is_sorted(index->shards));
+  QUIRE_CHECK(index->total_bytes.value_or(0) >= 0);
+  for (const std::string& shard : index->shards) {
+    QUIRE_CHECK(!shard.empty() && shard != "." && shard.find("..") == std::string::npos);
+    QUIRE_CHECK(shard.find_first_of(std::string_view("/\0", 2)) == std::string::npos);
+  }
+  for (const auto& [tensor, shard] : index->shard_of) {
+    QUIRE_CHECK(std::ranges::binary_search(index->shards, shard));
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  ParseIndex(bytes);
+  OpenFile(bytes);
+  return 0;
+}

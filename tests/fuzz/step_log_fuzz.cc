@@ -1,0 +1,116 @@
+// Bytes as a step log, as the payloads of its records, as a file of pinned prefixes, and as its
+// lines: refused with a reason, or read; what is read can be written and read again, and is
+// replayed without a crash.
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/sip_hash.h"
+#include "scheduler/rpc/prefix_store.h"
+#include "tests/fuzz/fuzz_input.h"
+#include "tests/scheduler/step_log/memory_log.h"
+
+namespace {
+
+// What a replay may cost: logs of servers ask for more.
+constexpr int32_t kMaxBlocks = 1000;
+constexpr int32_t kMaxSequences = 64;
+constexpr int32_t kMaxTokens = 10'000;
+constexpr size_t kMaxRecords = 300;
+
+std::string FileOf(std::string_view prefix_lines) {
+  const quire::Hash128 hash = quire::SipHash128({}, std::as_bytes(std::span(prefix_lines)));
+  return absl::StrFormat(
+      "quire pinned prefixes 1 %016x%016x\n%s", hash.high, hash.low, std::string(prefix_lines));
+}
+
+void DecodePrefixes(std::string_view text) {
+  const auto prefixes = quire::DecodePrefixes(text);
+  if (!prefixes.ok()) {
+    QUIRE_CHECK_EQ(quire::ReasonOf(prefixes.status()), "PREFIX_FILE");
+    return;
+  }
+  const auto back = quire::DecodePrefixes(quire::EncodePrefixes(*prefixes));
+  QUIRE_CHECK(back.ok() && *back == *prefixes);
+}
+
+std::string LogOfPayloads(quire::FuzzInput* input) {
+  quire::StepLogEncoder encoder;
+  std::string log(encoder.Head("fuzz"));
+  while (!input->empty()) {
+    const size_t low = input->TakeByte();
+    log += encoder.Framed(input->TakeBytes(low + 256 * size_t{input->TakeByte()}));
+  }
+  return log;
+}
+
+bool IsSmall(const quire::StepLogRecord& record) {
+  if (const auto* begun = std::get_if<quire::EpochBegun>(&record)) {
+    const quire::StepLimits& limits = begun->limits;
+    return limits.num_blocks <= kMaxBlocks && limits.num_host_blocks <= kMaxBlocks &&
+           limits.max_sequences <= kMaxSequences;
+  }
+  const auto* request = std::get_if<quire::Request>(&record);
+  return request == nullptr ||
+         (request->num_sequences <= kMaxSequences && request->max_tokens <= kMaxTokens);
+}
+
+// Those before the damage, if there is any; none when a replay of them would cost too much.
+std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
+  std::vector<quire::StepLogRecord> records;
+  for (;;) {
+    auto record = reader.Next();
+    if (!record.ok()) {
+      QUIRE_CHECK_EQ(quire::ReasonOf(record.status()), "STEP_LOG");
+      return records;
+    }
+    if (!record->has_value()) {
+      return records;
+    }
+    if (!IsSmall(**record) || records.size() == kMaxRecords) {
+      return {};
+    }
+    records.push_back(**std::move(record));
+  }
+}
+
+void Read(const std::string& log) {
+  std::istringstream stream(log);
+  auto reader = quire::StepLogReader::Open(&stream);
+  if (!reader.ok()) {
+    QUIRE_CHECK_EQ(quire::ReasonOf(reader.status()), "STEP_LOG");
+    return;
+  }
+  const std::vector<quire::StepLogRecord> records = RecordsOf(*std::move(reader));
+  const std::string again = quire::LogOf(records);
+  QUIRE_CHECK(quire::LogOf(quire::RecordsOf(again)) == again);
+  const quire::ReplayReport report = quire::ReplayBytes(again);
+  QUIRE_CHECK(report.damage.ok() || !quire::ReasonOf(report.damage).empty());
+  QUIRE_CHECK_LE(report.num_records, static_cast<int64_t>(records.size()));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  quire::FuzzInput input(data, size);
+  switch (input.TakeByte()) {
+    case 0: {
+      const std::string file(input.TakeRest());
+      Read(file);
+      DecodePrefixes(file);
+      break;
+    }
+    case 1:
+      DecodePrefixes(FileOf(input.TakeRest()));
+      break;
+    default:
+      Read(LogOfPayloads(&input));
+  }
+  return 0;
+}
