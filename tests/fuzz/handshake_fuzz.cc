@@ -2,6 +2,7 @@
 // every worker takes, within what both said of themselves.
 #include <array>
 #include <optional>
+#include <string>
 
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -89,8 +90,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       return 0;
     }
     hellos[rank] = *hello;
+    if ((choice & 0x40) != 0) {  // ranks differ in who they are alone
+      hellos[rank] = hellos[0];
+      hellos[rank].uuid += std::to_string(rank);
+    }
     const auto status =
-        quire::CheckHello(*hello, static_cast<int32_t>(rank), settings, std::nullopt);
+        quire::CheckHello(hellos[rank], static_cast<int32_t>(rank), settings, std::nullopt);
     if (!status.ok()) {
       CheckReason(status);
       return 0;

@@ -76,7 +76,7 @@ quire::v1::HandshakeResponse Hello(const std::string& uuid) {
 }
 
 void WriteHandshakes() {
-  for (int choice : {0, 1, 6, 13, 28, 128}) {
+  for (int choice : {0, 1, 6, 13, 28, 64, 128}) {
     std::string bytes(1, static_cast<char>(choice));
     for (const char* uuid : {"one", "two"}) {
       const std::string hello = Hello(uuid).SerializeAsString();
@@ -85,6 +85,15 @@ void WriteHandshakes() {
     }
     Write("handshake", "choice_" + std::to_string(choice), bytes);
   }
+  quire::v1::HandshakeResponse negative = Hello("one");
+  negative.set_block_bytes(-1);
+  std::string bytes = "@";
+  for (const std::string& hello :
+       {negative.SerializeAsString(), Hello("two").SerializeAsString()}) {
+    bytes += static_cast<char>(hello.size());
+    bytes += hello;
+  }
+  Write("handshake", "negative_block_bytes", bytes);
 }
 
 // The first byte chooses the server.
