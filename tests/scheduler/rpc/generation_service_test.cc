@@ -514,17 +514,21 @@ TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
 class BusyPool {
  public:
   explicit BusyPool(TaskPool* tasks) {
-    EXPECT_TRUE(tasks->Submit([this] {
-      is_busy_.Notify();
-      may_go_on_.WaitForNotification();
+    EXPECT_TRUE(tasks->Submit([state = state_] {
+      state->is_busy.Notify();
+      state->may_go_on.WaitForNotification();
     }));
-    is_busy_.WaitForNotification();
+    state_->is_busy.WaitForNotification();
   }
-  ~BusyPool() { may_go_on_.Notify(); }
+  ~BusyPool() { state_->may_go_on.Notify(); }
 
  private:
-  absl::Notification is_busy_;
-  absl::Notification may_go_on_;
+  // The thread wakes up after the object has gone.
+  struct State {
+    absl::Notification is_busy;
+    absl::Notification may_go_on;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
