@@ -94,8 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return;
     }
     if (!error) {
-      const bool has_body =
-          parser_->chunked() || parser_->content_length().value_or(0) > 0 || parser_->upgrade();
+      const bool has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0;
       Write(has_body ? ErrorResponse(http::status::payload_too_large) : Answer(),
             /*keep_alive=*/!has_body && parser_->get().keep_alive());
     } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
@@ -236,8 +235,9 @@ class HttpServer::Impl {
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
       if (error) {
-        pause_.expires_after(kAcceptPause);
-        pause_.async_wait([this, &acceptor](ErrorCode) { Accept(acceptor); });
+        // One of its own: to set a timer that another acceptor waits for would wake that one.
+        const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
+        pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
         return;
       }
       Add(std::move(socket));
@@ -256,7 +256,6 @@ class HttpServer::Impl {
   const std::vector<HttpPage> pages_;
   asio::io_context context_{/*concurrency_hint=*/1};
   std::list<tcp::acceptor> acceptors_;
-  asio::steady_timer pause_{context_};
   Connections connections_;  // of the thread
   int port_ = 0;
   std::thread thread_;

@@ -123,6 +123,15 @@ TEST(HttpServerTest, ABodyIsRefusedUnread) {
   }
 }
 
+// As curl --http2 asks.
+TEST(HttpServerTest, WhoOffersAnotherProtocolIsAnsweredInThisOne) {
+  const auto server = StartServer();
+  EXPECT_THAT(Ask(*server,
+                  "GET /page HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\n"
+                  "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("text of the page")));
+}
+
 TEST(HttpServerTest, AConnectionMayAskAgain) {
   const auto server = StartServer();
   Client client(*server);
