@@ -10,17 +10,18 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
 #include "common/base/bounded_queue.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_result.h"
 #include "scheduler/core/request.h"
@@ -109,7 +110,7 @@ class Inbox {
 
   // Gives the request the next id, in the order of the queue. Nothing when the inbox is full.
   [[nodiscard]] std::optional<RequestId> Add(AddRequest add) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const RequestId id(next_id_);
     add.request.id = id;
     const bool is_resumed = add.request.is_resumed;
@@ -123,7 +124,7 @@ class Inbox {
 
   // The same for a prefix: it is computed like a request.
   [[nodiscard]] bool Add(PinCall call) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     call.id = RequestId(next_id_);
     if (!queue_.Push(std::move(call))) {
       return false;
@@ -138,8 +139,8 @@ class Inbox {
   std::deque<LoopEvent> TakeAll(absl::Duration timeout) { return queue_.PopAll(timeout); }
 
  private:
-  std::mutex mutex_;
-  uint64_t next_id_ = 1;  // guarded by mutex_
+  Mutex mutex_;
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   BoundedQueue<LoopEvent> queue_;
 };
 

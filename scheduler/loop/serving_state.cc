@@ -13,12 +13,12 @@ absl::Status SupersededStatus() {
 }
 
 ServingState::Snapshot ServingState::Get() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return snapshot_;
 }
 
 absl::Status ServingState::CheckAdmission() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (snapshot_.draining) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down");
   }
@@ -37,19 +37,19 @@ absl::Status ServingState::CheckAdmission() const {
 }
 
 absl::Duration ServingState::queue_drain() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return absl::Microseconds(snapshot_.stats.queue_drain_us);
 }
 
 void ServingState::SetGroup(Group group) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.group = group;
 }
 
 void ServingState::SetGroupReady(const StepLimits& limits,
                                  std::string numerics,
                                  int64_t block_bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.group = Group::kReady;
   snapshot_.limits = limits;
   snapshot_.numerics = std::move(numerics);
@@ -57,12 +57,12 @@ void ServingState::SetGroupReady(const StepLimits& limits,
 }
 
 void ServingState::SetDraining() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.draining = true;
 }
 
 void ServingState::SetRanks(std::vector<RankStatus> ranks) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.ranks = std::move(ranks);
 }
 
@@ -70,7 +70,7 @@ void ServingState::SetStats(const CoreStats& stats,
                             const SwapBytes& swap_bytes,
                             int32_t num_open_requests,
                             Instant now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   snapshot_.stats = stats;
   snapshot_.swap_bytes = swap_bytes;
   snapshot_.num_open_requests = num_open_requests;

@@ -7,14 +7,15 @@
 #define QUIRE_SCHEDULER_LOOP_SERVING_STATE_H_
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/step/rank_status.h"
 #include "common/step/step_limits.h"
 #include "scheduler/core/core_stats.h"
@@ -68,8 +69,8 @@ class ServingState {
                 Instant now);
 
  private:
-  mutable std::mutex mutex_;
-  Snapshot snapshot_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Snapshot snapshot_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire

@@ -81,14 +81,39 @@ def hostile_files():
             "strips": file({"type": "NFKD"}, [], [spaces])}
 
 
-def safetensors(tensors):
-    """A file with tensors of these names, types, shapes and sizes in bytes."""
+def safetensors(tensors, num_bytes=None):
+    """A file with tensors of these names, types, shapes and sizes in bytes, one behind the other, and after a
+    hole where a fifth number says how large it is; of so many bytes of data where they are not to fit."""
     header, end = {"__metadata__": {"format": "pt"}}, 0
-    for name, dtype, shape, num_bytes in tensors:
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + num_bytes]}
-        end += num_bytes
+    for name, dtype, shape, size, *hole in tensors:
+        begin = end + sum(hole)
+        end = begin + size
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + bytes(i % 251 for i in range(end))
+    data = bytes(i % 251 for i in range(end if num_bytes is None else num_bytes))
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def write_safetensors_at_bounds():
+    """What a rule that is off by one lets through."""
+    two = [("a", "F32", [2], 8), ("b", "BF16", [3], 6)]
+    write("safetensors", "two", safetensors(two))
+    write("safetensors", "hole_before", safetensors([("a", "F32", [2], 8, 1)]))
+    write("safetensors", "hole_between", safetensors([two[0], ("b", "BF16", [3], 6, 1)]))
+    write("safetensors", "overlap", safetensors([two[0], ("b", "BF16", [3], 6, -1)]))
+    write("safetensors", "byte_missing", safetensors(two, 13))
+    write("safetensors", "byte_too_many", safetensors(two, 15))
+    write("safetensors", "short_for_its_shape", safetensors([("a", "F32", [2], 7)]))
+    write("safetensors", "long_for_its_shape", safetensors([("a", "F32", [2], 9)]))
+    write("safetensors", "half_a_byte", safetensors([("a", "F4", [3], 1)]))
+    whole = safetensors(two)
+    write("safetensors", "header_past_the_end", len(whole[8:]).to_bytes(8, "little") + whole[8:-1])
+    write("safetensors", "header_to_the_end", (len(whole) - 8 - 14).to_bytes(8, "little") + whole[8:-14])
+    write("safetensors", "no_header", bytes(8))
+    write("safetensors", "seven_bytes", bytes(7))
+    for sizes in (16, 17):
+        write("safetensors", f"sizes_{sizes}", safetensors([("a", "U8", [1] * sizes, 1)]))
+    write("safetensors", "size_overflows", safetensors([("a", "F32", [2**62, 2], 8)]))
 
 
 def write_model_files():
@@ -98,6 +123,7 @@ def write_model_files():
     write("safetensors", "empty", safetensors([]))
     write("safetensors", "types", safetensors([("a", "F32", [2, 3], 24), ("b", "BF16", [], 2),
                                                ("c", "F4", [4], 2), ("d", "I64", [0, 5], 0)]))
+    write_safetensors_at_bounds()
 
 
 def main():

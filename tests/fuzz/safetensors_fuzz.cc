@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,10 +42,11 @@ void OpenFile(std::string_view bytes) {
     CheckRefusal(file.status());
     return;
   }
-  const auto& tensors = file->tensors();
-  int64_t end = tensors.empty() ? file->file_bytes() : tensors.front().offset;
-  for (const quire::SafetensorsTensor& tensor : tensors) {
-    QUIRE_CHECK(tensor.offset == end && tensor.offset >= 8 && tensor.bytes >= 0);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  auto end = static_cast<int64_t>(sizeof(header_bytes) + header_bytes);
+  for (const quire::SafetensorsTensor& tensor : file->tensors()) {
+    QUIRE_CHECK(tensor.offset == end && tensor.bytes >= 0);
     QUIRE_CHECK(tensor.bytes <= file->file_bytes() - tensor.offset);
     end = tensor.offset + tensor.bytes;
     std::vector<std::byte> data(static_cast<size_t>(tensor.bytes));

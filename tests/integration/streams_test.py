@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """Many streams at once, and clients that vanish: nothing is lost, reordered or leaked."""
 import asyncio
+import collections
+import concurrent.futures
 import os
 import random
 import subprocess
@@ -14,6 +16,19 @@ import grpc
 
 NUM_STREAMS = 256
 NUM_DIFFERENT = 32
+NUM_CANCELS = int(os.environ.get("QUIRE_NUM_CANCELS", "400"))
+NUM_CANCELLERS = 24
+
+# Requests that are cancelled before they have ended, most of them: a queue, a prefill, groups that share
+# blocks, a search that forks, a text that the tokenizer's threads have.
+DOOMED_REQUESTS = [api.GenerateRequest(stopping={"max_tokens": 800, "ignore_eos": True}, **fields) for fields in (
+    {"text": b"Once upon a time", "n": 2, "sampling": {"temperature": 1}},
+    {"text": b"Once upon a time", "n": 2, "best_of": 5, "sampling": {"temperature": 1}},
+    {"text": b"Once upon a time", "n": 2, "beam_search": {"num_beams": 4}},
+    {"text": b"There was a small dog. " * 100},
+    {"token_ids": {"ids": list(range(10, 900))}, "bypass_prefix_cache": True},
+    {"text": b"One day", "response": {"logprobs": 5}},
+)]
 
 # A client of its own process, to be killed: many streams that go on for long.
 DOOMED_CLIENT = """
@@ -43,6 +58,14 @@ def mixed_request(i):
                 {"temperature": 1.2, "top_k": 20, "repetition_penalty": 1.1, "seed": i}][i % 4]
     return api.GenerateRequest(text=text.encode(), sampling=sampling,
                                stopping={"max_tokens": 10 + i, "ignore_eos": i % 2 == 0})
+
+
+def read_until_end(call, tokens):
+    try:
+        for _ in call:
+            tokens.set()
+    except grpc.RpcError:
+        pass  # cancelled
 
 
 class StreamsTest(unittest.TestCase):
@@ -89,23 +112,29 @@ class StreamsTest(unittest.TestCase):
         print(f"seed {seed}", file=sys.stderr)
         chance = random.Random(seed)
         stub = api_grpc.GenerationServiceStub(self.channel)
-        delays = [chance.uniform(0, 0.15) for _ in range(200)]
+        phases = collections.Counter()
 
-        def start_and_cancel(delay):
-            call = stub.Generate(api.GenerateRequest(
-                text=b"Once upon a time", n=2, sampling={"temperature": 1},
-                stopping={"max_tokens": 800, "ignore_eos": True}))
+        def start_and_cancel(kind, delay):
+            call = stub.Generate(DOOMED_REQUESTS[kind])
+            tokens = threading.Event()
+            reader = threading.Thread(target=read_until_end, args=(call, tokens))
+            reader.start()
             time.sleep(delay)
+            phase = "ended" if call.done() else "with tokens" if tokens.is_set() else "before a token"
             call.cancel()
+            reader.join()
+            phases[phase] += 1
 
-        for start in range(0, len(delays), 20):
-            threads = [threading.Thread(target=start_and_cancel, args=(delay,))
-                       for delay in delays[start:start + 20]]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        with concurrent.futures.ThreadPoolExecutor(NUM_CANCELLERS) as pool:
+            # From before the request has left to long after its first tokens.
+            draws = [(chance.randrange(len(DOOMED_REQUESTS)), 0.0001 * 3000 ** chance.random())
+                     for _ in range(NUM_CANCELS)]
+            for done in pool.map(start_and_cancel, *zip(*draws)):
+                self.assertIsNone(done)
 
+        print(dict(phases), file=sys.stderr)
+        self.assertGreater(phases["before a token"], 0)
+        self.assertGreater(phases["with tokens"], 0)
         wait_until_idle(self.server)
         self.assertEqual(len(generate(self.channel, mixed_request(0)).tokens[0]), 10)
 
