@@ -10,6 +10,7 @@ build_packages=(
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   git python3 python3-grpcio python3-protobuf clang-format clang-tidy
+  haproxy
 )
 
 # Says what comes now, after how many minutes and seconds of the script.

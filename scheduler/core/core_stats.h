@@ -14,7 +14,7 @@ struct CoreStats {
   int32_t num_running_requests = 0;
   int32_t num_running_sequences = 0;
   int32_t num_swapped_requests = 0;
-  int64_t num_queued_tokens = 0;             // prompt tokens of waiting requests
+  int64_t num_queued_tokens = 0;             // of waiting requests, resumed output too
   int32_t num_waiting_resumed_requests = 0;  // of the waiting ones, counted apart (WaitingQueue)
   int64_t num_queued_resumed_tokens = 0;     // of the queued ones, theirs
   int64_t queue_drain_us = 0;  // until all that wait have started; 0 while nothing is known

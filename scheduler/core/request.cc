@@ -9,6 +9,14 @@ int32_t Request::num_live_sequences() const {
                             resumed, [](const auto& sequence) { return sequence.has_ended; }));
 }
 
+int64_t Request::num_known_tokens() const {
+  int64_t num_tokens = num_prompt_tokens();
+  for (const ResumedSequence& sequence : resumed) {
+    num_tokens += static_cast<int64_t>(sequence.token_ids.size());
+  }
+  return num_tokens;
+}
+
 void CutToContext(int32_t max_model_len, Request* request) {
   if (!request->is_resumed) {
     const int32_t room = std::max(1, max_model_len - request->num_prompt_tokens());

@@ -57,6 +57,8 @@ struct Request {
   // Of a sequence that comes to its full length, prompt included.
   int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids.size()); }
+  // Of the prompt, and of the output that is resumed.
+  int64_t num_known_tokens() const;
 };
 
 // A new request is no longer than the context: max_tokens becomes at most what the prompt leaves of

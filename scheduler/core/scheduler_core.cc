@@ -84,7 +84,7 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
       return AddOutcome::kNeverFits;
     }
   }
-  switch (state_->waiting.RefusalOf(request, state_->config)) {
+  switch (state_->waiting.RefusalOf(request, state_->config, state_->last_limits)) {
     case WaitingQueue::Refusal::kFull:
       return AddOutcome::kQueueFull;
     case WaitingQueue::Refusal::kTokensFull:
@@ -195,9 +195,9 @@ CoreStats SchedulerCore::stats() const {
   stats.num_waiting_requests = state_->waiting.size();
   stats.num_running_requests = static_cast<int32_t>(state_->running.size());
   stats.num_swapped_requests = static_cast<int32_t>(state_->swapped.size());
-  stats.num_queued_tokens = state_->waiting.num_prompt_tokens();
+  stats.num_queued_tokens = state_->waiting.num_tokens();
   stats.num_waiting_resumed_requests = state_->waiting.num_resumed();
-  stats.num_queued_resumed_tokens = state_->waiting.num_resumed_prompt_tokens();
+  stats.num_queued_resumed_tokens = state_->waiting.num_resumed_tokens();
   stats.queue_drain_us = QueueDrainMicros(*state_);
   stats.num_suspects = static_cast<int32_t>(state_->suspects.suspects().size());
   if (state_->epoch.has_value()) {

@@ -49,7 +49,7 @@ struct CoreState;
 enum class AddOutcome : uint8_t {
   kQueued,
   kQueueFull,            // max_queued_requests, or max_resumed_requests of resumed ones
-  kQueueTokensFull,      // max_queued_tokens
+  kQueueTokensFull,      // max_queued_tokens, or more than resumed ones may bring
   kTenantFull,           // its tenant's share of either: see WaitingQueue
   kDeadlineUnreachable,  // cannot be complete in time, as far as is known
   kTooLong,              // the prompt leaves no room for a token within max_model_len

@@ -7,7 +7,8 @@
 
 namespace quire {
 
-SequenceGroup::SequenceGroup(Request request) : request_(std::move(request)) {
+SequenceGroup::SequenceGroup(Request request)
+    : request_(std::move(request)), num_tokens_at_arrival_(request_.num_known_tokens()) {
   QUIRE_CHECK(request_.num_sequences >= 1 && request_.group_size() >= request_.num_sequences);
   QUIRE_CHECK(request_.num_live_sequences() >= 1);
   sequences_.reserve(static_cast<size_t>(request_.group_size()));

@@ -45,6 +45,8 @@ class SequenceGroup {
   // The limits are known, for the first time (quire::CutToContext).
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
+  // Of its prompt, and of the output that it resumed.
+  int64_t num_tokens_at_arrival() const { return num_tokens_at_arrival_; }
 
   bool has_rank() const { return rank_.has_value(); }
   ScheduleRank rank() const { return {*rank_, id()}; }  // REQUIRES: has_rank()
@@ -84,6 +86,7 @@ class SequenceGroup {
 
  private:
   Request request_;
+  int64_t num_tokens_at_arrival_;
   std::optional<int64_t> rank_;
   std::vector<Sequence> sequences_;  // by sequence_index
   int32_t num_preemptions_ = 0;

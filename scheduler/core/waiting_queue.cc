@@ -1,27 +1,37 @@
 #include "scheduler/core/waiting_queue.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "common/base/check.h"
 
 namespace quire {
 namespace {
 
-int64_t NumPromptTokens(const Request& request) {
-  return static_cast<int64_t>(request.prompt_token_ids.size());
+// A scheduler before had its queue, and sequences under way.
+int64_t MaxResumedTokens(const CoreConfig& config, const std::optional<StepLimits>& limits) {
+  return limits.has_value()
+             ? config.max_queued_tokens + int64_t{limits->max_sequences} * limits->max_model_len
+             : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace
 
 WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
-                                              const CoreConfig& config) const {
+                                              const CoreConfig& config,
+                                              const std::optional<StepLimits>& limits) const {
   if (request.is_resumed) {
-    return resumed_.num_requests >= config.max_resumed_requests ? Refusal::kFull : Refusal::kNone;
+    if (resumed_.num_requests >= config.max_resumed_requests) {
+      return Refusal::kFull;
+    }
+    const int64_t num_tokens = resumed_.num_tokens + request.num_known_tokens();
+    return num_tokens > MaxResumedTokens(config, limits) ? Refusal::kTokensFull : Refusal::kNone;
   }
   if (new_.num_requests >= config.max_queued_requests) {
     return Refusal::kFull;
   }
-  if (new_.num_prompt_tokens + NumPromptTokens(request) > config.max_queued_tokens) {
+  if (new_.num_tokens + request.num_known_tokens() > config.max_queued_tokens) {
     return Refusal::kTokensFull;
   }
   const auto tenant = unranked_.find(request.tenant);
@@ -31,10 +41,8 @@ WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
   const Load& held = tenant->second.load;
   const bool is_full =
       IsShareFull(held.num_requests, 1, new_.num_requests, config.max_queued_requests) ||
-      IsShareFull(held.num_prompt_tokens,
-                  NumPromptTokens(request),
-                  new_.num_prompt_tokens,
-                  config.max_queued_tokens);
+      IsShareFull(
+          held.num_tokens, request.num_known_tokens(), new_.num_tokens, config.max_queued_tokens);
   return is_full ? Refusal::kTenantFull : Refusal::kNone;
 }
 
@@ -58,7 +66,7 @@ void WaitingQueue::Add(SequenceGroup& group) {
     policy_.BeginWaiting(group.request().tenant);
   }
   tenant.groups.emplace_hint(tenant.groups.end(), group.id(), &group);
-  tenant.load.Add(group.request(), group.request().is_resumed ? 0 : 1);
+  tenant.load.Add(group, group.request().is_resumed ? 0 : 1);
   Count(group, 1);
 }
 
@@ -78,7 +86,7 @@ SequenceGroup& WaitingQueue::PopFront() {
   Remove(group);
   if (!group.has_rank()) {
     group.SetRank(++num_started_);
-    policy_.OnServed(group.request().tenant, NumPromptTokens(group.request()), 0);
+    policy_.OnServed(group.request().tenant, group.request().num_prompt_tokens(), 0);
   }
   return group;
 }
@@ -93,26 +101,26 @@ void WaitingQueue::Remove(SequenceGroup& group) {
   QUIRE_CHECK(of_tenant != unranked_.end());
   Tenant& tenant = of_tenant->second;
   QUIRE_CHECK_EQ(tenant.groups.erase(group.id()), 1U);
-  tenant.load.Add(group.request(), group.request().is_resumed ? 0 : -1);
+  tenant.load.Add(group, group.request().is_resumed ? 0 : -1);
   if (tenant.groups.empty()) {
     policy_.EndWaiting(of_tenant->first);
     unranked_.erase(of_tenant);
   }
 }
 
-void WaitingQueue::Load::Add(const Request& request, int32_t times) {
+void WaitingQueue::Load::Add(const SequenceGroup& group, int32_t times) {
   num_requests += times;
-  num_prompt_tokens += times * NumPromptTokens(request);
-  num_sequences += int64_t{times} * request.num_live_sequences();
+  num_tokens += times * group.num_tokens_at_arrival();
+  num_sequences += int64_t{times} * group.request().num_live_sequences();
 }
 
 void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {
-  (group.request().is_resumed ? resumed_ : new_).Add(group.request(), times);
+  (group.request().is_resumed ? resumed_ : new_).Add(group, times);
 }
 
 CompletionEstimate::Work WaitingQueue::work() const {
   return {.num_sequences = static_cast<double>(new_.num_sequences + resumed_.num_sequences),
-          .num_prompt_tokens = static_cast<double>(num_prompt_tokens())};
+          .num_prompt_tokens = static_cast<double>(num_tokens())};
 }
 
 CompletionEstimate::Work WaitingQueue::AheadOf(const Request& request) const {
@@ -147,7 +155,7 @@ std::vector<SequenceGroup*> WaitingQueue::groups() const {
 void WaitingQueue::CheckInvariants() const {
   Load counted[2];
   for (const SequenceGroup* group : groups()) {
-    counted[group->request().is_resumed ? 1 : 0].Add(group->request(), 1);
+    counted[group->request().is_resumed ? 1 : 0].Add(*group, 1);
   }
   QUIRE_CHECK(counted[0] == new_ && counted[1] == resumed_);
 
@@ -158,7 +166,7 @@ void WaitingQueue::CheckInvariants() const {
     Load load;
     for (const auto& [id, group] : tenant.groups) {
       QUIRE_CHECK(!group->has_rank() && group->request().tenant == name && group->id() == id);
-      load.Add(group->request(), group->request().is_resumed ? 0 : 1);
+      load.Add(*group, group->request().is_resumed ? 0 : 1);
     }
     QUIRE_CHECK(load == tenant.load);
   }

@@ -3,8 +3,8 @@
 // refused.
 //
 // Resumed requests (Request::is_resumed) have places of their own: a scheduler before had accepted
-// them, and the new ones that came first must not shut them out. Their prompt tokens are not
-// bounded, since that scheduler had bounded them.
+// them, and the new ones that came first must not shut them out. Of their tokens as many may wait
+// as that scheduler could have had: in its queue, and of sequences under way.
 //
 // Under a policy without ranks a tenant that waits already may not come to hold more than it leaves
 // free for others, in requests and in tokens: half of the bound alone, a third beside one that does
@@ -21,10 +21,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "common/step/step_limits.h"
 #include "scheduler/core/completion_estimate.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/scheduling_policy.h"
@@ -39,8 +41,11 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Whether a request may join.
-  Refusal RefusalOf(const Request& request, const CoreConfig& config) const;
+  // Whether a request may join. Limits: of the last epoch. Before the first one the loop lets
+  // nobody in, and tokens of resumed requests are not bounded.
+  Refusal RefusalOf(const Request& request,
+                    const CoreConfig& config,
+                    const std::optional<StepLimits>& limits) const;
 
   // A new group, which gets its rank if the policy has one for it. REQUIRES: newer than every group
   // before.
@@ -56,10 +61,11 @@ class WaitingQueue {
 
   bool empty() const { return size() == 0; }
   int32_t size() const { return new_.num_requests + resumed_.num_requests; }
-  int64_t num_prompt_tokens() const { return new_.num_prompt_tokens + resumed_.num_prompt_tokens; }
+  // Of prompts, and of output that resumed requests bring.
+  int64_t num_tokens() const { return new_.num_tokens + resumed_.num_tokens; }
   // Of these, what resumed requests account for.
   int32_t num_resumed() const { return resumed_.num_requests; }
-  int64_t num_resumed_prompt_tokens() const { return resumed_.num_prompt_tokens; }
+  int64_t num_resumed_tokens() const { return resumed_.num_tokens; }
   // All that wait, and of them those that will start before a request that comes now. Where the
   // policy lets it overtake some, only those that it surely does not; where tenants take turns,
   // about as many as have theirs before.
@@ -79,10 +85,10 @@ class WaitingQueue {
 
   struct Load {
     int32_t num_requests = 0;
-    int64_t num_prompt_tokens = 0;
+    int64_t num_tokens = 0;
     int64_t num_sequences = 0;
 
-    void Add(const Request& request, int32_t times);
+    void Add(const SequenceGroup& group, int32_t times);
     friend bool operator==(const Load&, const Load&) = default;
   };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""deploy/proxy/haproxy.cfg: what it lets through, and what it does not. Needs haproxy; skipped without."""
+"""deploy/proxy/haproxy.cfg: what it lets through, and what it does not. Skipped where there is no haproxy."""
 import os
 import shutil
 import sys

@@ -125,8 +125,17 @@ AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
   }
   const int32_t num_resumed = stats.num_waiting_resumed_requests;
   if (model.request.is_resumed) {
-    return num_resumed >= config_.max_resumed_requests ? AddOutcome::kQueueFull
-                                                       : AddOutcome::kQueued;
+    if (num_resumed >= config_.max_resumed_requests) {
+      return AddOutcome::kQueueFull;
+    }
+    int64_t num_tokens = stats.num_queued_resumed_tokens + num_prompt;
+    for (const SequenceModel& sequence : model.sequences) {
+      num_tokens += static_cast<int64_t>(sequence.token_ids.size()) - num_prompt;
+    }
+    const int64_t max_tokens =
+        config_.max_queued_tokens + int64_t{limits_.max_sequences} * limits_.max_model_len;
+    return limits_known_ && num_tokens > max_tokens ? AddOutcome::kQueueTokensFull
+                                                    : AddOutcome::kQueued;
   }
   if (stats.num_waiting_requests - num_resumed >= config_.max_queued_requests) {
     return AddOutcome::kQueueFull;

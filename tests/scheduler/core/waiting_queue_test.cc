@@ -32,6 +32,7 @@ class WaitingQueueTest : public ::testing::Test {
   SequenceGroup three_{MakeRequest({.id = 3, .prompt = 30})};
   FcfsPolicy policy_;
   WaitingQueue queue_{&policy_};
+  StepLimits limits_{.max_sequences = 3, .max_model_len = 1000};
 };
 
 TEST_F(WaitingQueueTest, IsFirstInFirstOut) {
@@ -76,36 +77,36 @@ TEST_F(WaitingQueueTest, RemoveTakesAGroupOutOfTheMiddle) {
   queue_.Remove(two_);
 
   EXPECT_THAT(Ids(), ElementsAre(1, 3));
-  EXPECT_EQ(queue_.num_prompt_tokens(), 40);
+  EXPECT_EQ(queue_.num_tokens(), 40);
 }
 
 TEST_F(WaitingQueueTest, CountsThePromptTokensOfThoseThatWait) {
   two_.SetRank(0);
   queue_.Add(one_);
   queue_.Return(two_);
-  EXPECT_EQ(queue_.num_prompt_tokens(), 30);
+  EXPECT_EQ(queue_.num_tokens(), 30);
 
   queue_.PopFront();
-  EXPECT_EQ(queue_.num_prompt_tokens(), 20);
+  EXPECT_EQ(queue_.num_tokens(), 20);
 }
 
 TEST_F(WaitingQueueTest, RefusesMoreRequestsThanItsBound) {
   CoreConfig config{.max_queued_requests = 1};
   Request request = MakeRequest({.id = 9});
-  EXPECT_EQ(queue_.RefusalOf(request, config), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(queue_.RefusalOf(request, config, limits_), WaitingQueue::Refusal::kNone);
 
   queue_.Add(one_);
 
-  EXPECT_EQ(queue_.RefusalOf(request, config), WaitingQueue::Refusal::kFull);
+  EXPECT_EQ(queue_.RefusalOf(request, config, limits_), WaitingQueue::Refusal::kFull);
 }
 
 TEST_F(WaitingQueueTest, RefusesMoreTokensThanItsBound) {
   CoreConfig config{.max_queued_tokens = 15};
   queue_.Add(one_);
 
-  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 5}), config),
+  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 5}), config, limits_),
             WaitingQueue::Refusal::kNone);
-  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 6}), config),
+  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 6}), config, limits_),
             WaitingQueue::Refusal::kTokensFull);
 }
 
@@ -122,15 +123,37 @@ TEST_F(WaitingQueueTest, AFullQueueHasPlacesForResumedRequestsBeside) {
   SequenceGroup nine(Resumed({.id = 9, .prompt = 1000}));
   const Request next = Resumed({.id = 10, .prompt = 1000});
 
-  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kNone);
   queue_.Add(eight);
-  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kNone);
   queue_.Add(nine);
-  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kFull);
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kFull);
 
   queue_.Remove(eight);
-  EXPECT_EQ(queue_.RefusalOf(next, config), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kNone);
   queue_.Remove(nine);
+}
+
+TEST_F(WaitingQueueTest, ResumedRequestsBringAsManyTokensAsASchedulerBeforeCouldHave) {
+  CoreConfig config{.max_queued_tokens = 10};  // and three sequences of 1,000
+  SequenceGroup eight(Resumed({.id = 8, .prompt = 2000}));
+  queue_.Add(eight);
+  Request next = Resumed({.id = 9, .prompt = 1000, .max_tokens = 50});
+  next.resumed = {{.token_ids = std::vector<TokenId>(10)}};
+
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kNone);
+  next.resumed[0].token_ids.push_back(1);
+  EXPECT_EQ(queue_.RefusalOf(next, config, limits_), WaitingQueue::Refusal::kTokensFull);
+
+  next.resumed[0].token_ids.pop_back();
+  SequenceGroup nine(next);
+  queue_.Add(nine);
+  EXPECT_EQ(queue_.num_resumed_tokens(), 3010);
+  EXPECT_EQ(queue_.RefusalOf(Resumed({.id = 10, .prompt = 1}), config, limits_),
+            WaitingQueue::Refusal::kTokensFull);
+  queue_.Remove(eight);
+  queue_.Remove(nine);
+  EXPECT_EQ(queue_.num_resumed_tokens(), 0);
 }
 
 TEST_F(WaitingQueueTest, ResumedRequestsTakeNoPlaceAndNoTokensOfNewOnes) {
@@ -138,12 +161,12 @@ TEST_F(WaitingQueueTest, ResumedRequestsTakeNoPlaceAndNoTokensOfNewOnes) {
   SequenceGroup eight(Resumed({.id = 8, .prompt = 1000}));
   queue_.Add(eight);
 
-  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 10}), config),
+  EXPECT_EQ(queue_.RefusalOf(MakeRequest({.id = 9, .prompt = 10}), config, limits_),
             WaitingQueue::Refusal::kNone);
   EXPECT_EQ(queue_.size(), 1);
   EXPECT_EQ(queue_.num_resumed(), 1);
-  EXPECT_EQ(queue_.num_prompt_tokens(), 1000);
-  EXPECT_EQ(queue_.num_resumed_prompt_tokens(), 1000);
+  EXPECT_EQ(queue_.num_tokens(), 1000);
+  EXPECT_EQ(queue_.num_resumed_tokens(), 1000);
   queue_.Remove(eight);
 }
 
@@ -211,7 +234,7 @@ TEST(WaitingQueueOfTenantsTest, RemovesAGroupThatNeverStarted) {
   EXPECT_EQ(&queue.front(), &groups[1]);
   queue.Remove(groups[1]);
   EXPECT_TRUE(queue.empty());
-  EXPECT_EQ(queue.num_prompt_tokens(), 0);
+  EXPECT_EQ(queue.num_tokens(), 0);
 }
 
 class TenantShareTest : public testing::Test {
@@ -219,7 +242,7 @@ class TenantShareTest : public testing::Test {
   WaitingQueue::Refusal Offer(const std::string& tenant, int32_t prompt = 1) {
     Request request = MakeRequest({.id = ++last_id_, .prompt = prompt});
     request.tenant = tenant;
-    const WaitingQueue::Refusal refusal = queue_.RefusalOf(request, config_);
+    const WaitingQueue::Refusal refusal = queue_.RefusalOf(request, config_, limits_);
     if (refusal == WaitingQueue::Refusal::kNone) {
       queue_.Add(groups_.emplace_back(std::move(request)));
     }
@@ -228,6 +251,7 @@ class TenantShareTest : public testing::Test {
 
   void TearDown() override { queue_.CheckInvariants(); }
 
+  StepLimits limits_;
   CoreConfig config_{.max_queued_requests = 100, .max_queued_tokens = 100};
   FairSharePolicy policy_;
   WaitingQueue queue_{&policy_};
@@ -279,7 +303,7 @@ TEST_F(TenantShareTest, WithoutTenantsNobodyLeavesRoom) {
   config_.max_queued_requests = 2;
   for (uint64_t id = 1; id <= 2; ++id) {
     Request request = MakeRequest({.id = id});
-    EXPECT_EQ(queue.RefusalOf(request, config_), WaitingQueue::Refusal::kNone);
+    EXPECT_EQ(queue.RefusalOf(request, config_, limits_), WaitingQueue::Refusal::kNone);
     queue.Add(groups_.emplace_back(std::move(request)));
   }
 }
