@@ -134,7 +134,8 @@ int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
   // A mark that is awaited was set before the wait, so that streams never wait for each other.
-  if (const Mark* awaited = tasks_.front().awaited.get(); awaited != nullptr) {
+  // The mark is held here as well: once it has happened, the task that awaited it is gone.
+  if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
     awaited->stream->RunUntil(*awaited);  // settles this stream, too
     return;
   }
