@@ -4,18 +4,13 @@
 
 namespace quire {
 
-void CompletionEstimate::OnEnd(int32_t num_output_tokens) {
-  lengths_[num_lengths_++ % kNumLengths] = num_output_tokens;
-  const size_t num_known = std::min(num_lengths_, kNumLengths);
-  if (num_known < kFewestLengths) {
-    return;
+void CompletionEstimate::OnEnd(int32_t num_tokens, int32_t max_tokens, bool is_whole) {
+  const double before = lengths_.Expect(max_tokens);
+  lengths_.OnEnd(num_tokens, max_tokens, is_whole);
+  const double after = lengths_.Expect(max_tokens);
+  if (after > kOtherLength * before || before > kOtherLength * after) {
+    RunMargin(max_tokens) = 1;
   }
-  std::array<int32_t, kNumLengths> sorted = lengths_;
-  const auto quarter = static_cast<std::ptrdiff_t>(num_known / 4);
-  std::nth_element(sorted.begin(),
-                   sorted.begin() + quarter,
-                   sorted.begin() + static_cast<std::ptrdiff_t>(num_known));
-  quartile_ = sorted[static_cast<size_t>(quarter)];
 }
 
 void CompletionEstimate::OnTurn(bool is_in_time) {
@@ -23,9 +18,9 @@ void CompletionEstimate::OnTurn(bool is_in_time) {
   wait_margin_ = std::clamp(wait_margin_ + change, 1.0, kMaxWaitMargin);
 }
 
-void CompletionEstimate::OnDeadline(bool is_met) {
-  const double change = is_met ? -kMarginOfMeet : kMarginOfMiss;
-  run_margin_ = std::clamp(run_margin_ + change, 1.0, kMaxRunMargin);
+void CompletionEstimate::OnDeadline(int32_t max_tokens, bool is_met) {
+  double& margin = RunMargin(max_tokens);
+  margin = std::clamp(margin + (is_met ? -kMarginOfMeet : kMarginOfMiss), 1.0, kMaxRunMargin);
 }
 
 CompletionEstimate::Batch CompletionEstimate::BatchOf(const Work& own,
@@ -77,7 +72,7 @@ double CompletionEstimate::RunMicros(const Work& own,
                                      const StepCost& steps,
                                      const StepLimits& limits) const {
   const Batch batch = BatchOf(own, load, steps, limits);
-  const double num_steps = std::min(double{1} * max_tokens, output_tokens());
+  const double num_steps = lengths_.Expect(max_tokens);
   // Where others wait, each sequence that ends makes room for another one's prompt.
   const double num_waiting = load.waiting.num_sequences + own.num_sequences;
   const bool is_full = load.num_running + num_waiting > batch.num_slots;
@@ -86,7 +81,8 @@ double CompletionEstimate::RunMicros(const Work& own,
   const double num_prompt_tokens_by_step =
       is_full ? batch.num_slots / std::max(1.0, output_tokens()) * tokens_by_prompt : 0;
   const double step = batch.step_micros + num_prompt_tokens_by_step * batch.micros_by_token;
-  return run_margin_ * (own.num_prompt_tokens * batch.micros_by_token + num_steps * step);
+  const double margin = run_margins_.at(OutputLengths::ClassOf(max_tokens));
+  return margin * (own.num_prompt_tokens * batch.micros_by_token + num_steps * step);
 }
 
 }  // namespace quire

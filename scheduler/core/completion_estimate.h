@@ -4,43 +4,44 @@
 //
 // It is for refusing what cannot be had in time, so where it knows nothing it says 0, and in doubt
 // less than it will be:
-//   - an output is taken to be as long as three of four outputs lately were at least, and
-//     max_tokens at the most. max_tokens alone is what a client allows, not what it expects:
-//     whoever leaves it at the length of the context is not refused for that;
+//   - an output is taken to be as long as three of four outputs of such a max_tokens lately were at
+//     least (OutputLengths). max_tokens alone is what a client allows, not what it expects: whoever
+//     leaves it at the length of the context is not refused for that;
 //   - a step larger than any that was seen takes no longer than the longest that was;
 //   - sequences end, one after the other, at the rate at which a full batch of such outputs ends.
 //
 // What runs at the edge of its deadline fails by any error. So the time to compute is multiplied by
 // a margin, which grows with each request that was started on an estimate and came too late, and
-// shrinks with each that came in time, by a fortieth of that: about one in forty is late. The time
-// to wait has a margin of its own, of which about one in five hundred is too late
-// at its turn: to say no at once is worth more than a long queue.
+// shrinks with each that came in time, by a fortieth of that: about one in forty is late. Each
+// class of max_tokens has its own. The time to wait has a margin of its own, of which about one in
+// five hundred is too late at its turn: to say no at once is worth more than a long queue.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.
-// Cost:          O(buckets of StepCost); OnEnd O(kNumLengths).
+// Cost:          O(buckets of StepCost); OnEnd that of OutputLengths.
 // Source:        the margin is additive increase and decrease of a quantile's stochastic
 //                approximation, Robbins and Monro 1951.
 #ifndef QUIRE_SCHEDULER_CORE_COMPLETION_ESTIMATE_H_
 #define QUIRE_SCHEDULER_CORE_COMPLETION_ESTIMATE_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 #include "common/step/step_limits.h"
+#include "scheduler/core/output_lengths.h"
 #include "scheduler/core/step_cost.h"
 
 namespace quire {
 
 class CompletionEstimate {
  public:
-  static constexpr size_t kNumLengths = 64;        // outputs that are remembered
-  static constexpr size_t kFewestLengths = 16;     // of them, before anything is said
+  CompletionEstimate() { run_margins_.fill(1); }
+
   static constexpr double kMarginOfMiss = 0.1;     // by which a margin grows
   static constexpr double kMarginOfMeet = 0.0025;  // by which that of computing shrinks
   static constexpr double kMarginOfTurn = 0.0002;  // by which that of waiting shrinks
   static constexpr double kMaxRunMargin = 2;
+  static constexpr double kOtherLength = 1.5;  // by which an estimate is another one
   static constexpr double kMaxWaitMargin = 4;
 
   // Sequences, and what is to be computed of their prompts.
@@ -56,17 +57,19 @@ class CompletionEstimate {
     Work waiting;            // all that waits
   };
 
-  // A sequence ended well with so many output tokens.
-  void OnEnd(int32_t num_output_tokens);
+  // See OutputLengths. Where that makes outputs half as long again as before, or as short, the
+  // margin of those begins anew: it was learnt with other estimates.
+  void OnEnd(int32_t num_tokens, int32_t max_tokens, bool is_whole);
 
   // A request that waited has its turn: whether its deadline can still be met.
   void OnTurn(bool is_in_time);
 
-  // A request that was started since its deadline could be met: whether it was.
-  void OnDeadline(bool is_met);
+  // A request of so many max_tokens that was started: whether its deadline was met. One that was
+  // never expected to meet it says nothing when it does not.
+  void OnDeadline(int32_t max_tokens, bool is_met);
 
   // Whether enough outputs were seen to say how long others take.
-  bool is_known() const { return quartile_ > 0; }
+  bool is_known() const { return lengths_.is_known(); }
 
   // How long a request waits behind the load, until it starts, with the margin.
   double WaitMicros(const Work& own,
@@ -93,13 +96,15 @@ class CompletionEstimate {
                 const StepCost& steps,
                 const StepLimits& limits) const;
 
-  // 0 while too few are known.
-  double output_tokens() const { return quartile_; }
+  // Of others. 0 while too few are known.
+  double output_tokens() const { return lengths_.ExpectOfAny(); }
 
-  std::array<int32_t, kNumLengths> lengths_ = {};
-  size_t num_lengths_ = 0;  // ever
-  double quartile_ = 0;     // of those: three of four are as long
-  double run_margin_ = 1;
+  OutputLengths lengths_;
+  double& RunMargin(int32_t max_tokens) {
+    return run_margins_.at(OutputLengths::ClassOf(max_tokens));
+  }
+
+  std::array<double, OutputLengths::kNumClasses> run_margins_;
   double wait_margin_ = 1;
 };
 

@@ -86,7 +86,7 @@ void CoreState::Add(Request request) {
 
 SequenceGroup& CoreState::StartFirstWaiting() {
   SequenceGroup& group = waiting.PopFront();
-  if (group.has_estimate && !group.has_started()) {
+  if (group.estimate == DeadlineEstimate::kReachable && !group.has_started()) {
     completion.OnTurn(/*is_in_time=*/true);
   }
   Start(group);
@@ -207,9 +207,7 @@ void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishR
   const SequenceState last_state = sequence.state();
   End(sequence);
   bool is_last = group.is_finished();
-  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
-    completion.OnEnd(sequence.num_output_tokens());
-  }
+  OnSequenceEnd(*this, group, sequence.num_output_tokens(), reason);
   if (!group.request().pins_prefix) {
     suspects.Forget(group.id(), sequence.sequence_index());
     events.push_back(SequenceFinished{.request_id = group.id(),
@@ -247,7 +245,7 @@ void CoreState::FinishBeamSearch(SequenceGroup& group,
       }
       finished.reason = hypothesis.has_stopped ? FinishReason::kStop : FinishReason::kLength;
       finished.beam_score = hypothesis.score;
-      completion.OnEnd(finished.num_output_tokens);
+      OnSequenceEnd(*this, group, finished.num_output_tokens, finished.reason);
       counters.num_tokens_committed += finished.num_output_tokens;
     }
     events.push_back(finished);

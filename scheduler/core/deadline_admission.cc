@@ -73,8 +73,7 @@ bool CanMeetDeadline(const CoreState& state, const Request& request) {
 
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
   const Request& request = first.request();
-  const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
-  if (is_idle || first.has_started() || !HasUsefulDeadline(state, request)) {
+  if (first.has_started() || !HasUsefulDeadline(state, request)) {
     return true;
   }
   const Work own = WorkOf(state, request);
@@ -82,12 +81,27 @@ bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
   others.num_sequences -= own.num_sequences;
   others.num_prompt_tokens -= own.num_prompt_tokens;
   const Load load = {.num_running = NumRunning(state), .ahead = {}, .waiting = others};
-  first.has_estimate = true;
-  return state.now + NanosOf(RunMicros(state, request, own, load)) <= request.deadline;
+  const bool can_meet =
+      state.now + NanosOf(RunMicros(state, request, own, load)) <= request.deadline;
+  const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
+  first.estimate = can_meet ? DeadlineEstimate::kReachable : DeadlineEstimate::kUnreachable;
+  return can_meet || is_idle;
+}
+
+void OnSequenceEnd(CoreState& state,
+                   const SequenceGroup& group,
+                   int32_t num_output_tokens,
+                   FinishReason reason) {
+  const bool is_whole = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  const bool is_cut_off =
+      reason == FinishReason::kExpiredRunning || reason == FinishReason::kAborted;
+  if ((is_whole || is_cut_off) && !group.request().is_resumed && !group.request().pins_prefix) {
+    state.completion.OnEnd(num_output_tokens, group.request().max_tokens, is_whole);
+  }
 }
 
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason) {
-  if (!group.has_estimate || !group.has_started()) {
+  if (group.estimate == DeadlineEstimate::kNone || !group.has_started()) {
     return;
   }
   const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;
@@ -98,8 +112,9 @@ void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reaso
   }
   const bool is_cancelled_late =
       reason == FinishReason::kAborted && group.request().deadline <= last_step_end + kCancelSlack;
-  if (is_met || is_cancelled_late || reason == FinishReason::kExpiredRunning) {
-    state.completion.OnDeadline(is_met);
+  const bool is_missed = is_cancelled_late || reason == FinishReason::kExpiredRunning;
+  if (is_met || (is_missed && group.estimate == DeadlineEstimate::kReachable)) {
+    state.completion.OnDeadline(group.request().max_tokens, is_met);
   }
 }
 

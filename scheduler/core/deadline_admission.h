@@ -29,6 +29,14 @@ bool CanMeetDeadline(const CoreState& state, const Request& request);
 // learn from what became of it.
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
 
+// A sequence of the group has ended with so many output tokens: what it says about the length of
+// others. One that was resumed says nothing, for most of it was not computed here: anybody may
+// claim any output.
+void OnSequenceEnd(CoreState& state,
+                   const SequenceGroup& group,
+                   int32_t num_output_tokens,
+                   FinishReason reason);
+
 // The group has ended, its last sequence for this reason.
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason);
 

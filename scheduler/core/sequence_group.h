@@ -33,6 +33,10 @@ struct ScheduleRank {
   friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
 };
 
+// Whether a group can be complete by its deadline, as weighed when its turn came
+// (deadline_admission.h).
+enum class DeadlineEstimate : uint8_t { kNone, kReachable, kUnreachable };
+
 class SequenceGroup {
  public:
   // All sequences waiting, except those that had ended before. REQUIRES: group_size() >= 1, a
@@ -81,8 +85,7 @@ class SequenceGroup {
 
   // Of beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
-  // It was weighed whether it can be complete by its deadline (deadline_admission.h).
-  bool has_estimate = false;
+  DeadlineEstimate estimate = DeadlineEstimate::kNone;
 
  private:
   Request request_;

@@ -11,8 +11,8 @@ class CompletionEstimateTest : public testing::Test {
   CompletionEstimateTest() {
     steps_.ObserveStep(8, 0, 8000);
     steps_.ObserveStep(64, 0, 22'000);
-    for (size_t i = 0; i < CompletionEstimate::kFewestLengths; ++i) {
-      estimate_.OnEnd(10);
+    for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
+      estimate_.OnEnd(10, 1000, /*is_whole=*/true);
     }
   }
 
@@ -52,8 +52,8 @@ TEST_F(CompletionEstimateTest, ComputesBesideThePromptsOfThoseThatComeAfter) {
 TEST_F(CompletionEstimateTest, OutputsAreAsLongAsThreeOfFourWereAndMaxTokensAtTheMost) {
   EXPECT_DOUBLE_EQ(Run(full_, 4), 10 * 250 + 4 * (8000 + 8 * 250));
   EXPECT_DOUBLE_EQ(Run(full_, 1 << 30), Run(full_, 10));
-  for (size_t i = 0; i < CompletionEstimate::kNumLengths; ++i) {
-    estimate_.OnEnd(i % 4 == 0 ? 1 : 20);
+  for (size_t i = 0; i < OutputLengths::kNumLengths; ++i) {
+    estimate_.OnEnd(i % 4 == 0 ? 1 : 20, 1000, /*is_whole=*/true);
   }
   EXPECT_DOUBLE_EQ(Run(full_), Run(full_, 20));
   EXPECT_LT(Run(full_, 19), Run(full_, 20));
@@ -82,19 +82,35 @@ TEST_F(CompletionEstimateTest, WhoKnowsNothingSaysNothing) {
 
 TEST_F(CompletionEstimateTest, TheMarginGrowsWhenPromisesAreBrokenAndStaysBounded) {
   const double before = Run(full_);
-  estimate_.OnDeadline(/*is_met=*/false);
+  estimate_.OnDeadline(1000, /*is_met=*/false);
   EXPECT_DOUBLE_EQ(Run(full_), 1.1 * before);
   for (int i = 0; i < 39; ++i) {
-    estimate_.OnDeadline(/*is_met=*/true);
+    estimate_.OnDeadline(1000, /*is_met=*/true);
   }
   EXPECT_GT(Run(full_), before);
-  estimate_.OnDeadline(/*is_met=*/true);
-  estimate_.OnDeadline(/*is_met=*/true);
+  estimate_.OnDeadline(1000, /*is_met=*/true);
+  estimate_.OnDeadline(1000, /*is_met=*/true);
   EXPECT_DOUBLE_EQ(Run(full_), before);
   for (int i = 0; i < 100; ++i) {
-    estimate_.OnDeadline(/*is_met=*/false);
+    estimate_.OnDeadline(1000, /*is_met=*/false);
   }
   EXPECT_DOUBLE_EQ(Run(full_), CompletionEstimate::kMaxRunMargin * before);
+}
+
+TEST_F(CompletionEstimateTest, EachClassOfMaxTokensHasItsMarginAndBeginsAnewWithOtherOutputs) {
+  const double other = Run(full_, 100);
+  const double before = Run(full_, 1000);
+  estimate_.OnDeadline(1000, /*is_met=*/false);
+  EXPECT_DOUBLE_EQ(Run(full_, 100), other);
+
+  for (size_t i = 0; i < OutputLengths::kNumLengths; ++i) {
+    estimate_.OnEnd(14, 1000, /*is_whole=*/true);  // nearly the same
+  }
+  EXPECT_GT(Run(full_, 1000), 1.1 * before);
+  for (size_t i = 0; i < OutputLengths::kNumLengths; ++i) {
+    estimate_.OnEnd(28, 1000, /*is_whole=*/true);
+  }
+  EXPECT_DOUBLE_EQ(Run(full_, 1000), 10 * 250 + 28 * (8000 + 8.0 / 28 * 10 * 250));
 }
 
 TEST_F(CompletionEstimateTest, TheMarginOfWaitingGrowsWithThoseThatAreTooLateAtTheirTurn) {

@@ -26,7 +26,7 @@ constexpr StepLimits kLimits{.num_blocks = 101,
 constexpr Instant kStep = 10 * kNanosPerMilli;
 constexpr int32_t kOutput = 8;
 
-// Each step takes 10 ms, however many tokens it has.
+// Each step takes 10 ms, however many tokens it has, or 10 ms for each sequence.
 class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
  protected:
   DeadlineCoreTest() { core_.BeginEpoch(1, 1, kLimits); }
@@ -44,8 +44,10 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
     core_.CheckInvariants();
     if (plan.has_value()) {
       StepResult result = worker_.Execute(*plan).value();
-      now_ += kStep;
-      result.timings.forward_us = kStep / kNanosPerMicro;
+      const Instant duration =
+          is_slowed_by_others_ ? kStep * static_cast<Instant>(plan->slices.size()) : kStep;
+      now_ += duration;
+      result.timings.forward_us = duration / kNanosPerMicro;
       EXPECT_TRUE(core_.ApplyStepResult(result).ok());
     }
     for (const OutputEvent& event : core_.TakeEvents()) {
@@ -58,7 +60,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
 
   // Steps and outputs that the core learns from.
   void Learn() {
-    for (size_t i = 0; i < CompletionEstimate::kFewestLengths; ++i) {
+    for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
       ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
     }
     while (Step()) {
@@ -79,6 +81,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
   Instant now_ = kNanosPerSecond;
   uint64_t last_id_ = 0;
   bool is_resumed_ = false;
+  bool is_slowed_by_others_ = false;
   std::map<uint64_t, FinishReason> reasons_;
 };
 
@@ -115,6 +118,40 @@ TEST_P(DeadlineCoreTest, ALongMaxTokensAloneIsNoReason) {
   Learn();
   Fill(0);
   EXPECT_EQ(Add({.prompt = 4, .max_tokens = 90, .deadline = now_ + 40 * kStep}),
+            AddOutcome::kQueued);
+}
+
+// Two at once come too late, both; one alone is in time. What was seen before were short outputs:
+// if none of what is cut off counted, they would stay all that is known.
+TEST_P(DeadlineCoreTest, OutputsThatTheirDeadlineCutsOffAreLearntFrom) {
+  constexpr int kNumRounds = 200;
+  is_slowed_by_others_ = true;
+  Learn();
+  int num_met = 0;
+  for (int i = 0; i < kNumRounds; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      Add({.prompt = 4, .max_tokens = 80, .deadline = now_ + 100 * kStep});
+    }
+    while (Step()) {
+    }
+    for (const auto& [id, reason] : std::exchange(reasons_, {})) {
+      num_met += reason == FinishReason::kLength ? 1 : 0;
+    }
+  }
+  EXPECT_GE(num_met, kNumRounds * 9 / 10);
+}
+
+TEST_P(DeadlineCoreTest, AResumedOutputSaysNothingAboutOthers) {
+  Learn();
+  is_resumed_ = true;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(Add({.prompt = 4, .max_tokens = 90}), AddOutcome::kQueued);
+    while (Step()) {
+    }
+  }
+  is_resumed_ = false;
+  Fill(4);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 40 * kStep}),
             AddOutcome::kQueued);
 }
 
