@@ -23,6 +23,8 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/metrics/process_metrics.h"
+#include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
 
 namespace quire {
@@ -123,6 +125,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
       metrics_(&registry_,
                std::string(Version()),
                model->names.front(),
+               model->config.max_position_embeddings,
                config.loop.core.prefix_caching),
       inbox_(kInboxCapacity, NumReservedPlaces(config)),
       prefix_store_(std::move(prefix_store)),
@@ -195,6 +198,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   if (!config_.has_reflection) {
     builder.SetOption(std::make_unique<WithoutPlugins>());
   }
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<CallMetrics>(&registry_));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   (*listener)->AddTo(builder);
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -226,6 +232,7 @@ absl::Status SchedulerServer::StartAdmin() {
 }
 
 absl::Status SchedulerServer::StartHttp() {
+  registry_.Add(std::make_shared<ProcessMetrics>());
   const std::string metrics_type = "text/plain; version=0.0.4; charset=utf-8";
   std::vector<HttpPage> pages;
   pages.push_back({"/healthz", [this] { return Answer(is_ready(), "ready\n", "not ready\n"); }});

@@ -36,6 +36,15 @@ inline constexpr MetricInfo kKvBlocks{
     "found "
     "by what they hold; leaving: being copied to the host; pending: released, until the running "
     "step is answered."};
+inline constexpr MetricInfo kKvBlocksCapacity{"quire_kv_blocks_capacity",
+                                              "Usable KV blocks by memory (tier)."};
+inline constexpr MetricInfo kKvBlockOpsTotal{
+    "quire_kv_block_ops_total",
+    "KV blocks by what was done. alloc: taken from the free list; evict: of those, cached ones; "
+    "prefix_hit: found and referenced; fork: referenced by a fork; cow: copied before a write; "
+    "swap_out, swap_in: copied to host memory and back."};
+inline constexpr MetricInfo kKvBlockRefs{
+    "quire_kv_block_refs", "References of block tables to KV blocks, shared ones once for each."};
 inline constexpr MetricInfo kKvSharedBlocks{"quire_kv_shared_blocks",
                                             "KV blocks referenced more than once."};
 inline constexpr MetricInfo kKvBlockBytes{"quire_kv_block_bytes",
@@ -84,6 +93,36 @@ inline constexpr MetricInfo kInterTokenLatency{"quire_itl_seconds",
                                                "Between two tokens of a sequence."};
 inline constexpr MetricInfo kRequestDuration{"quire_e2e_seconds",
                                              "Arrival of a request to its end."};
+inline constexpr MetricInfo kQueueTime{"quire_queue_seconds",
+                                       "Arrival of a request until its first slice was planned."};
+inline constexpr MetricInfo kPrefillTime{"quire_prefill_seconds",
+                                         "From a request's first slice to its first token."};
+inline constexpr MetricInfo kDecodeTime{"quire_decode_seconds",
+                                        "From a request's first token to its last one."};
+inline constexpr MetricInfo kInferenceTime{"quire_inference_seconds",
+                                           "From a request's first slice to its last token."};
+inline constexpr MetricInfo kTimePerOutputToken{
+    "quire_time_per_output_token_seconds",
+    "From a request's first token to its last one, for each token but the first."};
+inline constexpr MetricInfo kRequestPromptTokens{"quire_request_prompt_tokens",
+                                                 "Prompt tokens of requests that ended."};
+inline constexpr MetricInfo kRequestOutputTokens{"quire_request_output_tokens",
+                                                 "Output tokens of sequences that ended."};
+inline constexpr MetricInfo kRequestLongestOutput{
+    "quire_request_longest_output_tokens", "Output tokens of the longest sequence of a request."};
+inline constexpr MetricInfo kRequestMaxTokens{
+    "quire_request_max_tokens", "Output tokens that requests may have in each sequence."};
+inline constexpr MetricInfo kRequestSequences{"quire_request_sequences",
+                                              "Sequences of requests that ended."};
+inline constexpr MetricInfo kAdmissionRejectsTotal{
+    "quire_admission_rejects_total",
+    "Requests that were refused, by reason; invalid: the request itself was at fault."};
+inline constexpr MetricInfo kGrpcRequestsTotal{"quire_grpc_requests_total",
+                                               "Calls that ended, by method and status code."};
+inline constexpr MetricInfo kGrpcRequestDuration{"quire_grpc_request_seconds",
+                                                 "Length of calls, by method."};
+inline constexpr MetricInfo kGrpcOpenCalls{"quire_grpc_open_calls",
+                                           "Calls that have begun and not ended, by method."};
 inline constexpr MetricInfo kGroupLossesTotal{"quire_worker_group_losses_total",
                                               "Times that the worker group was lost."};
 inline constexpr MetricInfo kStaleRepliesTotal{"quire_stale_replies_total",
@@ -98,6 +137,19 @@ inline constexpr MetricInfo kCrashSuspects{
 inline constexpr MetricInfo kPoisonRequestsTotal{
     "quire_poison_requests_total",
     "Requests and pinned prefixes that ended because they crashed their workers each time."};
+
+// The names that Prometheus' own libraries use.
+inline constexpr MetricInfo kProcessCpu{"process_cpu_seconds_total",
+                                        "Processor time of the process, user and system."};
+inline constexpr MetricInfo kProcessResidentMemory{"process_resident_memory_bytes",
+                                                   "Main memory that the process holds."};
+inline constexpr MetricInfo kProcessVirtualMemory{"process_virtual_memory_bytes",
+                                                  "Addresses that the process has taken."};
+inline constexpr MetricInfo kProcessStartTime{"process_start_time_seconds",
+                                              "When the process began, in seconds since 1970."};
+inline constexpr MetricInfo kProcessOpenFds{"process_open_fds", "Open files and sockets."};
+inline constexpr MetricInfo kProcessMaxFds{"process_max_fds",
+                                           "Files and sockets that may be open at once."};
 
 inline constexpr MetricInfo kVllmRunning{"vllm:num_requests_running", "Requests running."};
 inline constexpr MetricInfo kVllmWaiting{"vllm:num_requests_waiting", "Requests waiting."};
@@ -120,6 +172,31 @@ inline constexpr MetricInfo kVllmTimeToFirstToken{"vllm:time_to_first_token_seco
                                                   "Arrival of a request to its first token."};
 inline constexpr MetricInfo kVllmInterTokenLatency{"vllm:inter_token_latency_seconds",
                                                    "Between two tokens of a sequence."};
+inline constexpr MetricInfo kVllmQueueTime{"vllm:request_queue_time_seconds",
+                                           "Arrival of a request until it is scheduled."};
+inline constexpr MetricInfo kVllmPrefillTime{"vllm:request_prefill_time_seconds",
+                                             "Scheduled to first token."};
+inline constexpr MetricInfo kVllmDecodeTime{"vllm:request_decode_time_seconds",
+                                            "First token to last token."};
+inline constexpr MetricInfo kVllmInferenceTime{"vllm:request_inference_time_seconds",
+                                               "Scheduled to last token."};
+inline constexpr MetricInfo kVllmTimePerOutputToken{"vllm:request_time_per_output_token_seconds",
+                                                    "Decode time for each token but the first."};
+inline constexpr MetricInfo kVllmRequestPromptTokens{"vllm:request_prompt_tokens",
+                                                     "Prompt tokens of requests."};
+inline constexpr MetricInfo kVllmRequestGenerationTokens{"vllm:request_generation_tokens",
+                                                         "Output tokens of sequences."};
+inline constexpr MetricInfo kVllmRequestMaxGenerationTokens{
+    "vllm:request_max_num_generation_tokens", "Output tokens of a request's longest sequence."};
+inline constexpr MetricInfo kVllmRequestN{"vllm:request_params_n", "Sequences of requests."};
+inline constexpr MetricInfo kVllmRequestMaxTokens{"vllm:request_params_max_tokens",
+                                                  "max_tokens of requests."};
+inline constexpr MetricInfo kVllmIterationTokens{"vllm:iteration_tokens_total",
+                                                 "Tokens in a step."};
+inline constexpr MetricInfo kVllmPromptTokensCached{"vllm:prompt_tokens_cached_total",
+                                                    "Prompt tokens found in cached blocks."};
+inline constexpr MetricInfo kVllmPromptTokensBySource{"vllm:prompt_tokens_by_source_total",
+                                                      "Prompt tokens, by where K and V came from."};
 inline constexpr MetricInfo kVllmRequestDuration{"vllm:e2e_request_latency_seconds",
                                                  "Arrival of a request to its end."};
 

@@ -1,12 +1,15 @@
 #include "common/metrics/registry.h"
 
+#include <cstdint>
+#include <utility>
+
 #include "prometheus/text_serializer.h"
 
 namespace quire {
 namespace {
 
-std::string TextOf(const prometheus::Registry& registry) {
-  return prometheus::TextSerializer().Serialize(registry.Collect());
+std::string TextOf(const prometheus::Collectable& metrics) {
+  return prometheus::TextSerializer().Serialize(metrics.Collect());
 }
 
 }  // namespace
@@ -41,9 +44,19 @@ prometheus::Histogram& MetricsRegistry::Histogram(const MetricInfo& info,
       .Add(labels, buckets);
 }
 
-std::string MetricsRegistry::NativeText() const { return TextOf(native_); }
+void MetricsRegistry::Add(std::shared_ptr<prometheus::Collectable> collectable) {
+  collectables_.push_back(std::move(collectable));
+}
 
-std::string MetricsRegistry::AllText() const { return TextOf(native_) + TextOf(foreign_); }
+std::string MetricsRegistry::NativeText() const {
+  std::string text = TextOf(native_);
+  for (const auto& collectable : collectables_) {
+    text += TextOf(*collectable);
+  }
+  return text;
+}
+
+std::string MetricsRegistry::AllText() const { return NativeText() + TextOf(foreign_); }
 
 const MetricBuckets& FirstTokenBuckets() {
   static const MetricBuckets buckets = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
@@ -93,6 +106,29 @@ MetricBuckets CountBuckets(int limit) {
   for (int bound = 1; bound <= limit; bound *= 2) {
     buckets.push_back(bound);
   }
+  return buckets;
+}
+
+MetricBuckets OneTwoFiveBuckets(int limit) {
+  MetricBuckets buckets;
+  for (int64_t power = 1; power <= limit; power *= 10) {
+    for (int64_t bound : {power, 2 * power, 5 * power}) {
+      if (bound <= limit) {
+        buckets.push_back(static_cast<double>(bound));
+      }
+    }
+  }
+  return buckets;
+}
+
+const MetricBuckets& IterationTokenBuckets() {
+  static const MetricBuckets buckets = {
+      1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  return buckets;
+}
+
+const MetricBuckets& SequenceCountBuckets() {
+  static const MetricBuckets buckets = {1, 2, 5, 10, 20};
   return buckets;
 }
 

@@ -1,15 +1,17 @@
 // MetricsRegistry makes metrics from the table in metric_names.h. A name that is not ours (it has a
 // colon) goes to the registry of foreign names, so that ours can be read and checked alone.
 //
-// Thread safety: make metrics from one thread; use them, and read the text, from any.
+// Thread safety: any thread, but for Add.
 // Cost:          a counter or gauge is one atomic operation; a histogram takes a short lock.
 #ifndef QUIRE_COMMON_METRICS_REGISTRY_H_
 #define QUIRE_COMMON_METRICS_REGISTRY_H_
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
@@ -31,6 +33,9 @@ class MetricsRegistry {
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
+  // Metrics that are read when the text is, under our names. Not while a text is read.
+  void Add(std::shared_ptr<prometheus::Collectable> collectable);
+
   // In the text format of Prometheus.
   std::string NativeText() const;
   std::string AllText() const;
@@ -40,6 +45,7 @@ class MetricsRegistry {
 
   prometheus::Registry native_;
   prometheus::Registry foreign_;
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
 };
 
 // Buckets, in seconds, of times to a first token, between tokens, of whole requests, and of steps.
@@ -49,6 +55,11 @@ const MetricBuckets& RequestBuckets();
 const MetricBuckets& StepBuckets();
 // Powers of two from 1 to limit.
 MetricBuckets CountBuckets(int limit);
+// 1, 2, 5, 10, 20, 50, ... up to limit.
+MetricBuckets OneTwoFiveBuckets(int limit);
+// Of tokens in a step, and of sequences of a request, as vLLM has them.
+const MetricBuckets& IterationTokenBuckets();
+const MetricBuckets& SequenceCountBuckets();
 
 }  // namespace quire
 

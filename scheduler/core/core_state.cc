@@ -285,8 +285,17 @@ std::vector<LostSlice> CoreState::LostSlices() const {
   return slices;
 }
 
+void CoreState::AddBlockOperations(CoreStats* stats) const {
+  const KvCacheManager::Operations& operations = epoch->kv_cache.operations();
+  stats->num_blocks_allocated += operations.num_allocated;
+  stats->num_blocks_evicted += operations.num_evicted;
+  stats->num_blocks_found += operations.num_found;
+  stats->num_blocks_forked += operations.num_forked;
+}
+
 void CoreState::LoseWorkers() {
   if (epoch.has_value()) {
+    AddBlockOperations(&counters);
     lost_slices = LostSlices();
   }
   for (SequenceGroup* group : running) {

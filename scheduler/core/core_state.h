@@ -100,7 +100,8 @@ struct CoreState {
   int32_t num_reserved_blocks = 0;      // for them, under last_limits: gone for requests
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  CoreStats counters;  // the fields "since the start"
+  CoreStats counters;              // the fields "since the start"; block operations: of past epochs
+  std::vector<RequestId> started;  // whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 
   // nullptr when unknown or finished.
@@ -109,6 +110,9 @@ struct CoreState {
   // What a request has to itself: the limits, with the blocks that others do not hold for good.
   // REQUIRES: workers were ready before.
   StepLimits LimitsFor(const Request& request) const;
+
+  // What the present epoch did with blocks. REQUIRES: an epoch.
+  void AddBlockOperations(CoreStats* stats) const;
 
   // A new group waits.
   void Add(Request request);

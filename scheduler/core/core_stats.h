@@ -45,7 +45,12 @@ struct CoreStats {
   int64_t num_tokens_committed = 0;
   int64_t num_preemptions = 0;       // of either mode
   int64_t num_swap_preemptions = 0;  // of them, by swapping
-  int64_t num_blocks_copied = 0;     // by copy-on-write
+  // KvCacheManager::Operations, of all epochs.
+  int64_t num_blocks_allocated = 0;
+  int64_t num_blocks_evicted = 0;
+  int64_t num_blocks_found = 0;
+  int64_t num_blocks_forked = 0;
+  int64_t num_blocks_copied = 0;  // by copy-on-write
   int64_t num_blocks_swapped_out = 0;
   int64_t num_blocks_swapped_in = 0;  // as ordered; the failed ones included
   int64_t num_failed_swap_ins = 0;    // blocks that did not come back

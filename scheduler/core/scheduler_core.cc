@@ -149,6 +149,7 @@ bool SchedulerCore::FinishSequence(RequestId id, int32_t sequence_index) {
 }
 
 std::optional<StepPlan> SchedulerCore::PlanStep(Instant now) {
+  state_->started.clear();
   ExpireRequests(now);
   if (!state_->epoch.has_value()) {
     return std::nullopt;
@@ -181,6 +182,8 @@ std::vector<OutputEvent> SchedulerCore::TakeEvents() {
   return events;
 }
 
+const std::vector<RequestId>& SchedulerCore::started() const { return state_->started; }
+
 bool SchedulerCore::has_unanswered_plan() const { return state_->step.is_active; }
 
 bool SchedulerCore::has_work() const {
@@ -203,6 +206,7 @@ CoreStats SchedulerCore::stats() const {
   if (state_->epoch.has_value()) {
     const KvCacheManager& kv_cache = state_->epoch->kv_cache;
     const KvCacheManager::Occupancy occupancy = kv_cache.CountTokens(TablesInUse(*state_));
+    state_->AddBlockOperations(&stats);
     stats.block_size_tokens = kv_cache.block_size_tokens();
     stats.num_running_sequences = state_->epoch->handles.num_in_use();
     stats.num_blocks = kv_cache.pool().num_usable_blocks();

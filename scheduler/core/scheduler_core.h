@@ -128,6 +128,8 @@ class SchedulerCore {
   // What happened since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
+  // Requests that the last PlanStep gave their first slice; pinned prefixes too. May have ended.
+  const std::vector<RequestId>& started() const;
   bool has_unanswered_plan() const;
   // True when PlanStep could return a plan.
   bool has_work() const;

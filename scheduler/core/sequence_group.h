@@ -86,6 +86,8 @@ class SequenceGroup {
   // Of beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
+  // A slice of it was planned, once.
+  bool was_planned = false;
 
  private:
   Request request_;

@@ -227,6 +227,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
   }
+  if (!std::exchange(group.was_planned, true)) {
+    state_.started.push_back(group.id());
+  }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());
   const int32_t num_lost = sequence.num_tokens_computed_ever() - sequence.num_computed_tokens();

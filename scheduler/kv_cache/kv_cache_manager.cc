@@ -52,7 +52,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   QUIRE_CHECK(is_last_full || pool_.ref_count(table.block_ids_.back()) == 1);
   size_t num_blocks_before = table.block_ids_.size();
   const int32_t num_new = NumBlocksToAppend(table, num_tokens);
-  if (num_new > 0 && !pool_.Allocate(num_new, table.block_ids_)) {
+  if (num_new > 0 && !Allocate(num_new, table.block_ids_)) {
     return std::nullopt;
   }
   if (!is_last_full) {  // a fork of fewer tokens may hold a block that was full, and has its name
@@ -136,6 +136,7 @@ void KvCacheManager::ShareCached(std::span<const BlockHash> hashes, BlockTable& 
     pool_.Touch(*block_id);
     table.block_ids_.push_back(*block_id);
   }
+  operations_.num_found += static_cast<int64_t>(hashes.size() - num_passed);
   num_stored_tokens_ += NumStoredTokens(table);
 }
 
@@ -152,6 +153,19 @@ void KvCacheManager::Publish(const BlockTable& table,
     cache_.Insert(block_id, hashes[i]);
     pool_.MarkCached(block_id, cache_.HashOf(block_id).has_value());
   }
+}
+
+bool KvCacheManager::Allocate(int32_t num_blocks, std::vector<BlockId>& out) {
+  const size_t num_before = out.size();
+  if (!pool_.Allocate(num_blocks, out)) {
+    return false;
+  }
+  operations_.num_allocated += num_blocks;
+  operations_.num_evicted += std::count_if(
+      out.begin() + static_cast<std::ptrdiff_t>(num_before), out.end(), [this](BlockId block_id) {
+        return pool_.is_cached(block_id);
+      });
+  return true;
 }
 
 void KvCacheManager::Unlist(BlockId block_id) {
@@ -216,6 +230,7 @@ void KvCacheManager::Fork(const BlockTable& parent, int32_t num_tokens, BlockTab
     pool_.Touch(parent.block_ids_[i]);
     child.block_ids_.push_back(parent.block_ids_[i]);
   }
+  operations_.num_forked += static_cast<int64_t>(child.block_ids_.size() - num_passed);
   num_stored_tokens_ += NumStoredTokens(child);
 }
 
@@ -230,7 +245,7 @@ std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) 
   }
   const BlockId shared = table.block_ids_.back();
   table.block_ids_.pop_back();
-  QUIRE_CHECK(pool_.Allocate(1, table.block_ids_));
+  QUIRE_CHECK(Allocate(1, table.block_ids_));
   Unlist(table.block_ids_.back());
   pool_.Free(shared);
   return CopiedBlock{.src = shared, .dst = table.block_ids_.back()};
@@ -336,7 +351,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
     }
   }
   std::vector<BlockId> taken;
-  if (!pool_.Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
+  if (!Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
     return false;
   }
   auto next = taken.begin();

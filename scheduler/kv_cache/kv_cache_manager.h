@@ -193,6 +193,14 @@ class KvCacheManager {
   int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each once
   // Blocks that are found by their contents, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
+  // Since it was made, in blocks of the device.
+  struct Operations {
+    int64_t num_allocated = 0;  // taken from the free list
+    int64_t num_evicted = 0;    // of them, those that could still be found by what they held
+    int64_t num_found = 0;      // references taken to what another sequence had computed
+    int64_t num_forked = 0;     // references that a fork took to its parent's blocks
+  };
+  const Operations& operations() const { return operations_; }
   // What the block is found by, if by anything.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
@@ -219,6 +227,8 @@ class KvCacheManager {
 
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
+  // Takes blocks from the pool, to hold something else: the caller unlists them.
+  [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
   // The block is about to hold something else, or what it holds is no good. Pinned blocks stay.
   void Unlist(BlockId block_id);
 
@@ -241,6 +251,7 @@ class KvCacheManager {
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
+  Operations operations_;
 };
 
 }  // namespace quire

@@ -6,7 +6,10 @@
 #define QUIRE_SCHEDULER_LOOP_LOOP_OBSERVER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/step/step_limits.h"
@@ -29,6 +32,21 @@ struct StepObservation {
   int32_t num_tokens = 0;
 };
 
+// A request that ended. Durations in nanoseconds, by the times at which tokens were handed to the
+// stream.
+struct RequestObservation {
+  RequestOutcome outcome = RequestOutcome::kRejected;
+  std::string_view refusal;           // kRejected: the reason, for example QUEUE_FULL
+  int64_t duration_ns = 0;            // since its arrival
+  std::optional<int64_t> queue_ns;    // arrival until its first slice was planned
+  std::optional<int64_t> prefill_ns;  // from there to its first token; resumed: its first here
+  std::optional<int64_t> decode_ns;   // from its first token to its last one
+  int32_t num_prompt_tokens = 0;
+  int32_t max_tokens = 0;
+  int32_t longest_new_output = 0;  // tokens of this stream, of the sequence with the most
+  std::vector<int32_t> num_output_tokens = {};  // by sequence; those of streams before included
+};
+
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
@@ -38,7 +56,7 @@ class LoopObserver {
   // Between two tokens of a sequence.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
-  virtual void OnRequestEnd(RequestOutcome /*outcome*/, int64_t /*duration_ns*/) {}
+  virtual void OnRequestEnd(const RequestObservation& /*request*/) {}
   virtual void OnStats(const CoreStats& /*stats*/, const SwapBytes& /*swap_bytes*/) {}
   // block_bytes: K and V of one block on one worker.
   virtual void OnGroupReady(const StepLimits& /*limits*/,

@@ -116,6 +116,7 @@ void OutputRouter::Open(const Request& request,
   open->stream = std::move(stream);
   open->stop_token_ids = request.stop_token_ids;
   open->num_prompt_tokens = static_cast<int32_t>(request.prompt_token_ids.size());
+  open->max_tokens = request.max_tokens;
   open->arrival = request.arrival;
   open->sequences.resize(static_cast<size_t>(request.num_sequences));
   open->is_held = output.num_best.has_value();
@@ -136,6 +137,14 @@ void OutputRouter::Open(const Request& request,
   open->options = std::move(output);
   const bool is_new = requests_.emplace(request.id, std::move(open)).second;
   QUIRE_CHECK(is_new);
+}
+
+void OutputRouter::OnStarted(std::span<const RequestId> ids, Instant now) {
+  for (RequestId id : ids) {
+    if (auto it = requests_.find(id); it != requests_.end()) {
+      it->second->started = now;
+    }
+  }
 }
 
 void OutputRouter::Reject(RequestId id, absl::Status status, Instant now) {
@@ -252,14 +261,16 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
 }
 
 void OutputRouter::ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now) {
-  if (!request.has_first_token) {
-    request.has_first_token = true;
+  if (!request.first_token.has_value()) {
+    request.first_token = now;
     observer_->OnFirstToken(now - request.arrival);
   }
+  request.last_token = now;
   if (sequence.last_token.has_value()) {
     observer_->OnInterToken(now - *sequence.last_token);
   }
   sequence.last_token = now;
+  ++sequence.num_new_tokens;
 }
 
 void OutputRouter::MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence) {
@@ -310,10 +321,32 @@ void OutputRouter::FlushTouched(Instant now, Published& published) {
   touched_.clear();
 }
 
+void OutputRouter::Observe(const RequestOutput& request, Instant now) {
+  const std::string refusal =
+      request.outcome == RequestOutcome::kRejected ? ReasonOf(request.end_status) : std::string();
+  RequestObservation seen{.outcome = request.outcome,
+                          .refusal = refusal,
+                          .duration_ns = now - request.arrival,
+                          .num_prompt_tokens = request.num_prompt_tokens,
+                          .max_tokens = request.max_tokens};
+  if (request.started.has_value()) {
+    seen.queue_ns = *request.started - request.arrival;
+  }
+  if (request.started.has_value() && request.first_token.has_value()) {
+    seen.prefill_ns = *request.first_token - *request.started;
+    seen.decode_ns = request.last_token - *request.first_token;
+  }
+  for (const SequenceOutput& sequence : request.sequences) {
+    seen.num_output_tokens.push_back(sequence.num_tokens);
+    seen.longest_new_output = std::max(seen.longest_new_output, sequence.num_new_tokens);
+  }
+  observer_->OnRequestEnd(seen);
+}
+
 void OutputRouter::Close(RequestId id, RequestOutput& request, Instant now) {
-  observer_->OnRequestEnd(request.outcome, now - request.arrival);
+  Observe(request, now);
   absl::Status status = std::move(request.end_status);
-  if (!status.ok() && request.has_first_token && request.sequences.size() == 1) {
+  if (!status.ok() && request.first_token.has_value() && request.sequences.size() == 1) {
     status = WithMetadata(
         std::move(status), "next_index", absl::StrCat(request.sequences.front().num_tokens));
   }

@@ -95,6 +95,9 @@ class OutputRouter {
   // What the stream is told if the core reports the request aborted. The first status stays.
   void SetAbortStatus(RequestId id, absl::Status status);
 
+  // Their first slices were planned. Unknown ids are ignored.
+  void OnStarted(std::span<const RequestId> ids, Instant now);
+
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
   // Requests whose stream got nothing through since `before`. Streams of requests that are over and
@@ -110,6 +113,7 @@ class OutputRouter {
     int32_t num_tokens = 0;
     double sum_logprobs = 0.0;
     std::optional<Instant> last_token;  // of this stream
+    int32_t num_new_tokens = 0;         // likewise
     bool ended = false;
     SequenceUpdate update;  // of the present Publish
     bool has_update = false;
@@ -119,9 +123,12 @@ class OutputRouter {
     OutputOptions options;
     std::vector<TokenId> stop_token_ids;
     int32_t num_prompt_tokens = 0;
+    int32_t max_tokens = 0;
     Instant arrival = 0;
-    bool has_first_token = false;
-    bool overflowed = false;  // output was dropped: nothing more is written
+    std::optional<Instant> started;
+    std::optional<Instant> first_token;  // of any sequence
+    Instant last_token = 0;              // likewise
+    bool overflowed = false;             // output was dropped: nothing more is written
     std::vector<SequenceOutput> sequences;
     std::vector<ReceivedOutput> to_skip;  // by sequence that is sent, where the core starts anew
     bool is_held = false;                 // best_of: updates grow until the end
@@ -140,6 +147,7 @@ class OutputRouter {
   // Of a held request whose sequences have all ended: the updates of the best are to be written.
   void ReleaseBest(RequestId id, RequestOutput& request);
   void FlushTouched(Instant now, Published& published);
+  void Observe(const RequestOutput& request, Instant now);
   void Close(RequestId id, RequestOutput& request, Instant now);
 
   LoopObserver* observer_;

@@ -234,6 +234,7 @@ void SchedulerLoop::Dispatch() {
     return;
   }
   const Instant sent_at = parts_.clock();
+  router_.OnStarted(core_.started(), sent_at);
   SentStep step;
   step.header = plan->header;
   step.sent_at = sent_at;

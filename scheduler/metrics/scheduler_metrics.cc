@@ -9,62 +9,29 @@
 namespace quire {
 namespace {
 
-struct OutcomeName {
-  RequestOutcome outcome;
-  const char* name;
-  const char* vllm_name;  // null: not a finished request there
-};
-
-constexpr OutcomeName kOutcomes[] = {
-    {RequestOutcome::kStop, "stop", "stop"},
-    {RequestOutcome::kLength, "length", "length"},
-    {RequestOutcome::kAborted, "abort", "abort"},
-    {RequestOutcome::kExpired, "deadline", "abort"},
-    {RequestOutcome::kRejected, "rejected", nullptr},
-    {RequestOutcome::kError, "error", "error"},
-};
-
 constexpr int kMaxStepSequences = 1024;
-constexpr int kMaxStepTokens = 16384;
 
 }  // namespace
-
-void SchedulerMetrics::CounterPair::Set(int64_t value) {
-  if (value == last) {
-    return;
-  }
-  const auto increase = static_cast<double>(value - last);
-  last = value;
-  native->Increment(increase);
-  if (foreign != nullptr) {
-    foreign->Increment(increase);
-  }
-}
-
-void SchedulerMetrics::HistogramPair::ObserveNanos(int64_t duration_ns) const {
-  const double seconds = static_cast<double>(duration_ns) / static_cast<double>(kNanosPerSecond);
-  native->Observe(seconds);
-  if (foreign != nullptr) {
-    foreign->Observe(seconds);
-  }
-}
 
 SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
                                    const std::string& version,
                                    const std::string& model_name,
+                                   int32_t max_model_len,
                                    bool has_prefix_caching)
-    : registry_(registry), model_name_(model_name), has_prefix_caching_(has_prefix_caching) {
+    : registry_(registry),
+      model_name_(model_name),
+      has_prefix_caching_(has_prefix_caching),
+      requests_(registry, model_name, max_model_len) {
   registry_->Gauge(metric::kBuildInfo, {{"version", version}}).Set(1);
   MakeGauges();
   MakeBlockGauges();
   MakeCounters();
+  MakeBlockCounters();
   MakeHistograms();
 }
 
 MetricLabels SchedulerMetrics::Foreign(MetricLabels labels) const {
-  labels.emplace("model_name", model_name_);
-  labels.emplace("engine", "0");
-  return labels;
+  return ForeignLabels(model_name_, std::move(labels));
 }
 
 void SchedulerMetrics::MakeGauges() {
@@ -95,6 +62,9 @@ void SchedulerMetrics::MakeBlockGauges() {
   blocks_pending_ = blocks("device", "pending");
   host_blocks_free_ = blocks("host", "free");
   host_blocks_active_ = blocks("host", "active");
+  blocks_capacity_ = &r.Gauge(metric::kKvBlocksCapacity, {{"tier", "device"}});
+  host_blocks_capacity_ = &r.Gauge(metric::kKvBlocksCapacity, {{"tier", "host"}});
+  block_refs_ = &r.Gauge(metric::kKvBlockRefs);
   blocks_shared_ = &r.Gauge(metric::kKvSharedBlocks);
   block_bytes_ = &r.Gauge(metric::kKvBlockBytes);
   block_tokens_ = &r.Gauge(metric::kKvBlockTokens);
@@ -127,24 +97,30 @@ void SchedulerMetrics::MakeCounters() {
   steps_ = &r.Counter(metric::kStepsTotal);
   group_losses_ = &r.Counter(metric::kGroupLossesTotal);
   stale_replies_ = &r.Counter(metric::kStaleRepliesTotal);
-  for (const OutcomeName& entry : kOutcomes) {
-    const auto index = static_cast<size_t>(entry.outcome);
-    outcomes_[index] = &r.Counter(metric::kRequestsTotal, {{"outcome", entry.name}});
-    if (entry.vllm_name != nullptr) {
-      vllm_outcomes_[index] =
-          &r.Counter(metric::kVllmSuccess, Foreign({{"finished_reason", entry.vllm_name}}));
-    }
-  }
+}
+
+void SchedulerMetrics::MakeBlockCounters() {
+  MetricsRegistry& r = *registry_;
+  const auto op = [&r](const char* name) {
+    return CounterPair{&r.Counter(metric::kKvBlockOpsTotal, {{"op", name}})};
+  };
+  blocks_allocated_ = op("alloc");
+  blocks_evicted_ = op("evict");
+  blocks_found_ = op("prefix_hit");
+  blocks_forked_ = op("fork");
+  blocks_copied_ = op("cow");
+  blocks_swapped_out_ = op("swap_out");
+  blocks_swapped_in_ = op("swap_in");
+  const auto source = [this, &r](const char* name) {
+    return CounterPair{&r.Counter(metric::kVllmPromptTokensBySource, Foreign({{"source", name}}))};
+  };
+  vllm_prompt_tokens_computed_ = source("local_compute");
+  vllm_prompt_tokens_found_ = source("local_cache_hit");
+  vllm_prompt_tokens_cached_ = {&r.Counter(metric::kVllmPromptTokensCached, Foreign())};
 }
 
 void SchedulerMetrics::MakeHistograms() {
   MetricsRegistry& r = *registry_;
-  first_token_ = {&r.Histogram(metric::kTimeToFirstToken, FirstTokenBuckets()),
-                  &r.Histogram(metric::kVllmTimeToFirstToken, FirstTokenBuckets(), Foreign())};
-  inter_token_ = {&r.Histogram(metric::kInterTokenLatency, InterTokenBuckets()),
-                  &r.Histogram(metric::kVllmInterTokenLatency, InterTokenBuckets(), Foreign())};
-  request_ = {&r.Histogram(metric::kRequestDuration, RequestBuckets()),
-              &r.Histogram(metric::kVllmRequestDuration, RequestBuckets(), Foreign())};
   const auto part = [&r](const char* name) {
     return HistogramPair{&r.Histogram(metric::kStepDuration, StepBuckets(), {{"part", name}})};
   };
@@ -157,7 +133,8 @@ void SchedulerMetrics::MakeHistograms() {
   step_sample_ = part("worker_sample");
   step_collective_ = part("worker_collective");
   step_sequences_ = &r.Histogram(metric::kStepSequences, CountBuckets(kMaxStepSequences));
-  step_tokens_ = &r.Histogram(metric::kStepTokens, CountBuckets(kMaxStepTokens));
+  step_tokens_ = {&r.Histogram(metric::kStepTokens, IterationTokenBuckets()),
+                  &r.Histogram(metric::kVllmIterationTokens, IterationTokenBuckets(), Foreign())};
 }
 
 void SchedulerMetrics::OnStep(const StepObservation& step) {
@@ -171,20 +148,7 @@ void SchedulerMetrics::OnStep(const StepObservation& step) {
   step_sample_.ObserveNanos(step.worker.sample_us * kNanosPerMicro);
   step_collective_.ObserveNanos(step.worker.collective_us * kNanosPerMicro);
   step_sequences_->Observe(step.num_sequences);
-  step_tokens_->Observe(step.num_tokens);
-}
-
-void SchedulerMetrics::OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
-
-void SchedulerMetrics::OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
-
-void SchedulerMetrics::OnRequestEnd(RequestOutcome outcome, int64_t duration_ns) {
-  const auto index = static_cast<size_t>(outcome);
-  outcomes_[index]->Increment();
-  if (vllm_outcomes_[index] != nullptr) {
-    vllm_outcomes_[index]->Increment();
-    request_.ObserveNanos(duration_ns);
-  }
+  step_tokens_.Observe(step.num_tokens);
 }
 
 // The states of a tier add up to its blocks.
@@ -198,6 +162,9 @@ void SchedulerMetrics::SetBlockGauges(const CoreStats& stats) {
   blocks_pending_->Set(stats.num_pending_blocks);
   host_blocks_free_->Set(stats.num_host_blocks - stats.num_used_host_blocks);
   host_blocks_active_->Set(stats.num_used_host_blocks);
+  blocks_capacity_->Set(stats.num_blocks);
+  host_blocks_capacity_->Set(stats.num_host_blocks);
+  block_refs_->Set(static_cast<double>(stats.num_table_blocks));
   blocks_shared_->Set(stats.num_shared_blocks);
   prefix_cache_blocks_->Set(stats.num_cached_blocks);
   fragmentation_->Set(stats.fragmentation());
@@ -206,8 +173,19 @@ void SchedulerMetrics::SetBlockGauges(const CoreStats& stats) {
   tokens_capacity_->Set(double{1} * stats.num_blocks * stats.block_size_tokens);
 }
 
+void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
+  blocks_allocated_.Set(stats.num_blocks_allocated);
+  blocks_evicted_.Set(stats.num_blocks_evicted);
+  blocks_found_.Set(stats.num_blocks_found);
+  blocks_forked_.Set(stats.num_blocks_forked);
+  blocks_copied_.Set(stats.num_blocks_copied);
+  blocks_swapped_out_.Set(stats.num_blocks_swapped_out);
+  blocks_swapped_in_.Set(stats.num_blocks_swapped_in);
+}
+
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
   SetBlockGauges(stats);
+  SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);
   requests_running_->Set(stats.num_running_requests);
   requests_waiting_->Set(stats.num_waiting_requests);
@@ -228,6 +206,9 @@ void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_byt
   prefix_hits_.Set(stats.num_prefix_hit_tokens);
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);
+  vllm_prompt_tokens_computed_.Set(stats.num_prompt_tokens_computed);
+  vllm_prompt_tokens_found_.Set(stats.num_prefix_hit_tokens);
+  vllm_prompt_tokens_cached_.Set(stats.num_prefix_hit_tokens);
   non_finite_.Set(stats.num_non_finite);
   crash_suspects_->Set(stats.num_suspects);
   poison_requests_.Set(stats.num_poison_requests);

@@ -5,7 +5,6 @@
 #ifndef QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,21 +13,24 @@
 #include "common/step/rank_status.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/loop/loop_observer.h"
+#include "scheduler/metrics/metric_pair.h"
+#include "scheduler/metrics/request_metrics.h"
 
 namespace quire {
 
 class SchedulerMetrics : public LoopObserver {
  public:
-  // The registry must outlive this object.
+  // max_model_len: of the model, for buckets. The registry must outlive this object.
   SchedulerMetrics(MetricsRegistry* registry,
                    const std::string& version,
                    const std::string& model_name,
+                   int32_t max_model_len,
                    bool has_prefix_caching);
 
   void OnStep(const StepObservation& step) override;
-  void OnFirstToken(int64_t latency_ns) override;
-  void OnInterToken(int64_t latency_ns) override;
-  void OnRequestEnd(RequestOutcome outcome, int64_t duration_ns) override;
+  void OnFirstToken(int64_t latency_ns) override { requests_.OnFirstToken(latency_ns); }
+  void OnInterToken(int64_t latency_ns) override { requests_.OnInterToken(latency_ns); }
+  void OnRequestEnd(const RequestObservation& request) override { requests_.OnEnd(request); }
   void OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) override;
   void OnGroupReady(const StepLimits& limits,
                     const std::string& kv_cache_dtype,
@@ -41,30 +43,19 @@ class SchedulerMetrics : public LoopObserver {
   void SetRanks(const std::vector<RankStatus>& ranks);
 
  private:
-  // The same number under two names.
-  struct CounterPair {
-    prometheus::Counter* native = nullptr;
-    prometheus::Counter* foreign = nullptr;  // null: we alone have it
-    int64_t last = 0;
-    void Set(int64_t value);
-  };
-  struct HistogramPair {
-    prometheus::Histogram* native = nullptr;
-    prometheus::Histogram* foreign = nullptr;
-    void ObserveNanos(int64_t duration_ns) const;
-  };
-  static constexpr size_t kNumOutcomes = 6;
-
   MetricLabels Foreign(MetricLabels labels = {}) const;
   void MakeGauges();
   void MakeBlockGauges();
   void SetBlockGauges(const CoreStats& stats);
+  void SetBlockCounters(const CoreStats& stats);
   void MakeCounters();
+  void MakeBlockCounters();
   void MakeHistograms();
 
   MetricsRegistry* const registry_;
   const std::string model_name_;
   const bool has_prefix_caching_;
+  RequestMetrics requests_;
 
   prometheus::Gauge* worker_up_ = nullptr;
   prometheus::Gauge* draining_ = nullptr;
@@ -73,6 +64,9 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* blocks_active_ = nullptr;
   prometheus::Gauge* blocks_leaving_ = nullptr;
   prometheus::Gauge* blocks_pending_ = nullptr;
+  prometheus::Gauge* blocks_capacity_ = nullptr;
+  prometheus::Gauge* host_blocks_capacity_ = nullptr;
+  prometheus::Gauge* block_refs_ = nullptr;
   prometheus::Gauge* blocks_shared_ = nullptr;
   prometheus::Gauge* block_bytes_ = nullptr;
   prometheus::Gauge* block_tokens_ = nullptr;
@@ -108,15 +102,19 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair prefix_queries_;
   CounterPair non_finite_;
   CounterPair poison_requests_;
+  CounterPair vllm_prompt_tokens_cached_;
+  CounterPair vllm_prompt_tokens_computed_;
+  CounterPair vllm_prompt_tokens_found_;
+  CounterPair blocks_allocated_;
+  CounterPair blocks_evicted_;
+  CounterPair blocks_found_;
+  CounterPair blocks_forked_;
+  CounterPair blocks_copied_;
+  CounterPair blocks_swapped_out_;
+  CounterPair blocks_swapped_in_;
   prometheus::Counter* steps_ = nullptr;
   prometheus::Counter* group_losses_ = nullptr;
   prometheus::Counter* stale_replies_ = nullptr;
-  std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
-  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};  // null: not counted there
-
-  HistogramPair first_token_;
-  HistogramPair inter_token_;
-  HistogramPair request_;
   HistogramPair step_plan_;
   HistogramPair step_round_trip_;
   HistogramPair step_apply_;
@@ -126,7 +124,7 @@ class SchedulerMetrics : public LoopObserver {
   HistogramPair step_sample_;
   HistogramPair step_collective_;
   prometheus::Histogram* step_sequences_ = nullptr;
-  prometheus::Histogram* step_tokens_ = nullptr;
+  HistogramPair step_tokens_;
 };
 
 }  // namespace quire

@@ -218,7 +218,9 @@ absl::Status GenerateCall::TakeOver() {
 }
 
 void GenerateCall::Refuse(absl::Status status) {
-  parts_.observer->OnRequestEnd(RequestOutcome::kRejected, SteadyNow() - arrival_);
+  parts_.observer->OnRequestEnd({.outcome = RequestOutcome::kRejected,
+                                 .refusal = ReasonOf(status),
+                                 .duration_ns = SteadyNow() - arrival_});
   absl::MutexLock lock(&mutex_);
   end_status_ = std::move(status);
   Advance();

@@ -54,6 +54,7 @@ class RecordedCore {
   std::optional<PrefixInfo> FindPrefix(RequestId id) const { return core_.FindPrefix(id); }
   bool IsPoisonPrefix(RequestId id) const { return core_.IsPoisonPrefix(id); }
   std::vector<PrefixInfo> prefixes() const { return core_.prefixes(); }
+  const std::vector<RequestId>& started() const { return core_.started(); }
   bool has_unanswered_plan() const { return core_.has_unanswered_plan(); }
   bool has_work() const { return core_.has_work(); }
   Instant next_deadline() const { return core_.next_deadline(); }

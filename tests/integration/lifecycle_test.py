@@ -222,13 +222,54 @@ class MetricsTest(unittest.TestCase):
                          'quire_kv_blocks{state="active",tier="device"} 0',
                          'quire_kv_fragmentation_ratio 0',
                          "quire_ttft_seconds_count 2",
-                         "quire_itl_seconds_count 23"):
+                         "quire_itl_seconds_count 23",
+                         "quire_queue_seconds_count 2",
+                         "quire_prefill_seconds_count 2",
+                         "quire_decode_seconds_count 2",
+                         "quire_time_per_output_token_seconds_count 2",
+                         f"quire_request_prompt_tokens_sum {2 * prompt}",
+                         "quire_request_output_tokens_sum 25",
+                         'quire_grpc_requests_total{code="OK",method="Generate"} 2',
+                         'quire_grpc_open_calls{method="Generate"} 0'):
                 self.assertRegex(text, "(?m)^" + re.escape(line) + "$")
             for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
                          "vllm:kv_cache_usage_perc", "vllm:cache_config_info"):
                 self.assertRegex(text, rf'(?m)^{name}{{.*model_name="\w+".*}} ')
             self.assertNotIn("vllm:", native)
             self.assertEqual(http_get(server, "/nothing")[0], 404)
+
+    def test_refusals_are_counted_by_reason_and_by_code(self):
+        with Server() as server, server.channel() as channel:
+            for bad in (api.GenerateRequest(text=b"a", n=99), api.GenerateRequest()):
+                with failure_of() as failures:
+                    generate(channel, bad)
+                self.assertEqual(failures[0].code, grpc.StatusCode.INVALID_ARGUMENT)
+            wait_until_idle(server)
+            text = http_get(server, "/metrics")[1]
+
+            for line in ('quire_admission_rejects_total{reason="invalid"} 2',
+                         'quire_admission_rejects_total{reason="queue_full"} 0',
+                         'quire_requests_total{outcome="rejected"} 2',
+                         'quire_grpc_requests_total{code="INVALID_ARGUMENT",method="Generate"} 2'):
+                self.assertRegex(text, "(?m)^" + re.escape(line) + "$")
+
+    def test_blocks_add_up_and_what_was_done_with_them_is_told(self):
+        with Server() as server, server.channel() as channel:
+            for _ in range(2):  # the second one finds the first one's prompt
+                generate(channel, api.GenerateRequest(token_ids={"ids": list(range(10, 50))},
+                                                      stopping={"max_tokens": 30, "ignore_eos": True}))
+            wait_until_idle(server)
+            text = http_get(server, "/metrics")[1]
+
+        def value(line):
+            return float(re.search("(?m)^" + re.escape(line) + " (.*)$", text).group(1))
+
+        states = [float(v) for v in re.findall(r'(?m)^quire_kv_blocks{.*tier="device"} (.*)$', text)]
+        self.assertEqual(sum(states), value('quire_kv_blocks_capacity{tier="device"}'))
+        self.assertEqual(value('quire_kv_block_ops_total{op="prefix_hit"}'), 2)  # of 16 tokens each
+        self.assertEqual(value('quire_kv_block_ops_total{op="alloc"}'), 5 + 3)  # 70 tokens, without 32
+        self.assertEqual(value('quire_kv_block_ops_total{op="evict"}'), 0)
+        self.assertRegex(text, r'(?m)^vllm:prompt_tokens_by_source_total{.*"local_cache_hit"} 32$')
 
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_has_no_complaint_about_our_names(self):

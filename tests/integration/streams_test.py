@@ -114,11 +114,13 @@ class StreamsTest(unittest.TestCase):
         stub = api_grpc.GenerationServiceStub(self.channel)
         phases = collections.Counter()
 
-        def start_and_cancel(kind, delay):
+        def start_and_cancel(kind, delay, has_tokens):
             call = stub.Generate(DOOMED_REQUESTS[kind])
             tokens = threading.Event()
             reader = threading.Thread(target=read_until_end, args=(call, tokens))
             reader.start()
+            if has_tokens:
+                tokens.wait(5)
             time.sleep(delay)
             phase = "ended" if call.done() else "with tokens" if tokens.is_set() else "before a token"
             call.cancel()
@@ -127,8 +129,8 @@ class StreamsTest(unittest.TestCase):
 
         with concurrent.futures.ThreadPoolExecutor(NUM_CANCELLERS) as pool:
             # From before the request has left to long after its first tokens.
-            draws = [(chance.randrange(len(DOOMED_REQUESTS)), 0.0001 * 3000 ** chance.random())
-                     for _ in range(NUM_CANCELS)]
+            draws = [(chance.randrange(len(DOOMED_REQUESTS)), 0.0001 * 1000 ** chance.random(),
+                      chance.random() < 0.5) for _ in range(NUM_CANCELS)]
             for done in pool.map(start_and_cancel, *zip(*draws)):
                 self.assertIsNone(done)
 

@@ -17,7 +17,7 @@ LAYERS = {
     "common/flags": (["common/base"], []),
     "common/model": (["common/base", "common/json"], []),
     "common/step": (["common/base", "common/model"], []),
-    "common/wire": (COMMON + ["common/step", "proto"], ["grpc", "protobuf"]),
+    "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus"]),
     "common/metrics": (["common/base"], ["prometheus"]),
     "common/http": (["common/base"], ["boost"]),
     "kernels/collective": (["common/base"], []),

@@ -190,7 +190,9 @@ void CoreSimulation::Plan() {
     now_ += random_.Between(1, 10) * step_duration_;
     return;
   }
+  num_started_ = 0;
   CheckPlan(*plan);
+  Expect(core_->started().size() == num_started_, "nobody else is told to start");
   DrawFailedSwapIns(*plan);
   plan_ = std::move(plan);
   num_free_planned_ = core_->stats().num_free_blocks;

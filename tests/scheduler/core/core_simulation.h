@@ -156,6 +156,7 @@ class CoreSimulation {
   std::vector<CacheDomain> domains_ = {{}};   // by id, of every request that was queued
   std::vector<HandleOwner> owner_of_handle_;  // [max_sequences], as introduced last
   std::optional<StepPlan> plan_;              // unanswered
+  size_t num_started_ = 0;                    // in it, for the first time
   std::optional<StepResult> last_result_;     // applied
   std::optional<StepResult> lost_result_;     // of a step that the workers did not live to answer
 

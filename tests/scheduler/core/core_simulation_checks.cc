@@ -57,6 +57,9 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
   Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
   if (!request.was_introduced) {
     request.was_introduced = true;
+    ++num_started_;
+    const std::vector<RequestId>& started = core_->started();
+    Expect(std::ranges::count(started, request.request.id) == 1, "who starts is told, once");
     fairness_.OnStarted(request.request);
   }
   num_passed_blocks_ +=

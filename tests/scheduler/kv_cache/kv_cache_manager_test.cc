@@ -296,6 +296,27 @@ TEST_F(PrefixCacheTest, BlocksThatHoldNothingGoFirstThenEndsThenBeginnings) {
   Check({&b_});
 }
 
+TEST_F(PrefixCacheTest, OperationsAreCounted) {
+  ComputeAndFree();
+  manager_.ShareCached(std::span(hashes_).first(2), a_);  // and block 3 is free and can be found
+  EXPECT_EQ(manager_.operations().num_allocated, 3);
+  EXPECT_EQ(manager_.operations().num_found, 2);
+  EXPECT_EQ(manager_.operations().num_evicted, 0);
+
+  ASSERT_TRUE(manager_.Append(b_, 15).has_value());  // 4, 5, 6, and then 3
+  EXPECT_EQ(manager_.operations().num_allocated, 7);
+  EXPECT_EQ(manager_.operations().num_evicted, 1);
+
+  BlockTable fork;
+  manager_.Free(a_);
+  manager_.Fork(b_, 15, fork);
+  EXPECT_EQ(manager_.operations().num_forked, 4);
+  ASSERT_TRUE(manager_.MakeTailExclusive(fork).has_value());  // the end of what a_ had
+  EXPECT_EQ(manager_.operations().num_allocated, 8);
+  EXPECT_EQ(manager_.operations().num_evicted, 2);
+  Check({&b_, &fork});
+}
+
 TEST_F(PrefixCacheTest, OfTwoBlocksWithOneContentTheFirstIsFound) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   ASSERT_TRUE(manager_.Append(b_, 4).has_value());

@@ -64,7 +64,15 @@ class OutputRouterTest : public testing::Test {
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
-  LoopObserver observer_;
+  struct Observer : public LoopObserver {
+    void OnRequestEnd(const RequestObservation& request) override {
+      last = request;
+      refusal = request.refusal;
+    }
+    std::optional<RequestObservation> last;
+    std::string refusal;
+  };
+  Observer observer_;
   OutputRouter router_;
   OutputOptions options_;
 };
@@ -81,6 +89,36 @@ TEST_F(OutputRouterTest, OneUpdatePerSequenceAndPublish) {
   EXPECT_EQ(updates[0].text, "ac");
   EXPECT_EQ(updates[1].sequence_index, 1);
   EXPECT_EQ(updates[2].first_position, 2);
+}
+
+TEST_F(OutputRouterTest, TheObserverHearsOfTheTimesAndTokensOfARequest) {
+  Open(/*num_sequences=*/2);  // at 0
+
+  router_.OnStarted(std::vector<RequestId>{kId, RequestId(99)}, 30);
+  router_.Publish(std::vector<OutputEvent>{Token(0, 0), Token(0, 1, 1)}, 100);
+  router_.Publish(std::vector<OutputEvent>{Token(1, 2)}, 150);
+  router_.Publish(std::vector<OutputEvent>{Token(2, 3), Finished(FinishReason::kLength, 1, false)},
+                  160);
+  router_.Publish(std::vector<OutputEvent>{Finished(FinishReason::kLength)}, 200);
+
+  ASSERT_TRUE(observer_.last.has_value());
+  EXPECT_EQ(observer_.last->outcome, RequestOutcome::kLength);
+  EXPECT_EQ(observer_.last->queue_ns, 30);
+  EXPECT_EQ(observer_.last->prefill_ns, 70);
+  EXPECT_EQ(observer_.last->decode_ns, 60);
+  EXPECT_EQ(observer_.last->duration_ns, 200);
+  EXPECT_THAT(observer_.last->num_output_tokens, ElementsAre(3, 1));
+  EXPECT_EQ(observer_.last->longest_new_output, 3);
+}
+
+TEST_F(OutputRouterTest, TheObserverHearsWhyARequestWasRefused) {
+  Open();
+
+  router_.Reject(kId, Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "full"), 5);
+
+  EXPECT_EQ(observer_.refusal, "QUEUE_FULL");
+  EXPECT_EQ(observer_.last->queue_ns, std::nullopt);
+  EXPECT_EQ(observer_.last->prefill_ns, std::nullopt);
 }
 
 TEST_F(OutputRouterTest, OfBestOfOnlyTheBestAreSentOnceAllHaveEnded) {

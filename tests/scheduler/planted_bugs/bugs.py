@@ -181,7 +181,7 @@ BUGS = [
         "  if (is_idle || !HasUsefulDeadline(state, request)) {",
         "  if (!HasUsefulDeadline(state, request)) {\n    static_cast<void>(is_idle);"),
     Bug("dropped_although_it_computed", "scheduler/core/deadline_admission.cc",
-        "is_idle || first.has_started() ||", "is_idle ||"),
+        "if (first.has_started() || !Has", "if (!Has"),
     Bug("expires_too_late", "scheduler/core/deadlines.cc", "by_time_.begin()->first > now",
         "by_time_.begin()->first >= now"),
     Bug("expired_for_the_wrong_reason", CORE, "group.is_running() || group.has_started()",

@@ -1,0 +1,57 @@
+// The same number under two names: ours, and one that others look for.
+//
+// Thread safety: as that of the metrics; CounterPair is for one thread.
+#ifndef QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
+#define QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "common/metrics/registry.h"
+
+namespace quire {
+
+// Follows a number that only grows.
+struct CounterPair {
+  prometheus::Counter* native = nullptr;
+  prometheus::Counter* foreign = nullptr;  // null: we alone have it
+  int64_t last = 0;
+
+  void Set(int64_t value) {
+    if (value == last) {
+      return;
+    }
+    const auto increase = static_cast<double>(value - last);
+    last = value;
+    native->Increment(increase);
+    if (foreign != nullptr) {
+      foreign->Increment(increase);
+    }
+  }
+};
+
+struct HistogramPair {
+  prometheus::Histogram* native = nullptr;
+  prometheus::Histogram* foreign = nullptr;  // null: we alone have it
+
+  void Observe(double value) const {
+    native->Observe(value);
+    if (foreign != nullptr) {
+      foreign->Observe(value);
+    }
+  }
+  void ObserveNanos(int64_t duration_ns) const {
+    Observe(static_cast<double>(duration_ns) / static_cast<double>(kNanosPerSecond));
+  }
+};
+
+// Of names that others look for: the model, and the engine, of which a process has one.
+inline MetricLabels ForeignLabels(const std::string& model_name, MetricLabels labels = {}) {
+  labels.emplace("model_name", model_name);
+  labels.emplace("engine", "0");
+  return labels;
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_

@@ -1,0 +1,74 @@
+// RequestMetrics says of requests how they ended, why they were refused, how long each part of them
+// took, and how many tokens they had. Parts are those of vLLM: a request waits until its first
+// slice is planned, computes its prompt until its first token, and decodes until its last one;
+// being preempted meanwhile is part of what it interrupted.
+//
+// Thread safety: construction from one thread; OnEnd from any, the rest from the loop.
+// Cost:          a few locks a request; OnInterToken two for each token.
+#ifndef QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
+#define QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/metrics/registry.h"
+#include "scheduler/loop/loop_observer.h"
+#include "scheduler/metrics/metric_pair.h"
+
+namespace quire {
+
+class RequestMetrics {
+ public:
+  // max_model_len: of the model; buckets of token counts end there. The registry must outlive this.
+  RequestMetrics(MetricsRegistry* registry, const std::string& model_name, int32_t max_model_len);
+
+  void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
+  void OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
+  void OnEnd(const RequestObservation& request);
+
+ private:
+  static constexpr size_t kNumOutcomes = 6;
+  // Refusals with a name of their own; all others are a client's mistake, and "invalid".
+  static constexpr std::array<std::string_view, 10> kRefusals = {"QUEUE_FULL",
+                                                                 "QUEUE_TOKENS",
+                                                                 "TENANT_LIMIT",
+                                                                 "DEADLINE_UNREACHABLE",
+                                                                 "EXCEEDS_CAPACITY",
+                                                                 "PROMPT_TOO_LONG",
+                                                                 "LOADING",
+                                                                 "NO_WORKERS",
+                                                                 "SUPERSEDED",
+                                                                 "DRAINING"};
+
+  void MakeTimes(MetricsRegistry& registry, const std::string& model_name);
+  void MakeCounts(MetricsRegistry& registry,
+                  const std::string& model_name,
+                  const MetricBuckets& token_buckets);
+  void ObserveParts(const RequestObservation& request) const;
+  void ObserveTokens(const RequestObservation& request) const;
+
+  std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
+  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};     // null: not counted there
+  std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};  // the last one: all others
+
+  HistogramPair first_token_;
+  HistogramPair inter_token_;
+  HistogramPair request_;
+  HistogramPair queue_;
+  HistogramPair prefill_;
+  HistogramPair decode_;
+  HistogramPair inference_;
+  HistogramPair per_output_token_;
+  HistogramPair prompt_tokens_;
+  HistogramPair output_tokens_;   // of each sequence
+  HistogramPair longest_output_;  // of each request
+  HistogramPair max_tokens_;
+  HistogramPair num_sequences_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_

@@ -1,0 +1,110 @@
+#include "common/wire/call_metrics.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include "proto/v1/generation.grpc.pb.h"
+
+namespace quire {
+namespace {
+
+// Abort answers what the request's id says: a number of a status code. Generate never ends by
+// itself.
+class FakeService : public v1::GenerationService::Service {
+ public:
+  grpc::Status Abort(grpc::ServerContext* /*context*/,
+                     const v1::AbortRequest* request,
+                     v1::AbortResponse* /*response*/) override {
+    return {static_cast<grpc::StatusCode>(std::stoi(request->request_id())), ""};
+  }
+
+  grpc::Status Generate(grpc::ServerContext* context,
+                        const v1::GenerateRequest* /*request*/,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    while (!context->IsCancelled()) {
+      writer->Write(v1::GenerateResponse());
+    }
+    return grpc::Status::CANCELLED;
+  }
+};
+
+class CallMetricsTest : public testing::Test {
+ protected:
+  CallMetricsTest() {
+    grpc::ServerBuilder builder;
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> creators;
+    creators.push_back(std::make_unique<CallMetrics>(&registry_));
+    builder.experimental().SetInterceptorCreators(std::move(creators));
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::GenerationService::NewStub(server_->InProcessChannel(grpc::ChannelArguments()));
+  }
+
+  void Call(grpc::StatusCode code) {
+    grpc::ClientContext context;
+    v1::AbortRequest request;
+    request.set_request_id(std::to_string(code));
+    v1::AbortResponse response;
+    EXPECT_EQ(stub_->Abort(&context, request, &response).error_code(), code);
+  }
+
+  // What the registry says once the server is down: a call ends there after its client knows.
+  std::string TextAfterwards() {
+    server_->Shutdown();
+    server_->Wait();
+    return "\n" + registry_.NativeText();
+  }
+
+  MetricsRegistry registry_;
+  FakeService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::GenerationService::Stub> stub_;
+};
+
+TEST_F(CallMetricsTest, CallsAreCountedByMethodAndCode) {
+  Call(grpc::StatusCode::OK);
+  Call(grpc::StatusCode::OK);
+  Call(grpc::StatusCode::RESOURCE_EXHAUSTED);
+  Call(grpc::StatusCode::UNAUTHENTICATED);
+
+  const std::string text = TextAfterwards();
+  const auto line = [](const std::string& code, int count) {
+    return "\nquire_grpc_requests_total{code=\"" + code + "\",method=\"Abort\"} " +
+           std::to_string(count) + "\n";
+  };
+  EXPECT_THAT(text, testing::HasSubstr(line("OK", 2)));
+  EXPECT_THAT(text, testing::HasSubstr(line("RESOURCE_EXHAUSTED", 1)));
+  EXPECT_THAT(text, testing::HasSubstr(line("UNAUTHENTICATED", 1)));
+  EXPECT_THAT(text, testing::HasSubstr(line("INTERNAL", 0)));
+  EXPECT_THAT(text, testing::HasSubstr("\nquire_grpc_request_seconds_count{method=\"Abort\"} 4\n"));
+}
+
+TEST_F(CallMetricsTest, AStreamIsOpenUntilItsClientLeaves) {
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, v1::GenerateRequest());
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_THAT(registry_.NativeText(),
+              testing::HasSubstr("\nquire_grpc_open_calls{method=\"Generate\"} 1\n"));
+
+  context.TryCancel();
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+
+  const std::string text = TextAfterwards();
+  EXPECT_THAT(text, testing::HasSubstr("\nquire_grpc_open_calls{method=\"Generate\"} 0\n"));
+  EXPECT_THAT(text,
+              testing::HasSubstr(
+                  "\nquire_grpc_requests_total{code=\"CANCELLED\",method=\"Generate\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace quire
