@@ -295,6 +295,9 @@ void ParseTokenIds(ConfigReader& reader,
                    std::optional<TokenId> bos,
                    std::optional<TokenId> eos,
                    ModelConfig& config) {
+  // The family's are none where the vocabulary is too small for them.
+  bos = bos < config.vocab_size ? bos : std::nullopt;
+  eos = eos < config.vocab_size ? eos : std::nullopt;
   config.bos_token_id = reader.Has("bos_token_id")
                             ? reader.OptionalInt("bos_token_id", {0, config.vocab_size - 1})
                             : bos;

@@ -190,6 +190,16 @@ TEST(ModelConfigTest, NullMeansNoneRatherThanTheDefault) {
   EXPECT_EQ(config.bos_token_id, std::nullopt);
 }
 
+TEST(ModelConfigTest, TokensOfTheFamilyOutsideTheVocabularyAreNone) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["vocab_size"] = 2;
+
+  EXPECT_EQ(Parsed(json).bos_token_id, 1);
+  EXPECT_THAT(Parsed(json).eos_token_ids, IsEmpty());
+  json["vocab_size"] = 1;
+  EXPECT_EQ(Parsed(json).bos_token_id, std::nullopt);
+}
+
 TEST(ModelConfigTest, BothSpellingsOfRopeParametersAreRead) {
   Json old_style = Sizes("LlamaForCausalLM");
   old_style["rope_theta"] = 500000;
