@@ -1,6 +1,7 @@
 // Bytes as token ids, some of them before and some after the end of a prompt: pieces are valid
-// UTF-8, and joined they are the text of the whole.
+// UTF-8, and joined they are the text of the whole, which is what the tokens' bytes make.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -8,6 +9,7 @@
 #include "scheduler/text/utf8.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_tokenizers.h"
+#include "tests/fuzz/plain_text_rules.h"
 
 namespace {
 
@@ -34,6 +36,30 @@ std::string Push(const std::vector<TokenId>& ids, quire::Detokenizer* detokenize
   return text;
 }
 
+// All tokens of two of the files are bytes, of the SentencePiece one those like <0x0A>; in front of
+// its text is a space that was not there.
+std::string PlainTextOf(const std::vector<TokenId>& ids,
+                        const quire::Tokenizer& tokenizer,
+                        bool skip_special_tokens) {
+  const bool is_sentence_piece =
+      &tokenizer == &quire::FuzzTokenizer(quire::kSentencePieceTokenizer);
+  std::string text;
+  std::string bytes;
+  for (TokenId id : ids) {
+    if (!tokenizer.IsValidId(id) || (skip_special_tokens && tokenizer.IsSpecial(id))) {
+      continue;
+    }
+    if (is_sentence_piece && !tokenizer.TokenText(id).starts_with("<0x")) {
+      text += quire::PlainText(std::exchange(bytes, {}), is_sentence_piece);
+      text += tokenizer.TokenBytes(id);
+    } else {
+      bytes += tokenizer.TokenBytes(id);
+    }
+  }
+  text += quire::PlainText(bytes, is_sentence_piece);
+  return is_sentence_piece && text.starts_with(' ') ? text.substr(1) : text;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -54,5 +80,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   text += of_output.Flush();
 
   QUIRE_CHECK(text == tokenizer.Decode(ids, skip_special_tokens));
+  QUIRE_CHECK(text == PlainTextOf(ids, tokenizer, skip_special_tokens));
   return 0;
 }

@@ -15,14 +15,17 @@
 namespace quire {
 
 inline constexpr size_t kBundledTokenizer = 0;
+inline constexpr size_t kSentencePieceTokenizer = 1;
 inline constexpr size_t kPatternTokenizer = 2;
+inline constexpr const char* kFuzzTokenizerPaths[] = {
+    "deploy/model/tokenizer.json",
+    "tests/scheduler/text/testdata/llama2.tokenizer.json",
+    "tests/scheduler/text/testdata/cased.tokenizer.json"};
 
 inline const Tokenizer& FuzzTokenizer(size_t index) {
   static const auto* const tokenizers = [] {
     auto* loaded = new std::vector<std::unique_ptr<Tokenizer>>();
-    for (const char* path : {"deploy/model/tokenizer.json",
-                             "tests/scheduler/text/testdata/llama2.tokenizer.json",
-                             "tests/scheduler/text/testdata/cased.tokenizer.json"}) {
+    for (const char* path : kFuzzTokenizerPaths) {
       auto tokenizer = Tokenizer::Load(path);
       QUIRE_CHECK(tokenizer.ok());
       loaded->push_back(*std::move(tokenizer));

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/step/step_plan_check.h"
@@ -11,6 +13,7 @@
 #include "scheduler/group/agreement.h"
 #include "scheduler/rpc/worker_hello_codec.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/fuzz_verdict.h"
 
 namespace {
 
@@ -37,7 +40,8 @@ quire::GroupSettings Settings(uint8_t choice) {
 std::optional<quire::WorkerHello> TakeHello(const quire::GroupSettings& settings,
                                             bool is_as_it_came,
                                             quire::FuzzInput* input) {
-  const std::string_view bytes = input->TakeBytes(input->TakeByte());
+  const size_t low = input->TakeByte();
+  const std::string_view bytes = input->TakeBytes(low + 256 * size_t{input->TakeByte()});
   quire::v1::HandshakeResponse response;
   if (!response.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return std::nullopt;
@@ -70,8 +74,16 @@ void CheckAgreement(const quire::Agreement& agreement,
     QUIRE_CHECK_LE(limits.num_blocks, hello.num_blocks_max);
     QUIRE_CHECK(limits.num_host_blocks == 0 || limits.num_host_blocks <= hello.num_host_blocks_max);
     QUIRE_CHECK(hello.kv_cache_dtype == agreement.numerics.kv_cache_dtype);
+    QUIRE_CHECK(hello.kv_cache_dtype == settings.kv_cache_dtype.value_or(*hello.kv_cache_dtype));
+    QUIRE_CHECK(hello.vocab_size == settings.model.vocab_size);
   }
   QUIRE_CHECK_LE(limits.max_model_len, settings.model.max_position_embeddings);
+  QUIRE_CHECK_LE(limits.max_model_len, settings.max_model_len.value_or(limits.max_model_len));
+  QUIRE_CHECK_LE(limits.num_blocks, settings.num_blocks_override.value_or(limits.num_blocks));
+  QUIRE_CHECK(settings.wants_host_blocks || limits.num_host_blocks == 0);
+  QUIRE_CHECK(hellos[0].uuid != hellos[1].uuid && hellos[0].model_hash == hellos[1].model_hash &&
+              hellos[0].block_bytes == hellos[1].block_bytes &&
+              hellos[0].determinism_fingerprint == hellos[1].determinism_fingerprint);
   QUIRE_CHECK(agreement.block_bytes >= 0 &&
               agreement.block_bytes <= INT64_MAX / limits.num_blocks);  // the pool in bytes
   QUIRE_CHECK(!agreement.numerics.fingerprint().empty());
@@ -80,6 +92,7 @@ void CheckAgreement(const quire::Agreement& agreement,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const google::protobuf::LogSilencer kQuiet;  // a line for each field that is no UTF-8
   quire::FuzzInput input(data, size);
   const uint8_t choice = input.TakeByte();
   const quire::GroupSettings settings = Settings(choice);
@@ -112,5 +125,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         quire::CheckHello(hellos[rank], static_cast<int32_t>(rank), settings, agreement->numerics)
             .ok());
   }
+  quire::is_accepted = true;
   return 0;
 }

@@ -57,28 +57,48 @@ def renumber(node, ids):
         renumber(inner, ids)
 
 
-def hostile_files():
-    """Files that ask for what is slow or large."""
+def small_tokenizer(normalizer, splits, added=(), merges=("a a",)):
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+    return {"added_tokens": list(added), "normalizer": normalizer,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, byte_level]},
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2}, "merges": list(merges)}}
 
-    def file(normalizer, splits, added=()):
-        return {"added_tokens": list(added), "normalizer": normalizer,
-                "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, byte_level]},
-                "decoder": {"type": "ByteLevel"},
-                "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2}, "merges": ["a a"]}}
 
-    def split(pattern):
-        return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+def split(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
+
+def added_token(content, number=3):
+    return {"id": number, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": True}
+
+
+def hostile_tokenizers():
+    """Files that ask for what is slow or large."""
     metaspace = {"type": "Metaspace", "replacement": "b", "prepend_scheme": "always", "split": False}
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 64}
-    spaces = {"id": 3, "content": " ", "single_word": False, "lstrip": True, "rstrip": True,
-              "normalized": True, "special": False}
-    return {"slow_pattern": file(None, [split("(a+)+c|a")]),
-            "slow_text": file(None, [split("a*c|a")]),
-            "replace": file({"type": "Sequence", "normalizers": [replace, replace]}, []),
-            "metaspaces": file(None, [split("."), metaspace] * 8),
-            "strips": file({"type": "NFKD"}, [], [spaces])}
+    spaces = added_token(" ") | {"lstrip": True, "rstrip": True, "normalized": True, "special": False}
+    return {"slow_pattern": small_tokenizer(None, [split("(a+)+c|a")]),
+            "slow_text": small_tokenizer(None, [split("a*c|a")]),
+            "replace": small_tokenizer({"type": "Sequence", "normalizers": [replace, replace]}, []),
+            "metaspaces": small_tokenizer(None, [split("."), metaspace] * 8),
+            "strips": small_tokenizer({"type": "NFKD"}, [], [spaces])}
+
+
+def tokenizers_at_bounds():
+    """Names as those of safetensors."""
+    files = {}
+    for past, more in (("at", 0), ("past", 1)):
+        files[f"last_id_{past}_bound"] = small_tokenizer(None, [], [added_token("c", 7 + more)])
+        files[f"added_token_bytes_{past}_bound"] = small_tokenizer(None, [], [added_token("c" * (256 + more))])
+        files[f"repeat_{past}_bound"] = small_tokenizer(None, [split("a{1,%d}" % (256 + more))])
+        files[f"pattern_bytes_{past}_bound"] = small_tokenizer(None, [split("a" * (4096 + more))])
+        files[f"end_token_{past}_bound"] = small_tokenizer(None, []) | {
+            "post_processor": {"type": "RobertaProcessing", "sep": ["c", 2 + more], "cls": ["a", 0],
+                               "trim_offsets": True, "add_prefix_space": False}}
+        files[f"merge_{past}_bound"] = small_tokenizer(None, [], merges=["b b" if more else "a a"])
+    return files
 
 
 def safetensors(tensors, num_bytes=None):
@@ -94,31 +114,71 @@ def safetensors(tensors, num_bytes=None):
     return len(text).to_bytes(8, "little") + text + data
 
 
+def indexes_at_bounds():
+    def index(shard, total_size=9):
+        return json.dumps({"metadata": {"total_size": total_size}, "weight_map": {"a": shard}}).encode()
+
+    return {"shard_at_bound": index("b.c"), "shard_in_a_folder_past_bound": index("b/c"),
+            "shard_above_past_bound": index(".."), "shard_here_past_bound": index("."),
+            "shard_without_a_name_past_bound": index(""), "total_size_at_bound": index("b", 2**53),
+            "total_size_past_bound": index("b", 2**53 + 2), "total_size_of_halves_past_bound": index("b", 0.5),
+            "least_total_size_at_bound": index("b", 0), "least_total_size_past_bound": index("b", -1)}
+
+
 def write_safetensors_at_bounds():
-    """What a rule that is off by one lets through."""
+    """What a rule that is off by one lets through; replay_main.cc compares names with what happens."""
     two = [("a", "F32", [2], 8), ("b", "BF16", [3], 6)]
-    write("safetensors", "two", safetensors(two))
-    write("safetensors", "hole_before", safetensors([("a", "F32", [2], 8, 1)]))
-    write("safetensors", "hole_between", safetensors([two[0], ("b", "BF16", [3], 6, 1)]))
-    write("safetensors", "overlap", safetensors([two[0], ("b", "BF16", [3], 6, -1)]))
-    write("safetensors", "byte_missing", safetensors(two, 13))
-    write("safetensors", "byte_too_many", safetensors(two, 15))
-    write("safetensors", "short_for_its_shape", safetensors([("a", "F32", [2], 7)]))
-    write("safetensors", "long_for_its_shape", safetensors([("a", "F32", [2], 9)]))
-    write("safetensors", "half_a_byte", safetensors([("a", "F4", [3], 1)]))
     whole = safetensors(two)
-    write("safetensors", "header_past_the_end", len(whole[8:]).to_bytes(8, "little") + whole[8:-1])
-    write("safetensors", "header_to_the_end", (len(whole) - 8 - 14).to_bytes(8, "little") + whole[8:-14])
-    write("safetensors", "no_header", bytes(8))
-    write("safetensors", "seven_bytes", bytes(7))
-    for sizes in (16, 17):
-        write("safetensors", f"sizes_{sizes}", safetensors([("a", "U8", [1] * sizes, 1)]))
-    write("safetensors", "size_overflows", safetensors([("a", "F32", [2**62, 2], 8)]))
+    seeds = {"two_at_bound": whole,
+             "hole_before_past_bound": safetensors([("a", "F32", [2], 8, 1)]),
+             "hole_between_past_bound": safetensors([two[0], ("b", "BF16", [3], 6, 1)]),
+             "overlap_past_bound": safetensors([two[0], ("b", "BF16", [3], 6, -1)], 13),
+             "byte_missing_past_bound": safetensors(two, 13),
+             "byte_too_many_past_bound": safetensors(two, 15),
+             "short_for_its_shape_past_bound": safetensors([("a", "F32", [2], 7)]),
+             "long_for_its_shape_past_bound": safetensors([("a", "F32", [2], 9)]),
+             "whole_bytes_at_bound": safetensors([("a", "F4", [4], 2)]),
+             "whole_bytes_past_bound": safetensors([("a", "F4", [5], 2)]),
+             "header_size_at_bound": safetensors([]),
+             "header_size_past_bound": (len(safetensors([])) - 7).to_bytes(8, "little") + safetensors([])[8:],
+             "no_header_past_bound": bytes(8),
+             "seven_bytes_past_bound": bytes(7),
+             "overflow_past_bound": safetensors([("a", "F32", [2**62, 2, 2], 0)]),
+             "negative_past_bound": safetensors([("a", "F32", [-2, -1], 8)])}
+    for past, rank in (("at", 16), ("past", 17)):
+        seeds[f"rank_{past}_bound"] = safetensors([("a", "U8", [1] * rank, 1)])
+    for name, data in (seeds | indexes_at_bounds()).items():
+        write("safetensors", name, data)
+
+
+def write_configs():
+    """Those of the tests, and numbers that are allowed beside the next that are not."""
+    for path in sorted(MODELS.glob("*/config.json")):
+        write("model_config", path.parent.name, path.read_bytes())
+    bounds = {"llama": [("vocab_size", 1 << 22, (1 << 22) + 1), ("vocab_size", 3, 0),
+                        ("hidden_size", 1 << 18, (1 << 18) + 1), ("hidden_size", 1, 0),
+                        ("intermediate_size", 1 << 20, (1 << 20) + 1), ("num_hidden_layers", 1024, 1025),
+                        ("num_hidden_layers", 1, 0), ("num_attention_heads", 4096, 4097),
+                        ("num_attention_heads", 2, 0), ("num_attention_heads", 2, 3),
+                        ("num_key_value_heads", 4, 5), ("num_key_value_heads", 4, 3),
+                        ("num_key_value_heads", 1, 0), ("num_key_value_heads", 4, 8), ("head_dim", 1024, 1026),
+                        ("head_dim", 2, 0), ("head_dim", 8, 7), ("max_position_embeddings", 1 << 30, (1 << 30) + 1),
+                        ("max_position_embeddings", 1, 0), ("rms_norm_eps", 1.0, 1.01), ("rms_norm_eps", 0, -0.5),
+                        ("bos_token_id", 95, 96), ("bos_token_id", 0, -1), ("eos_token_id", 95, 96),
+                        ("eos_token_id", [0, 95], [0, 96]), ("eos_token_id", 0, -1)],
+              "mistral": [("sliding_window", 1, 0), ("sliding_window", 1 << 30, (1 << 30) + 1)],
+              "llama3_rope_old_style": [("rope_theta", 1, 0), ("rope_theta", 1e12, 2e12)],
+              "qwen2": [("layer_types", ["full_attention"] * 3, ["full_attention"] * num) for num in (2, 4)]}
+    for model, fields in bounds.items():
+        config = json.loads((MODELS / model / "config.json").read_text())
+        for i, (field, allowed, refused) in enumerate(fields):
+            for past, value in (("at", allowed), ("past", refused)):
+                text = json.dumps(config | {field: value})
+                write("model_config", f"{model}_{i:02}_{field}_{past}_bound", text.encode())
 
 
 def write_model_files():
-    for path in sorted(MODELS.glob("*/config.json")):
-        write("model_config", path.parent.name, path.read_bytes())
+    write_configs()
     write("safetensors", "index", (MODELS / "llama_sharded" / "model.safetensors.index.json").read_bytes())
     write("safetensors", "empty", safetensors([]))
     write("safetensors", "types", safetensors([("a", "F32", [2, 3], 24), ("b", "BF16", [], 2),
@@ -133,7 +193,7 @@ def main():
         write("core", f"events_{i}", events.randbytes(400))
         write("kv_cache", f"operations_{i}", events.randbytes(400))
 
-    for name, tokenizer in hostile_files().items():
+    for name, tokenizer in (hostile_tokenizers() | tokenizers_at_bounds()).items():
         write("tokenizer_json", name, json.dumps(tokenizer).encode())
     for path in sorted(TEXT_DATA.glob("*.tokenizer.json")):
         text = json.dumps(reduced(json.loads(path.read_text())), ensure_ascii=False)
@@ -143,6 +203,15 @@ def main():
     short = [s for s in strings if 0 < len(s) <= MAX_STRING_BYTES]
     for i, string in enumerate(short[:: max(1, len(short) // 48)]):
         write("encode", f"string_{i:02}", bytes([i % 3 | (i % 4) << 6]) + string)
+    added = [b"<|end_of_text|>", b"</s>", b" <|end|>[LEFT]  [RIGHT]  word <Tool>"]
+    for i, text in enumerate(added):
+        for choice in (i, i | 0x80):
+            write("encode", f"added_{choice:03}", bytes([choice]) + b"one " + text + b"day" + text * 2)
+        write("encode", f"long_word_{i}", bytes([i]) + b"theretherearethreehundredreasons" * 4 + b"\xc3\xa9" * 9)
+    for i, text in enumerate((b"\xed\x9f\xbf", b"\xed\xa0\x80", b"\xf4\x8f\xbf\xbf", b"\xf4\x90\x80\x80",
+                              b"\xc2\x80", b"\xc1\xbf", b"\xe0\xa0\x80", b"\xe0\x9f\xbf")):
+        past = "past" if i % 2 else "at"
+        write("encode", f"utf8_{i // 2}_{past}_bound", b"\x00a" + text)
 
     for i in range(3):
         ids = b"".join((8 + n * 37 % 900).to_bytes(2, "little") for n in range(24))

@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/model/model_config.h"
+#include "tests/fuzz/fuzz_verdict.h"
 
 namespace {
 
@@ -60,11 +61,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   CheckSizes(*config);
   CheckPositions(*config);
-  QUIRE_CHECK(config->bos_token_id.value_or(0) >= 0);
+  CheckRange(config->bos_token_id.value_or(0), 0, config->vocab_size - 1);
   for (quire::TokenId id : config->eos_token_ids) {
-    QUIRE_CHECK(id >= 0);
+    CheckRange(id, 0, config->vocab_size - 1);
   }
   QUIRE_CHECK(*quire::ParseModelConfig(text) == *config);
   QUIRE_CHECK_EQ(quire::HashOf(*quire::ParseModelConfig(text)), quire::HashOf(*config));
+  quire::is_accepted = true;
   return 0;
 }

@@ -1,6 +1,6 @@
 // Feeds every file of the folders that are its arguments to LLVMFuzzerTestOneInput: what was found
 // once, and where fuzzing starts, as an ordinary test of any build. A folder that is not there is
-// empty; no file at all is an error.
+// empty; no file at all is an error, and so is a seed that is not accepted as its name says.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/fuzz_verdict.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+// See fuzz_verdict.h.
+static bool IsAsNamed(const std::string& name) {
+  return quire::is_accepted ? !name.ends_with("_past_bound") : !name.ends_with("_at_bound");
+}
 
 int main(int argc, char** argv) {
   std::vector<std::filesystem::path> files;
@@ -21,12 +28,18 @@ int main(int argc, char** argv) {
     }
   }
   std::sort(files.begin(), files.end());
+  bool are_as_named = true;
   for (const std::filesystem::path& path : files) {
     std::printf("%s\n", path.c_str());
     std::fflush(stdout);  // the last line names the file that a crash is of
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    quire::is_accepted = false;
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+    if (!IsAsNamed(path.filename().string())) {
+      std::printf("  %s, not as its name says\n", quire::is_accepted ? "accepted" : "refused");
+      are_as_named = false;
+    }
   }
-  return files.empty() ? 1 : 0;
+  return files.empty() || !are_as_named ? 1 : 0;
 }

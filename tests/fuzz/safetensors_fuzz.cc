@@ -14,6 +14,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "tests/fuzz/fuzz_verdict.h"
 #include "worker/model/safetensors_file.h"
 #include "worker/model/weight_index.h"
 
@@ -36,6 +37,20 @@ const std::string& PathOf(std::string_view bytes) {
   return path;
 }
 
+void CheckShape(const quire::SafetensorsTensor& tensor) {
+  QUIRE_CHECK_LE(tensor.shape.size(), size_t{16});
+  int64_t num_values = 1;
+  for (int64_t size : tensor.shape) {
+    QUIRE_CHECK(size >= 0);
+    const bool is_huge = size > 0 && num_values > INT64_MAX / size;
+    num_values = is_huge ? INT64_MAX : num_values * size;
+  }
+  if (tensor.dtype.has_value()) {
+    const int64_t value_bytes = quire::SizeOf(*tensor.dtype);
+    QUIRE_CHECK(tensor.bytes / value_bytes == num_values && tensor.bytes % value_bytes == 0);
+  }
+}
+
 void OpenFile(std::string_view bytes) {
   const auto file = quire::SafetensorsFile::Open(PathOf(bytes), "fuzz");
   if (!file.ok()) {
@@ -53,9 +68,10 @@ void OpenFile(std::string_view bytes) {
     QUIRE_CHECK(file->Read(tensor, 0, data).ok());
     QUIRE_CHECK(std::equal(
         data.begin(), data.end(), std::as_bytes(std::span(bytes)).begin() + tensor.offset));
-    QUIRE_CHECK(std::ranges::all_of(tensor.shape, [](int64_t size) { return size >= 0; }));
+    CheckShape(tensor);
   }
   QUIRE_CHECK_EQ(end, file->file_bytes());
+  quire::is_accepted = true;
 }
 
 void ParseIndex(std::string_view bytes) {
@@ -65,7 +81,8 @@ void ParseIndex(std::string_view bytes) {
     return;
   }
   QUIRE_CHECK(!index->shards.empty() && std::ranges::is_sorted(index->shards));
-  QUIRE_CHECK(index->total_bytes.value_or(0) >= 0);
+  QUIRE_CHECK(index->total_bytes.value_or(0) >= 0 && index->total_bytes.value_or(0) <= int64_t{1}
+                                                                                           << 53);
   for (const std::string& shard : index->shards) {
     QUIRE_CHECK(!shard.empty() && shard != "." && shard.find("..") == std::string::npos);
     QUIRE_CHECK(shard.find_first_of(std::string_view("/\0", 2)) == std::string::npos);
@@ -73,6 +90,7 @@ void ParseIndex(std::string_view bytes) {
   for (const auto& [tensor, shard] : index->shard_of) {
     QUIRE_CHECK(std::ranges::binary_search(index->shards, shard));
   }
+  quire::is_accepted = true;
 }
 
 }  // namespace

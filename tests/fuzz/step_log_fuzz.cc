@@ -1,6 +1,6 @@
 // Bytes as a step log, as the payloads of its records, as a file of pinned prefixes, and as its
 // lines: refused with a reason, or read; what is read can be written and read again, and is
-// replayed without a crash.
+// replayed without a crash. Where a bit of what was written has changed, it is damaged from there.
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -13,6 +13,7 @@
 #include "common/base/error.h"
 #include "common/base/sip_hash.h"
 #include "scheduler/rpc/prefix_store.h"
+#include "tests/fuzz/flip_a_bit.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/scheduler/step_log/memory_log.h"
 
@@ -36,8 +37,11 @@ void DecodePrefixes(std::string_view text) {
     QUIRE_CHECK_EQ(quire::ReasonOf(prefixes.status()), "PREFIX_FILE");
     return;
   }
-  const auto back = quire::DecodePrefixes(quire::EncodePrefixes(*prefixes));
+  std::string again = quire::EncodePrefixes(*prefixes);
+  const auto back = quire::DecodePrefixes(again);
   QUIRE_CHECK(back.ok() && *back == *prefixes);
+  quire::FlipABit(&again);
+  QUIRE_CHECK(!quire::DecodePrefixes(again).ok());
 }
 
 std::string LogOfPayloads(quire::FuzzInput* input) {
@@ -80,6 +84,37 @@ std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
   }
 }
 
+// Of a whole log of which a part was changed or left out from `place` on: all that is read is what
+// stood before it.
+void CheckDamaged(const std::string& log, const std::string& whole, size_t place) {
+  std::istringstream stream(log);
+  auto reader = quire::StepLogReader::Open(&stream);
+  if (!reader.ok()) {
+    return;  // in the head
+  }
+  std::vector<quire::StepLogRecord> records;
+  for (auto record = reader->Next(); record.ok() && record->has_value(); record = reader->Next()) {
+    records.push_back(**std::move(record));
+  }
+  const std::string before = quire::LogOf(records);
+  QUIRE_CHECK(before.size() <= place && whole.starts_with(before));
+}
+
+void DamageBit(std::string log) {
+  const std::string whole = log;
+  const size_t place = quire::FlipABit(&log);
+  CheckDamaged(log, whole, place);
+}
+
+void LeaveOutRecord(std::vector<quire::StepLogRecord> records, const std::string& whole) {
+  const size_t index = whole.size() % records.size();
+  records.resize(index + 1);
+  const size_t end = quire::LogOf(records).size();
+  records.pop_back();
+  const size_t place = quire::LogOf(records).size();
+  CheckDamaged(whole.substr(0, place) + whole.substr(end), whole, place);
+}
+
 void Read(const std::string& log) {
   std::istringstream stream(log);
   auto reader = quire::StepLogReader::Open(&stream);
@@ -90,6 +125,10 @@ void Read(const std::string& log) {
   const std::vector<quire::StepLogRecord> records = RecordsOf(*std::move(reader));
   const std::string again = quire::LogOf(records);
   QUIRE_CHECK(quire::LogOf(quire::RecordsOf(again)) == again);
+  DamageBit(again);
+  if (!records.empty()) {
+    LeaveOutRecord(records, again);
+  }
   const quire::ReplayReport report = quire::ReplayBytes(again);
   QUIRE_CHECK(report.damage.ok() || !quire::ReasonOf(report.damage).empty());
   QUIRE_CHECK_LE(report.num_records, static_cast<int64_t>(records.size()));

@@ -1,10 +1,13 @@
 // Bytes as a StepResponse, once as they are and once with the digest that they should have: refused
-// with a reason, or the result is the same after another trip over the wire.
+// with a reason, or the result is the same after another trip over the wire, and refused when a bit
+// of it changes on the way.
 #include <string>
 
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/wire/step_codec.h"
+#include "tests/fuzz/flip_a_bit.h"
+#include "tests/fuzz/fuzz_verdict.h"
 
 namespace {
 
@@ -15,12 +18,23 @@ std::string Encoded(const quire::StepResult& result) {
   return response.SerializeAsString();
 }
 
+void CheckDamaged(const std::string& bytes) {
+  std::string damaged = bytes;
+  quire::FlipABit(&damaged);
+  quire::v1::StepResponse response;
+  if (response.ParseFromString(damaged)) {
+    const auto result = quire::DecodeResult(response);
+    QUIRE_CHECK(!result.ok() || Encoded(*result) == bytes);  // equal where a zero is not sent
+  }
+}
+
 void Decode(const quire::v1::StepResponse& response) {
   const auto result = quire::DecodeResult(response);
   if (!result.ok()) {
     QUIRE_CHECK_EQ(quire::ReasonOf(result.status()), "MALFORMED_PROTO");
     return;
   }
+  QUIRE_CHECK_EQ(response.result_digest(), quire::DigestOf(response));
   QUIRE_CHECK_EQ(result->sampled.size(), static_cast<size_t>(response.handle_size()));
   size_t num_top = 0;
   for (const quire::SampledToken& sampled : result->sampled) {
@@ -32,11 +46,13 @@ void Decode(const quire::v1::StepResponse& response) {
   QUIRE_CHECK(again.ParseFromString(bytes));
   const auto back = quire::DecodeResult(again);
   QUIRE_CHECK(back.ok() && Encoded(*back) == bytes);
+  CheckDamaged(bytes);
   // `finite` is a number on the wire and a truth in the result; all else is as it came.
   for (int i = 0; i < response.finite_size(); ++i) {
     again.set_finite(i, response.finite(i));
   }
   QUIRE_CHECK_EQ(quire::DigestOf(again), quire::DigestOf(response));
+  quire::is_accepted = true;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "scheduler/text/detokenizer.h"
 #include "scheduler/text/tokenizer.h"
 #include "scheduler/text/utf8.h"
+#include "tests/fuzz/fuzz_verdict.h"
 
 namespace {
 
@@ -21,6 +22,7 @@ void Use(const quire::Tokenizer& tokenizer) {
     QUIRE_CHECK_EQ(quire::ReasonOf(ids.status()), "TOKENIZE_BUDGET");
     return;
   }
+  QUIRE_CHECK_LE(ids->size(), quire::kMaxFreeBytes + quire::kMaxBytesPerByte * kText.size());
   quire::Detokenizer detokenizer(&tokenizer, {}, /*skip_special_tokens=*/false);
   std::string streamed;
   for (quire::TokenId id : *ids) {
@@ -46,5 +48,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   Use(**tokenizer);
+  quire::is_accepted = true;
   return 0;
 }

@@ -1,0 +1,26 @@
+// FlipABit changes one bit of what was written: which one is a function of the bytes, so any of
+// them in the course of many executions.
+//
+// Thread safety: a free function of its arguments.
+#ifndef QUIRE_TESTS_FUZZ_FLIP_A_BIT_H_
+#define QUIRE_TESTS_FUZZ_FLIP_A_BIT_H_
+
+#include <cstddef>
+#include <string>
+
+#include "common/base/fold_hash.h"
+
+namespace quire {
+
+// Where it was. REQUIRES: there is a byte.
+inline size_t FlipABit(std::string* bytes) {
+  FoldHash hash;
+  hash.AddBytes(*bytes);
+  const size_t place = hash.value() % bytes->size();
+  (*bytes)[place] ^= static_cast<char>(1 << (hash.value() >> 61));
+  return place;
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_FUZZ_FLIP_A_BIT_H_
