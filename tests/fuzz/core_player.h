@@ -1,7 +1,8 @@
 // CorePlayer plays bytes as events to a SchedulerCore with a FakeWorker behind it: requests of all
 // kinds, aborts, stops, pins, plans, answers right and wrong, losses of workers, time that passes.
-// After each the core's own invariants hold, plans are what a worker takes, tokens are those that
-// the history asks for, each sequence ends once; in the end everything ends and no block is left.
+// After every few the core's own invariants hold; plans are what a worker takes, tokens are those
+// that the history asks for, each sequence ends once; in the end everything ends and no block is
+// left.
 //
 // Thread safety: for one thread.
 #ifndef QUIRE_TESTS_FUZZ_CORE_PLAYER_H_

@@ -12,6 +12,7 @@ make_message_corpora.cc makes those of messages.
 import json
 import pathlib
 import random
+import re
 
 HERE = pathlib.Path(__file__).resolve().parent
 TEXT_DATA = HERE.parent / "scheduler" / "text" / "testdata"
@@ -151,10 +152,17 @@ def write_safetensors_at_bounds():
         write("safetensors", name, data)
 
 
+def reduced_config(path):
+    """Without fields that no model is made of."""
+    unread = re.compile("_name_or_path|.*2(label|id)|chunk_.*|initializer_.*|is_enc.*|output_.*|problem_.*|return_.*|"
+                        "pretraining_.*|use_cache|.*dropout.*|pad_token_id|transformers_.*|init_std|prefix|layerdrop")
+    return {key: value for key, value in json.loads(path.read_text()).items() if not unread.fullmatch(key)}
+
+
 def write_configs():
     """Those of the tests, and numbers that are allowed beside the next that are not."""
     for path in sorted(MODELS.glob("*/config.json")):
-        write("model_config", path.parent.name, path.read_bytes())
+        write("model_config", path.parent.name, json.dumps(reduced_config(path)).encode())
     bounds = {"llama": [("vocab_size", 1 << 22, (1 << 22) + 1), ("vocab_size", 3, 0),
                         ("hidden_size", 1 << 18, (1 << 18) + 1), ("hidden_size", 1, 0),
                         ("intermediate_size", 1 << 20, (1 << 20) + 1), ("num_hidden_layers", 1024, 1025),
@@ -170,7 +178,7 @@ def write_configs():
               "llama3_rope_old_style": [("rope_theta", 1, 0), ("rope_theta", 1e12, 2e12)],
               "qwen2": [("layer_types", ["full_attention"] * 3, ["full_attention"] * num) for num in (2, 4)]}
     for model, fields in bounds.items():
-        config = json.loads((MODELS / model / "config.json").read_text())
+        config = reduced_config(MODELS / model / "config.json")
         for i, (field, allowed, refused) in enumerate(fields):
             for past, value in (("at", allowed), ("past", refused)):
                 text = json.dumps(config | {field: value})
@@ -179,7 +187,9 @@ def write_configs():
 
 def write_model_files():
     write_configs()
-    write("safetensors", "index", (MODELS / "llama_sharded" / "model.safetensors.index.json").read_bytes())
+    index = json.loads((MODELS / "llama_sharded" / "model.safetensors.index.json").read_text())
+    index["weight_map"] = dict(list(index["weight_map"].items())[::8])
+    write("safetensors", "index", json.dumps(index).encode())
     write("safetensors", "empty", safetensors([]))
     write("safetensors", "types", safetensors([("a", "F32", [2, 3], 24), ("b", "BF16", [], 2),
                                                ("c", "F4", [4], 2), ("d", "I64", [0, 5], 0)]))

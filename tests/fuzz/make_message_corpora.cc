@@ -6,6 +6,9 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "proto/v1/worker.pb.h"
 
@@ -111,6 +114,9 @@ void WriteHandshakes() {
   for (int choice : {0, 1, 6, 13, 28, 64, 128}) {
     WriteHandshake("choice_" + std::to_string(choice), choice, Hello("one"), Hello("two"));
   }
+  quire::v1::HandshakeResponse without = Hello("one");
+  without.set_num_host_blocks_max(-5);  // counts as none
+  WriteHandshake(quire::NameOfSeed("negative_host_blocks", 0), kHostBlocks, without, Hello("two"));
   for (int past : {0, 1}) {
     for (const HelloBound& bound : kHelloBounds) {
       quire::v1::HandshakeResponse first = Hello("one");
@@ -143,16 +149,123 @@ std::string PayloadsOf(std::string_view log) {
   return bytes;
 }
 
+// What a replay is told, as far as a core trusts who tells it.
+std::vector<quire::StepLogRecord> AllowedRecords() {
+  const quire::StepLimits limits = {.num_blocks = 9,
+                                    .num_host_blocks = 0,
+                                    .block_size_tokens = 4,
+                                    .max_sequences = 4,
+                                    .max_tokens_per_step = 8,
+                                    .max_model_len = 32,
+                                    .vocab_size = 31};
+  const quire::Request request{
+      .id = quire::RequestId(2), .prompt_token_ids = {1, 2, 3}, .max_tokens = 4};
+  return {quire::CoreConfig{},
+          quire::EpochBegun{.scheduler_incarnation = 1, .group_epoch = 1, .limits = limits},
+          request,
+          quire::PinWanted{.id = quire::RequestId(3), .token_ids = {1, 2, 3, 4}},
+          quire::PlanWanted{.now = 1}};
+}
+
+using SetRecordBound = void (*)(std::vector<quire::StepLogRecord>* records, int past);
+constexpr std::pair<const char*, SetRecordBound> kRecordBounds[] = {
+    {"watermark",
+     [](auto* records, int past) {
+       std::get<quire::CoreConfig>((*records)[0]).watermark = past == 0 ? 0.99 : 1.0;
+     }},
+    {"blocks",
+     [](auto* records, int past) {
+       std::get<quire::EpochBegun>((*records)[1]).limits.num_blocks = 2 - past;
+     }},
+    {"block_size",
+     [](auto* records, int past) {
+       std::get<quire::EpochBegun>((*records)[1]).limits.block_size_tokens = 2 + past;
+     }},
+    {"epochs",
+     [](auto* records, int past) {
+       const quire::StepLogRecord begun = (*records)[1];
+       *records = {(*records)[0], begun};
+       if (past == 0) {
+         records->push_back(quire::WorkersLost{});
+       }
+       records->push_back(begun);
+     }},
+    {"prompt",
+     [](auto* records, int past) {
+       std::get<quire::Request>((*records)[2])
+           .prompt_token_ids.resize(static_cast<size_t>(1 - past));
+     }},
+    {"max_tokens",
+     [](auto* records, int past) {
+       std::get<quire::Request>((*records)[2]).max_tokens = 1 - past;
+     }},
+    {"sequences",
+     [](auto* records, int past) {
+       std::get<quire::Request>((*records)[2]).num_sequences = 1 - past;
+     }},
+    {"request_id",
+     [](auto* records, int past) {
+       records->push_back((*records)[2]);
+       std::get<quire::Request>(records->back()).id = quire::RequestId(past == 0 ? 4 : 2);
+     }},
+    {"pinned_tokens",
+     [](auto* records, int past) {
+       std::get<quire::PinWanted>((*records)[3])
+           .token_ids.resize(static_cast<size_t>(4 - 4 * past));
+     }},
+    {"pin_id",
+     [](auto* records, int past) {
+       std::get<quire::PinWanted>((*records)[3]).id = quire::RequestId(past == 0 ? 3 : 2);
+     }},
+    {"plans",
+     [](auto* records, int past) {
+       if (past != 0) {
+         records->push_back((*records)[4]);
+       }
+     }},
+    {"configuration",
+     [](auto* records, int past) {
+       if (past != 0) {
+         records->push_back((*records)[0]);
+       }
+     }},
+};
+
+void WriteRecordBounds() {
+  for (const auto& [name, set] : kRecordBounds) {
+    for (int past : {0, 1}) {
+      std::vector<quire::StepLogRecord> records = AllowedRecords();
+      set(&records, past);
+      quire::WriteSeed(
+          "step_log", quire::NameOfSeed(name, past), PayloadsOf(quire::LogOf(records)));
+    }
+  }
+  const auto kind = static_cast<char>(std::variant_size_v<quire::StepLogRecord>);
+  quire::WriteSeed("step_log",
+                   quire::NameOfSeed("kind", 1),
+                   PayloadsOf(quire::LogOf(AllowedRecords())) + std::string("\1\0", 2) + kind);
+  for (const auto& [name, lines] : {std::pair("one_token_at_bound", "- 1\n"),
+                                    std::pair("no_token_past_bound", "-\n"),
+                                    std::pair("two_blanks_past_bound", "-  1\n"),
+                                    std::pair("odd_digits_past_bound", "abc 1\n"),
+                                    std::pair("large_digits_past_bound", "AB 1\n"),
+                                    std::pair("zero_in_front_past_bound", "- 01\n"),
+                                    std::pair("token_past_bound", "- 2147483648\n")}) {
+    quire::WriteSeed("step_log", std::string("prefix_") + name, std::string("\1") + lines);
+  }
+}
+
 void WriteLogs() {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     quire::MemoryLog log;
     quire::CoreSimulation simulation(seed, {.sink = &log, .program_version = "test"});
-    QUIRE_CHECK(simulation.Run(40).empty());
+    QUIRE_CHECK(simulation.Run(15).empty());
     quire::WriteSeed("step_log", "payloads_" + std::to_string(seed), PayloadsOf(log.bytes));
     if (seed == 1) {
       quire::WriteSeed("step_log", "file", '\0' + log.bytes.substr(0, 600));
     }
   }
+  WriteRecordBounds();
   const std::string prefixes = quire::EncodePrefixes(
       {{.token_ids = {1, 2, 3}, .cache_salt = ""}, {.token_ids = {70000}, .cache_salt = "salt"}});
   quire::WriteSeed("step_log", "prefixes", '\0' + prefixes);

@@ -15,6 +15,7 @@
 #include "scheduler/rpc/prefix_store.h"
 #include "tests/fuzz/flip_a_bit.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/fuzz_verdict.h"
 #include "tests/scheduler/step_log/memory_log.h"
 
 namespace {
@@ -23,7 +24,9 @@ namespace {
 constexpr int32_t kMaxBlocks = 1000;
 constexpr int32_t kMaxSequences = 64;
 constexpr int32_t kMaxTokens = 10'000;
-constexpr size_t kMaxRecords = 300;
+constexpr size_t kMaxRecords = 100;
+
+constexpr size_t kFrameBytes = 16;  // in front of a payload
 
 std::string FileOf(std::string_view prefix_lines) {
   const quire::Hash128 hash = quire::SipHash128({}, std::as_bytes(std::span(prefix_lines)));
@@ -42,6 +45,7 @@ void DecodePrefixes(std::string_view text) {
   QUIRE_CHECK(back.ok() && *back == *prefixes);
   quire::FlipABit(&again);
   QUIRE_CHECK(!quire::DecodePrefixes(again).ok());
+  quire::is_accepted = true;
 }
 
 std::string LogOfPayloads(quire::FuzzInput* input) {
@@ -65,7 +69,8 @@ bool IsSmall(const quire::StepLogRecord& record) {
          (request->num_sequences <= kMaxSequences && request->max_tokens <= kMaxTokens);
 }
 
-// Those before the damage, if there is any; none when a replay of them would cost too much.
+// The first ones, before the damage if there is any; none when a replay of them would cost too
+// much.
 std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
   std::vector<quire::StepLogRecord> records;
   for (;;) {
@@ -77,10 +82,13 @@ std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
     if (!record->has_value()) {
       return records;
     }
-    if (!IsSmall(**record) || records.size() == kMaxRecords) {
+    if (!IsSmall(**record)) {
       return {};
     }
     records.push_back(**std::move(record));
+    if (records.size() == kMaxRecords) {
+      return records;
+    }
   }
 }
 
@@ -100,18 +108,39 @@ void CheckDamaged(const std::string& log, const std::string& whole, size_t place
   QUIRE_CHECK(before.size() <= place && whole.starts_with(before));
 }
 
-void DamageBit(std::string log) {
-  const std::string whole = log;
-  const size_t place = quire::FlipABit(&log);
-  CheckDamaged(log, whole, place);
+// With a byte more in the payload of the last record, and checksums that are right.
+std::string WithAByteMore(const std::vector<quire::StepLogRecord>& records) {
+  const std::string_view payload = std::visit(
+      [](const auto& record) {
+        static auto* const other = new quire::StepLogEncoder();
+        return other->Record(record).substr(kFrameBytes);
+      },
+      records.back());
+  quire::StepLogEncoder encoder;
+  std::string log(encoder.Head("test"));
+  for (size_t i = 0; i + 1 < records.size(); ++i) {
+    std::visit([&](const auto& record) { log += encoder.Record(record); }, records[i]);
+  }
+  log += encoder.Framed(std::string(payload) + '\0');
+  return log;
 }
 
-void LeaveOutRecord(std::vector<quire::StepLogRecord> records, const std::string& whole) {
-  const size_t index = whole.size() % records.size();
-  records.resize(index + 1);
+// One of three ways, as the size decides.
+void Damage(std::vector<quire::StepLogRecord> records, const std::string& whole) {
+  std::string log = whole;
+  if (records.empty() || whole.size() % 3 == 0) {
+    const size_t place = quire::FlipABit(&log);
+    return CheckDamaged(log, whole, place);
+  }
+  if (whole.size() % 3 == 1) {
+    log = WithAByteMore(records);
+    records.pop_back();
+    return CheckDamaged(log, whole, quire::LogOf(records).size());
+  }
+  records.resize(1 + whole.size() / 3 % records.size());
   const size_t end = quire::LogOf(records).size();
   records.pop_back();
-  const size_t place = quire::LogOf(records).size();
+  const size_t place = quire::LogOf(records).size();  // the record behind it is left out
   CheckDamaged(whole.substr(0, place) + whole.substr(end), whole, place);
 }
 
@@ -125,13 +154,11 @@ void Read(const std::string& log) {
   const std::vector<quire::StepLogRecord> records = RecordsOf(*std::move(reader));
   const std::string again = quire::LogOf(records);
   QUIRE_CHECK(quire::LogOf(quire::RecordsOf(again)) == again);
-  DamageBit(again);
-  if (!records.empty()) {
-    LeaveOutRecord(records, again);
-  }
+  Damage(records, again);
   const quire::ReplayReport report = quire::ReplayBytes(again);
   QUIRE_CHECK(report.damage.ok() || !quire::ReasonOf(report.damage).empty());
   QUIRE_CHECK_LE(report.num_records, static_cast<int64_t>(records.size()));
+  quire::is_accepted = report.damage.ok() && again.size() == log.size();  // all was read
 }
 
 }  // namespace

@@ -506,9 +506,9 @@ std::string KvCacheWorld::Fingerprint() const {
   return text;
 }
 
-void KvCacheWorld::Expect(bool condition, const std::string& what) {
+void KvCacheWorld::Expect(bool condition, const char* what) {
   if (!condition && fault_.empty()) {
-    fault_ = "not so: " + what;
+    fault_ = std::string("not so: ") + what;
   }
 }
 

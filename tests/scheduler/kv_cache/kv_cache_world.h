@@ -105,7 +105,7 @@ class KvCacheWorld {
   void HandOut(BlockId block_id);  // it holds something else from now on
   int32_t NumHolders(BlockId block_id) const;
   void CopyOut(SwapUnderWay& swap);
-  void Expect(bool condition, const std::string& what);
+  void Expect(bool condition, const char* what);
   void CheckContents(const Sequence& sequence);
   void CheckCounts();
 
