@@ -80,7 +80,7 @@ constexpr HelloBound kHelloBounds[] = {
     {"blocks", [](auto* hello, int past) { hello->set_num_blocks_max(2 - past); }},
     {"fingerprint_bytes",
      [](auto* hello, int past) {
-       hello->set_determinism_fingerprint(std::string(static_cast<size_t>(512 + past), 'f'));
+       hello->set_determinism_fingerprint(std::string(512 + static_cast<size_t>(past), 'f'));
      }},
     {"vocabulary", [](auto* hello, int past) { hello->set_vocab_size(100 + past); }},
     {"dtype_asked_for",
@@ -97,11 +97,11 @@ constexpr HelloBound kHelloBounds[] = {
 constexpr HelloBound kRankBounds[] = {
     {"uuid_bytes",
      [](auto* hello, int past) {
-       hello->set_worker_uuid(std::string(static_cast<size_t>(512 + past), 'u'));
+       hello->set_worker_uuid(std::string(512 + static_cast<size_t>(past), 'u'));
      }},
     {"rendezvous_bytes",
      [](auto* hello, int past) {
-       hello->set_rendezvous(std::string(static_cast<size_t>(512 + past), 'r'));
+       hello->set_rendezvous(std::string(512 + static_cast<size_t>(past), 'r'));
      }},
     {"same_uuid",
      [](auto* hello, int past) { hello->set_worker_uuid(past == 0 ? "three" : "two"); }},
@@ -193,7 +193,7 @@ constexpr std::pair<const char*, SetRecordBound> kRecordBounds[] = {
     {"prompt",
      [](auto* records, int past) {
        std::get<quire::Request>((*records)[2])
-           .prompt_token_ids.resize(static_cast<size_t>(1 - past));
+           .prompt_token_ids.resize(1 - static_cast<size_t>(past));
      }},
     {"max_tokens",
      [](auto* records, int past) {
@@ -211,7 +211,7 @@ constexpr std::pair<const char*, SetRecordBound> kRecordBounds[] = {
     {"pinned_tokens",
      [](auto* records, int past) {
        std::get<quire::PinWanted>((*records)[3])
-           .token_ids.resize(static_cast<size_t>(4 - 4 * past));
+           .token_ids.resize(4 - 4 * static_cast<size_t>(past));
      }},
     {"pin_id",
      [](auto* records, int past) {

@@ -69,7 +69,7 @@ constexpr std::pair<const char*, SetPlanBound> kPlanBounds[] = {
      [](auto* plan, int past) { plan->introductions[0].block_ids[0] = 11 + past; }},
     {"introduced_length",
      [](auto* plan, int past) {
-       plan->introductions[0].token_ids.resize(static_cast<size_t>(32 + past), 1);
+       plan->introductions[0].token_ids.resize(32 + static_cast<size_t>(past), 1);
        plan->slices[2].num_tokens = 1;
      }},
     {"slice_block", [](auto* plan, int past) { plan->slices[0].new_block_ids[0] = 11 + past; }},
@@ -139,7 +139,7 @@ constexpr std::pair<const char*, SetPlanBound> kPlanBounds[] = {
              {.handle = handle, .token_ids = {1}, .num_prompt_tokens = 1});
        }
        plan->releases = {0, 1, 2, 3, 4, 5};
-       plan->releases.resize(static_cast<size_t>(6 + past), 5);
+       plan->releases.resize(6 + static_cast<size_t>(past), 5);
      }},
 };
 
