@@ -96,6 +96,14 @@ int32_t BoundPort(const FileDescriptor& socket) {
              : 0;
 }
 
+// Whoever is refused may come again at once, so that not each time is worth a line.
+bool IsTimeToLog(Instant* logged_at) {
+  const Instant now = SteadyNow();
+  const bool is_time = now - *logged_at >= kRefusalLogIntervalNs;
+  *logged_at = is_time ? now : *logged_at;
+  return is_time;
+}
+
 // Root may do everything anyway.
 bool IsOwnUsers(const FileDescriptor& connection) {
   ucred peer = {};
@@ -109,7 +117,8 @@ bool IsOwnUsers(const FileDescriptor& connection) {
 Listener::Listener(Address address)
     : address_(std::move(address)),
       max_open_files_(MaxOpenFiles()),
-      refusal_logged_at_(SteadyNow() - kRefusalLogIntervalNs) {}
+      files_logged_at_(SteadyNow() - kRefusalLogIntervalNs),
+      users_logged_at_(files_logged_at_) {}
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address) {
   std::unique_ptr<Listener> listener(new Listener(address));
@@ -228,7 +237,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       continue;
     }
     if (address_.is_unix() && !IsOwnUsers(connection)) {
-      LogWarning("a connection of another user is refused", {{"address", address_.ToString()}});
+      RefuseUser();
       continue;
     }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
@@ -240,11 +249,15 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
 
 void Listener::Refuse(FileDescriptor connection) {
   connection.Close();
-  const Instant now = SteadyNow();
-  if (now - refusal_logged_at_ >= kRefusalLogIntervalNs) {
-    refusal_logged_at_ = now;
+  if (IsTimeToLog(&files_logged_at_)) {
     LogWarning("connections are refused: too many files are open",
                {{"address", address_.ToString()}, {"limit", absl::StrCat(max_open_files_)}});
+  }
+}
+
+void Listener::RefuseUser() {
+  if (IsTimeToLog(&users_logged_at_)) {
+    LogWarning("connections of another user are refused", {{"address", address_.ToString()}});
   }
 }
 

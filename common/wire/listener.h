@@ -8,7 +8,8 @@
 // is free, so one of at least N says that N files are open.
 //
 // Who reaches a Unix socket of ours is trusted with all that is behind it, so connections of other
-// users than this process's and root are closed, whatever the permissions of the file are.
+// users than this process's and root are closed, whatever the permissions of the file are. The log
+// has a line about refusals every ten seconds at most, for each of the two reasons.
 //
 // Thread safety: one caller at a time. A thread of its own accepts.
 // Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
@@ -63,14 +64,16 @@ class Listener {
   void Run();
   void AcceptFrom(const FileDescriptor& socket);
   void Refuse(FileDescriptor connection);
+  void RefuseUser();
   void WaitForFiles();
 
   Address address_;
   const int max_open_files_;
   std::vector<FileDescriptor> sockets_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  FileDescriptor stop_;  // readable: the thread ends
-  Instant refusal_logged_at_;
+  FileDescriptor stop_;      // readable: the thread ends
+  Instant files_logged_at_;  // a refusal for too many open files
+  Instant users_logged_at_;  // one for the user
   std::thread thread_;
 };
 

@@ -190,6 +190,35 @@ TEST(ListenerTest, ASocketThatADeadProcessLeftIsTakenOver) {
   EXPECT_TRUE(IsServed(address));
 }
 
+// Connects as another user, so often. Returns the exit status: 0 when each connection was closed.
+int ConnectAsNobody(const std::string& path, int num_connections) {
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const sockaddr_un where = UnixAt(path);
+    bool is_closed = ::setuid(kNobody) == 0;
+    for (int i = 0; is_closed && i < num_connections; ++i) {
+      const FileDescriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      is_closed =
+          ::connect(connection.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) ==
+              0 &&
+          IsClosed(connection);
+    }
+    ::_exit(is_closed ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+int NumLines(const std::string& log, const std::string& text) {
+  int count = 0;
+  for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
 TEST(ListenerTest, AUnixSocketIsForItsUserAlone) {
   if (::geteuid() != 0) {
     GTEST_SKIP() << "only root can be another user";
@@ -197,23 +226,27 @@ TEST(ListenerTest, AUnixSocketIsForItsUserAlone) {
   const std::string path = "/tmp/quire_listener_own.sock";  // where others may look
   TestServer server({.unix_path = path, .host = "", .port = 0});
   std::filesystem::permissions(path, std::filesystem::perms::all);
-  constexpr uid_t kNobody = 65534;
 
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const sockaddr_un where = UnixAt(path);
-    const FileDescriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const bool is_closed =
-        ::setuid(kNobody) == 0 &&
-        ::connect(connection.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0 &&
-        IsClosed(connection);
-    ::_exit(is_closed ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-
-  EXPECT_EQ(status, 0) << "another user is not let in";
+  EXPECT_EQ(ConnectAsNobody(path, 1), 0) << "another user is not let in";
   EXPECT_TRUE(IsServed(server.address()));
+}
+
+TEST(ListenerTest, WhoeverIsRefusedCannotFillTheLog) {
+  if (::geteuid() != 0) {
+    GTEST_SKIP() << "only root can be another user";
+  }
+  const std::string path = "/tmp/quire_listener_log.sock";
+  TestServer server({.unix_path = path, .host = "", .port = 0});
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  testing::internal::CaptureStderr();
+
+  EXPECT_EQ(ConnectAsNobody(path, 500), 0);
+
+  // One in ten seconds: a few, on a machine that stands still in between.
+  const int num_lines =
+      NumLines(testing::internal::GetCapturedStderr(), "connections of another user are refused");
+  EXPECT_GE(num_lines, 1);
+  EXPECT_LE(num_lines, 10);
 }
 
 TEST(ListenerTest, AnAddressThatIsTakenIsNamedAndStaysTaken) {
