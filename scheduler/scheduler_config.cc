@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_config.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <string_view>
@@ -25,10 +26,12 @@ ABSL_FLAG(std::string,
           served_model_name,
           "",
           "Names that requests may use, separated by commas. Empty: the directory's name.");
-ABSL_FLAG(std::string,
-          generation_config,
-          "auto",
-          "Sampling defaults: auto (generation_config.json of the model), none, or a directory.");
+ABSL_FLAG(
+    std::string,
+    generation_config,
+    "auto",
+    "Sampling defaults: auto (generation_config.json of the model), none, or the directory of "
+    "another generation_config.json.");
 ABSL_FLAG(std::string,
           workers,
           "",
@@ -96,8 +99,8 @@ ABSL_FLAG(
     preemption_mode,
     "auto",
     "What happens to the KV blocks of a preempted request: recompute (dropped, computed again), "
-    "swap (to host memory and back; see --swap-space of the worker), or auto (the request and the "
-    "way that cost least, by how long steps took).");
+    "swap (to host memory and back; see --swap-space of the worker: what finds no place there is "
+    "computed again), or auto (the request and the way that cost least, by how long steps took).");
 ABSL_FLAG(std::string,
           scheduling_policy,
           "fcfs",
@@ -147,7 +150,8 @@ ABSL_FLAG(
     std::string,
     step_log,
     "",
-    "File for everything that scheduling depends on, for `quire replay`. It holds prompts and "
+    "Regular file for everything that scheduling depends on, for `quire replay`. It holds prompts "
+    "and "
     "output in plain token ids and the key of the block hashes: keep it as secret as they are. It "
     "grows without bound. A file that is there is kept as FILE.previous. Empty: none.");
 ABSL_FLAG(int32_t,
@@ -214,6 +218,13 @@ absl::StatusOr<std::vector<Address>> WorkerAddresses() {
     }
     if (!address->is_unix() && address->port == 0) {
       return FlagError("workers", "needs a port");
+    }
+    const auto is_same = [&](const Address& other) {
+      return other.ToString() == address->ToString();
+    };
+    if (std::any_of(addresses.begin(), addresses.end(), is_same)) {
+      return FlagError(
+          "workers", absl::StrCat("each rank has an address of its own (got ", worker, " twice)"));
     }
     addresses.push_back(*std::move(address));
   }
@@ -353,11 +364,24 @@ absl::Status SetLimits(SchedulerConfig* config) {
   QUIRE_RETURN_IF_ERROR(
       CheckFlagRange("max-model-len", config->max_model_len.value_or(2), 2, kMaxModelLenLimit));
   QUIRE_RETURN_IF_ERROR(
-      CheckFlagRange("max-queued-requests", config->loop.core.max_queued_requests, 0, kAny));
+      CheckFlagRange("max-queued-requests", config->loop.core.max_queued_requests, 1, kAny));
   return CheckFlagRange("max-queued-tokens",
                         config->loop.core.max_queued_tokens,
-                        0,
+                        1,
                         std::numeric_limits<int64_t>::max());
+}
+
+// After SetLimits: a prefix is pinned in the prefix cache, within its share.
+absl::Status SetPinning(SchedulerConfig* config) {
+  config->pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
+  const CoreConfig& core = config->loop.core;
+  if (!config->pinned_prefixes_file.empty() &&
+      (!core.prefix_caching || core.max_pinned_share == 0.0)) {
+    return FlagError("pinned-prefixes-file",
+                     "nothing can be pinned without --enable-prefix-caching, or with "
+                     "--max-pinned-share=0");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -373,7 +397,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
   QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
-  config.pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
+  QUIRE_RETURN_IF_ERROR(SetPinning(&config));
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(
       CheckFlagRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));

@@ -67,25 +67,51 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
-// The value of --tensor-parallel-size=2 or --tensor-parallel-size 2. Which sizes suit a model is
-// for the programs to say.
-absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
+// The value of --flag=2 or --flag 2.
+std::string ValueOf(const std::vector<std::string>& words) {
   const size_t equals = words.front().find('=');
-  const std::string text =
-      equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
+  return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
+}
+
+// Which sizes suit a model is for the programs to say.
+absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
-  if (!absl::SimpleAtoi(text, &size) || size < 1 || size > kMaxRanks) {
+  if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("serve: --tensor-parallel-size: must be a number from 1 to ", kMaxRanks));
   }
   return size;
 }
 
+// What neither program can know alone: the scheduler has the mode, the worker the space. Of a flag
+// that is given twice the last counts.
+class SwapFlags {
+ public:
+  void See(std::string_view name, const std::vector<std::string>& words) {
+    if (name == "preemption-mode") {
+      is_swapping_ = ValueOf(words) == "swap";
+    } else if (name == "swap-space") {
+      has_space_ = ValueOf(words) != "0";
+    }
+  }
+  absl::Status Check() const {
+    return is_swapping_ && !has_space_
+               ? absl::InvalidArgumentError(
+                     "serve: --preemption-mode: swap needs --swap-space (got 0)")
+               : absl::OkStatus();
+  }
+
+ private:
+  bool is_swapping_ = false;
+  bool has_space_ = true;
+};
+
 }  // namespace
 
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args) {
   ServeArguments split;
   bool has_model = false;
+  SwapFlags swap_flags;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string> words = {args[i]};
     const bool positional_model = i == 0 && !args[0].starts_with('-');
@@ -109,6 +135,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       QUIRE_ASSIGN_OR_RETURN(split.tensor_parallel_size, SizeOf(words));
       continue;
     }
+    swap_flags.See(name, words);
     const bool is_model = name == "model";
     has_model |= is_model;
     if (is_model || IsForWorker(name)) {
@@ -121,6 +148,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
   if (!has_model) {
     return absl::InvalidArgumentError("serve: --model DIR is needed");
   }
+  QUIRE_RETURN_IF_ERROR(swap_flags.Check());
   return split;
 }
 

@@ -153,6 +153,9 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
            {"after_crash", ready.after_crash ? "yes" : "no"}});
+  if (config_.core.preemption_mode == PreemptionMode::kSwap && ready.limits.num_host_blocks == 0) {
+    LogWarning("no worker has swap space: blocks are computed again");
+  }
   core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits, ready.after_crash);
   prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;

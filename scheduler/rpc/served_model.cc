@@ -44,6 +44,27 @@ absl::Status CheckDefaults(const ServedModel& model) {
       "CONFIG", absl::StrCat("generation_config.json: ", absl::string_view(status.message())));
 }
 
+// A model need not have defaults. A directory that was named for its defaults has them, or the name
+// is a mistake.
+absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
+  if (source.generation_config == "auto") {
+    return LoadGenerationDefaults(source.model_dir);
+  }
+  const std::string name = "generation_config.json";
+  const absl::Status found = ResolveModelFile(source.generation_config, name).status();
+  if (!found.ok()) {
+    return Error(found.code(),
+                 ReasonOf(found),
+                 absl::StrCat("--generation-config: ",
+                              source.generation_config,
+                              "/",
+                              name,
+                              ": ",
+                              absl::string_view(found.message())));
+  }
+  return LoadGenerationDefaults(source.generation_config);
+}
+
 }  // namespace
 
 SamplingParams DefaultSampling(const ServedModel& model) {
@@ -88,10 +109,7 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
   }
   QUIRE_ASSIGN_OR_RETURN(model.config, LoadModelConfig(source.model_dir));
   if (source.generation_config != "none" && source.generation_config != "vllm") {
-    const bool from_model = source.generation_config == "auto";
-    QUIRE_ASSIGN_OR_RETURN(
-        model.defaults,
-        LoadGenerationDefaults(from_model ? source.model_dir : source.generation_config));
+    QUIRE_ASSIGN_OR_RETURN(model.defaults, LoadDefaults(source));
     QUIRE_RETURN_IF_ERROR(CheckDefaults(model));
   }
   AddUnique(model.config.eos_token_ids, model.eos_token_ids);

@@ -39,7 +39,8 @@ std::string DeterminismFingerprint(const ServedModel& model, std::string_view nu
 struct ServedModelSource {
   std::string model_dir;
   std::vector<std::string> names;  // empty: the last part of model_dir
-  // "auto": generation_config.json of model_dir; "none" or "vllm": no defaults; else a directory.
+  // "auto": generation_config.json of model_dir, where there is one; "none" or "vllm": no defaults;
+  // else the directory that has the file.
   std::string generation_config = "auto";
 };
 

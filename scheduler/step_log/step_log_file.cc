@@ -48,13 +48,16 @@ StepLogFile::StepLogFile(std::string path, size_t buffer_bytes)
 absl::Status StepLogFile::Open() {
   struct stat old {};
   const bool is_there = ::stat(path_.c_str(), &old) == 0;
-  // Devices and pipes are written to as they are.
-  const bool is_file = is_there && S_ISREG(old.st_mode);
-  if (is_file && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
+  if (is_there && !S_ISREG(old.st_mode)) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "STEP_LOG",
+                 absl::StrCat("--step-log: is no regular file: ", path_));
+  }
+  if (is_there && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
     return CannotMake(path_);
   }
-  const int flags = O_WRONLY | O_CLOEXEC | (is_there && !is_file ? 0 : O_CREAT | O_EXCL);
-  fd_ = ::open(path_.c_str(), flags, S_IRUSR | S_IWUSR);
+  // Exclusively: whatever has come to this name since is not opened, which a pipe would hold up.
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (fd_ < 0) {
     return CannotMake(path_);
   }

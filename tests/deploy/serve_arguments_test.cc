@@ -40,6 +40,25 @@ TEST(ServeArgumentsTest, ASwitchOfTheWorkerMayBeTurnedOff) {
   EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--noenable_prefix_caching"}));
 }
 
+TEST(ServeArgumentsTest, SwappingNeedsSwapSpace) {
+  for (const Words& words : std::vector<Words>{
+           {"DIR", "--preemption-mode=swap", "--swap-space=0"},
+           {"DIR", "--swap_space", "0", "--preemption_mode", "swap"},
+           {"DIR", "--swap-space=4GiB", "--preemption-mode=swap", "--swap-space=0"}}) {
+    const auto split = SplitServeArguments(words);
+    EXPECT_EQ(split.status().message(),
+              "serve: --preemption-mode: swap needs --swap-space (got 0)");
+  }
+  for (const Words& words :
+       std::vector<Words>{{"DIR", "--preemption-mode=swap"},
+                          {"DIR", "--preemption-mode=swap", "--swap-space=4GiB"},
+                          {"DIR", "--preemption-mode=auto", "--swap-space=0"},
+                          {"DIR", "--swap-space=0", "--swap-space=1GiB", "--preemption-mode=swap"},
+                          {"DIR", "--swap-space=0"}}) {
+    EXPECT_TRUE(SplitServeArguments(words).ok());
+  }
+}
+
 TEST(ServeArgumentsTest, TheSizeOfTheGroupIsServesOwn) {
   for (const Words& words :
        std::vector<Words>{{"DIR", "-tp", "4", "--port=0"},

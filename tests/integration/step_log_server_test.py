@@ -103,10 +103,11 @@ class StepLogTest(unittest.TestCase):
         self.assertIn("DATA_LOSS STEP_LOG: step log: record", ran.stderr)
 
     def test_a_full_disk_ends_the_log_and_not_the_service(self):
-        with Server("--step-log=/dev/full") as server, server.channel() as channel:
+        with (Server(f"--step-log={self.path}", prefix=("prlimit", "--fsize=1000")) as server,
+              server.channel() as channel):
             info = server_info(channel)
             self.assertTrue(generate(channel, request(0, info)).tokens[0])
-            server.scheduler.wait_for("step log ends .*No space left")
+            server.scheduler.wait_for("step log ends .*File too large")
             self.assertTrue(generate(channel, request(2, info)).tokens[0])
 
     def test_a_file_that_cannot_be_made_is_an_error_at_the_start(self):

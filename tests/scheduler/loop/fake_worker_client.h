@@ -37,6 +37,8 @@ class FakeWorkerClient : public WorkerClient {
 
   // Workers of this context come back with the next epoch.
   void SetMaxModelLen(int32_t max_model_len) { limits_.max_model_len = max_model_len; }
+  // Likewise, with a host pool of so many blocks.
+  void SetNumHostBlocks(int32_t num_host_blocks) { limits_.num_host_blocks = num_host_blocks; }
 
   // The workers before, if there were any, have crashed, or not.
   void BeginEpoch(bool after_crash = true) {

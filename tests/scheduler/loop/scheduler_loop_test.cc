@@ -18,6 +18,8 @@ namespace quire {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
 using testing::Optional;
 using testing::SizeIs;
 
@@ -455,6 +457,28 @@ TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
 
   EXPECT_EQ(ReasonOf(*too_many_tokens.stream->end()), "QUEUE_TOKENS");
   EXPECT_EQ(ReasonOf(*one_too_many.stream->end()), "QUEUE_FULL");
+}
+
+class SwappingLoopTest : public SchedulerLoopTest {
+ protected:
+  SwappingLoopTest()
+      : SchedulerLoopTest(LoopConfig{.core = {.preemption_mode = PreemptionMode::kSwap}}) {}
+
+  std::string LogOfAnEpoch(int32_t num_host_blocks) {
+    testing::internal::CaptureStderr();
+    client_.SetNumHostBlocks(num_host_blocks);
+    client_.BeginEpoch();
+    Turn();
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+// The scheduler cannot know before a worker says what it has.
+TEST_F(SwappingLoopTest, AWorkerWithoutSwapSpaceIsServedWithAndSaidSo) {
+  constexpr char kWarning[] = "WARNING no worker has swap space: blocks are computed again";
+
+  EXPECT_THAT(LogOfAnEpoch(/*num_host_blocks=*/4), Not(HasSubstr(kWarning)));
+  EXPECT_THAT(LogOfAnEpoch(/*num_host_blocks=*/0), HasSubstr(kWarning));
 }
 
 TEST_F(SchedulerLoopTest, RequestsThatCanNeverFitAreRefused) {

@@ -135,6 +135,29 @@ TEST(DeterminismFingerprintTest, AnotherGenerationConfigChangesIt) {
   EXPECT_EQ(folder.Fingerprint("none"), plain.Fingerprint());
 }
 
+TEST(LoadServedModelTest, ADirectoryOfDefaultsThatWasNamedHasThem) {
+  const ModelFolder model;
+  const ModelFolder defaults;
+  const auto load = [&](const std::string& from) {
+    return LoadServedModel({.model_dir = model.path(), .generation_config = from});
+  };
+  EXPECT_TRUE(load("auto").ok()) << "a model need not have any";
+  EXPECT_TRUE(load("none").ok());
+
+  for (const std::string& from : {std::string(),
+                                  std::string("/nonexistent"),
+                                  (model.path() / "config.json").string(),
+                                  defaults.path().string()}) {
+    EXPECT_THAT(std::string(load(from).status().message()),
+                testing::StartsWith("--generation-config: "))
+        << from;
+  }
+  defaults.Write("generation_config.json", R"({"temperature": 0.5})");
+  const auto loaded = load(defaults.path());
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->defaults.temperature, 0.5F);
+}
+
 constexpr const char* kServedFiles[] = {"config.json", "generation_config.json", "tokenizer.json"};
 
 TEST(ServedModelTest, LinkOutOfTheModelFolderIsRefused) {
