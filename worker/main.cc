@@ -23,6 +23,7 @@
 #include "common/wire/grpc_log.h"
 #include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/available_memory.h"
+#include "worker/memory_plan.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
 #include "worker/rpc/worker_progress.h"
@@ -40,18 +41,20 @@ constexpr char kName[] = "quire_worker: ";
 struct LoadedModel {
   std::unique_ptr<quire::Model> model;
   uint64_t hash = 0;
+  quire::KvCacheBudget pools = {};  // planned, before it was loaded
 };
 
 absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                                         const quire::LoadProgressFn& progress,
+                                        const quire::AdmitWeightsFn& admit,
                                         quire::KernelBackend& backend) {
   const std::string& dir = config.model_dir;
   if (config.has_dummy_weights) {
     QUIRE_ASSIGN_OR_RETURN(auto model,
-                           quire::MakeDummyModel(dir, /*seed=*/0, backend, config.place));
+                           quire::MakeDummyModel(dir, /*seed=*/0, backend, config.place, admit));
     return LoadedModel{.model = std::move(model)};
   }
-  QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress, config.place));
+  QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress, config.place, admit));
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
     // Other weights, then: no worker without them may go on where this one stopped.
@@ -126,12 +129,25 @@ class Loader {
       progress_.Load(done.bytes_done, done.bytes_total);
       StopIfAsked();
     };
-    absl::StatusOr<LoadedModel> loaded = LoadWeights(config, tell, backend);
-    const bool is_wrong_size = quire::ReasonOf(loaded.status()) == "TENSOR_PARALLEL_SIZE";
-    return ValueOrStop(std::move(loaded),
-                       server_,
-                       "load: ",
-                       is_wrong_size ? quire::kExitUsage : quire::kExitModel);
+    quire::KvCacheBudget pools;
+    auto admit = [&](const quire::ModelConfig& model,
+                     const quire::RankShare& share,
+                     int64_t weight_bytes) -> absl::Status {
+      const quire::HostMemory host = {.total_bytes = quire::TotalMemoryBytes(),
+                                      .available_bytes = quire::AvailableMemoryBytes()};
+      QUIRE_ASSIGN_OR_RETURN(pools,
+                             quire::PlanMemory(config, host, backend, model, share, weight_bytes));
+      return absl::OkStatus();
+    };
+    absl::StatusOr<LoadedModel> loaded = LoadWeights(config, tell, admit, backend);
+    const std::string reason = quire::ReasonOf(loaded.status());
+    LoadedModel model =
+        ValueOrStop(std::move(loaded),
+                    server_,
+                    reason == "MEMORY" ? kName : "load: ",
+                    reason == "TENSOR_PARALLEL_SIZE" ? quire::kExitUsage : quire::kExitModel);
+    model.pools = pools;
+    return model;
   }
 
  private:
@@ -180,8 +196,11 @@ int main(int argc, char** argv) {
   auto server =
       quire::ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
   const LoadedModel loaded = Loader(signals, progress, *server).Load(config, fail_points, *backend);
-  const quire::KvCacheBudget budget = ValueOrStop(
-      quire::SizeKvCache(config, *backend, *loaded.model), *server, kName, EXIT_FAILURE);
+  const quire::KvCacheBudget budget =
+      ValueOrStop(quire::SizeKvCache(config, loaded.pools, *backend, *loaded.model),
+                  *server,
+                  kName,
+                  EXIT_FAILURE);
   quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points, peers.get());
   const quire::WeightScrubber scrubber(loaded.model->weights_memory(), EndWithChangedWeights);
   service.Serve({.version = std::string(quire::Version()),

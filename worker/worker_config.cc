@@ -335,6 +335,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());
   config.kv_cache_bytes_given = !absl::GetFlag(FLAGS_kv_cache_memory_bytes).empty();
+  config.swap_space_given = !absl::GetFlag(FLAGS_swap_space).empty();
   QUIRE_ASSIGN_OR_RETURN(config.fail_points, ParseFailPoints(absl::GetFlag(FLAGS_fail_points)));
   return config;
 }

@@ -47,6 +47,7 @@ struct WorkerConfig {
   GpuOptions gpu;
   KvCacheBudget kv_cache;
   bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes, rather than by what is free
+  bool swap_space_given = false;      // likewise
   FailPointList fail_points;
 };
 

@@ -61,9 +61,7 @@ int Supervisor::Run() {
     // Not before the scheduler has taken its flags and the model: what both programs would refuse
     // is said once.
     if (scheduler_address_.has_value()) {
-      for (const auto& worker : workers_) {
-        TendWorker(*worker, now);
-      }
+      TendWorkers(now);
     }
     if (!exit_code_.has_value()) {
       Wait();
@@ -159,6 +157,15 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   }
 }
 
+// The other ranks not before the first has taken its flags, which are theirs too, and listens.
+void Supervisor::TendWorkers(Instant now) {
+  for (const auto& worker : workers_) {
+    if (worker == workers_.front() || workers_.front()->was_heard) {
+      TendWorker(*worker, now);
+    }
+  }
+}
+
 void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   if (worker.address.is_unix() && worker.child.process() == nullptr) {
     // Whoever tidies up below /tmp must not keep a worker from listening.
@@ -201,6 +208,7 @@ void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
 
 void Supervisor::ReadReport(WorkerChild& worker, Instant now) {
   if (const auto report = worker.monitor->Poll(now)) {
+    worker.was_heard = true;
     worker.child.OnSign();
     if (report->num_steps() > 0) {
       worker.child.OnUseful();

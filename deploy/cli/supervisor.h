@@ -59,6 +59,7 @@ class Supervisor {
     std::optional<WorkerMonitor> monitor;  // of the running process
     Watchdog loading;
     uint64_t progress = 0;
+    bool was_heard = false;  // at any time: it has taken its flags and listened
     bool has_sizes = false;  // those of its first start are among its arguments
   };
 
@@ -68,6 +69,7 @@ class Supervisor {
   void OnRefusal(std::string_view refusal);
   void OnSchedulerEnd(int wait_status);
 
+  void TendWorkers(Instant now);
   void TendWorker(WorkerChild& worker, Instant now);
   static void OnWorkerLine(WorkerChild& worker, std::string_view line);
   void ReadReport(WorkerChild& worker, Instant now);

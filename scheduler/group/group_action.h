@@ -90,7 +90,8 @@ struct ReportRefused {
   int32_t rank = 0;
   absl::Status status;
 };
-// A worker cannot be reached, or broke off. It is dialled again, with pauses.
+// A worker cannot be reached, or broke off, and before the first epoch it has had the time to come
+// (GroupTiming::arrival_ns). It is dialled again, with pauses.
 struct ReportAway {
   int32_t rank = 0;
   absl::Status status;

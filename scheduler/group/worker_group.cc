@@ -220,6 +220,7 @@ void WorkerGroup::Tick(Instant now) {
     BeginToWaitAnew(now);
   }
   last_tick_ = now;
+  first_tick_ = first_tick_ == 0 ? now : first_tick_;
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
@@ -295,7 +296,10 @@ void WorkerGroup::DropRank(Rank& rank, const absl::Status& status, Instant now) 
   if (phase_ == Phase::kBeginning) {
     Regather(now);
   }
-  actions_.push_back(ReportAway{IndexOf(rank), Blame(rank, status)});
+  const bool has_had_time = pinned_.has_value() || now - first_tick_ >= timing_.arrival_ns;
+  if (has_had_time) {
+    actions_.push_back(ReportAway{IndexOf(rank), Blame(rank, status)});
+  }
   CloseAndPause(rank, now);
 }
 

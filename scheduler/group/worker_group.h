@@ -61,6 +61,8 @@
 namespace quire {
 
 struct GroupTiming {
+  // From the first tick on. Whoever is started with the scheduler is not there yet.
+  int64_t arrival_ns = 5 * kNanosPerSecond;
   int64_t lease_ns = 1500 * kNanosPerMilli;       // a broken stream of steps may be mended so long
   int64_t silence_ns = 2000 * kNanosPerMilli;     // without a report
   int64_t step_timeout_ns = 5 * kNanosPerSecond;  // of a step without progress
@@ -174,6 +176,7 @@ class WorkerGroup {
   uint64_t scheduler_incarnation_;
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
+  Instant first_tick_ = 0;
   Instant last_tick_ = 0;
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;

@@ -64,10 +64,12 @@ class SupervisorTest : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // Runs the two scripts. SIGTERM comes when `stop_when` says so; without it, never.
+  // Runs the two scripts, that of the worker for each of them. SIGTERM comes when `stop_when` says
+  // so; without it, never.
   int Run(const std::string& scheduler,
           const std::string& worker,
-          const std::function<bool()>& stop_when = nullptr) {
+          const std::function<bool()>& stop_when = nullptr,
+          size_t num_workers = 1) {
     std::atomic<bool> is_over = false;
     std::thread stopper;
     if (stop_when != nullptr) {
@@ -83,11 +85,11 @@ class SupervisorTest : public testing::Test {
     const std::string cd = "cd " + folder_ + ";";
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const int code = Supervisor({"/bin/sh", "-c", cd + scheduler},
-                                {{.argv = {"/bin/sh", "-c", cd + worker}, .address = address_}},
-                                fds_[0],
-                                max_loading_pause_ns_)
-                         .Run();
+    const std::vector<Supervisor::Worker> workers(
+        num_workers, {.argv = {"/bin/sh", "-c", cd + worker}, .address = address_});
+    const int code =
+        Supervisor({"/bin/sh", "-c", cd + scheduler}, workers, fds_[0], max_loading_pause_ns_)
+            .Run();
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
     is_over = true;
@@ -123,6 +125,16 @@ TEST_F(SupervisorTest, ARefusalBeforeTheFirstReadyEndsItWithTheReason) {
   EXPECT_EQ(Run(refuses + "NO_MEMORY no block;" + kWait, kWait), kExitMemory);
   EXPECT_EQ(err_, "quire: serve: NO_MEMORY no block\n");
   EXPECT_EQ(Run(refuses + "MEMORY cannot map it;" + kWait, kWait), kExitMemory);
+}
+
+TEST_F(SupervisorTest, WhatEachRankWouldRefuseIsSaidOnce) {
+  const int code = Run(std::string(kListens) + kWait,
+                       "echo started >> starts; sleep 0.2; exit 2",
+                       /*stop_when=*/nullptr,
+                       /*num_workers=*/4);
+
+  EXPECT_EQ(code, kExitUsage);
+  EXPECT_EQ(LinesOf("starts").size(), 1U);
 }
 
 TEST_F(SupervisorTest, ARefusalAfterTheFirstReadyIsLoggedOnce) {

@@ -1,10 +1,13 @@
 #!/usr/bin/python3
 """`quire serve`: programs that die, hang or cannot start."""
 import contextlib
+import json
+import math
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -39,6 +42,40 @@ def eventually(claim, seconds=60):
             raise AssertionError("did not come true in time")
         time.sleep(0.02)
     return value
+
+
+def total_memory_bytes():
+    with open("/proc/meminfo", encoding="utf-8") as file:
+        return int(re.search(r"MemTotal: +(\d+) kB", file.read())[1]) * 1024
+
+
+def write_sparse_model(folder, num_bytes):
+    """The bundled model with as many more layers as that takes, of which the disk holds no weight."""
+    os.mkdir(folder)
+    with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    hidden, heads, mlp = 8192, 64, 28672
+    of_layer = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+                **{f"self_attn.{name}_proj": [hidden, hidden] for name in "qkvo"},
+                "mlp.gate_proj": [mlp, hidden], "mlp.up_proj": [mlp, hidden],
+                "mlp.down_proj": [hidden, mlp]}
+    num_layers = num_bytes // (2 * sum(math.prod(shape) for shape in of_layer.values())) + 1
+    config.update(hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=num_layers,
+                  num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden // heads)
+    tensors = {"model.embed_tokens": [config["vocab_size"], hidden], "model.norm": [hidden]}
+    for layer in range(num_layers):
+        tensors |= {f"model.layers.{layer}.{name}": shape for name, shape in of_layer.items()}
+    header, end = {}, 0
+    for name, shape in tensors.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        text = json.dumps(header).encode()
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return folder
 
 
 class Served(Process):
@@ -247,12 +284,19 @@ class StartTest(unittest.TestCase):
         lines = [line for line in done.stderr.splitlines()
                  if not re.match(r"\d{4}-\d\d-\d\dT|E\d{4} |Loading safetensors: ", line)]
         self.assertEqual(len(lines), 1, done.stderr)
+        # The scheduler alone, whom nobody may read, says a refusal as a warning too.
+        self.assertNotRegex(done.stderr, r" WARNING (?!worker refused)")
         self.assertEqual(done.stdout, "")
         return done.returncode, lines[0]
 
     def test_a_start_that_cannot_succeed_ends_at_once_with_the_reason(self):
         model = f"--model={MODEL}"
         with socket.socket() as taken, tempfile.TemporaryDirectory() as broken:
+            pipe = os.path.join(broken, "pipe")
+            os.mkfifo(pipe)
+            loop = os.path.join(broken, "loop")
+            os.symlink(loop, loop)
+            most = total_memory_bytes() * 6 // 10  # of one rank
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
@@ -266,14 +310,36 @@ class StartTest(unittest.TestCase):
                     (2, "--max-num-seqs: must be in [1, 4096] (got 8192)", model, "--max-num-seqs=8192"),
                     (2, "(got 999999, limit 2048)", model, "--port=0", "--max-model-len=999999"),
                     (2, "--threads: must be in [0, 1024] (got -1)", model, "--port=0", "--threads=-1"),
+                    (2, "--threads: must be in [0, 1024] (got 5000)", model, "--port=0", "-tp", "2",
+                     "--threads=5000"),
                     (2, "--device: ", model, "--port=0", "--device=cuda"),
+                    (2, "--cpu-isa: ", model, "--port=0", "--cpu-isa=x"),
+                    (2, "--load-format: ", model, "--port=0", "--load-format=gguf"),
+                    (2, "--max-queued-requests: must be in [1, ", model, "--max-queued-requests=0"),
+                    (2, "--max-queued-tokens: must be in [1, ", model, "--max-queued-tokens=0"),
+                    (2, "--pinned-prefixes-file: ", model, "--max-pinned-share=0",
+                     f"--pinned-prefixes-file={broken}/pins"),
+                    (2, "--pinned-prefixes-file: ", model, "--noenable-prefix-caching",
+                     f"--pinned-prefixes-file={broken}/pins"),
+                    (2, "--preemption-mode: swap needs ", model, "--preemption-mode=swap",
+                     "--swap-space", "0"),
                     (3, "load: ", "--port=0", "--model=/nonexistent"),
                     (3, "load: config.json: ", "--port=0", f"--model={broken}"),
+                    *((3, "load: --generation-config: ", "--port=0", model, f"--generation-config={path}")
+                      for path in ("/nonexistent", pipe, os.path.join(broken, "config.json"), loop, "")),
                     (4, "(got 1099511627776 bytes, limit ", model, "--port=0",
                      "--kv-cache-memory-bytes=1TiB"),
                     (4, "--swap-space: more than there is", model, "--port=0", "--swap-space=1TiB"),
                     (4, "that take more than there is (got 16777216, limit ", model, "--port=0",
                      "--num-gpu-blocks-override=16777216"),
+                    (4, "--kv-cache-memory-bytes: more than there is for 2 ranks", model, "--port=0",
+                     "-tp", "2", f"--kv-cache-memory-bytes={most}", "--swap-space=0"),
+                    (4, "--swap-space: more than there is beside the KV cache for 2 ranks", model,
+                     "--port=0", "-tp=2", "--kv-cache-memory-bytes=64MiB", f"--swap-space={most}"),
+                    (4, "KV cache: two blocks of one token take more (got ", model, "--port=0",
+                     "--kv-cache-memory-bytes=1KiB"),
+                    *((1, f"--step-log: is no regular file: {path}", model, "--port=0",
+                       f"--step-log={path}") for path in (pipe, broken, "/dev/stdout")),
                     (1, f"cannot listen on 127.0.0.1:{port}", model, f"--port={port}"),
                     (1, f"cannot listen on 127.0.0.1:{port}", model, "--port=0", f"--http-port={port}"),
             ]:
@@ -281,6 +347,29 @@ class StartTest(unittest.TestCase):
                     got, line = self.refusal(*arguments)
                     self.assertEqual(got, code, line)
                     self.assertIn(named, line)
+
+    def test_memory_is_looked_for_before_weights_are_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            large = write_sparse_model(os.path.join(folder, "model"), 8 * total_memory_bytes())
+            listen = "--listen=unix:" + os.path.join(folder, "worker.sock")
+            for model, named, *flags in [
+                    (large, "weights, KV cache and swap space: more than there is (got "),
+                    (large, "weights, KV cache and swap space: more than there is (got ",
+                     "--load-format=dummy"),
+                    (MODEL, "KV cache: two blocks of one token take more (got ",
+                     "--kv-cache-memory-bytes=1KiB"),
+                    (MODEL, "--num-gpu-blocks-override: ", "--num-gpu-blocks-override=2147483647"),
+            ]:
+                with self.subTest(model=model, flags=flags):
+                    done = subprocess.run(
+                        ["prlimit", "--as=4294967296", os.path.join(BIN, "quire_worker"),
+                         "--device=cpu", "--kv-cache-memory-bytes=64MiB", "--swap-space=0", listen,
+                         "--model", model, *flags],
+                        capture_output=True, text=True, timeout=60, check=False)
+                    self.assertEqual(done.returncode, 4, done.stderr)
+                    self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                    self.assertIn(named, done.stderr)
+                    self.assertRegex(done.stderr, r"\(got \d+( bytes)?, limit \d+( bytes)?\)")
 
     def test_help_lists_the_flags_of_both_programs(self):
         help_of = {}

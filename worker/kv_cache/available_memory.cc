@@ -21,15 +21,15 @@ struct CgroupFiles {
   const char* membership;  // what the line of /proc/self/cgroup has before the group's path
   const char* limit;
   const char* usage;
-  const char* droppable;  // the field of memory.stat
+  const char* droppable[2];  // the fields of memory.stat
 };
 constexpr CgroupFiles kCgroupFiles[] = {
-    {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", "inactive_file"},
+    {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", {"inactive_file", "active_file"}},
     {"/sys/fs/cgroup/memory",
      ":memory:",
      "memory.limit_in_bytes",
      "memory.usage_in_bytes",
-     "total_inactive_file"}};
+     {"total_inactive_file", "total_active_file"}}};
 
 enum class Which : uint8_t { kAvailable, kTotal };
 
@@ -84,8 +84,11 @@ std::optional<int64_t> OfGroup(const std::string& group, const CgroupFiles& file
   if (!used.has_value()) {
     return std::nullopt;
   }
-  const int64_t droppable =
-      FieldOf(ReadText(group + "/memory.stat"), std::string(files.droppable) + " ").value_or(0);
+  const std::string stat = ReadText(group + "/memory.stat");
+  int64_t droppable = 0;
+  for (const char* field : files.droppable) {
+    droppable += FieldOf(stat, std::string(field) + " ").value_or(0);
+  }
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - droppable));
 }
 

@@ -53,10 +53,13 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
                                                  const TensorSource& tensors,
                                                  const std::vector<KvCacheScales>& scales,
                                                  KernelBackend& backend,
-                                                 const LoadProgressFn& progress) {
-  QUIRE_ASSIGN_OR_RETURN(
-      DecoderWeights weights,
-      LoadWeights(SliceFor(share, config, std::move(layout)), tensors, backend, progress));
+                                                 const LoadProgressFn& progress,
+                                                 const AdmitWeightsFn& admit) {
+  layout = SliceFor(share, config, std::move(layout));
+  if (admit) {
+    QUIRE_RETURN_IF_ERROR(admit(config, share, LoadedBytes(layout, tensors)));
+  }
+  QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, progress));
   for (size_t layer = 0; layer < scales.size(); ++layer) {
     weights.layers[layer].kv_cache_scales = scales[layer];
   }
@@ -75,7 +78,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
-                                                 RankPlace place) {
+                                                 RankPlace place,
+                                                 const AdmitWeightsFn& admit) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
@@ -83,13 +87,15 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
   const FileTensors tensors(files, HeldByTheRankBefore(share, config, layout));
-  return MakeModel(std::move(config), share, std::move(layout), tensors, scales, backend, progress);
+  return MakeModel(
+      std::move(config), share, std::move(layout), tensors, scales, backend, progress, admit);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
                                                       KernelBackend& backend,
-                                                      RankPlace place) {
+                                                      RankPlace place,
+                                                      const AdmitWeightsFn& admit) {
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
@@ -101,7 +107,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                    tensors,
                    /*scales=*/{},
                    backend,
-                   /*progress=*/nullptr);
+                   /*progress=*/nullptr,
+                   admit);
 }
 
 }  // namespace quire

@@ -73,21 +73,28 @@ struct LoadProgress {
 };
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
 
+// Called before the first weight is read: what the weights of the rank's share will take in main
+// memory, and the buffer for reading them. An error ends the loading.
+using AdmitWeightsFn =
+    std::function<absl::Status(const ModelConfig&, const RankShare&, int64_t weight_bytes)>;
+
 // Loads a Hugging Face directory: config.json, model.safetensors or model.safetensors.index.json.
 // Of the weights it reads those of the rank's share. Everything is validated before the first
 // allocation larger than the file. The backend must outlive the model. Errors: kInvalidArgument or
-// kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf.
+// kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf and `admit`.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
-                                                 RankPlace place = {});
+                                                 RankPlace place = {},
+                                                 const AdmitWeightsFn& admit = nullptr);
 
 // A model of the shape in config.json, with weights from a seed: for benchmarks without model
-// files. Errors: those of LoadModelConfig; kResourceExhausted.
+// files. Errors: those of LoadModelConfig and `admit`; kResourceExhausted.
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
                                                       KernelBackend& backend,
-                                                      RankPlace place = {});
+                                                      RankPlace place = {},
+                                                      const AdmitWeightsFn& admit = nullptr);
 
 // Identity of the files: a digest of the config and of the sorted list of (tensor name,
 // dtype, shape, file size and a sample of its bytes); equal on workers that loaded

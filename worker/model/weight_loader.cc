@@ -1,5 +1,6 @@
 #include "worker/model/weight_loader.h"
 
+#include <algorithm>
 #include <set>
 #include <span>
 #include <string>
@@ -289,6 +290,26 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
   }
   QUIRE_RETURN_IF_ERROR(checker.CheckExtras(config));
   return layout;
+}
+
+int64_t LoadedBytes(const WeightLayout& layout, const TensorSource& source) {
+  int64_t bytes = 0;
+  int64_t largest_group = 0;
+  for (const TensorGroup& group : TensorGroups(layout)) {
+    int64_t group_bytes = 0;
+    for (const TensorShape& tensor : group) {
+      const DType dtype = source.dtype(tensor.name);
+      group_bytes += tensor.num_elements() * SizeOf(tensor.rows == 0 ? DType::kF32 : dtype);
+    }
+    largest_group = std::max(largest_group, group_bytes);
+    bytes += group_bytes;
+  }
+  const int64_t ring_bytes = std::min(bytes, std::max(largest_group, ReadAhead::kMinRingBytes));
+  if (layout.is_tied()) {
+    const TableLayout& table = layout.token_table;
+    bytes += table.held.count * table.width * SizeOf(source.dtype(table.name + ".weight"));
+  }
+  return bytes + ring_bytes;
 }
 
 absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,

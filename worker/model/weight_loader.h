@@ -27,6 +27,11 @@ namespace quire {
 // The layout under the name prefix that the files use, after checking the files against it.
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
+// What LoadWeights takes of main memory on a CPU: matrices as they are, but for the last panel of
+// each; norms and biases as fp32; the output matrix of a tied model beside the token table; the
+// buffer for reading ahead.
+int64_t LoadedBytes(const WeightLayout& layout, const TensorSource& source);
+
 absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
                                            const TensorSource& source,
                                            KernelBackend& backend,

@@ -202,6 +202,26 @@ TEST_F(WorkerGroupTest, AnEpochBeginsWhenAllAreThereAndIsReadyWhenAllBegan) {
   EXPECT_THAT(Take<OpenSteps>(), SizeIs(2));
 }
 
+TEST_F(WorkerGroupTest, AWorkerThatHadNoTimeToComeIsNotMissed) {
+  const auto refuse = [this] {
+    group_.OnWatchEnd(Link(0), absl::UnavailableError("refused"), now_);
+    return Take<ReportAway>();
+  };
+  Tick();
+  EXPECT_THAT(refuse(), IsEmpty());
+  Tick(kTiming.arrival_ns - kNanosPerMilli);
+  EXPECT_THAT(refuse(), IsEmpty());
+
+  Tick(kTiming.max_backoff_ns);
+  EXPECT_THAT(refuse(), SizeIs(1)) << "it has had the time";
+
+  BecomeReady();
+  Plan();
+  group_.Abandon(group_.group_epoch(), now_);
+  Tick();
+  EXPECT_THAT(refuse(), SizeIs(1)) << "it was there";
+}
+
 TEST_F(WorkerGroupTest, AStepGoesToAllAndIsAnsweredWhenAllHaveAnswered) {
   BecomeReady();
   const StepPlan plan = Plan();

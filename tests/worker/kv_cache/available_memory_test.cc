@@ -65,6 +65,9 @@ TEST_F(AvailableMemoryTest, AControlGroupLeavesWhatItDoesNotUse) {
   EXPECT_EQ(Total(), 10000);
   Write("/sys/fs/cgroup/pod/container/memory.stat", "anon 1000\ninactive_file 2500\n");
   EXPECT_EQ(Available(), 8500);
+  // Model files that were read twice; they can be dropped as well.
+  Write("/sys/fs/cgroup/pod/container/memory.stat", "inactive_file 2500\nactive_file 500\n");
+  EXPECT_EQ(Available(), 9000);
   Group2("/pod/container", "10000", "20000");
   EXPECT_EQ(Available(), 0);
   Group2("/pod/container", "max", "4000");
