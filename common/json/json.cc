@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,66 +18,99 @@
 namespace quire {
 namespace {
 
-// Watches the parser's events for what nlohmann accepts and we do not: duplicate keys and depth.
-class StrictRules {
+// Builds the value from the library's events, and ends the reading at the first fault. The
+// library's own way to look at events (Json::parse with a callback) goes through all of an array
+// each time that an object in it ends, and cannot end the reading.
+class JsonBuilder {
  public:
-  explicit StrictRules(int max_depth) : max_depth_(max_depth) {}
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
 
-  // Returns true always: values are never dropped, the verdict is read from error().
-  bool Observe(Json::parse_event_t event, const Json& parsed) {
-    if (!error_.empty()) {
-      return true;  // the first fault is the one to report
-    }
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (keys_.size() >= static_cast<size_t>(max_depth_)) {
-          error_ = "nested too deep";
-        } else {
-          keys_.emplace_back();
-        }
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        keys_.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          error_ = "duplicate key";
-        }
-        break;
-      case Json::parse_event_t::value:
-        break;
-    }
-    return true;
+  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  // The events, by the names that the library calls. False ends the reading.
+  bool null() { return Add(nullptr) != nullptr; }
+  bool boolean(bool value) { return Add(value) != nullptr; }
+  bool number_integer(number_integer_t value) { return Add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) { return Add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& /*text*/) {
+    return Add(value) != nullptr;
+  }
+  bool string(string_t& value) { return Add(std::move(value)) != nullptr; }
+  bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // no JSON has any
+  bool start_object(size_t /*size*/) { return Open(Json::object()); }
+  bool start_array(size_t /*size*/) { return Open(Json::array()); }
+  bool end_object() { return Close(); }
+  bool end_array() { return Close(); }
+
+  bool key(string_t& key) {
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    const auto [member, is_new] = members.emplace(std::move(key), nullptr);
+    member_ = &member->second;
+    return is_new || Fail("duplicate key");
+  }
+
+  bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& /*e*/) {
+    return Fail(absl::StrCat("not valid at byte ", position));
   }
 
   const std::string& error() const { return error_; }
+  Json TakeRoot() { return std::move(root_); }
 
  private:
-  int max_depth_;
-  std::vector<std::unordered_set<std::string>> keys_;
+  // Where the value is from now on; null: there is no room for it.
+  Json* Add(Json value) {
+    if (num_values_ == limits_.max_values) {
+      Fail(absl::StrCat("has too many values (limit ", limits_.max_values, ")"));
+      return nullptr;
+    }
+    ++num_values_;
+    if (!open_.empty() && open_.back()->is_array()) {
+      return &open_.back()->get_ref<Json::array_t&>().emplace_back(std::move(value));
+    }
+    Json* const place = open_.empty() ? &root_ : member_;
+    *place = std::move(value);
+    return place;
+  }
+
+  bool Open(Json container) {
+    if (open_.size() == limits_.max_depth) {
+      return Fail("nested too deep");
+    }
+    Json* const place = Add(std::move(container));
+    open_.push_back(place);
+    return place != nullptr;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  bool Fail(std::string error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  const JsonLimits limits_;
+  int64_t num_values_ = 0;
+  Json root_;
+  std::vector<Json*> open_;  // objects and arrays; nobody adds to what one of them is in
+  Json* member_ = nullptr;   // of the innermost object: the one whose key was read last
   std::string error_;
 };
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJson(std::string_view text, int max_depth) {
-  StrictRules rules(max_depth);
-  try {
-    Json json = Json::parse(
-        text.begin(), text.end(), [&rules](int, Json::parse_event_t event, Json& parsed) {
-          return rules.Observe(event, parsed);
-        });
-    if (!rules.error().empty()) {
-      return InvalidArgument("JSON", absl::StrCat("JSON: ", rules.error()));
-    }
-    return json;
-  } catch (const Json::parse_error& e) {
-    return InvalidArgument("JSON", absl::StrCat("JSON: not valid at byte ", e.byte));
-  } catch (const Json::exception& e) {
-    return InvalidArgument("JSON", absl::StrCat("JSON: not valid (rule ", e.id, ")"));
+absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
+  JsonBuilder builder(limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    return InvalidArgument("JSON", absl::StrCat("JSON: ", builder.error()));
   }
+  return builder.TakeRoot();
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {

@@ -1,13 +1,16 @@
-// ParseJson reads JSON from files that may be hostile: strict UTF-8, no duplicate keys, bounded
-// depth, no trailing bytes. Built on nlohmann/json, whose parser and destructor do not recurse.
+// ParseJson reads JSON from files that may be hostile: strict UTF-8, no duplicate keys, no trailing
+// bytes, so deep and so many values and no more. Built on nlohmann/json, whose parser and
+// destructor do not recurse.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          about 20 MB/s; memory a small multiple of the text.
+// Cost:          linear, but for the order of keys. Memory: at most 256 bytes a value and twice its
+//                text, and some times the longest string while that is read. Nothing is read after
+//                the first fault.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,11 +21,17 @@ namespace quire {
 
 using Json = nlohmann::json;
 
-// Errors: kInvalidArgument with reason JSON and the byte offset of the fault.
-absl::StatusOr<Json> ParseJson(std::string_view text, int max_depth = 64);
+struct JsonLimits {
+  size_t max_depth = 64;
+  int64_t max_values = 1'000'000;  // objects, arrays and what is in them; keys are not counted
+};
 
-// Reads a whole file and parses it. Errors: kNotFound when it is missing, kInvalidArgument as
-// above or when the file is longer than max_bytes; the message starts with the path.
+// Errors: kInvalidArgument with reason JSON, and the byte offset of what is no JSON.
+absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+
+// Reads a whole file and parses it with the limits that JsonLimits has by itself. Errors: kNotFound
+// when it is missing, kInvalidArgument as above or when the file is longer than max_bytes; the
+// message starts with the path.
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes);
 
 // Reads a regular file of at most max_bytes. Errors as for ParseJsonFile.

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kGenerationFile = "generation_config.json";
-constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;  // real files are below 64 KiB
+constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;          // real files are below 64 KiB
+constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real ones have some hundreds
 
 // Generous next to any published model (a 405B Llama has 16384, 53248, 126, 128 and 128256) and
 // small enough that no product of three of them overflows 64 bits.
@@ -510,7 +511,7 @@ absl::StatusOr<std::string> ReadModelFile(const std::string& model_dir, std::str
 }
 
 absl::StatusOr<Json> ParseObject(const std::string& text, std::string_view file) {
-  absl::StatusOr<Json> json = ParseJson(text);
+  absl::StatusOr<Json> json = ParseJson(text, kConfigLimits);
   if (!json.ok()) {
     return InvalidArgument("CONFIG", absl::StrCat(ToAbsl(file), ": ", json.status().message()));
   }

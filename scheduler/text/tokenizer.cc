@@ -23,6 +23,8 @@ namespace {
 
 // The largest known file (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
+// Published ones have up to two million: a token is one value, a merge up to three.
+constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
 
 // A component that may be absent, as the parsers expect it: null when it is.
 JsonNode Component(const JsonNode& root, const char* key) {
@@ -63,7 +65,7 @@ Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
-  const absl::StatusOr<Json> json = ParseJson(text);
+  const absl::StatusOr<Json> json = ParseJson(text, kFileLimits);
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       json.ok() ? FromJson(*json) : json.status();
   if (!tokenizer.ok()) {

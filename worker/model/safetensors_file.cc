@@ -25,7 +25,9 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-constexpr int kMaxHeaderDepth = 3;  // header, tensor, shape
+// A tensor is six values and its sizes.
+constexpr JsonLimits kHeaderLimits = {.max_depth = 3,  // header, tensor, shape
+                                      .max_values = 16 * kMaxSafetensorsTensors};
 constexpr size_t kMaxRank = 16;
 
 struct DTypeInfo {
@@ -63,14 +65,6 @@ std::optional<int64_t> AsSize(const Json& value) {
   }
   int64_t number = value.get<int64_t>();
   return number < 0 ? std::nullopt : std::optional<int64_t>(number);
-}
-
-// The parsed form is some times larger than the text, so its size is bounded before parsing: each
-// tensor takes one brace and, with its shape, a few commas.
-bool HasTooManyValues(std::string_view header) {
-  const auto braces = std::count(header.begin(), header.end(), '{');
-  const auto commas = std::count(header.begin(), header.end(), ',');
-  return braces > kMaxSafetensorsTensors + 2 || commas > 16 * kMaxSafetensorsTensors;
 }
 
 absl::Status CheckMetadata(const std::string& file, const Json& metadata) {
@@ -264,11 +258,7 @@ absl::Status SafetensorsFile::ParseHeader(std::string_view header) {
   if (header.front() != '{') {
     return LoadError(name_, "header does not start with '{'");
   }
-  if (HasTooManyValues(header)) {
-    return LoadError(name_,
-                     absl::StrCat("has too many tensors (limit ", kMaxSafetensorsTensors, ")"));
-  }
-  absl::StatusOr<Json> json = ParseJson(header, kMaxHeaderDepth);
+  absl::StatusOr<Json> json = ParseJson(header, kHeaderLimits);
   if (!json.ok()) {
     return LoadError(name_, absl::StrCat("header: ", json.status().message()));
   }
@@ -280,6 +270,14 @@ absl::Status SafetensorsFile::ParseHeader(std::string_view header) {
     QUIRE_ASSIGN_OR_RETURN(SafetensorsTensor tensor,
                            ParseTensor(name_, name, entry, data_start_, file_bytes_ - data_start_));
     tensors_.push_back(std::move(tensor));
+  }
+  if (static_cast<int64_t>(tensors_.size()) > kMaxSafetensorsTensors) {
+    return LoadError(name_,
+                     absl::StrCat("has too many tensors (got ",
+                                  tensors_.size(),
+                                  ", limit ",
+                                  kMaxSafetensorsTensors,
+                                  ")"));
   }
   return absl::OkStatus();
 }

@@ -65,15 +65,18 @@ absl::Status WeightFiles::AddFiles(const std::string& model_dir,
     QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, name));
     QUIRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, name));
     files_.push_back(std::move(file));
+    QUIRE_RETURN_IF_ERROR(AddTensors(files_.back()));  // before the next one costs anything
   }
-  for (const SafetensorsFile& file : files_) {
-    for (const SafetensorsTensor& tensor : file.tensors()) {
-      auto [it, is_new] = tensors_.try_emplace(tensor.name, WeightRef{&file, &tensor});
-      if (!is_new) {
-        return TensorError(file.name(),
-                           tensor.name,
-                           absl::StrCat("is also in ", Printable(it->second.file->name())));
-      }
+  return absl::OkStatus();
+}
+
+absl::Status WeightFiles::AddTensors(const SafetensorsFile& file) {
+  for (const SafetensorsTensor& tensor : file.tensors()) {
+    auto [it, is_new] = tensors_.try_emplace(tensor.name, WeightRef{&file, &tensor});
+    if (!is_new) {
+      return TensorError(file.name(),
+                         tensor.name,
+                         absl::StrCat("is also in ", Printable(it->second.file->name())));
     }
   }
   return absl::OkStatus();

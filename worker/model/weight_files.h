@@ -45,6 +45,7 @@ class WeightFiles {
 
  private:
   absl::Status AddFiles(const std::string& model_dir, const std::vector<std::string>& names);
+  absl::Status AddTensors(const SafetensorsFile& file);
   absl::Status CheckIndex(const WeightIndex& index) const;
 
   std::string name_;

@@ -14,6 +14,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxShards = 4096;
+constexpr JsonLimits kIndexLimits = {.max_depth = 8, .max_values = 1'000'000};  // a tensor is one
 
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name.find("..") == std::string::npos &&
@@ -38,7 +39,7 @@ absl::StatusOr<std::optional<int64_t>> ParseTotalSize(const Json& index) {
 }  // namespace
 
 absl::StatusOr<WeightIndex> ParseWeightIndex(const std::string& text) {
-  absl::StatusOr<Json> json = ParseJson(text, /*max_depth=*/8);
+  absl::StatusOr<Json> json = ParseJson(text, kIndexLimits);
   if (!json.ok()) {
     return LoadError(kWeightIndexFile, ToStd(json.status().message()));
   }

@@ -683,7 +683,12 @@ TEST(MalformedConfigTest, TextThatIsNoObjectIsRefused) {
   EXPECT_EQ(MessageOf(""), "config.json: JSON: not valid at byte 1");
   EXPECT_EQ(MessageOf("[1]"), "config.json: must be a JSON object");
   EXPECT_EQ(MessageOf("{\"a\":1,\"a\":2}"), "config.json: JSON: duplicate key");
-  EXPECT_EQ(MessageOf(std::string(100'000, '[')), "config.json: JSON: not valid at byte 100001");
+  EXPECT_EQ(MessageOf(std::string(100'000, '[')), "config.json: JSON: nested too deep");
+  std::string values = "[0";
+  for (int i = 0; i < 100'000; ++i) {
+    values += ",0";
+  }
+  EXPECT_EQ(MessageOf(values), "config.json: JSON: has too many values (limit 100000)");
 }
 
 // Files.

@@ -236,10 +236,10 @@ std::vector<Fault> TensorFaults() {
        "load: model.safetensors: a: does not fill whole bytes"},
       {"L21_TooManyTensors",
        HeaderText(ManyTensors()),
-       "load: model.safetensors: has too many tensors (limit 100000)"},
+       "load: model.safetensors: has too many tensors (got 100002, limit 100000)"},
       {"L22_NestedTooDeep",
        HeaderText("{\"a\":" + std::string(100'000, '[')),
-       "load: model.safetensors: header: JSON: not valid at byte 100006"},
+       "load: model.safetensors: header: JSON: nested too deep"},
       {"L22_NestedTooDeepAndClosed",
        HeaderText("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
        "load: model.safetensors: header: JSON: nested too deep"},
@@ -352,6 +352,14 @@ std::vector<Fault> IndexFaults() {
          std::filesystem::copy_file(dir.path("a.safetensors"),
                                     dir.path("b.safetensors"),
                                     std::filesystem::copy_options::overwrite_existing);
+       },
+       "load: b.safetensors: lm_head.weight: is also in a.safetensors"},
+      {"L32_TensorInTwoShardsBeforeTheRestIsRead",
+       [](ModelDir& dir) {
+         Json files = dir.WriteShards();
+         files["weight_map"]["x"] = "c.safetensors";  // which is not there
+         dir.WriteIndex(files);
+         dir.WriteFile("b.safetensors", *ReadFile(dir.path("a.safetensors"), 1 << 20));
        },
        "load: b.safetensors: lm_head.weight: is also in a.safetensors"},
       {"L32_TensorInAnotherShardThanSaid",
