@@ -297,6 +297,45 @@ TEST_F(GenerationServiceTest, WhileDrainingRequestsAreRefused) {
   EXPECT_EQ(ReasonOf(Generate(Prompt("ab", 3)).status), "DRAINING");
 }
 
+// Bytes on their way to a server in this process are not copied, so it shows when they are freed.
+TEST_F(GenerationServiceTest, ACallThatIsUnderWayHoldsNoBytesOfItsMessage) {
+  workers_.BeginEpoch();
+  loop_.Turn(absl::ZeroDuration());  // ready; the steps stay unanswered
+  std::string bytes = Prompt("ab", 3).SerializeAsString();
+  absl::Notification is_freed;
+  absl::Notification is_over;
+  const auto notify = [](void* notification) {
+    static_cast<absl::Notification*>(notification)->Notify();
+  };
+  grpc::ByteBuffer request;
+  {
+    const grpc::Slice slice(bytes.data(), bytes.size(), notify, &is_freed);
+    request = grpc::ByteBuffer(&slice, 1);
+  }
+  grpc::ByteBuffer response;
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  stub.UnaryCall(&context,
+                 "/quire.v1.GenerationService/Generate",
+                 {},
+                 &request,
+                 &response,
+                 [&is_over](const grpc::Status& /*status*/) { is_over.Notify(); });
+  request.Clear();
+  while (state_.Get().num_open_requests == 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+
+  EXPECT_TRUE(is_freed.WaitForNotificationWithTimeout(absl::Seconds(5)));
+  EXPECT_FALSE(is_over.HasBeenNotified());
+
+  context.TryCancel();
+  is_over.WaitForNotification();
+  while (state_.Get().num_open_requests > 0) {
+    loop_.Turn(absl::Milliseconds(1));
+  }
+}
+
 TEST_F(GenerationServiceTest, ALiveRequestIdIsTakenAndAFreedOneIsNot) {
   workers_.BeginEpoch();
   loop_.Turn(absl::ZeroDuration());  // ready; the steps stay unanswered
