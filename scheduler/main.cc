@@ -6,9 +6,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 
 #include "common/base/error.h"
 #include "common/base/file_limit.h"
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
@@ -65,6 +67,10 @@ int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
 int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
+  quire::PrepareAllocator();
+  // Debian's abseil is built with the search for lock cycles: a global lock at each lock of ours
+  // and of gRPC's, and half a KiB for each mutex that ever was there at once, which is never freed.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,

@@ -20,6 +20,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
@@ -37,6 +38,7 @@ constexpr int kNumTaskThreads = 2;
 // The loop turns every second even when idle; one that has not turned for so long is stuck.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
+constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 // For streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
@@ -267,6 +269,7 @@ bool SchedulerServer::IsLive() const {
 void SchedulerServer::Poll() {
   UpdateHealth();
   MaybeLogStatus();
+  MaybeReturnMemory();
 }
 
 void SchedulerServer::UpdateHealth() {
@@ -318,6 +321,14 @@ void SchedulerServer::MaybeLogStatus() {
                       hit_rate));
   last_status_at_ = now;
   last_status_ = stats;
+}
+
+void SchedulerServer::MaybeReturnMemory() {
+  const Instant now = SteadyNow();
+  if (now - last_return_at_ >= kReturnIntervalNs) {
+    last_return_at_ = now;
+    ReturnFreeMemory();
+  }
 }
 
 void SchedulerServer::Shutdown(absl::Duration timeout) {

@@ -59,8 +59,8 @@ class SchedulerServer {
   // Another scheduler has the workers: nothing is served any more.
   bool is_superseded() const { return state_.Get().group == ServingState::Group::kSuperseded; }
 
-  // What is due now and then: the health of the gRPC service and the status line. A few times a
-  // second.
+  // What is due now and then: the health of the gRPC service, the status line, and that free memory
+  // goes back to the system. A few times a second.
   void Poll();
 
   // Refuses new requests at once, lets the running ones finish for so long, ends the rest with
@@ -85,6 +85,7 @@ class SchedulerServer {
   bool IsLive() const;
   void UpdateHealth();
   void MaybeLogStatus();
+  void MaybeReturnMemory();
 
   const SchedulerConfig config_;
   MetricsRegistry registry_;
@@ -107,6 +108,7 @@ class SchedulerServer {
   std::unique_ptr<ListenerProbe> probe_;        // of grpc_listener_
   std::unique_ptr<HttpServer> http_;
   Instant last_status_at_ = 0;
+  Instant last_return_at_ = 0;
   CoreStats last_status_;
 };
 

@@ -24,13 +24,17 @@ LIST_SERVICES = b"\x3a\x01*"
 HANDSHAKE = "/quire.v1.WorkerService/Handshake"
 
 
-def peak_bytes(process):
-    """The most memory that the process has ever had."""
+def memory_bytes(process, field_name):
+    """VmRSS: now; VmHWM: the most that the process has ever had."""
     with open(f"/proc/{process.popen.pid}/status", encoding="ascii") as status:
         for line in status:
-            if line.startswith("VmHWM:"):
+            if line.startswith(field_name + ":"):
                 return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")
+    raise AssertionError("no " + field_name)
+
+
+def peak_bytes(process):
+    return memory_bytes(process, "VmHWM")
 
 
 def file_limit(process):
@@ -160,6 +164,23 @@ class CompressionTest(unittest.TestCase):
                         (b"grpc-encoding", encoding)))
                     read_until_stream_ends(connection)
             self.assertTrue(tokenize(server).token_ids)
+
+
+class FreedMemoryTest(unittest.TestCase):
+
+    def test_what_a_flood_of_large_messages_took_goes_back(self):
+        with Server(with_worker=False) as server, server.channel() as channel:
+            tokenize(server)
+            before = memory_bytes(server.scheduler, "VmRSS")
+            stub = api_grpc.GenerationServiceStub(channel)
+            for _ in range(2):
+                calls = [stub.Tokenize.future(api.TokenizeRequest(text=b"once " * (MIB // 5)), timeout=60)
+                         for _ in range(32)]
+                for call in calls:
+                    call.exception()
+
+            self.assertGreater(peak_bytes(server.scheduler) - before, 4 * SMALL)
+            eventually(lambda: memory_bytes(server.scheduler, "VmRSS") - before < SMALL)
 
 
 class ReflectionTest(unittest.TestCase):

@@ -1,0 +1,22 @@
+#include "common/base/free_memory.h"
+
+#include <malloc.h>
+
+namespace quire {
+namespace {
+
+// The one that glibc begins with. Once it was set it stays; otherwise each buffer that is freed
+// raises it to its own size, up to 32 MiB.
+constexpr int kLargeBytes = 128 << 10;
+constexpr int kMaxArenas = 2;
+
+}  // namespace
+
+void PrepareAllocator() {
+  static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargeBytes));
+  static_cast<void>(::mallopt(M_ARENA_MAX, kMaxArenas));
+}
+
+void ReturnFreeMemory() { static_cast<void>(::malloc_trim(0)); }
+
+}  // namespace quire
