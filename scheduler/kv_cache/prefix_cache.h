@@ -7,13 +7,12 @@
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Invariants:    a block is listed under at most one hash, and a hash names at most one block.
-// Cost:          O(1) each.
+// Cost:          O(1) each; 36 to 40 bytes a block from the start, and no allocation afterwards.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_PREFIX_CACHE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_PREFIX_CACHE_H_
 
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -23,7 +22,7 @@ namespace quire {
 
 class PrefixCache {
  public:
-  explicit PrefixCache(int32_t num_blocks) : hash_of_(static_cast<size_t>(num_blocks)) {}
+  explicit PrefixCache(int32_t num_blocks);
 
   std::optional<BlockId> Find(const BlockHash& hash) const;
 
@@ -37,14 +36,24 @@ class PrefixCache {
   const std::optional<BlockHash>& HashOf(BlockId block_id) const {
     return hash_of_[static_cast<size_t>(block_id)];
   }
-  int32_t size() const { return static_cast<int32_t>(block_of_.size()); }
+  int32_t size() const { return size_; }
 
   // Aborts with the broken invariant.
   void CheckInvariants() const;
 
  private:
-  std::unordered_map<BlockHash, BlockId, BlockHashHasher> block_of_;
+  // The first block of the chain that the hash is in. kNone ends a chain.
+  BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
+  const BlockId& FirstOf(const BlockHash& hash) const {
+    return first_[hash.low & (first_.size() - 1)];
+  }
+
+  static constexpr BlockId kNone = -1;
+
+  std::vector<BlockId> first_;                     // a power of two, by the hash's low bits
+  std::vector<BlockId> next_;                      // by block: the next one of its chain
   std::vector<std::optional<BlockHash>> hash_of_;  // by block
+  int32_t size_ = 0;
 };
 
 }  // namespace quire
