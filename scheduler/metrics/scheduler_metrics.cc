@@ -23,8 +23,8 @@ SchedulerMetrics::SchedulerMetrics(MetricsRegistry* registry,
       has_prefix_caching_(has_prefix_caching),
       requests_(registry, model_name, max_model_len) {
   registry_->Gauge(metric::kBuildInfo, {{"version", version}}).Set(1);
+  registry_->Add(blocks_);
   MakeGauges();
-  MakeBlockGauges();
   MakeCounters();
   MakeBlockCounters();
   MakeHistograms();
@@ -42,37 +42,12 @@ void SchedulerMetrics::MakeGauges() {
   requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});
   requests_swapped_ = &r.Gauge(metric::kRequests, {{"state", "swapped"}});
   queued_tokens_ = &r.Gauge(metric::kQueuedTokens);
+  block_bytes_ = &r.Gauge(metric::kKvBlockBytes);
+  block_tokens_ = &r.Gauge(metric::kKvBlockTokens);
   crash_suspects_ = &r.Gauge(metric::kCrashSuspects);
   vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
-}
-
-void SchedulerMetrics::MakeBlockGauges() {
-  MetricsRegistry& r = *registry_;
-  const auto blocks = [&r](const char* tier, const char* state) {
-    return &r.Gauge(metric::kKvBlocks, {{"tier", tier}, {"state", state}});
-  };
-  blocks_free_ = blocks("device", "free");
-  blocks_cached_ = blocks("device", "cached");
-  blocks_pinned_ = &r.Gauge(metric::kPinnedBlocks);
-  prefixes_pinned_ = &r.Gauge(metric::kPinnedPrefixes);
-  blocks_active_ = blocks("device", "active");
-  blocks_leaving_ = blocks("device", "leaving");
-  blocks_pending_ = blocks("device", "pending");
-  host_blocks_free_ = blocks("host", "free");
-  host_blocks_active_ = blocks("host", "active");
-  blocks_capacity_ = &r.Gauge(metric::kKvBlocksCapacity, {{"tier", "device"}});
-  host_blocks_capacity_ = &r.Gauge(metric::kKvBlocksCapacity, {{"tier", "host"}});
-  block_refs_ = &r.Gauge(metric::kKvBlockRefs);
-  blocks_shared_ = &r.Gauge(metric::kKvSharedBlocks);
-  block_bytes_ = &r.Gauge(metric::kKvBlockBytes);
-  block_tokens_ = &r.Gauge(metric::kKvBlockTokens);
-  prefix_cache_blocks_ = &r.Gauge(metric::kPrefixCacheBlocks);
-  fragmentation_ = &r.Gauge(metric::kKvFragmentation);
-  tokens_stored_ = &r.Gauge(metric::kKvTokens, {{"state", "stored"}});
-  tokens_referenced_ = &r.Gauge(metric::kKvTokens, {{"state", "referenced"}});
-  tokens_capacity_ = &r.Gauge(metric::kKvTokens, {{"state", "capacity"}});
 }
 
 void SchedulerMetrics::MakeCounters() {
@@ -151,28 +126,6 @@ void SchedulerMetrics::OnStep(const StepObservation& step) {
   step_tokens_.Observe(step.num_tokens);
 }
 
-// The states of a tier add up to its blocks.
-void SchedulerMetrics::SetBlockGauges(const CoreStats& stats) {
-  blocks_free_->Set(stats.num_free_blocks - stats.num_free_cached_blocks);
-  blocks_cached_->Set(stats.num_free_cached_blocks);
-  blocks_pinned_->Set(stats.num_pinned_blocks);
-  prefixes_pinned_->Set(stats.num_pinned_prefixes);
-  blocks_active_->Set(stats.num_held_blocks);
-  blocks_leaving_->Set(stats.num_used_blocks - stats.num_held_blocks);
-  blocks_pending_->Set(stats.num_pending_blocks);
-  host_blocks_free_->Set(stats.num_host_blocks - stats.num_used_host_blocks);
-  host_blocks_active_->Set(stats.num_used_host_blocks);
-  blocks_capacity_->Set(stats.num_blocks);
-  host_blocks_capacity_->Set(stats.num_host_blocks);
-  block_refs_->Set(static_cast<double>(stats.num_table_blocks));
-  blocks_shared_->Set(stats.num_shared_blocks);
-  prefix_cache_blocks_->Set(stats.num_cached_blocks);
-  fragmentation_->Set(stats.fragmentation());
-  tokens_stored_->Set(static_cast<double>(stats.num_stored_tokens));
-  tokens_referenced_->Set(static_cast<double>(stats.num_table_tokens));
-  tokens_capacity_->Set(double{1} * stats.num_blocks * stats.block_size_tokens);
-}
-
 void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
   blocks_allocated_.Set(stats.num_blocks_allocated);
   blocks_evicted_.Set(stats.num_blocks_evicted);
@@ -184,7 +137,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
-  SetBlockGauges(stats);
+  blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);
   requests_running_->Set(stats.num_running_requests);

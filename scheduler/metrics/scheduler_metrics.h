@@ -6,6 +6,7 @@
 #define QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "common/step/rank_status.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/loop/loop_observer.h"
+#include "scheduler/metrics/kv_block_metrics.h"
 #include "scheduler/metrics/metric_pair.h"
 #include "scheduler/metrics/request_metrics.h"
 
@@ -45,8 +47,6 @@ class SchedulerMetrics : public LoopObserver {
  private:
   MetricLabels Foreign(MetricLabels labels = {}) const;
   void MakeGauges();
-  void MakeBlockGauges();
-  void SetBlockGauges(const CoreStats& stats);
   void SetBlockCounters(const CoreStats& stats);
   void MakeCounters();
   void MakeBlockCounters();
@@ -56,29 +56,12 @@ class SchedulerMetrics : public LoopObserver {
   const std::string model_name_;
   const bool has_prefix_caching_;
   RequestMetrics requests_;
+  const std::shared_ptr<KvBlockMetrics> blocks_ = std::make_shared<KvBlockMetrics>();
 
   prometheus::Gauge* worker_up_ = nullptr;
   prometheus::Gauge* draining_ = nullptr;
-  prometheus::Gauge* blocks_free_ = nullptr;
-  prometheus::Gauge* blocks_cached_ = nullptr;
-  prometheus::Gauge* blocks_active_ = nullptr;
-  prometheus::Gauge* blocks_leaving_ = nullptr;
-  prometheus::Gauge* blocks_pending_ = nullptr;
-  prometheus::Gauge* blocks_capacity_ = nullptr;
-  prometheus::Gauge* host_blocks_capacity_ = nullptr;
-  prometheus::Gauge* block_refs_ = nullptr;
-  prometheus::Gauge* blocks_shared_ = nullptr;
   prometheus::Gauge* block_bytes_ = nullptr;
   prometheus::Gauge* block_tokens_ = nullptr;
-  prometheus::Gauge* blocks_pinned_ = nullptr;
-  prometheus::Gauge* prefixes_pinned_ = nullptr;
-  prometheus::Gauge* host_blocks_free_ = nullptr;
-  prometheus::Gauge* host_blocks_active_ = nullptr;
-  prometheus::Gauge* prefix_cache_blocks_ = nullptr;
-  prometheus::Gauge* fragmentation_ = nullptr;
-  prometheus::Gauge* tokens_stored_ = nullptr;
-  prometheus::Gauge* tokens_referenced_ = nullptr;
-  prometheus::Gauge* tokens_capacity_ = nullptr;
   prometheus::Gauge* requests_running_ = nullptr;
   prometheus::Gauge* requests_waiting_ = nullptr;
   prometheus::Gauge* requests_swapped_ = nullptr;

@@ -1,0 +1,33 @@
+// KvBlockMetrics says where the KV blocks are. A scrape sees one moment of the core, in which the
+// states of a tier add up to its capacity: gauges by themselves are read while the loop sets them.
+//
+// Thread safety: any thread.
+// Cost:          Set takes a short lock and copies numbers; Collect builds the families.
+#ifndef QUIRE_SCHEDULER_METRICS_KV_BLOCK_METRICS_H_
+#define QUIRE_SCHEDULER_METRICS_KV_BLOCK_METRICS_H_
+
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+
+#include "common/base/mutex.h"
+#include "scheduler/core/core_stats.h"
+
+namespace quire {
+
+class KvBlockMetrics : public prometheus::Collectable {
+ public:
+  void Set(const CoreStats& stats);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  mutable Mutex mutex_;
+  CoreStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_METRICS_KV_BLOCK_METRICS_H_
