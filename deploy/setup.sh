@@ -35,12 +35,12 @@ install_packages() {
     apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
 }
 
-# install_promtool FOLDER: promtool from Debian's package, unpacked there and put on the PATH. Installed, the
-# package would also start a Prometheus server on this machine.
-install_promtool() {
-  command -v promtool >/dev/null && return 0
+# install_prometheus FOLDER: prometheus and promtool from Debian's package, unpacked there and put on the PATH.
+# Installed, the package would also start a Prometheus server on this machine.
+install_prometheus() {
+  command -v promtool >/dev/null && command -v prometheus >/dev/null && return 0
   if [ ! -x "$1/usr/bin/promtool" ]; then
-    say "Unpacking promtool"
+    say "Unpacking Prometheus"
     mkdir -p "$1"
     (cd "$1" && apt-get download -q prometheus >&2 && dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb)
   fi

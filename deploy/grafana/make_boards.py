@@ -1,0 +1,389 @@
+#!/usr/bin/python3
+"""Writes the boards of this folder: make_boards.py [FOLDER]. Change the tables here, never the JSON.
+
+In an expression @ stands for the instances that were chosen above the board.
+"""
+import json
+import pathlib
+import sys
+
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+NUM_COLUMNS = 24
+
+
+def panel(kind, title, unit, description, targets, width, height, thresholds=(), custom=None,
+          options=None):
+    """targets: (legend, expression); thresholds: from where on it is orange, then red."""
+    steps = [{"color": "green", "value": None}]
+    steps += [{"color": color, "value": value} for color, value in zip(("orange", "red"), thresholds)]
+    defaults = {"unit": unit, "thresholds": {"mode": "absolute", "steps": steps}}
+    if custom is not None:
+        defaults["custom"] = custom
+    now = kind == "stat"
+    return {
+        "type": kind, "title": title, "description": description, "datasource": DATASOURCE,
+        "gridPos": {"w": width, "h": height},
+        "fieldConfig": {"defaults": defaults, "overrides": []}, "options": options or {},
+        "targets": [{"refId": chr(ord("A") + i), "datasource": DATASOURCE, "editorMode": "code",
+                     "expr": expression.replace("@", 'instance=~"$instance"'),
+                     "legendFormat": legend, "range": not now, "instant": now,
+                     "format": "heatmap" if kind == "heatmap" else "time_series"}
+                    for i, (legend, expression) in enumerate(targets)]}
+
+
+def number(title, unit, description, expression, thresholds=(), legend=""):
+    """What it is now. With a legend: the legend instead of the value."""
+    return panel("stat", title, unit, description, [(legend, expression)], 4, 4, thresholds,
+                 options={"colorMode": "value", "graphMode": "none", "justifyMode": "auto",
+                          "orientation": "auto", "textMode": "name" if legend else "value",
+                          "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}})
+
+
+def lines(title, unit, description, *targets, stacked=False, thresholds=(), width=8):
+    custom = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 40 if stacked else 8,
+              "showPoints": "never", "spanNulls": False,
+              "stacking": {"group": "A", "mode": "normal" if stacked else "none"},
+              "thresholdsStyle": {"mode": "line" if thresholds else "off"}}
+    if unit == "percentunit":
+        custom["axisSoftMin"], custom["axisSoftMax"] = 0, 1
+    return panel("timeseries", title, unit, description, targets, width, 8, thresholds, custom,
+                 {"legend": {"calcs": ["lastNotNull", "max"], "displayMode": "list",
+                             "placement": "bottom", "showLegend": True},
+                  "tooltip": {"mode": "multi", "sort": "desc"}})
+
+
+def heatmap(title, unit, description, histogram):
+    expression = f"sum by (le) (increase({histogram}_bucket{{@}}[$__rate_interval]))"
+    return panel("heatmap", title, unit, description, [("{{le}}", expression)], 8, 8, custom={},
+                 options={"calculate": False, "cellGap": 1, "showValue": "never",
+                          "color": {"mode": "scheme", "scheme": "Spectral", "fill": "dark-orange",
+                                    "scale": "exponential", "exponent": 0.5, "steps": 64,
+                                    "reverse": False},
+                          "exemplars": {"color": "rgba(255,0,255,0.7)"},
+                          "filterValues": {"le": 1e-9}, "legend": {"show": True},
+                          "rowsFrame": {"layout": "auto"},
+                          "tooltip": {"show": True, "yHistogram": False},
+                          "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit}})
+
+
+def quantiles(histogram):
+    return [(f"p{share}", f"histogram_quantile({share / 100}, sum by (le) "
+             f"(rate({histogram}_bucket{{@}}[$__rate_interval])))") for share in (50, 90, 99)]
+
+
+def rate(counter, by="", labels="@"):
+    return f"sum{f' by ({by})' if by else ''} (rate({counter}{{{labels}}}[$__rate_interval]))"
+
+
+IN_USE = 'quire_kv_blocks{@, tier="device", state=~"active|leaving|pending"}'
+WORKER_PARTS = 'part=~"worker_build|worker_forward|worker_sample"'
+CAPACITY = 'quire_kv_blocks_capacity{@, tier="device"}'
+
+KV_BLOCKS = [
+    ("Now", [
+        number("Blocks in use", "percentunit",
+               "Share of the KV blocks that requests hold. Cached blocks count as free: whoever needs "
+               "one gets it.", f"sum({IN_USE}) / sum({CAPACITY})", (0.8, 0.95)),
+        number("Blocks to give out", "short", "Free blocks, cached ones included.",
+               'sum(quire_kv_blocks{@, tier="device", state=~"free|cached"})'),
+        number("Capacity", "short", "KV blocks that requests can use.", f"sum({CAPACITY})"),
+        number("KV memory", "bytes", "Bytes of all these blocks on one worker of each server.",
+               f"sum({CAPACITY} * on (instance) group_left () quire_kv_block_bytes{{@}})"),
+        number("Tokens that fit", "short", "Tokens that all blocks can store.",
+               'sum(quire_kv_tokens{@, state="capacity"})'),
+        number("Tokens a block", "short", "Tokens that one block holds (--block-size).",
+               "max(quire_kv_block_tokens{@})"),
+    ]),
+    ("Where the blocks are", [
+        lines("Blocks by state", "short",
+              "All KV blocks. active: held by sequences; cached: free, and found by what they hold; "
+              "leaving: being copied to the host; pending: released, until the running step is "
+              "answered.",
+              ("{{state}}", 'sum by (state) (quire_kv_blocks{@, tier="device"})'),
+              stacked=True, width=12),
+        lines("Host blocks by state", "short",
+              "Places for blocks in host memory (--swap-space), where preempted requests wait.",
+              ("{{state}}", 'sum by (state) (quire_kv_blocks{@, tier="host"})'),
+              stacked=True, width=12),
+        lines("Share of blocks in use", "percentunit",
+              "By server. From about 0.95 on requests wait or are preempted.",
+              ("{{instance}}", f"sum by (instance) ({IN_USE}) / sum by (instance) ({CAPACITY})"),
+              thresholds=(0.8, 0.95)),
+        lines("Fragmentation", "percentunit",
+              "Share of the slots of active blocks that hold no token: the ends of the sequences' last "
+              "blocks. Smaller blocks have less of it.",
+              ("{{instance}}", "quire_kv_fragmentation_ratio{@}")),
+        lines("Tokens", "short",
+              "stored: tokens in active blocks, shared ones once; referenced: shared ones once for each "
+              "sequence; capacity: what all blocks could store.",
+              ("{{state}}", "sum by (state) (quire_kv_tokens{@})")),
+    ]),
+    ("Sharing", [
+        lines("References", "short",
+              "References of block tables to blocks, the blocks they point at, and those of them that "
+              "have more than one.",
+              ("references", "sum(quire_kv_block_refs{@})"),
+              ("active blocks", 'sum(quire_kv_blocks{@, tier="device", state="active"})'),
+              ("shared blocks", "sum(quire_kv_shared_blocks{@})")),
+        lines("Tokens saved by sharing", "percentunit",
+              "Share of the tokens of all sequences that need no memory of their own. No line while "
+              "nothing runs.",
+              ("saved", '1 - sum(quire_kv_tokens{@, state="stored"}) / '
+               '(sum(quire_kv_tokens{@, state="referenced"}) > 0)')),
+        lines("Prefix hit ratio", "percentunit",
+              "Of the tokens of sequences that started, the share that was found in the cache.",
+              ("hit ratio", rate("quire_prefix_cache_tokens_total", labels='@, result="hit"') +
+               f" / ({rate('quire_prefix_cache_tokens_total')} > 0)")),
+        lines("Tokens of sequences that start", "suffix:tok/s",
+              "By whether they were found in the prefix cache.",
+              ("{{result}}", rate("quire_prefix_cache_tokens_total", "result")), stacked=True),
+        lines("Blocks in the prefix cache", "short",
+              "Blocks that requests find by their contents; of these, the free ones.",
+              ("used and free", "sum(quire_prefix_cache_blocks{@})"),
+              ("free", 'sum(quire_kv_blocks{@, tier="device", state="cached"})')),
+        lines("Pinned", "short", "Prefixes that an operator keeps, and the blocks they hold.",
+              ("prefixes", "sum(quire_pinned_prefixes{@})"),
+              ("blocks", "sum(quire_pinned_kv_blocks{@})")),
+    ]),
+    ("What is done with the blocks", [
+        lines("Block operations", "ops",
+              "alloc: taken from the free list; evict: of those, cached ones; prefix_hit: found and "
+              "referenced; fork: referenced by a fork; cow: copied before a write; swap_out, swap_in: "
+              "copied to host memory and back.",
+              ("{{op}}", rate("quire_kv_block_ops_total", "op")), width=12),
+        lines("Evicted blocks among allocated ones", "percentunit",
+              "High while the hit ratio falls: the cache is too small for what comes again.",
+              ("evicted", rate("quire_kv_block_ops_total", labels='@, op="evict"') + " / (" +
+               rate("quire_kv_block_ops_total", labels='@, op="alloc"') + " > 0)"), width=12),
+        lines("Preemptions", "ops", "Running requests whose blocks were taken, by mode.",
+              ("{{mode}}", rate("quire_preemptions_total", "mode"))),
+        lines("Recomputed tokens", "suffix:tok/s", "Tokens computed again after preemptions.",
+              ("recomputed", rate("quire_tokens_total", labels='@, kind="recomputed"'))),
+        lines("Swapped bytes", "binBps",
+              "Bytes that each worker was told to copy to host memory (out) and back (in).",
+              ("{{direction}}", rate("quire_kv_swap_bytes_total", "direction"))),
+        lines("Blocks that did not come back", "short",
+              "Swap-ins of the last 5 minutes that failed; their requests were recomputed. 0 is normal.",
+              ("failures", "sum(increase(quire_kv_swap_in_failures_total{@}[5m]))"),
+              thresholds=(1,)),
+    ]),
+]
+
+SERVING = [
+    ("Now", [
+        number("Running", "short", "Requests that hold KV blocks.",
+               'sum(quire_requests{@, state="running"})'),
+        number("Waiting", "short", "Requests that wait to start.",
+               'sum(quire_requests{@, state="waiting"})', (20, 100)),
+        number("Generated", "suffix:tok/s", "Tokens generated a second.",
+               rate("quire_tokens_total", labels='@, kind="generated"')),
+        number("First token, p99", "s", "Arrival to first token; 99 % of requests were faster.",
+               quantiles("quire_ttft_seconds")[2][1]),
+        number("Between tokens, p99", "s", "Between two tokens of a sequence; 99 % were faster.",
+               quantiles("quire_itl_seconds")[2][1]),
+        number("Refused", "reqps", "Requests refused a second, whatever the reason.",
+               rate("quire_admission_rejects_total")),
+    ]),
+    ("Latency", [
+        lines("Time to first token", "s", "Arrival of a request to its first token.",
+              *quantiles("quire_ttft_seconds")),
+        lines("Between tokens", "s", "Between two tokens of a sequence.",
+              *quantiles("quire_itl_seconds")),
+        lines("Whole request", "s", "Arrival of a request to its end.",
+              *quantiles("quire_e2e_seconds")),
+        heatmap("Time to first token, spread", "s", "Requests by their time to the first token.",
+                "quire_ttft_seconds"),
+        heatmap("Between tokens, spread", "s", "Pairs of tokens by the time between them.",
+                "quire_itl_seconds"),
+        heatmap("Whole request, spread", "s", "Requests by their whole time.",
+                "quire_e2e_seconds"),
+        lines("Queue", "s", "Arrival of a request until its first slice was planned. Tokenizing is "
+              "part of it.", *quantiles("quire_queue_seconds")),
+        lines("Prefill", "s", "From a request's first slice to its first token.",
+              *quantiles("quire_prefill_seconds")),
+        lines("Decode", "s", "From a request's first token to its last one.",
+              *quantiles("quire_decode_seconds")),
+        heatmap("Queue, spread", "s", "Requests by the time that they waited.",
+                "quire_queue_seconds"),
+        lines("Inference", "s", "From a request's first slice to its last token.",
+              *quantiles("quire_inference_seconds")),
+        lines("Time per output token", "s", "A request's decode time for each token but the first.",
+              *quantiles("quire_time_per_output_token_seconds")),
+    ]),
+    ("Throughput", [
+        lines("Tokens", "suffix:tok/s",
+              "prompt: prompt tokens computed; generated; recomputed: computed once more after "
+              "preemptions, prompt tokens among them are in prompt too.",
+              ("{{kind}}", rate("quire_tokens_total", "kind"))),
+        lines("Requests ended", "reqps", "By outcome.",
+              ("{{outcome}}", rate("quire_requests_total", "outcome")), stacked=True),
+        lines("Requests refused", "reqps", "By reason. invalid: the request itself was at fault.",
+              ("{{reason}}", rate("quire_admission_rejects_total", "reason")), stacked=True),
+    ]),
+    ("Queue and batches", [
+        lines("Requests", "short",
+              "running: hold blocks; waiting: to start; swapped: their blocks wait in host memory.",
+              ("{{state}}", "sum by (state) (quire_requests{@})"), stacked=True),
+        lines("Prompt tokens that wait", "short", "Prompt tokens of waiting requests.",
+              ("tokens", "sum(quire_queued_tokens{@})")),
+        lines("Steps", "suffix:steps/s", "Steps answered by the workers, by server.",
+              ("{{instance}}", rate("quire_steps_total", "instance"))),
+        lines("Sequences in a step", "short", "Batch size.", *quantiles("quire_step_batch_sequences")),
+        lines("Tokens in a step", "short", "Prompt and output tokens computed in one step.",
+              *quantiles("quire_step_batch_tokens")),
+        heatmap("Tokens in a step, spread", "short", "Steps by the tokens they computed.",
+                "quire_step_batch_tokens"),
+    ]),
+    ("A step", [
+        lines("Parts of a step, mean", "s",
+              "schedule, apply: the scheduler's; worker_build, worker_forward, worker_sample: the "
+              "workers'. Publishing runs beside the workers; operations between ranks are part of the "
+              "workers' times.",
+              ("{{part}}", "sum by (part) (rate(quire_step_duration_seconds_sum{@, part=~"
+               '"schedule|apply|worker_build|worker_forward|worker_sample"}[$__rate_interval])) / '
+               "sum by (part) (rate(quire_step_duration_seconds_count{@}[$__rate_interval]) > 0)"),
+              stacked=True),
+        lines("Parts of a step, p99", "s", "round_trip: a plan was sent until it was answered.",
+              ("{{part}}", "histogram_quantile(0.99, sum by (le, part) "
+               "(rate(quire_step_duration_seconds_bucket{@}[$__rate_interval])))")),
+        lines("Outside the workers", "percentunit",
+              "Share of the round trips that was not the workers' own time: messages, queues, ranks that "
+              "wait for the slowest.",
+              ("outside", f"1 - sum(rate(quire_step_duration_seconds_sum{{@, {WORKER_PARTS}}}"
+               "[$__rate_interval])) / (sum(rate("
+               'quire_step_duration_seconds_sum{@, part="round_trip"}[$__rate_interval])) > 0)')),
+    ]),
+    ("Lengths", [
+        heatmap("Prompt tokens", "short", "Requests that ended, by the length of their prompts.",
+                "quire_request_prompt_tokens"),
+        heatmap("Output tokens", "short", "Sequences that ended, by the length of their output.",
+                "quire_request_output_tokens"),
+        lines("Longest output of a request", "short", "Output tokens of a request's longest sequence.",
+              *quantiles("quire_request_longest_output_tokens")),
+        lines("Output tokens asked for", "short", "max_tokens of requests.",
+              *quantiles("quire_request_max_tokens")),
+        lines("Sequences of a request", "short", "Sequences (n, beams) of requests that ended.",
+              *quantiles("quire_request_sequences")),
+    ]),
+]
+
+PROCESSES = [
+    ("Now", [
+        number("Servers ready", "short", "Servers whose workers are ready.",
+               "sum(quire_worker_up{@})"),
+        number("Ranks ready", "percentunit", "Share of the ranks of all servers that compute.",
+               "avg(quire_rank_ready{@})"),
+        number("Losses, last hour", "short", "Times that a worker group was lost.",
+               "sum(increase(quire_worker_group_losses_total{@}[1h]))", (1, 3)),
+        number("Draining", "short", "Servers that are shutting down.", "sum(quire_draining{@})"),
+        number("Version", "short", "Version of each server.",
+               "count by (version) (quire_build_info{@})", legend="{{version}}"),
+        number("Model", "short", "Model, type of the KV cache, longest sequence.",
+               "count by (model_name, kv_cache_dtype, max_model_len) (quire_model_info{@})",
+               legend="{{model_name}}, {{kv_cache_dtype}}, {{max_model_len}} tokens"),
+    ]),
+    ("Workers, as the scheduler sees them", [
+        lines("Group ready", "short", "1 while a server's workers are ready.",
+              ("{{instance}}", "quire_worker_up{@}")),
+        lines("Rank ready", "short", "1 while the worker of this rank computes together with all others.",
+              ("{{instance}} rank {{rank}}", "quire_rank_ready{@}")),
+        lines("Losses", "short", "Times that the worker group was lost, in the last hour.",
+              ("{{instance}}", "increase(quire_worker_group_losses_total{@}[1h])"), thresholds=(1, 3)),
+        lines("Forward pass", "s", "The workers' own time for a step's layers.",
+              *[(legend, expression.replace("{@}", '{@, part="worker_forward"}'))
+                for legend, expression in quantiles("quire_step_duration_seconds")]),
+        lines("Operations between ranks", "percentunit",
+              "Share of the workers' time that goes into operations with other ranks, waiting for them "
+              "included. 0 with one rank.",
+              ("{{instance}}", "sum by (instance) (rate(quire_step_duration_seconds_sum{@, "
+               'part="worker_collective"}[$__rate_interval])) / (sum by (instance) (rate('
+               f"quire_step_duration_seconds_sum{{@, {WORKER_PARTS}}}[$__rate_interval])) > 0)")),
+        lines("Faults", "short",
+              "In the last 5 minutes: rows of logits that were not finite, late answers of steps, "
+              "requests ended because they crashed workers. And requests that may have: they compute "
+              "alone.",
+              ("rows not finite", "sum(increase(quire_non_finite_logits_total{@}[5m]))"),
+              ("late answers", "sum(increase(quire_stale_replies_total{@}[5m]))"),
+              ("poison requests", "sum(increase(quire_poison_requests_total{@}[5m]))"),
+              ("crash suspects", "sum(quire_crash_suspects{@})"), thresholds=(1,)),
+    ]),
+    ("gRPC", [
+        lines("Calls by method", "reqps", "Calls that ended.",
+              ("{{method}}", rate("quire_grpc_requests_total", "method"))),
+        lines("Calls by code", "reqps", "Calls that ended.",
+              ("{{code}}", rate("quire_grpc_requests_total", "code"))),
+        lines("Calls that failed", "reqps", "Calls that did not end with OK, by method and code.",
+              ("{{method}} {{code}}", rate("quire_grpc_requests_total", "method, code", '@, code!="OK"'))),
+        lines("Length of calls, p99", "s",
+              "99 % of the method's calls were shorter. Of streams, until they ended.",
+              ("{{method}}", "histogram_quantile(0.99, sum by (le, method) "
+               "(rate(quire_grpc_request_seconds_bucket{@}[$__rate_interval])))"), width=12),
+        lines("Open calls", "short", "Calls that have begun and not ended.",
+              ("{{method}}", "sum by (method) (quire_grpc_open_calls{@})"), width=12),
+    ]),
+    ("Process of the scheduler", [
+        lines("Processors", "short", "Processors kept busy, user and system.",
+              ("{{instance}}", "rate(process_cpu_seconds_total{@}[$__rate_interval])")),
+        lines("Main memory", "bytes", "Main memory that the process holds.",
+              ("{{instance}}", "process_resident_memory_bytes{@}")),
+        lines("Addresses", "bytes", "Addresses that the process has taken; most have no memory behind "
+              "them.", ("{{instance}}", "process_virtual_memory_bytes{@}")),
+        lines("Open files", "short", "Files and sockets.", ("{{instance}}", "process_open_fds{@}")),
+        lines("Open files of those allowed", "percentunit", "At 1 nobody can connect.",
+              ("{{instance}}", "process_open_fds{@} / process_max_fds{@}"), thresholds=(0.8, 0.95)),
+        lines("Age", "s", "How long the process has run.",
+              ("{{instance}}", "time() - process_start_time_seconds{@}")),
+    ]),
+]
+
+BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS),
+          "quire-serving": ("Quire: serving", SERVING),
+          "quire-processes": ("Quire: processes", PROCESSES)}
+
+
+def place(rows):
+    """Panels from left to right, below a headline for each row."""
+    placed, y = [], 0
+    for title, panels in rows:
+        placed.append({"type": "row", "title": title, "collapsed": False, "panels": [],
+                       "gridPos": {"x": 0, "y": y, "w": NUM_COLUMNS, "h": 1}})
+        x, y, height = 0, y + 1, 0
+        for each in panels:
+            size = each["gridPos"]
+            if x + size["w"] > NUM_COLUMNS:
+                x, y, height = 0, y + height, 0
+            placed.append({**each, "gridPos": {"x": x, "y": y, **size}})
+            x, height = x + size["w"], max(height, size["h"])
+        y += height
+    return [{"id": number_, **each} for number_, each in enumerate(placed, 1)]
+
+
+def board(uid, title, rows):
+    return {
+        "uid": uid, "title": title, "tags": ["quire"], "schemaVersion": 38, "version": 1,
+        "editable": True, "graphTooltip": 1, "refresh": "10s", "timezone": "browser",
+        "time": {"from": "now-1h", "to": "now"},
+        "annotations": {"list": []},
+        "links": [{"type": "dashboards", "title": "Quire", "tags": ["quire"], "asDropdown": True,
+                   "icon": "external link", "includeVars": True, "keepTime": True,
+                   "targetBlank": False, "tooltip": "", "url": ""}],
+        "templating": {"list": [
+            {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus",
+             "hide": 0, "multi": False, "includeAll": False, "refresh": 1, "regex": ""},
+            {"type": "query", "name": "instance", "label": "Server", "datasource": DATASOURCE,
+             "query": {"query": "label_values(quire_build_info, instance)",
+                       "refId": "StandardVariableQuery"},
+             "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+             "hide": 0, "multi": True, "includeAll": True, "refresh": 2, "regex": "", "sort": 1}]},
+        "panels": place(rows)}
+
+
+def write_boards(folder):
+    for uid, (title, rows) in BOARDS.items():
+        text = json.dumps(board(uid, title, rows), indent=1, ensure_ascii=False) + "\n"
+        (folder / f"{uid}.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_boards(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else
+                 pathlib.Path(__file__).resolve().parent)
