@@ -26,7 +26,7 @@ constexpr std::array<int32_t, 8> kPriorities = {0,
                                                 std::numeric_limits<int32_t>::max(),
                                                 std::numeric_limits<int32_t>::min()};
 constexpr std::array<Instant, 4> kAgeings = {
-    0, kNanosPerSecond, 24 * 3600 * kNanosPerSecond, std::numeric_limits<Instant>::max()};
+    0, kNanosPerSecond, int64_t{24} * 3600 * kNanosPerSecond, std::numeric_limits<Instant>::max()};
 
 CoreConfig TakeConfig(FuzzInput* input) {
   CoreConfig config;

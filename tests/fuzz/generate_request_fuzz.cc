@@ -106,7 +106,7 @@ std::vector<quire::TokenId> PromptOf(const quire::GenerateSpec& spec,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const google::protobuf::LogSilencer kQuiet;  // a line for each field that is no UTF-8
+  static const google::protobuf::LogSilencer quiet;  // a line for each field that is no UTF-8
   quire::FuzzInput input(data, size);
   const quire::RequestRules rules = RulesOf(input.TakeByte());
   const std::string_view bytes = input.TakeRest();

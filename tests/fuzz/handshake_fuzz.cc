@@ -92,7 +92,7 @@ void CheckAgreement(const quire::Agreement& agreement,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const google::protobuf::LogSilencer kQuiet;  // a line for each field that is no UTF-8
+  static const google::protobuf::LogSilencer quiet;  // a line for each field that is no UTF-8
   quire::FuzzInput input(data, size);
   const uint8_t choice = input.TakeByte();
   const quire::GroupSettings settings = Settings(choice);
