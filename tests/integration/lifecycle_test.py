@@ -203,6 +203,18 @@ class WorkerLossTest(unittest.TestCase):
                 worker.kill()
 
 
+def wait_for_line(server, line, seconds=20):
+    """The library ends a call after its client has the status."""
+    deadline = time.monotonic() + seconds
+    while True:
+        text = http_get(server, "/metrics")[1]
+        if line in text.splitlines():
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no line {line!r} in:\n{text}")
+        time.sleep(0.05)
+
+
 class MetricsTest(unittest.TestCase):
 
     def test_metrics_tell_what_was_served(self):
@@ -228,15 +240,15 @@ class MetricsTest(unittest.TestCase):
                          "quire_decode_seconds_count 2",
                          "quire_time_per_output_token_seconds_count 2",
                          f"quire_request_prompt_tokens_sum {2 * prompt}",
-                         "quire_request_output_tokens_sum 25",
-                         'quire_grpc_requests_total{code="OK",method="Generate"} 2',
-                         'quire_grpc_open_calls{method="Generate"} 0'):
+                         "quire_request_output_tokens_sum 25"):
                 self.assertRegex(text, "(?m)^" + re.escape(line) + "$")
             for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
                          "vllm:kv_cache_usage_perc", "vllm:cache_config_info"):
                 self.assertRegex(text, rf'(?m)^{name}{{.*model_name="\w+".*}} ')
             self.assertNotIn("vllm:", native)
             self.assertEqual(http_get(server, "/nothing")[0], 404)
+            wait_for_line(server, 'quire_grpc_requests_total{code="OK",method="Generate"} 2')
+            wait_for_line(server, 'quire_grpc_open_calls{method="Generate"} 0')
 
     def test_refusals_are_counted_by_reason_and_by_code(self):
         with Server() as server, server.channel() as channel:
@@ -249,9 +261,10 @@ class MetricsTest(unittest.TestCase):
 
             for line in ('quire_admission_rejects_total{reason="invalid"} 2',
                          'quire_admission_rejects_total{reason="queue_full"} 0',
-                         'quire_requests_total{outcome="rejected"} 2',
-                         'quire_grpc_requests_total{code="INVALID_ARGUMENT",method="Generate"} 2'):
+                         'quire_requests_total{outcome="rejected"} 2'):
                 self.assertRegex(text, "(?m)^" + re.escape(line) + "$")
+            wait_for_line(
+                server, 'quire_grpc_requests_total{code="INVALID_ARGUMENT",method="Generate"} 2')
 
     def test_blocks_add_up_and_what_was_done_with_them_is_told(self):
         with Server() as server, server.channel() as channel:
