@@ -69,7 +69,7 @@ FairSharePolicy::Account& FairSharePolicy::Open(const std::string& tenant) {
 }
 
 void FairSharePolicy::ForgetBeyondBound() {
-  if (absent_.size() <= kMaxAbsentTenants) {
+  if (absent_.size() <= max_absent_tenants_) {
     return;
   }
   const auto least = absent_.begin();
@@ -104,7 +104,9 @@ std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config)
     case SchedulingPolicyKind::kPriority:
       return std::make_unique<PriorityPolicy>(config.priority_ageing);
     case SchedulingPolicyKind::kFairShare:
-      return std::make_unique<FairSharePolicy>();
+      // As many as can have a request here at once: so many were taken by a scheduler before.
+      return std::make_unique<FairSharePolicy>(
+          static_cast<size_t>(std::max<int64_t>(0, config.max_resumed_requests)));
     default:
       return std::make_unique<FcfsPolicy>();
   }

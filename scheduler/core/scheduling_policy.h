@@ -86,7 +86,7 @@ class PriorityPolicy : public SchedulingPolicy {
 // tenant that comes seldom a little earlier, and lets a stream of fresh names starve all others.)
 //
 // Tenants that do not wait and are above what they would be lifted to are remembered, as many as
-// kMaxAbsentTenants. Beyond that the one with the least is forgotten, and from then on everybody
+// max_absent_tenants. Beyond that the one with the least is forgotten, and from then on everybody
 // who comes is lifted to what it had.
 //
 // Cost: O(log tenants) a call.
@@ -94,9 +94,8 @@ class FairSharePolicy : public SchedulingPolicy {
  public:
   static constexpr int64_t kPromptTokenCost = 1;
   static constexpr int64_t kOutputTokenCost = 2;
-  static constexpr size_t kMaxAbsentTenants = 4096;  // as many as can have a sequence that runs
 
-  FairSharePolicy() = default;
+  explicit FairSharePolicy(size_t max_absent_tenants) : max_absent_tenants_(max_absent_tenants) {}
   FairSharePolicy(const FairSharePolicy&) = delete;
   FairSharePolicy& operator=(const FairSharePolicy&) = delete;
 
@@ -143,6 +142,7 @@ class FairSharePolicy : public SchedulingPolicy {
   // What whoever comes is lifted to: no less than anybody has who waits.
   int64_t Floor() const;
 
+  const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
   // By tenant: of all that wait, and of others that are remembered.
   std::map<std::string_view, std::unique_ptr<Account>, IsBefore> accounts_{

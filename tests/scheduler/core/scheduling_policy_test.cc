@@ -53,7 +53,9 @@ TEST(PriorityPolicyTest, TheLargestNumbersHaveARank) {
 
 class FairSharePolicyTest : public testing::Test {
  protected:
-  FairSharePolicy policy_;
+  static constexpr size_t kMaxAbsentTenants = 4096;
+
+  FairSharePolicy policy_{kMaxAbsentTenants};
 };
 
 TEST_F(FairSharePolicyTest, WhoGotLeastIsNext) {
@@ -108,6 +110,16 @@ TEST_F(FairSharePolicyTest, WhoComesStandsBehindEverybodyWhoWaits) {
 
 constexpr int kNumFreshNames = 100'000;
 
+// As many as can have a request here at once.
+TEST(MakeSchedulingPolicyTest, AsManyAbsentTenantsAreRememberedAsRequestsAreTaken) {
+  const auto policy = MakeSchedulingPolicy(
+      {.max_resumed_requests = 10, .scheduling_policy = SchedulingPolicyKind::kFairShare});
+  for (int i = 0; i < 100; ++i) {
+    policy->OnServed(std::to_string(i), 5, 0);
+  }
+  EXPECT_EQ(dynamic_cast<const FairSharePolicy&>(*policy).num_tenants(), 10);
+}
+
 // Somebody who may call himself what he likes comes with a new name for each request.
 TEST_F(FairSharePolicyTest, FreshNamesLeaveABoundedNumberOfCounters) {
   policy_.BeginWaiting("stays");
@@ -117,7 +129,7 @@ TEST_F(FairSharePolicyTest, FreshNamesLeaveABoundedNumberOfCounters) {
     policy_.OnServed(tenant, 5, 0);
     policy_.EndWaiting(tenant);
     policy_.OnServed(tenant, 0, 1);
-    ASSERT_LE(policy_.num_tenants(), FairSharePolicy::kMaxAbsentTenants + 2);
+    ASSERT_LE(policy_.num_tenants(), kMaxAbsentTenants + 2);
   }
 }
 
@@ -160,7 +172,7 @@ TEST_F(FairSharePolicyTest, ForgettingACounterMakesNobodyBetterOffThanItsTenant)
   policy_.BeginWaiting("greedy");
   policy_.EndWaiting("greedy");
   policy_.OnServed("greedy", 50, 0);
-  for (size_t i = 0; i < FairSharePolicy::kMaxAbsentTenants; ++i) {
+  for (size_t i = 0; i < kMaxAbsentTenants; ++i) {
     policy_.OnServed(std::to_string(i), 100, 0);  // runs, and does not wait
   }
   EXPECT_EQ(policy_.counter("greedy"), 50);

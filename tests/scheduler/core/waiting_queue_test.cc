@@ -185,7 +185,7 @@ TEST_F(WaitingQueueTest, APolicyMayPutANewGroupInFront) {
 }
 
 TEST(WaitingQueueOfTenantsTest, TakesTurnsBetweenTenantsAndIsFairWithinOne) {
-  FairSharePolicy policy;
+  FairSharePolicy policy(/*max_absent_tenants=*/100);
   WaitingQueue queue(&policy);
   std::deque<SequenceGroup> groups;
   for (uint64_t id = 1; id <= 6; ++id) {
@@ -202,7 +202,7 @@ TEST(WaitingQueueOfTenantsTest, TakesTurnsBetweenTenantsAndIsFairWithinOne) {
 }
 
 TEST(WaitingQueueOfTenantsTest, WhoHasStartedComesBackInFrontInTheOrderOfStarts) {
-  FairSharePolicy policy;
+  FairSharePolicy policy(/*max_absent_tenants=*/100);
   WaitingQueue queue(&policy);
   std::deque<SequenceGroup> groups;
   for (uint64_t id = 1; id <= 3; ++id) {
@@ -223,7 +223,7 @@ TEST(WaitingQueueOfTenantsTest, WhoHasStartedComesBackInFrontInTheOrderOfStarts)
 }
 
 TEST(WaitingQueueOfTenantsTest, RemovesAGroupThatNeverStarted) {
-  FairSharePolicy policy;
+  FairSharePolicy policy(/*max_absent_tenants=*/100);
   WaitingQueue queue(&policy);
   std::deque<SequenceGroup> groups;
   for (uint64_t id = 1; id <= 2; ++id) {
@@ -253,7 +253,7 @@ class TenantShareTest : public testing::Test {
 
   StepLimits limits_;
   CoreConfig config_{.max_queued_requests = 100, .max_queued_tokens = 100};
-  FairSharePolicy policy_;
+  FairSharePolicy policy_{/*max_absent_tenants=*/100};
   WaitingQueue queue_{&policy_};
   std::deque<SequenceGroup> groups_;
   uint64_t last_id_ = 0;
