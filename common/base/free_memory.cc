@@ -13,8 +13,9 @@ constexpr int kMaxArenas = 2;
 }  // namespace
 
 void PrepareAllocator() {
-  static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargeBytes));
-  static_cast<void>(::mallopt(M_ARENA_MAX, kMaxArenas));
+  // Called before the program has threads.
+  static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargeBytes));  // NOLINT(concurrency-mt-unsafe)
+  static_cast<void>(::mallopt(M_ARENA_MAX, kMaxArenas));        // NOLINT(concurrency-mt-unsafe)
 }
 
 void ReturnFreeMemory() { static_cast<void>(::malloc_trim(0)); }

@@ -79,6 +79,7 @@ std::optional<double> NumOpenFiles() {
     return std::nullopt;
   }
   double num_files = 0;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody else reads this folder's stream
   while (const dirent* entry = ::readdir(folder)) {
     num_files += entry->d_name[0] == '.' ? 0 : 1;
   }
