@@ -342,7 +342,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
   config->loop.core.max_queued_requests = absl::GetFlag(FLAGS_max_queued_requests);
   config->loop.core.max_queued_tokens = absl::GetFlag(FLAGS_max_queued_tokens);
   config->loop.core.max_resumed_requests =
-      int64_t{config->loop.core.max_queued_requests} + config->max_sequences;
+      config->loop.core.max_queued_requests + int64_t{2} * config->max_sequences;
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);

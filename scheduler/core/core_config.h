@@ -29,9 +29,10 @@ enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Waiting requests of a scheduler before, beside the above: as many as that one had accepted. Of
-  // their tokens max_queued_tokens may wait, and a full step's sequences of the longest.
-  int64_t max_resumed_requests = 1280;
+  // Waiting requests of a scheduler before, beside the above: what it had in its queue, and twice
+  // what it had under way, as waiting_queue.h says. Of their tokens max_queued_tokens may wait, and
+  // twice a full step's sequences of the longest.
+  int64_t max_resumed_requests = 1536;
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
   // before somebody must be preempted. A fraction of the pool, in [0, 1).
   double watermark = 0.01;

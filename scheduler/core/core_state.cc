@@ -74,7 +74,7 @@ StepLimits CoreState::LimitsFor(const Request& request) const {
   return limits;
 }
 
-void CoreState::Add(Request request) {
+SequenceGroup& CoreState::Add(Request request) {
   RequestId id = request.id;
   auto it =
       groups.emplace_hint(groups.end(), id, std::make_unique<SequenceGroup>(std::move(request)));
@@ -82,6 +82,7 @@ void CoreState::Add(Request request) {
   waiting.Add(group);
   deadlines.Add(group.request());
   last_request_id = id;
+  return group;
 }
 
 SequenceGroup& CoreState::StartFirstWaiting() {

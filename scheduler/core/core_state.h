@@ -115,7 +115,7 @@ struct CoreState {
   void AddBlockOperations(CoreStats* stats) const;
 
   // A new group waits.
-  void Add(Request request);
+  SequenceGroup& Add(Request request);
 
   // The first waiting group runs from now on, each sequence under a handle.
   // REQUIRES: an epoch, and handles for all its live sequences.

@@ -56,19 +56,39 @@ double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
       own, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
 }
 
+// Whether nobody else wants the places that it needs.
+bool FindsRoom(const CoreState& state, const Request& request) {
+  return state.waiting.empty() &&
+         NumRunning(state) + request.num_live_sequences() <= state.epoch->limits.max_sequences;
+}
+
+// Whether a request of the tenant is under way that was started although it seemed too late.
+bool HasTrial(const CoreState& state, const std::string& tenant) {
+  const auto is_trial = [&tenant](const SequenceGroup* group) {
+    return group->estimate == DeadlineEstimate::kUnreachable && group->request().tenant == tenant;
+  };
+  return std::ranges::any_of(state.running, is_trial) ||
+         std::ranges::any_of(state.swapped, is_trial);
+}
+
 }  // namespace
 
-bool CanMeetDeadline(const CoreState& state, const Request& request) {
-  const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.empty();
-  if (is_idle || !HasUsefulDeadline(state, request)) {
-    return true;
+std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request) {
+  if (!HasUsefulDeadline(state, request)) {
+    return DeadlineEstimate::kNone;
   }
   const Work own = WorkOf(state, request);
   const Load load = {.num_running = NumRunning(state),
                      .ahead = Uncached(state, state.waiting.AheadOf(request)),
                      .waiting = Uncached(state, state.waiting.work())};
   const double micros = WaitMicros(state, own, load) + RunMicros(state, request, own, load);
-  return std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline;
+  if (std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline) {
+    return DeadlineEstimate::kNone;
+  }
+  if (FindsRoom(state, request) && !HasTrial(state, request.tenant)) {
+    return DeadlineEstimate::kUnreachable;
+  }
+  return std::nullopt;
 }
 
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
@@ -84,8 +104,9 @@ bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
   const bool can_meet =
       state.now + NanosOf(RunMicros(state, request, own, load)) <= request.deadline;
   const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
+  const bool is_trial = first.estimate == DeadlineEstimate::kUnreachable;
   first.estimate = can_meet ? DeadlineEstimate::kReachable : DeadlineEstimate::kUnreachable;
-  return can_meet || is_idle;
+  return can_meet || is_idle || is_trial;
 }
 
 void OnSequenceEnd(CoreState& state,

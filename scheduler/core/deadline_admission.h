@@ -3,17 +3,20 @@
 // anything is computed for it: what is computed is then complete in time, also when far more is
 // asked for than can be served.
 //
-// In doubt a request is let in. Nobody is refused before steps and outputs were seen, or by a
-// server that has nothing else to do, which so goes on learning; nor is a request that is resumed,
-// whose client has a part of it already. Of a policy under which requests overtake others, only
-// those are counted as ahead that are so for sure.
+// In doubt a request is let in. Nobody is refused before steps and outputs were seen; nor is a
+// request that is resumed, whose client has a part of it already. While nobody waits and there is
+// room, one request of each tenant is tried at a time although it seems too late: what the
+// estimates were learnt from may have been another tenant's outputs, and whoever is never started
+// is never learnt from. So an idle server refuses nobody. Of a policy under which requests overtake
+// others, only those are counted as ahead that are so for sure.
 //
 // Thread safety: free functions on a state; not thread-safe.
-// Cost:          O(buckets of StepCost).
+// Cost:          O(buckets of StepCost), and O(running) for a trial.
 #ifndef QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
 #define QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "scheduler/core/core_state.h"
 #include "scheduler/core/output_event.h"
@@ -22,8 +25,9 @@
 
 namespace quire {
 
-// A request that arrives and does not wait yet.
-bool CanMeetDeadline(const CoreState& state, const Request& request);
+// A request that arrives and does not wait yet: the estimate that its group begins with,
+// kUnreachable for a trial. Nothing: it is refused.
+std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request);
 
 // The first one that waits, if it starts now. What it says is remembered, so that OnGroupEnd can
 // learn from what became of it.

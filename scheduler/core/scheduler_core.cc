@@ -94,10 +94,11 @@ AddOutcome SchedulerCore::AddRequest(Request request) {
     case WaitingQueue::Refusal::kNone:
       break;
   }
-  if (!CanMeetDeadline(*state_, request)) {
+  const std::optional<DeadlineEstimate> estimate = AdmitByDeadline(*state_, request);
+  if (!estimate.has_value()) {
     return AddOutcome::kDeadlineUnreachable;
   }
-  state_->Add(std::move(request));
+  state_->Add(std::move(request)).estimate = *estimate;
   return AddOutcome::kQueued;
 }
 

@@ -8,10 +8,9 @@
 
 namespace quire {
 
-const std::string& SchedulingPolicy::NextTenant() const {
+std::string_view SchedulingPolicy::NextTenant() const {
   QUIRE_CHECK(false);  // every request of this policy has a rank
-  static const std::string& none = *new std::string();
-  return none;
+  return {};
 }
 
 bool FairSharePolicy::IsAhead::operator()(const Account* a, const Account* b) const {
@@ -22,18 +21,18 @@ bool FairSharePolicy::IsAhead::operator()(const Account* a, const Account* b) co
 void FairSharePolicy::BeginWaiting(const std::string& tenant) {
   floor_ = Floor();
   const auto place = accounts_.find(tenant);
-  Account& account = place == accounts_.end() ? Open(tenant) : *place->second;
+  Account& account = place == accounts_.end() ? Open(tenant) : place->second;
   Charge(account, std::max<int64_t>(0, floor_ - account.counter));
   Move(account, /*is_waiting=*/true);
 }
 
 void FairSharePolicy::EndWaiting(const std::string& tenant) {
   floor_ = Floor();
-  Move(*accounts_.find(tenant)->second, /*is_waiting=*/false);
+  Move(accounts_.find(tenant)->second, /*is_waiting=*/false);
   ForgetBeyondBound();
 }
 
-const std::string& FairSharePolicy::NextTenant() const {
+std::string_view FairSharePolicy::NextTenant() const {
   QUIRE_CHECK(!waiting_.empty());
   return (*waiting_.begin())->tenant;
 }
@@ -42,7 +41,7 @@ void FairSharePolicy::OnServed(const std::string& tenant,
                                int64_t num_prompt_tokens,
                                int64_t num_output_tokens) {
   const auto place = accounts_.find(tenant);
-  Account& account = place == accounts_.end() ? Open(tenant) : *place->second;
+  Account& account = place == accounts_.end() ? Open(tenant) : place->second;
   Charge(account, kPromptTokenCost * num_prompt_tokens + kOutputTokenCost * num_output_tokens);
   ForgetBeyondBound();
 }
@@ -50,7 +49,7 @@ void FairSharePolicy::OnServed(const std::string& tenant,
 int64_t FairSharePolicy::counter(const std::string& tenant) const {
   const auto place = accounts_.find(tenant);
   const int64_t least = Floor();
-  return place == accounts_.end() ? least : std::max(least, place->second->counter);
+  return place == accounts_.end() ? least : std::max(least, place->second.counter);
 }
 
 int64_t FairSharePolicy::Floor() const {
@@ -58,14 +57,13 @@ int64_t FairSharePolicy::Floor() const {
 }
 
 FairSharePolicy::Account& FairSharePolicy::Open(const std::string& tenant) {
-  auto account = std::make_unique<Account>();
-  account->tenant = tenant;
-  account->counter = floor_;
-  account->since = ++num_moves_;
-  Account& opened = *account;
-  accounts_.emplace(opened.tenant, std::move(account));
-  opened.place = absent_.insert(&opened).first;
-  return opened;
+  const auto opened = accounts_.try_emplace(std::pmr::string(std::string_view(tenant))).first;
+  Account& account = opened->second;
+  account.tenant = opened->first;
+  account.counter = floor_;
+  account.since = ++num_moves_;
+  account.place = absent_.insert(&account).first;
+  return account;
 }
 
 void FairSharePolicy::ForgetBeyondBound() {

@@ -18,6 +18,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,7 +43,7 @@ class SchedulingPolicy {
   virtual void EndWaiting(const std::string& /*tenant*/) {}
 
   // Whose request without a rank starts next. REQUIRES: one of them waits.
-  virtual const std::string& NextTenant() const;
+  virtual std::string_view NextTenant() const;
 
   // So many tokens were computed for the tenant. What is computed again after a preemption does not
   // count.
@@ -102,7 +103,7 @@ class FairSharePolicy : public SchedulingPolicy {
   std::optional<int64_t> RankOf(const Request& /*request*/) const override { return std::nullopt; }
   void BeginWaiting(const std::string& tenant) override;
   void EndWaiting(const std::string& tenant) override;
-  const std::string& NextTenant() const override;
+  std::string_view NextTenant() const override;
   void OnServed(const std::string& tenant,
                 int64_t num_prompt_tokens,
                 int64_t num_output_tokens) override;
@@ -118,9 +119,9 @@ class FairSharePolicy : public SchedulingPolicy {
     int64_t* num_compared;
     bool operator()(const Account* a, const Account* b) const;
   };
-  using Line = std::set<Account*, IsAhead>;
+  using Line = std::pmr::set<Account*, IsAhead>;
   struct Account {
-    std::string tenant;
+    std::string_view tenant = {};  // its key
     int64_t counter = 0;
     int64_t since = 0;  // which of the moves from one line to the other its last one was
     bool is_waiting = false;
@@ -128,6 +129,7 @@ class FairSharePolicy : public SchedulingPolicy {
   };
   struct IsBefore {
     int64_t* num_compared;
+    using is_transparent = void;
     bool operator()(std::string_view a, std::string_view b) const {
       ++*num_compared;
       return a < b;
@@ -144,11 +146,13 @@ class FairSharePolicy : public SchedulingPolicy {
 
   const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
+  // Accounts come and go between requests, and stay longer: in memory of their own, for otherwise
+  // each of them keeps a page that the requests around it were on.
+  std::pmr::unsynchronized_pool_resource memory_;
   // By tenant: of all that wait, and of others that are remembered.
-  std::map<std::string_view, std::unique_ptr<Account>, IsBefore> accounts_{
-      IsBefore{&num_compared_}};
-  Line waiting_{IsAhead{&num_compared_}};
-  Line absent_{IsAhead{&num_compared_}};
+  std::pmr::map<std::pmr::string, Account, IsBefore> accounts_{IsBefore{&num_compared_}, &memory_};
+  Line waiting_{IsAhead{&num_compared_}, &memory_};
+  Line absent_{IsAhead{&num_compared_}, &memory_};
   int64_t floor_ = 0;  // of those who waited before, or were forgotten; never falls
   int64_t num_moves_ = 0;
 };

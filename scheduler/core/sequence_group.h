@@ -33,7 +33,7 @@ struct ScheduleRank {
   friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
 };
 
-// Whether a group can be complete by its deadline, as weighed when its turn came
+// Whether a group can be complete by its deadline, as weighed last
 // (deadline_admission.h).
 enum class DeadlineEstimate : uint8_t { kNone, kReachable, kUnreachable };
 

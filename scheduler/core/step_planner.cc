@@ -226,9 +226,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   const int32_t num_tokens = TakeTokens(group, sequence, budget_, spare_);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
-  }
-  if (!std::exchange(group.was_planned, true)) {
-    state_.started.push_back(group.id());
+    if (!std::exchange(group.was_planned, true)) {  // not asked for every slice: most go on
+      state_.started.push_back(group.id());
+    }
   }
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());

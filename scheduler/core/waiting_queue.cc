@@ -5,15 +5,33 @@
 #include <optional>
 
 #include "common/base/check.h"
+#include "common/base/math.h"
+#include "scheduler/core/tenant_share.h"
 
 namespace quire {
 namespace {
 
-// A scheduler before had its queue, and sequences under way.
-int64_t MaxResumedTokens(const CoreConfig& config, const std::optional<StepLimits>& limits) {
-  return limits.has_value()
-             ? config.max_queued_tokens + int64_t{limits->max_sequences} * limits->max_model_len
-             : std::numeric_limits<int64_t>::max();
+struct Bounds {
+  int64_t max_requests = 0;
+  int64_t max_tokens = 0;
+  int64_t share_factor = 1;  // as of IsShareFull
+};
+
+Bounds BoundsOf(bool is_resumed,
+                const CoreConfig& config,
+                const std::optional<StepLimits>& limits) {
+  if (!is_resumed) {
+    return {.max_requests = config.max_queued_requests, .max_tokens = config.max_queued_tokens};
+  }
+  constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+  Bounds bounds{.max_requests = config.max_resumed_requests,
+                .max_tokens = kUnbounded,
+                .share_factor = kShareFactorOfResumed};
+  if (limits.has_value()) {
+    const int64_t under_way = int64_t{2} * limits->max_sequences * limits->max_model_len;
+    bounds.max_tokens = CheckedAdd(config.max_queued_tokens, under_way).value_or(kUnbounded);
+  }
+  return bounds;
 }
 
 }  // namespace
@@ -21,36 +39,25 @@ int64_t MaxResumedTokens(const CoreConfig& config, const std::optional<StepLimit
 WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
                                               const CoreConfig& config,
                                               const std::optional<StepLimits>& limits) const {
-  if (request.is_resumed) {
-    if (resumed_.num_requests >= config.max_resumed_requests) {
-      return Refusal::kFull;
-    }
-    const int64_t num_tokens = resumed_.num_tokens + request.num_known_tokens();
-    return num_tokens > MaxResumedTokens(config, limits) ? Refusal::kTokensFull : Refusal::kNone;
-  }
-  if (new_.num_requests >= config.max_queued_requests) {
+  const Bounds bounds = BoundsOf(request.is_resumed, config, limits);
+  const Load& all = all_.Of(request);
+  const int64_t num_tokens = request.num_known_tokens();
+  if (all.num_requests >= bounds.max_requests) {
     return Refusal::kFull;
   }
-  if (new_.num_tokens + request.num_known_tokens() > config.max_queued_tokens) {
+  if (all.num_tokens + num_tokens > bounds.max_tokens) {
     return Refusal::kTokensFull;
   }
   const auto tenant = unranked_.find(request.tenant);
-  if (tenant == unranked_.end() || tenant->second.load == Load{}) {
+  if (tenant == unranked_.end() || tenant->second.loads.Of(request) == Load{}) {
     return Refusal::kNone;  // whatever the bounds are, one request of each may wait
   }
-  const Load& held = tenant->second.load;
+  const Load& held = tenant->second.loads.Of(request);
+  const int64_t factor = bounds.share_factor;
   const bool is_full =
-      IsShareFull(held.num_requests, 1, new_.num_requests, config.max_queued_requests) ||
-      IsShareFull(
-          held.num_tokens, request.num_known_tokens(), new_.num_tokens, config.max_queued_tokens);
+      IsShareFull(held.num_requests, 1, all.num_requests, bounds.max_requests, factor) ||
+      IsShareFull(held.num_tokens, num_tokens, all.num_tokens, bounds.max_tokens, factor);
   return is_full ? Refusal::kTenantFull : Refusal::kNone;
-}
-
-bool WaitingQueue::IsShareFull(int64_t num_held,
-                               int64_t num_more,
-                               int64_t num_of_all,
-                               int64_t max) {
-  return num_held + num_more > max - (num_of_all + num_more);
 }
 
 void WaitingQueue::Add(SequenceGroup& group) {
@@ -66,18 +73,18 @@ void WaitingQueue::Add(SequenceGroup& group) {
     policy_.BeginWaiting(group.request().tenant);
   }
   tenant.groups.emplace_hint(tenant.groups.end(), group.id(), &group);
-  tenant.load.Add(group, group.request().is_resumed ? 0 : 1);
-  Count(group, 1);
+  tenant.loads.Add(group, 1);
+  all_.Add(group, 1);
 }
 
 void WaitingQueue::Return(SequenceGroup& group) {
   QUIRE_CHECK(ranked_.insert(&group).second);
-  Count(group, 1);
+  all_.Add(group, 1);
 }
 
 SequenceGroup& WaitingQueue::front() const {
   QUIRE_CHECK(!empty());
-  return ranked_.empty() ? *unranked_.at(policy_.NextTenant()).groups.begin()->second
+  return ranked_.empty() ? *unranked_.find(policy_.NextTenant())->second.groups.begin()->second
                          : **ranked_.begin();
 }
 
@@ -92,7 +99,7 @@ SequenceGroup& WaitingQueue::PopFront() {
 }
 
 void WaitingQueue::Remove(SequenceGroup& group) {
-  Count(group, -1);
+  all_.Add(group, -1);
   if (group.has_rank()) {
     QUIRE_CHECK_EQ(ranked_.erase(&group), 1U);
     return;
@@ -101,26 +108,24 @@ void WaitingQueue::Remove(SequenceGroup& group) {
   QUIRE_CHECK(of_tenant != unranked_.end());
   Tenant& tenant = of_tenant->second;
   QUIRE_CHECK_EQ(tenant.groups.erase(group.id()), 1U);
-  tenant.load.Add(group, group.request().is_resumed ? 0 : -1);
+  tenant.loads.Add(group, -1);
   if (tenant.groups.empty()) {
     policy_.EndWaiting(of_tenant->first);
     unranked_.erase(of_tenant);
   }
 }
 
-void WaitingQueue::Load::Add(const SequenceGroup& group, int32_t times) {
-  num_requests += times;
-  num_tokens += times * group.num_tokens_at_arrival();
-  num_sequences += int64_t{times} * group.request().num_live_sequences();
-}
-
-void WaitingQueue::Count(const SequenceGroup& group, int32_t times) {
-  (group.request().is_resumed ? resumed_ : new_).Add(group, times);
+void WaitingQueue::Loads::Add(const SequenceGroup& group, int32_t times) {
+  Load& load = group.request().is_resumed ? resumed : fresh;
+  load.num_requests += times;
+  load.num_tokens += times * group.num_tokens_at_arrival();
+  load.num_sequences += int64_t{times} * group.request().num_live_sequences();
 }
 
 CompletionEstimate::Work WaitingQueue::work() const {
-  return {.num_sequences = static_cast<double>(new_.num_sequences + resumed_.num_sequences),
-          .num_prompt_tokens = static_cast<double>(num_tokens())};
+  return {
+      .num_sequences = static_cast<double>(all_.fresh.num_sequences + all_.resumed.num_sequences),
+      .num_prompt_tokens = static_cast<double>(num_tokens())};
 }
 
 CompletionEstimate::Work WaitingQueue::AheadOf(const Request& request) const {
@@ -153,22 +158,22 @@ std::vector<SequenceGroup*> WaitingQueue::groups() const {
 }
 
 void WaitingQueue::CheckInvariants() const {
-  Load counted[2];
+  Loads counted;
   for (const SequenceGroup* group : groups()) {
-    counted[group->request().is_resumed ? 1 : 0].Add(*group, 1);
+    counted.Add(*group, 1);
   }
-  QUIRE_CHECK(counted[0] == new_ && counted[1] == resumed_);
+  QUIRE_CHECK(counted == all_);
 
   // A set keeps its order only as long as ranks do not change.
   QUIRE_CHECK(std::is_sorted(ranked_.begin(), ranked_.end(), IsAhead()));
   for (const auto& [name, tenant] : unranked_) {
     QUIRE_CHECK(!tenant.groups.empty());
-    Load load;
+    Loads loads;
     for (const auto& [id, group] : tenant.groups) {
       QUIRE_CHECK(!group->has_rank() && group->request().tenant == name && group->id() == id);
-      load.Add(*group, group->request().is_resumed ? 0 : 1);
+      loads.Add(*group, 1);
     }
-    QUIRE_CHECK(load == tenant.load);
+    QUIRE_CHECK(loads == tenant.loads);
   }
 }
 

@@ -3,23 +3,25 @@
 // refused.
 //
 // Resumed requests (Request::is_resumed) have places of their own: a scheduler before had accepted
-// them, and the new ones that came first must not shut them out. Of their tokens as many may wait
-// as that scheduler could have had: in its queue, and of sequences under way.
+// them, and the new ones that came first must not shut them out. It had its queue, and sequences
+// under way; those are counted twice here, so that the share of a tenant that had them all is
+// enough for it.
 //
 // Under a policy without ranks a tenant that waits already may not come to hold more than it leaves
-// free for others, in requests and in tokens: half of the bound alone, a third beside one that does
-// likewise. So nobody can fill the queue of another one, nothing has to be thrown out, and names
-// that nobody has heard of share the same bound as all others.
+// free for others (tenant_share.h), in requests and in tokens: of the new ones half of the bound
+// alone, a third beside one that does likewise; of the resumed ones, of which it may leave half as
+// much, two thirds alone. So nobody can fill the queue of another one, nothing has to be thrown
+// out, and names that nobody has heard of share the same bound as all others.
 //
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
 // Cost:          O(log size) a call.
-// Source:        the bound of a tenant: dynamic thresholds, Choudhury and Hahne 1998, with a factor
-//                of 1.
+// Source:        tenant_share.h.
 #ifndef QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 #define QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -60,12 +62,12 @@ class WaitingQueue {
   void Remove(SequenceGroup& group);  // REQUIRES: here
 
   bool empty() const { return size() == 0; }
-  int32_t size() const { return new_.num_requests + resumed_.num_requests; }
+  int32_t size() const { return all_.fresh.num_requests + all_.resumed.num_requests; }
   // Of prompts, and of output that resumed requests bring.
-  int64_t num_tokens() const { return new_.num_tokens + resumed_.num_tokens; }
+  int64_t num_tokens() const { return all_.fresh.num_tokens + all_.resumed.num_tokens; }
   // Of these, what resumed requests account for.
-  int32_t num_resumed() const { return resumed_.num_requests; }
-  int64_t num_resumed_tokens() const { return resumed_.num_tokens; }
+  int32_t num_resumed() const { return all_.resumed.num_requests; }
+  int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
   // All that wait, and of them those that will start before a request that comes now. Where the
   // policy lets it overtake some, only those that it surely does not; where tenants take turns,
   // about as many as have theirs before.
@@ -88,25 +90,29 @@ class WaitingQueue {
     int64_t num_tokens = 0;
     int64_t num_sequences = 0;
 
-    void Add(const SequenceGroup& group, int32_t times);
     friend bool operator==(const Load&, const Load&) = default;
+  };
+
+  // New requests and resumed ones are bounded each for themselves.
+  struct Loads {
+    Load fresh;
+    Load resumed;
+
+    const Load& Of(const Request& request) const { return request.is_resumed ? resumed : fresh; }
+    void Add(const SequenceGroup& group, int32_t times);  // times: 1 or -1
+    friend bool operator==(const Loads&, const Loads&) = default;
   };
 
   struct Tenant {
     std::map<RequestId, SequenceGroup*> groups;  // in order of arrival
-    Load load;                                   // of them, those that are not resumed
+    Loads loads;
   };
-
-  // Whether the tenant would come to hold more than is left, of what max bounds.
-  static bool IsShareFull(int64_t num_held, int64_t num_more, int64_t num_of_all, int64_t max);
-  void Count(const SequenceGroup& group, int32_t times);  // times: 1 or -1
 
   SchedulingPolicy& policy_;
   std::set<SequenceGroup*, IsAhead> ranked_;
-  std::map<std::string, Tenant> unranked_;
+  std::map<std::string, Tenant, std::less<>> unranked_;
   int64_t num_started_ = 0;  // of those without a rank
-  Load new_;
-  Load resumed_;
+  Loads all_;
 };
 
 }  // namespace quire

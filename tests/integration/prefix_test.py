@@ -126,8 +126,14 @@ class PrefixTest(unittest.TestCase):
         while self.prefixes(admin)[-1].state != admin_api.PREFIX_STATE_PINNED and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(len(self.prefixes(admin)), 1)
+        while (lines := self.lines_of(file)) != 2 and time.monotonic() < deadline:
+            time.sleep(0.05)  # it is saved beside, after the log says it
+        self.assertEqual(lines, 2)  # the title and what is good
+
+    @staticmethod
+    def lines_of(file):
         with open(file) as saved:
-            self.assertEqual(len(saved.readlines()), 2)  # the title and what is good
+            return len(saved.readlines())
 
     def prefixes(self, admin):
         return admin.ListPrefixes(admin_api.ListPrefixesRequest(), wait_for_ready=True, timeout=20).prefixes

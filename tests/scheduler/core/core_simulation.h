@@ -88,7 +88,11 @@ class CoreSimulation {
   void CutToContext(Request* request) const;
   static RequestModel ModelOf(const Request& request);
   AddOutcome ExpectedOutcome(const RequestModel& model) const;
-  bool IsTenantFull(const Request& request, int64_t num_requests, int64_t num_tokens) const;
+  AddOutcome OutcomeOfBounds(const RequestModel& model,
+                             int64_t num_requests,
+                             int64_t max_requests,
+                             int64_t num_tokens,
+                             int64_t max_tokens) const;
   void Abort();
   void FinishSequence();
   void PassTime();

@@ -1,5 +1,6 @@
 // What clients ask CoreSimulation for.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -125,47 +126,53 @@ AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
   }
   const int32_t num_resumed = stats.num_waiting_resumed_requests;
   if (model.request.is_resumed) {
-    if (num_resumed >= config_.max_resumed_requests) {
-      return AddOutcome::kQueueFull;
-    }
-    int64_t num_tokens = stats.num_queued_resumed_tokens + num_prompt;
-    for (const SequenceModel& sequence : model.sequences) {
-      num_tokens += static_cast<int64_t>(sequence.token_ids.size()) - num_prompt;
-    }
-    const int64_t max_tokens =
-        config_.max_queued_tokens + int64_t{limits_.max_sequences} * limits_.max_model_len;
-    return limits_known_ && num_tokens > max_tokens ? AddOutcome::kQueueTokensFull
-                                                    : AddOutcome::kQueued;
-  }
-  if (stats.num_waiting_requests - num_resumed >= config_.max_queued_requests) {
-    return AddOutcome::kQueueFull;
+    const int64_t num_tokens = stats.num_queued_resumed_tokens + model.num_tokens();
+    const int64_t under_way = int64_t{2} * limits_.max_sequences * limits_.max_model_len;
+    return OutcomeOfBounds(model,
+                           num_resumed + 1,
+                           config_.max_resumed_requests,
+                           num_tokens,
+                           limits_known_ ? config_.max_queued_tokens + under_way
+                                         : std::numeric_limits<int64_t>::max());
   }
   const int64_t num_tokens = stats.num_queued_tokens - stats.num_queued_resumed_tokens + num_prompt;
-  if (num_tokens > config_.max_queued_tokens) {
-    return AddOutcome::kQueueTokensFull;
-  }
-  return IsTenantFull(model.request, stats.num_waiting_requests - num_resumed + 1, num_tokens)
-             ? AddOutcome::kTenantFull
-             : AddOutcome::kQueued;
+  return OutcomeOfBounds(model,
+                         stats.num_waiting_requests - num_resumed + 1,
+                         config_.max_queued_requests,
+                         num_tokens,
+                         config_.max_queued_tokens);
 }
 
 // With it so many requests and tokens wait in all.
-bool CoreSimulation::IsTenantFull(const Request& request,
-                                  int64_t num_requests,
-                                  int64_t num_tokens) const {
+AddOutcome CoreSimulation::OutcomeOfBounds(const RequestModel& model,
+                                           int64_t num_requests,
+                                           int64_t max_requests,
+                                           int64_t num_tokens,
+                                           int64_t max_tokens) const {
+  if (num_requests > max_requests) {
+    return AddOutcome::kQueueFull;
+  }
+  if (num_tokens > max_tokens) {
+    return AddOutcome::kQueueTokensFull;
+  }
   int64_t num_held = 0;
   int64_t num_held_tokens = 0;
   for (const auto& [id, other] : requests_) {
-    if (other.request.tenant == request.tenant && !other.is_finished() && !other.was_introduced &&
-        !other.request.is_resumed) {
+    if (other.request.tenant == model.request.tenant && !other.is_finished() &&
+        !other.was_introduced && other.request.is_resumed == model.request.is_resumed) {
       ++num_held;
-      num_held_tokens += static_cast<int64_t>(other.request.prompt_token_ids.size());
+      num_held_tokens += other.num_tokens();
     }
   }
-  const auto num_prompt = static_cast<int64_t>(request.prompt_token_ids.size());
-  return config_.scheduling_policy == SchedulingPolicyKind::kFairShare && num_held > 0 &&
-         (num_held + 1 > config_.max_queued_requests - num_requests ||
-          num_held_tokens + num_prompt > config_.max_queued_tokens - num_tokens);
+  // A tenant may leave half as much for others of the places of resumed requests.
+  const double share = model.request.is_resumed ? 0.5 : 1.0;
+  const bool is_full = config_.scheduling_policy == SchedulingPolicyKind::kFairShare &&
+                       num_held > 0 &&
+                       (share * static_cast<double>(num_held + 1) >
+                            static_cast<double>(max_requests - num_requests) ||
+                        share * static_cast<double>(num_held_tokens + model.num_tokens()) >
+                            static_cast<double>(max_tokens - num_tokens));
+  return is_full ? AddOutcome::kTenantFull : AddOutcome::kQueued;
 }
 
 // The prompt begins as some other request's tokens, output included, and may end with them.

@@ -2,6 +2,7 @@
 // dropped before anything is computed for them.
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,6 +37,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
     Request request = MakeRequest(spec);
     request.arrival = now_;
     request.is_resumed = is_resumed_;
+    request.tenant = tenant_;
     return core_.AddRequest(std::move(request));
   }
 
@@ -81,6 +83,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
   Instant now_ = kNanosPerSecond;
   uint64_t last_id_ = 0;
   bool is_resumed_ = false;
+  std::string tenant_;
   bool is_slowed_by_others_ = false;
   std::map<uint64_t, FinishReason> reasons_;
 };
@@ -105,6 +108,34 @@ TEST_P(DeadlineCoreTest, AnIdleServerRefusesNobodyAndSoGoesOnLearning) {
   Learn();
   EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 1}), AddOutcome::kQueued);
   EXPECT_TRUE(Step());
+}
+
+// Long outputs of one tenant must not keep all others out, whose outputs may be short.
+TEST_P(DeadlineCoreTest, WhileThereIsRoomOneRequestOfATenantIsTried) {
+  constexpr int32_t kLong = 80;
+  for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
+    ASSERT_EQ(Add({.prompt = 4, .max_tokens = kLong}), AddOutcome::kQueued);
+  }
+  while (Step()) {
+  }
+  const auto offer = [this](const std::string& tenant) {
+    tenant_ = tenant;
+    return Add({.prompt = 4, .max_tokens = kLong, .deadline = now_ + kLong / 2 * kStep});
+  };
+
+  EXPECT_EQ(offer("one"), AddOutcome::kQueued);
+  EXPECT_EQ(offer("other"), AddOutcome::kDeadlineUnreachable);  // one waits
+  const uint64_t tried = last_id_ - 1;
+  Step();  // handles of those that ended come back
+  Step();
+  EXPECT_FALSE(reasons_.contains(tried));                     // it is not dropped at its turn
+  EXPECT_EQ(offer("one"), AddOutcome::kDeadlineUnreachable);  // one of it is tried
+  EXPECT_EQ(offer("other"), AddOutcome::kQueued);
+  Step();
+  EXPECT_EQ(offer("third"), AddOutcome::kDeadlineUnreachable);  // two run, and more may not
+  while (Step()) {
+  }
+  EXPECT_EQ(reasons_.at(tried), FinishReason::kExpiredRunning);
 }
 
 TEST_P(DeadlineCoreTest, AResumedRequestIsNotRefused) {

@@ -39,6 +39,15 @@ struct RequestModel {
   std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
 
   bool was_recomputed() const { return had_non_finite || had_failed_swap_in; }  // not to make room
+  // Before it was introduced: of the prompt, and of output that it brought.
+  int64_t num_tokens() const {
+    const auto num_prompt = static_cast<int64_t>(request.prompt_token_ids.size());
+    int64_t num_tokens = num_prompt;
+    for (const SequenceModel& sequence : sequences) {
+      num_tokens += static_cast<int64_t>(sequence.token_ids.size()) - num_prompt;
+    }
+    return num_tokens;
+  }
   bool is_beam_search() const { return request.beam_search.has_value(); }
   bool is_finished() const {
     return std::all_of(sequences.begin(), sequences.end(), [](const SequenceModel& sequence) {

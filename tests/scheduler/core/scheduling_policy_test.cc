@@ -142,7 +142,7 @@ TEST_F(FairSharePolicyTest, FreshNamesDoNotStarveWhoWaits) {
     if (i < kNumAtOnce) {
       continue;
     }
-    const std::string next = policy_.NextTenant();
+    const std::string next(policy_.NextTenant());
     if (next != "honest") {
       policy_.EndWaiting(next);
     }
@@ -160,7 +160,7 @@ TEST_F(FairSharePolicyTest, AnHonestTenantAmongFreshNamesGetsItsTurn) {
   policy_.BeginWaiting("honest");
   int num_turns = 1;
   for (; policy_.NextTenant() != "honest"; ++num_turns) {
-    const std::string next = policy_.NextTenant();
+    const std::string next(policy_.NextTenant());
     policy_.EndWaiting(next);
     policy_.OnServed(next, 1, 0);
     policy_.BeginWaiting("another " + next);

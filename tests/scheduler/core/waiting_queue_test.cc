@@ -135,8 +135,8 @@ TEST_F(WaitingQueueTest, AFullQueueHasPlacesForResumedRequestsBeside) {
 }
 
 TEST_F(WaitingQueueTest, ResumedRequestsBringAsManyTokensAsASchedulerBeforeCouldHave) {
-  CoreConfig config{.max_queued_tokens = 10};  // and three sequences of 1,000
-  SequenceGroup eight(Resumed({.id = 8, .prompt = 2000}));
+  CoreConfig config{.max_queued_tokens = 10};  // and twice three sequences of 1,000
+  SequenceGroup eight(Resumed({.id = 8, .prompt = 5000}));
   queue_.Add(eight);
   Request next = Resumed({.id = 9, .prompt = 1000, .max_tokens = 50});
   next.resumed = {{.token_ids = std::vector<TokenId>(10)}};
@@ -148,7 +148,7 @@ TEST_F(WaitingQueueTest, ResumedRequestsBringAsManyTokensAsASchedulerBeforeCould
   next.resumed[0].token_ids.pop_back();
   SequenceGroup nine(next);
   queue_.Add(nine);
-  EXPECT_EQ(queue_.num_resumed_tokens(), 3010);
+  EXPECT_EQ(queue_.num_resumed_tokens(), 6010);
   EXPECT_EQ(queue_.RefusalOf(Resumed({.id = 10, .prompt = 1}), config, limits_),
             WaitingQueue::Refusal::kTokensFull);
   queue_.Remove(eight);
@@ -242,6 +242,7 @@ class TenantShareTest : public testing::Test {
   WaitingQueue::Refusal Offer(const std::string& tenant, int32_t prompt = 1) {
     Request request = MakeRequest({.id = ++last_id_, .prompt = prompt});
     request.tenant = tenant;
+    request.is_resumed = is_resumed_;
     const WaitingQueue::Refusal refusal = queue_.RefusalOf(request, config_, limits_);
     if (refusal == WaitingQueue::Refusal::kNone) {
       queue_.Add(groups_.emplace_back(std::move(request)));
@@ -257,6 +258,7 @@ class TenantShareTest : public testing::Test {
   WaitingQueue queue_{&policy_};
   std::deque<SequenceGroup> groups_;
   uint64_t last_id_ = 0;
+  bool is_resumed_ = false;
 };
 
 TEST_F(TenantShareTest, ATenantHoldsNoMoreThanItLeavesForOthers) {
@@ -295,6 +297,33 @@ TEST_F(TenantShareTest, FreshNamesDoNotPassTheBoundOfAll) {
   }
   EXPECT_EQ(num_queued, 100);
   EXPECT_LE(policy_.num_tenants(), 100U);
+}
+
+TEST_F(TenantShareTest, OfResumedRequestsATenantLeavesHalfAsMuchForOthers) {
+  config_.max_resumed_requests = 9;
+  is_resumed_ = true;
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(Offer("greedy"), WaitingQueue::Refusal::kNone);
+  }
+  EXPECT_EQ(Offer("greedy"), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("second"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("third"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("third"), WaitingQueue::Refusal::kTenantFull);
+  EXPECT_EQ(Offer("fourth"), WaitingQueue::Refusal::kNone);
+  EXPECT_EQ(Offer("fifth"), WaitingQueue::Refusal::kFull);
+
+  is_resumed_ = false;  // of new ones it has none
+  EXPECT_EQ(Offer("greedy"), WaitingQueue::Refusal::kNone);
+}
+
+// A scheduler before had half of a queue waiting of its only tenant, and a full step under way.
+TEST_F(TenantShareTest, TheOnlyTenantOfASchedulerBeforeFindsPlacesForAllItHad) {
+  limits_ = {.max_sequences = 10, .max_model_len = 50};
+  config_ = {.max_queued_requests = 20, .max_queued_tokens = 200, .max_resumed_requests = 40};
+  is_resumed_ = true;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Offer("only", i < 10 ? 10 : 50), WaitingQueue::Refusal::kNone);
+  }
 }
 
 TEST_F(TenantShareTest, WithoutTenantsNobodyLeavesRoom) {
