@@ -31,9 +31,9 @@
 namespace quire {
 namespace {
 
-constexpr size_t kInboxCapacity = 8192;
-constexpr size_t kMaxTasks = 1024;
-constexpr size_t kMaxTaskBytes = size_t{64} << 20;
+constexpr int64_t kInboxCapacity = 8192;
+constexpr int64_t kMaxTasks = 1024;
+constexpr int64_t kMaxTaskBytes = int64_t{64} << 20;
 constexpr int kNumTaskThreads = 2;
 // The loop turns every second even when idle; one that has not turned for so long is stuck.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
@@ -70,9 +70,12 @@ HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
   return response;
 }
 
-// Whom the core has a place for finds one on the way there.
-size_t NumReservedPlaces(const SchedulerConfig& config) {
-  return static_cast<size_t>(config.loop.core.max_resumed_requests);
+// Of what waits on the way to the core. A resumed request for which that has a place finds one
+// here.
+TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
+  return {.fresh = fresh,
+          .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},
+          .has_shares = core.scheduling_policy == SchedulingPolicyKind::kFairShare};
 }
 
 // The library adds reflection to every server of a program that links it. It takes a thread for
@@ -129,12 +132,12 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                model->names.front(),
                model->config.max_position_embeddings,
                config.loop.core.prefix_caching),
-      inbox_(kInboxCapacity, NumReservedPlaces(config)),
+      inbox_(
+          DoorBounds(config.loop.core,
+                     {.num_requests = kInboxCapacity, .num_bytes = TenantShares::Bounds::kNone})),
       prefix_store_(std::move(prefix_store)),
       tasks_(kNumTaskThreads,
-             {.max_tasks = kMaxTasks,
-              .max_bytes = kMaxTaskBytes,
-              .num_reserved = NumReservedPlaces(config)}),
+             DoorBounds(config.loop.core, {.num_requests = kMaxTasks, .num_bytes = kMaxTaskBytes})),
       service_(
           {.model = model,
            .inbox = &inbox_,

@@ -1,6 +1,4 @@
-// BoundedQueue passes values from many threads to one, and never grows past its capacity. Of a
-// number of places more, only PushReserved takes any: what it pushes finds one however full the
-// queue is of the rest.
+// BoundedQueue passes values from many threads to one, and never grows past its capacity.
 //
 // Thread safety: Push, Pop, Close and size may be called from any thread.
 // Cost:          one short critical section per call; Pop wakes when something arrives.
@@ -24,8 +22,7 @@ template <typename T>
 class BoundedQueue {
  public:
   // REQUIRES: capacity > 0.
-  explicit BoundedQueue(size_t capacity, size_t num_reserved = 0)
-      : capacity_(capacity), num_reserved_(num_reserved) {}
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
@@ -34,12 +31,6 @@ class BoundedQueue {
   [[nodiscard]] bool Push(T value) {
     const MutexLock lock(mutex_);
     return items_.size() < capacity_ && Append(std::move(value));
-  }
-
-  // The same with the reserved places.
-  [[nodiscard]] bool PushReserved(T value) {
-    const MutexLock lock(mutex_);
-    return items_.size() < capacity_ + num_reserved_ && Append(std::move(value));
   }
 
   // Appends value whatever the size. For the few events that must not be lost and are bounded by
@@ -98,7 +89,6 @@ class BoundedQueue {
   bool IsReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !items_.empty() || closed_; }
 
   const size_t capacity_;
-  const size_t num_reserved_;
   mutable Mutex mutex_;
   CondVar changed_;  // notified under mutex_
   std::deque<T> items_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,6 @@
 // Inbox is the one door into the loop: requests of clients, what became of them, and what the
-// workers said. Requests are bounded; everything else is bounded by something that exists already
-// (one abort per admitted request, one reply per step) and must not be lost.
+// workers said. Requests are bounded (TenantShares); everything else is bounded by something that
+// exists already (one abort per admitted request, one reply per step) and must not be lost.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -9,14 +9,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "common/base/bounded_queue.h"
@@ -28,6 +29,7 @@
 #include "scheduler/loop/output_router.h"
 #include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/response_stream.h"
+#include "scheduler/loop/tenant_shares.h"
 
 namespace quire {
 
@@ -105,43 +107,26 @@ using LoopEvent = std::variant<AddRequest,
 
 class Inbox {
  public:
-  // Events that wait, before requests are refused; places more that only resumed requests take.
-  explicit Inbox(size_t capacity, size_t num_reserved = 0) : queue_(capacity, num_reserved) {}
+  // Requests that wait before they are refused; the bytes do not matter here.
+  explicit Inbox(const TenantShares::Bounds& bounds = {}) : shares_(bounds) {}
 
-  // Gives the request the next id, in the order of the queue. Nothing when the inbox is full.
-  [[nodiscard]] std::optional<RequestId> Add(AddRequest add) {
-    MutexLock lock(mutex_);
-    const RequestId id(next_id_);
-    add.request.id = id;
-    const bool is_resumed = add.request.is_resumed;
-    LoopEvent event = std::move(add);
-    if (!(is_resumed ? queue_.PushReserved(std::move(event)) : queue_.Push(std::move(event)))) {
-      return std::nullopt;
-    }
-    ++next_id_;
-    return id;
-  }
+  // Gives the request the next id, in the order of the queue. RESOURCE_EXHAUSTED when the inbox is
+  // full (QUEUE_FULL), or the tenant's share of it (TENANT_LIMIT).
+  absl::StatusOr<RequestId> Add(AddRequest add);
 
   // The same for a prefix: it is computed like a request.
-  [[nodiscard]] bool Add(PinCall call) {
-    MutexLock lock(mutex_);
-    call.id = RequestId(next_id_);
-    if (!queue_.Push(std::move(call))) {
-      return false;
-    }
-    ++next_id_;
-    return true;
-  }
+  absl::Status Add(PinCall call);
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }
 
   // Everything there is; waits at most timeout for the first.
-  std::deque<LoopEvent> TakeAll(absl::Duration timeout) { return queue_.PopAll(timeout); }
+  std::deque<LoopEvent> TakeAll(absl::Duration timeout);
 
  private:
   Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  BoundedQueue<LoopEvent> queue_;
+  TenantShares shares_ ABSL_GUARDED_BY(mutex_);
+  BoundedQueue<LoopEvent> queue_{std::numeric_limits<size_t>::max()};
 };
 
 }  // namespace quire

@@ -31,9 +31,7 @@ absl::Status RefusalOf(AddOutcome outcome) {
                    "QUEUE_TOKENS",
                    "server: too many prompt tokens are waiting");
     case AddOutcome::kTenantFull:
-      return Error(absl::StatusCode::kResourceExhausted,
-                   "TENANT_LIMIT",
-                   "tenant: as much of it is waiting as there is room for others");
+      return TenantLimitStatus();
     case AddOutcome::kDeadlineUnreachable:
       return DeadlineUnreachableStatus();
     case AddOutcome::kTooLong:

@@ -62,11 +62,6 @@ v1::Rank::Phase ToProto(RankPhase phase) {
   return v1::Rank::PHASE_UNSPECIFIED;
 }
 
-absl::Status QueueFull() {
-  return Error(
-      absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "server: too many calls are waiting");
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* context,
@@ -86,11 +81,13 @@ grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* c
     Pin(*message, context, reactor, response);
     return reactor;
   }
-  const bool is_queued = parts_.tasks->Submit(
-      [this, message, context, reactor, response] { Pin(*message, context, reactor, response); },
-      message->text().size());
-  if (!is_queued) {
-    reactor->Finish(ToPublicStatus(QueueFull()));
+  status = parts_.tasks->Submit({.run =
+                                     [this, message, context, reactor, response] {
+                                       Pin(*message, context, reactor, response);
+                                     },
+                                 .num_bytes = static_cast<int64_t>(message->text().size())});
+  if (!status.ok()) {
+    reactor->Finish(ToPublicStatus(status));
   }
   return reactor;
 }
@@ -159,8 +156,8 @@ void AdminService::Pin(const v1::PinPrefixRequest& request,
     }
     FinishSaved(reactor);
   };
-  if (!parts_.inbox->Add(std::move(call))) {
-    reactor->Finish(ToPublicStatus(QueueFull()));
+  if (const absl::Status added = parts_.inbox->Add(std::move(call)); !added.ok()) {
+    reactor->Finish(ToPublicStatus(added));
   }
 }
 
@@ -195,22 +192,20 @@ void AdminService::FinishSaved(grpc::ServerUnaryReactor* reactor) const {
     reactor->Finish(grpc::Status::OK);
     return;
   }
-  const bool is_queued =
-      parts_.tasks->Submit([this, reactor] { reactor->Finish(ToPublicStatus(store_->Save())); });
-  if (!is_queued) {
-    reactor->Finish(ToPublicStatus(QueueFull()));
+  const absl::Status queued = parts_.tasks->Submit(
+      {.run = [this, reactor] { reactor->Finish(ToPublicStatus(store_->Save())); }});
+  if (!queued.ok()) {
+    reactor->Finish(ToPublicStatus(queued));
   }
 }
 
 void AdminService::SaveLater() const {
-  const bool is_queued = parts_.tasks->Submit([this] {
-    if (const absl::Status status = store_->Save(); !status.ok()) {
+  const auto warn = [](const absl::Status& status) {
+    if (!status.ok()) {
       LogWarning("pinned prefixes are not saved", {{"cause", std::string(status.message())}});
     }
-  });
-  if (!is_queued) {
-    LogWarning("pinned prefixes are not saved", {{"cause", "too many calls are waiting"}});
-  }
+  };
+  warn(parts_.tasks->Submit({.run = [this, warn] { warn(store_->Save()); }}));
 }
 
 void AdminService::RestorePrefixes() {
@@ -234,13 +229,15 @@ void AdminService::RestorePrefixes() {
                    {{"cause", info.status().ToString()}});
       }
     };
-    const bool is_sent = status.ok() && parts_.inbox->Add(PinCall{.id = {},
-                                                                  .token_ids = prefix.token_ids,
-                                                                  .cache_salt = prefix.cache_salt,
-                                                                  .waits_for_workers = true,
-                                                                  .answer = answer});
-    if (!is_sent) {
-      answer(status.ok() ? QueueFull() : status);
+    if (status.ok()) {
+      status = parts_.inbox->Add(PinCall{.id = {},
+                                         .token_ids = prefix.token_ids,
+                                         .cache_salt = prefix.cache_salt,
+                                         .waits_for_workers = true,
+                                         .answer = answer});
+    }
+    if (!status.ok()) {
+      answer(status);
     }
   }
 }

@@ -129,20 +129,12 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
   }
-  if (!SubmitToPool()) {
-    return Error(absl::StatusCode::kResourceExhausted,
-                 "QUEUE_FULL",
-                 "server: too many prompts wait to be tokenized");
-  }
-  return absl::OkStatus();
-}
-
-bool GenerateCall::SubmitToPool() {
-  auto tokenize = [call = shared_from_this()] { call->Tokenize(); };
   const size_t num_bytes =
       spec_.text.has_value() ? spec_.text->size() : spec_.token_ids.size() * sizeof(TokenId);
-  return spec_.request.is_resumed ? parts_.tasks->SubmitReserved(std::move(tokenize), num_bytes)
-                                  : parts_.tasks->Submit(std::move(tokenize), num_bytes);
+  return parts_.tasks->Submit({.run = [call = shared_from_this()] { call->Tokenize(); },
+                               .owner = spec_.request.tenant,
+                               .num_bytes = static_cast<int64_t>(num_bytes),
+                               .is_resumed = spec_.request.is_resumed});
 }
 
 absl::Status GenerateCall::CheckWanted() const {
@@ -188,14 +180,10 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   num_prompt_tokens_ = static_cast<int32_t>(spec_.request.prompt_token_ids.size());
   max_tokens_ = spec_.request.max_tokens;
   seed_ = spec_.request.sampling.seed;
-  loop_id_ = parts_.inbox->Add({.request = std::move(spec_.request),
-                                .output = std::move(spec_.output),
-                                .stream = shared_from_this()});
-  if (!loop_id_.has_value()) {
-    return Error(absl::StatusCode::kResourceExhausted,
-                 "QUEUE_FULL",
-                 "server: too many requests are arriving");
-  }
+  QUIRE_ASSIGN_OR_RETURN(loop_id_,
+                         parts_.inbox->Add({.request = std::move(spec_.request),
+                                            .output = std::move(spec_.output),
+                                            .stream = shared_from_this()}));
   return absl::OkStatus();
 }
 

@@ -83,7 +83,6 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::StatusOr<std::vector<TokenId>> PromptTokens();
   // Whether the client still waits for what the pool does.
   absl::Status CheckWanted() const;
-  bool SubmitToPool();
   absl::Status Admit(std::vector<TokenId> prompt);
   // The id of a resumed request becomes this call's.
   absl::Status TakeOver();

@@ -93,10 +93,10 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
                                       }),
                            response));
   };
-  if (status.ok() && !parts_.tasks->Submit(tokenize, message->text().size())) {
-    status = Error(absl::StatusCode::kResourceExhausted,
-                   "QUEUE_FULL",
-                   "server: too many prompts wait to be tokenized");
+  if (status.ok()) {
+    status = parts_.tasks->Submit({.run = tokenize,
+                                   .owner = TaskPool::kTokenizeCalls,
+                                   .num_bytes = static_cast<int64_t>(message->text().size())});
   }
   if (!status.ok()) {
     reactor->Finish(ToPublicStatus(status));

@@ -1,55 +1,86 @@
 #include "scheduler/rpc/task_pool.h"
 
-#include <optional>
 #include <utility>
+
+#include "common/base/error.h"
 
 namespace quire {
 
-TaskPool::TaskPool(int num_threads, const TaskLimits& limits)
-    : limits_(limits), queue_(limits.max_tasks, limits.num_reserved) {
+TaskPool::TaskPool(int num_threads, const TenantShares::Bounds& bounds)
+    : has_shares_(bounds.has_shares), shares_(bounds) {
   for (int i = 0; i < num_threads; ++i) {
-    threads_.emplace_back([this] {
-      while (std::optional<Task> task = queue_.Pop()) {
-        task->run();
-        num_bytes_ -= task->num_bytes;
-      }
-    });
+    threads_.emplace_back([this] { RunTasks(); });
   }
 }
 
 TaskPool::~TaskPool() {
-  queue_.Close();
+  {
+    const MutexLock lock(mutex_);
+    is_closed_ = true;
+    changed_.NotifyAll();
+  }
   for (std::thread& thread : threads_) {
     thread.join();
   }
 }
 
-bool TaskPool::Submit(std::function<void()> task, size_t num_bytes) {
-  if (!TakeBytes(num_bytes, limits_.max_bytes)) {
-    return false;
+absl::Status TaskPool::Submit(Task task) {
+  const MutexLock lock(mutex_);
+  if (!has_shares_) {
+    task.owner = kOperator;
   }
-  const bool is_queued = queue_.Push({std::move(task), num_bytes});
-  num_bytes_ -= is_queued ? 0 : num_bytes;
-  return is_queued;
+  switch (shares_.Take(task.owner, task.is_resumed, task.num_bytes)) {
+    case TenantShares::Answer::kFull:
+      return Error(absl::StatusCode::kResourceExhausted,
+                   "QUEUE_FULL",
+                   "server: too many prompts wait to be tokenized");
+    case TenantShares::Answer::kTenantFull:
+      return TenantLimitStatus();
+    case TenantShares::Answer::kTaken:
+      break;
+  }
+  std::deque<Task>& own = waiting_[task.owner];
+  if (own.empty()) {
+    turns_.push_back(task.owner);
+  }
+  own.push_back(std::move(task));
+  changed_.NotifyOne();
+  return absl::OkStatus();
 }
 
-bool TaskPool::SubmitReserved(std::function<void()> task, size_t num_bytes) {
-  if (!TakeBytes(num_bytes, 2 * limits_.max_bytes)) {
-    return false;
-  }
-  const bool is_queued = queue_.PushReserved({std::move(task), num_bytes});
-  num_bytes_ -= is_queued ? 0 : num_bytes;
-  return is_queued;
+int64_t TaskPool::num_bytes() const {
+  const MutexLock lock(mutex_);
+  return shares_.num_bytes();
 }
 
-bool TaskPool::TakeBytes(size_t num_bytes, size_t max_bytes) {
-  size_t held = num_bytes_;
-  do {
-    if (num_bytes > 0 && held + num_bytes > max_bytes) {
-      return false;
-    }
-  } while (!num_bytes_.compare_exchange_weak(held, held + num_bytes));
-  return true;
+void TaskPool::RunTasks() {
+  while (std::optional<Task> task = Pop()) {
+    task->run();
+    task->run = nullptr;  // what it holds goes before its bytes are free for others
+    const MutexLock lock(mutex_);
+    shares_.Release(task->owner, task->is_resumed, {.num_bytes = task->num_bytes});
+  }
+}
+
+std::optional<TaskPool::Task> TaskPool::Pop() {
+  const MutexLock lock(mutex_);
+  while (turns_.empty() && !is_closed_) {
+    changed_.Wait(mutex_);
+  }
+  if (turns_.empty()) {
+    return std::nullopt;
+  }
+  const auto own = waiting_.find(turns_.front());
+  turns_.pop_front();
+  Task task = std::move(own->second.front());
+  own->second.pop_front();
+  if (own->second.empty()) {
+    waiting_.erase(own);
+  } else {
+    turns_.push_back(task.owner);
+  }
+  shares_.Release(task.owner, task.is_resumed, {.num_requests = 1});
+  return task;
 }
 
 }  // namespace quire

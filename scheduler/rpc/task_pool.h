@@ -1,52 +1,67 @@
 // TaskPool runs small tasks (tokenizing a prompt) on a few threads of its own, so that the threads
-// of the library stay free for the network. What waits is bounded by its number, with places more
-// that only SubmitReserved takes (BoundedQueue), and by the bytes of text that it holds.
+// of the library stay free for the network. What waits is bounded by its number and by the bytes of
+// text that it holds (TenantShares). Owners take turns: however much one of them has waiting, the
+// first task of another one is the next but as many as there are owners.
 //
 // Thread safety: every method may be called from any thread.
+// Cost:          O(log owners) a task, besides itself.
 #ifndef QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 #define QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 
-#include <atomic>
-#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "common/base/bounded_queue.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+
+#include "common/base/mutex.h"
+#include "scheduler/loop/tenant_shares.h"
 
 namespace quire {
 
-struct TaskLimits {
-  size_t max_tasks = 0;
-  size_t max_bytes = 0;     // of tasks that wait or run; reserved ones may hold as much again
-  size_t num_reserved = 0;  // places more
-};
-
 class TaskPool {
  public:
-  TaskPool(int num_threads, const TaskLimits& limits);
+  // Whose a task is that no tenant has asked for. No tenant is called so.
+  static constexpr char kOperator[] = "(operator)";
+  static constexpr char kTokenizeCalls[] = "(tokenize)";
+
+  struct Task {
+    std::function<void()> run;
+    std::string owner = kOperator;
+    int64_t num_bytes = 0;  // of the text that it holds until it has run
+    bool is_resumed = false;
+  };
+
+  // Bounds: requests that wait, bytes of those that wait or run. Without shares all tasks are of
+  // one owner: first come, first served.
+  TaskPool(int num_threads, const TenantShares::Bounds& bounds);
   // Runs what is queued, then ends the threads.
   ~TaskPool();
 
-  // False when the queue is full. num_bytes: of the text that the task holds until it has run.
-  [[nodiscard]] bool Submit(std::function<void()> task, size_t num_bytes = 0);
-  [[nodiscard]] bool SubmitReserved(std::function<void()> task, size_t num_bytes);
+  // RESOURCE_EXHAUSTED where a bound says no: QUEUE_FULL, or TENANT_LIMIT.
+  absl::Status Submit(Task task);
 
   // What all tasks hold now.
-  size_t num_bytes() const { return num_bytes_; }
+  int64_t num_bytes() const;
 
  private:
-  struct Task {
-    std::function<void()> run;
-    size_t num_bytes;
-  };
+  void RunTasks();
+  // The next one; waits for one. Nothing once the pool ends and nothing waits.
+  std::optional<Task> Pop();
 
-  // False, and nothing is taken, when there is no room.
-  bool TakeBytes(size_t num_bytes, size_t max_bytes);
-
-  const TaskLimits limits_;
-  std::atomic<size_t> num_bytes_ = 0;
-  BoundedQueue<Task> queue_;
+  const bool has_shares_;
+  mutable Mutex mutex_;
+  CondVar changed_;  // notified under mutex_
+  TenantShares shares_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);  // by owner; none empty
+  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // the owners that wait, each once
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

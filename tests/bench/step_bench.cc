@@ -251,7 +251,7 @@ void AddRequests(const Shape& shape, Inbox* inbox) {
     add.request.prompt_token_ids.assign(kPromptTokens, i % 64);
     add.request.max_tokens = shape.max_tokens();
     add.stream = std::make_shared<DeafStream>();
-    QUIRE_CHECK(inbox->Add(std::move(add)).has_value());
+    QUIRE_CHECK(inbox->Add(std::move(add)).ok());
   }
 }
 
@@ -268,7 +268,7 @@ Times RunLoop(const Shape& shape, Inbox* inbox, WorkerClient* workers) {
 }
 
 void BenchFakeLinks(const Shape& shape) {
-  Inbox inbox(static_cast<size_t>(shape.num_sequences));
+  Inbox inbox;
   AddRequests(shape, &inbox);
   FakeLinks links(shape, &inbox);
   Times times = RunLoop(shape, &inbox, &links);
@@ -282,7 +282,7 @@ void BenchFakeLinks(const Shape& shape) {
 }
 
 void BenchLinks(const Shape& shape, const std::vector<Address>& addresses) {
-  Inbox inbox(static_cast<size_t>(shape.num_sequences));
+  Inbox inbox;
   AddRequests(shape, &inbox);
   GrpcWorkerGroup workers(
       addresses,

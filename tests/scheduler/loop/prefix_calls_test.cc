@@ -33,8 +33,7 @@ LoopConfig Config() {
 class PrefixCallsTest : public testing::Test {
  protected:
   PrefixCallsTest()
-      : inbox_(100),
-        client_(&inbox_, kLimits),
+      : client_(&inbox_, kLimits),
         loop_(Config(),
               {.inbox = &inbox_,
                .workers = &client_,
@@ -53,7 +52,7 @@ class PrefixCallsTest : public testing::Test {
       ASSERT_FALSE(answer->has_value()) << "answered twice";
       *answer = info;
     };
-    ASSERT_TRUE(inbox_.Add(std::move(call)));
+    ASSERT_TRUE(inbox_.Add(std::move(call)).ok());
   }
   absl::Status Unpin(RequestId id) {
     std::optional<absl::Status> answer;
@@ -117,7 +116,7 @@ TEST_F(PrefixCallsTest, TheFiguresKnowOfAPrefixWhenItsCallIsAnswered) {
   call.answer = [this, &num_pinned](const absl::StatusOr<PrefixInfo>& /*info*/) {
     num_pinned = state_.Get().stats.num_pinned_prefixes;
   };
-  ASSERT_TRUE(inbox_.Add(std::move(call)));
+  ASSERT_TRUE(inbox_.Add(std::move(call)).ok());
 
   RunDry();
 

@@ -46,8 +46,7 @@ class SchedulerLoopTest : public testing::Test {
  protected:
   SchedulerLoopTest() : SchedulerLoopTest(LoopConfig{}) {}
   explicit SchedulerLoopTest(const LoopConfig& config)
-      : inbox_(100),
-        client_(&inbox_, kLimits),
+      : client_(&inbox_, kLimits),
         loop_(config,
               {.inbox = &inbox_,
                .workers = &client_,
@@ -522,34 +521,58 @@ TEST_F(SchedulerLoopTest, ARunningRequestThatTheNextGroupCannotFinishEndsWithAnE
   EXPECT_EQ(ReasonOf(*too_long.stream->end()), "EXCEEDS_CAPACITY");
 }
 
-TEST(InboxTest, AFullInboxRefusesRequestsAndStillTakesEverythingElse) {
-  Inbox inbox(1);
-  const auto stream = std::make_shared<RecordingStream>();
+class InboxTest : public testing::Test {
+ protected:
+  // The reason of a refusal, or "".
+  static std::string Offer(Inbox& inbox, const std::string& tenant = "", bool is_resumed = false) {
+    return ReasonOf(inbox
+                        .Add({.request = {.tenant = tenant, .is_resumed = is_resumed},
+                              .output = {},
+                              .stream = std::make_shared<RecordingStream>()})
+                        .status());
+  }
+};
 
-  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(1)));
-  EXPECT_EQ(inbox.Add({.request = {}, .output = {}, .stream = stream}), std::nullopt);
+TEST_F(InboxTest, AFullInboxRefusesRequestsAndStillTakesEverythingElse) {
+  Inbox inbox({.fresh = {.num_requests = 1}});
+
+  EXPECT_EQ(Offer(inbox), "");
+  EXPECT_EQ(Offer(inbox), "QUEUE_FULL");
+  EXPECT_EQ(ReasonOf(inbox.Add(PinCall{})), "QUEUE_FULL");
   inbox.Post(Stop{});
 
-  EXPECT_THAT(inbox.TakeAll(absl::ZeroDuration()), SizeIs(2));
-  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(2)));
+  const std::deque<LoopEvent> events = inbox.TakeAll(absl::ZeroDuration());
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(std::get<AddRequest>(events.front()).request.id, RequestId(1));
+  EXPECT_TRUE(inbox.Add(PinCall{}).ok());
+  EXPECT_EQ(std::get<PinCall>(inbox.TakeAll(absl::ZeroDuration()).front()).id, RequestId(2));
 }
 
-TEST(InboxTest, AFullInboxHasAPlaceForAResumedRequest) {
-  Inbox inbox(1, /*num_reserved=*/1);
-  const auto stream = std::make_shared<RecordingStream>();
-  const AddRequest resumed{.request = {.is_resumed = true}, .output = {}, .stream = stream};
+TEST_F(InboxTest, AFullInboxHasAPlaceForAResumedRequest) {
+  Inbox inbox({.fresh = {.num_requests = 1}, .resumed = {.num_requests = 1}});
 
-  EXPECT_THAT(inbox.Add({.request = {}, .output = {}, .stream = stream}), Optional(RequestId(1)));
-  EXPECT_EQ(inbox.Add({.request = {}, .output = {}, .stream = stream}), std::nullopt);
-  EXPECT_THAT(inbox.Add(resumed), Optional(RequestId(2)));
-  EXPECT_EQ(inbox.Add(resumed), std::nullopt);
+  EXPECT_EQ(Offer(inbox), "");
+  EXPECT_EQ(Offer(inbox), "QUEUE_FULL");
+  EXPECT_EQ(Offer(inbox, "", /*is_resumed=*/true), "");
+  EXPECT_EQ(Offer(inbox, "", /*is_resumed=*/true), "QUEUE_FULL");
+}
+
+TEST_F(InboxTest, ATenantLeavesPlacesForOthersUntilTheLoopHasTakenItsRequests) {
+  Inbox inbox({.fresh = {.num_requests = 4}, .has_shares = true});
+
+  EXPECT_EQ(Offer(inbox, "greedy"), "");
+  EXPECT_EQ(Offer(inbox, "greedy"), "");
+  EXPECT_EQ(Offer(inbox, "greedy"), "TENANT_LIMIT");
+  EXPECT_EQ(Offer(inbox, "other"), "");
+  EXPECT_EQ(inbox.TakeAll(absl::ZeroDuration()).size(), 3U);
+  EXPECT_EQ(Offer(inbox, "greedy"), "");
 }
 
 // Several clients, a loop on its own thread, and a group that dies now and then.
 TEST(SchedulerLoopThreadTest, ClientsGetTheirTokensWhileTheGroupDiesAgainAndAgain) {
   constexpr int kNumClients = 3;
   constexpr int kRequestsPerClient = 20;
-  Inbox inbox(100);
+  Inbox inbox;
   FakeWorkerClient workers(&inbox, kLimits);
   ServingState state;
   LoopObserver observer;
@@ -572,7 +595,7 @@ TEST(SchedulerLoopThreadTest, ClientsGetTheirTokensWhileTheGroupDiesAgainAndAgai
             kLetterVocabSize);
         auto stream = std::make_shared<RecordingStream>();
         auto id = inbox.Add({.request = request, .output = {}, .stream = stream});
-        ASSERT_TRUE(id.has_value());
+        ASSERT_TRUE(id.ok());
         if (i % 5 == 4) {
           inbox.Post(AbortRequest{*id, absl::CancelledError("")});
           EXPECT_TRUE(stream->WaitForEnd().code() != absl::StatusCode::kDeadlineExceeded);
@@ -602,7 +625,7 @@ TEST(SchedulerLoopSwapTest, SwapBytesAreCountedWithTheBlocksOfEachGroup) {
   StepLimits limits = kLimits;
   limits.num_blocks = 11;
   limits.num_host_blocks = 20;
-  Inbox inbox(100);
+  Inbox inbox;
   FakeWorkerClient client(&inbox, limits);
   ServingState state;
   LoopObserver observer;
@@ -614,7 +637,7 @@ TEST(SchedulerLoopSwapTest, SwapBytesAreCountedWithTheBlocksOfEachGroup) {
                                                  kLetterVocabSize),
                           .output = {},
                           .stream = std::make_shared<RecordingStream>()})
-                    .has_value());
+                    .ok());
   }
   const auto run_until_swapped_in = [&](int64_t num_blocks) {
     for (int i = 0; i < 200 && state.Get().stats.num_blocks_swapped_in <= num_blocks; ++i) {

@@ -86,7 +86,6 @@ class GenerationServiceTest : public testing::Test {
  public:
   explicit GenerationServiceTest(bool with_tokenizer = true)
       : model_(TinyServedModel(with_tokenizer)),
-        inbox_(1000),
         workers_(&inbox_, kLimits),
         loop_(LoopConfig{},
               {.inbox = &inbox_,
@@ -94,7 +93,7 @@ class GenerationServiceTest : public testing::Test {
                .state = &state_,
                .observer = &observer_,
                .clock = SteadyNow}),
-        tasks_(std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 4 << 20})),
+        tasks_(std::make_unique<TaskPool>(1, TenantShares::Bounds{})),
         parts_{.model = &model_,
                .inbox = &inbox_,
                .state = &state_,
@@ -514,19 +513,20 @@ TEST_F(GenerationServiceTest, AResumedRequestTakesThePlaceOfTheOneThatStillLives
 
 // New requests fill the way to the core; a resumed one finds a place all the same.
 TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
-  tasks_ = std::make_unique<TaskPool>(
-      1, TaskLimits{.max_tasks = 1, .max_bytes = 1000, .num_reserved = 1});
+  tasks_ =
+      std::make_unique<TaskPool>(1, TenantShares::Bounds{.fresh = {1, 1000}, .resumed = {1, 1000}});
   parts_.tasks = tasks_.get();
   Restart();
   Run();
   absl::Notification is_busy;
   absl::Notification may_go_on;
-  ASSERT_TRUE(tasks_->Submit([&] {
+  const absl::Status busy = tasks_->Submit({.run = [&] {
     is_busy.Notify();
     may_go_on.WaitForNotification();
-  }));
+  }});
+  ASSERT_TRUE(busy.ok());
   is_busy.WaitForNotification();
-  ASSERT_TRUE(tasks_->Submit([] {}));
+  ASSERT_TRUE(tasks_->Submit({.run = [] {}}).ok());
 
   EXPECT_EQ(ReasonOf(Generate(Prompt("ab", 3)).status), "QUEUE_FULL");
   v1::GenerateRequest resumed = Prompt("ab", 3);
@@ -553,10 +553,11 @@ TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
 class BusyPool {
  public:
   explicit BusyPool(TaskPool* tasks) {
-    EXPECT_TRUE(tasks->Submit([state = state_] {
+    const absl::Status status = tasks->Submit({.run = [state = state_] {
       state->is_busy.Notify();
       state->may_go_on.WaitForNotification();
-    }));
+    }});
+    EXPECT_TRUE(status.ok());
     state_->is_busy.WaitForNotification();
   }
   ~BusyPool() { state_->may_go_on.Notify(); }
@@ -571,7 +572,7 @@ class BusyPool {
 };
 
 TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
-  tasks_ = std::make_unique<TaskPool>(1, TaskLimits{.max_tasks = 100, .max_bytes = 10});
+  tasks_ = std::make_unique<TaskPool>(1, TenantShares::Bounds{.fresh = {100, 10}});
   parts_.tasks = tasks_.get();
   Restart();
   Run();

@@ -193,7 +193,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
 
 class GrpcWorkerGroupTest : public testing::Test {
  public:
-  GrpcWorkerGroupTest() : inbox_(100) {
+  GrpcWorkerGroupTest() {
     address_.unix_path = absl::StrCat(testing::TempDir(), "/quire-group-test-", getpid());
   }
   ~GrpcWorkerGroupTest() override {
