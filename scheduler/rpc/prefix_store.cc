@@ -169,6 +169,9 @@ absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
   std::vector<SavedPrefix> prefixes;
   for (absl::string_view line : absl::StrSplit(ToAbsl(body), '\n', absl::SkipEmpty())) {
     QUIRE_ASSIGN_OR_RETURN(SavedPrefix prefix, ParseLine(line));
+    if (prefixes.size() == kMaxSavedPrefixes) {
+      return Damaged(absl::StrCat("it holds too many prefixes (limit ", kMaxSavedPrefixes, ")"));
+    }
     prefixes.push_back(std::move(prefix));
   }
   return prefixes;
@@ -234,7 +237,11 @@ void PrefixStore::Forget(const SavedPrefix& prefix) {
 absl::Status PrefixStore::Save() {
   QUIRE_RETURN_IF_ERROR(unusable_);
   const absl::MutexLock lock(&save_mutex_);
-  return ReplaceFile(path_, EncodePrefixes(prefixes()));
+  const std::vector<SavedPrefix> all = prefixes();
+  if (all.size() > kMaxSavedPrefixes) {
+    return Failed("write", path_, "too many prefixes are in it that could not be pinned");
+  }
+  return ReplaceFile(path_, EncodePrefixes(all));
 }
 
 }  // namespace quire

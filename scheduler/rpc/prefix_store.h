@@ -15,6 +15,7 @@
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,7 +38,11 @@ struct SavedPrefix {
   friend bool operator==(const SavedPrefix&, const SavedPrefix&) = default;
 };
 
-// The text of the file, and back. Errors: kDataLoss PREFIX_FILE, with what is wrong.
+// Far above what can be pinned: what is refused at a start stays in the file.
+inline constexpr size_t kMaxSavedPrefixes = 4096;
+
+// The text of the file, and back. Errors: kDataLoss PREFIX_FILE, with what is wrong; so are more
+// than kMaxSavedPrefixes.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
@@ -54,7 +59,7 @@ class PrefixStore {
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // unpinned before its id was known
 
-  // Writes what is pinned now; on return it is on the disk.
+  // Writes what is pinned now; on return it is on the disk. More than can be read are not written.
   absl::Status Save();
 
  private:

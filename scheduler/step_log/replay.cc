@@ -92,6 +92,9 @@ class Replayer {
     if (!(config.watermark >= 0.0 && config.watermark < 1.0)) {
       return Impossible("a watermark that is no fraction");
     }
+    if (config.priority_ageing < 0) {
+      return Impossible("an ageing that makes requests wait the longer the older they are");
+    }
     core_.emplace(config);
     return absl::OkStatus();
   }

@@ -1,7 +1,7 @@
 """Starts quire_worker and quire_scheduler for a test, and stops them whatever happens.
 
-Needs QUIRE_BIN (the folder of the programs), QUIRE_PYTHON_STUBS (generated code) and QUIRE_SOURCE in
-the environment; CMakeLists.txt sets them.
+QUIRE_BIN (the folder of the programs), QUIRE_PYTHON_STUBS (generated code) and QUIRE_SOURCE in the environment
+say where things are; CMakeLists.txt sets them. By default they are those of the build that ./deploy/test makes.
 """
 import contextlib
 import os
@@ -14,6 +14,10 @@ import threading
 import time
 import urllib.request
 
+SOURCE = os.environ.setdefault("QUIRE_SOURCE", os.path.abspath(os.path.join(os.path.dirname(__file__), "../..")))
+os.environ.setdefault("QUIRE_BIN", os.path.join(SOURCE, "build/cpu-release/bin"))
+os.environ.setdefault("QUIRE_PYTHON_STUBS", os.path.join(SOURCE, "build/cpu-release/python"))
+
 sys.path.insert(0, os.environ["QUIRE_PYTHON_STUBS"])
 
 import grpc  # noqa: E402
@@ -25,7 +29,7 @@ from proto.v1 import generation_pb2 as api  # noqa: E402
 from proto.v1 import generation_pb2_grpc as api_grpc  # noqa: E402
 
 BIN = os.environ["QUIRE_BIN"]
-MODEL = os.environ.get("QUIRE_TEST_MODEL", os.path.join(os.environ["QUIRE_SOURCE"], "deploy/model"))
+MODEL = os.environ.get("QUIRE_TEST_MODEL", os.path.join(SOURCE, "deploy/model"))
 START_SECONDS = 60
 
 

@@ -16,6 +16,8 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
+// Of all files. The largest published models have a tenth of it.
+constexpr size_t kMaxTensors = 1'000'000;
 
 // The path with links resolved, or why it may not be read.
 absl::StatusOr<std::string> Resolve(const std::string& model_dir, const std::string& name) {
@@ -71,6 +73,16 @@ absl::Status WeightFiles::AddFiles(const std::string& model_dir,
 }
 
 absl::Status WeightFiles::AddTensors(const SafetensorsFile& file) {
+  if (file.tensors().size() > kMaxTensors - tensors_.size()) {
+    return LoadError(name_,
+                     absl::StrCat("its files hold too many tensors (limit ",
+                                  kMaxTensors,
+                                  "): ",
+                                  Printable(file.name()),
+                                  " has ",
+                                  file.tensors().size(),
+                                  " more"));
+  }
   for (const SafetensorsTensor& tensor : file.tensors()) {
     auto [it, is_new] = tensors_.try_emplace(tensor.name, WeightRef{&file, &tensor});
     if (!is_new) {

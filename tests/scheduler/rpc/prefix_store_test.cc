@@ -51,6 +51,15 @@ TEST(PrefixFileTest, ALineWithoutTokensIsDamage) {
   EXPECT_FALSE(DecodePrefixes(EncodePrefixes({{.token_ids = {}, .cache_salt = "s"}})).ok());
 }
 
+TEST(PrefixFileTest, HoldsNoMoreThanItsBound) {
+  std::vector<SavedPrefix> prefixes(kMaxSavedPrefixes, kPlain);
+  EXPECT_TRUE(DecodePrefixes(EncodePrefixes(prefixes)).ok());
+
+  prefixes.push_back(kPlain);
+  EXPECT_THAT(DecodePrefixes(EncodePrefixes(prefixes)).status().message(),
+              HasSubstr("too many prefixes (limit 4096)"));
+}
+
 class PrefixStoreTest : public testing::Test {
  protected:
   PrefixStoreTest() {
@@ -93,6 +102,17 @@ TEST_F(PrefixStoreTest, TheNextOneHasWhatWasSaved) {
   store->Forget(kSalted);
   EXPECT_TRUE(store->Save().ok());
   EXPECT_THAT(Open()->prefixes(), IsEmpty());
+}
+
+TEST_F(PrefixStoreTest, WhatCouldNotBeReadAgainIsNotWritten) {
+  Write(EncodePrefixes(std::vector<SavedPrefix>(kMaxSavedPrefixes, kPlain)));
+  const std::string full = Contents();
+  const auto store = Open();
+  EXPECT_TRUE(store->Save().ok());
+
+  store->OnPinned(RequestId(1), kSalted);
+  EXPECT_THAT(store->Save().message(), HasSubstr("too many prefixes"));
+  EXPECT_EQ(Contents(), full);
 }
 
 TEST_F(PrefixStoreTest, TheFileIsForItsOwnerAlone) {

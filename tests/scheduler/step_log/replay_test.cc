@@ -215,9 +215,10 @@ TEST_F(ReplayMutationTest, EventsThatTheCoreWouldNotSurviveAreDamage) {
   };
   const Request request = MakeRequest({.id = 2});
 
-  expect_damage(CoreConfig{}, 3);                              // twice
-  expect_damage(WorkersLost{}, 0);                             // no core yet
-  expect_damage(CoreConfig{.watermark = 1.0}, 0);              // no fraction
+  expect_damage(CoreConfig{}, 3);                  // twice
+  expect_damage(WorkersLost{}, 0);                 // no core yet
+  expect_damage(CoreConfig{.watermark = 1.0}, 0);  // no fraction
+  expect_damage(CoreConfig{.priority_ageing = -1}, 0);
   expect_damage(EpochBegun{.limits = {.num_blocks = 20}}, 2);  // one is active
   expect_damage(PlanWanted{.now = 9}, Place<PlanMade>() + 1);  // one is unanswered
   expect_damage(CallAnswered{}, 1);                            // of no call
