@@ -75,7 +75,7 @@ REFUSALS = [
     End(Code.FAILED_PRECONDITION, "fingerprint", [reason("FINGERPRINT")]),
     End(Code.INVALID_ARGUMENT, "resume", [reason("RESUME")]),
     End(Code.ABORTED, "slow"),
-    End(Code.CANCELLED, "by an operator"),
+    End(Code.CANCELLED, "by an operator", [reason("ADMIN")]),
     End(Code.INTERNAL, "not finite", [reason("NON_FINITE_LOGITS")]),
     End(Code.UNKNOWN, "of a proxy", [reason("PROXY")]),
 ]
@@ -172,6 +172,15 @@ class QuireClientTest(unittest.TestCase):
             seed=7, determinism_fingerprint=FINGERPRINT, max_tokens=500,
             sequences=[{"token_ids": [10, 11]}]))
 
+    def test_a_server_that_closes_cancels_and_the_stream_goes_on(self):
+        closing = self.server([started(), tokens(0, [10]), End(Code.CANCELLED, "")],
+                              [End(Code.CANCELLED, "")], [started(), tokens(1, [11]), finished(2), OK])
+
+        messages, error = self.run_client(closing)
+
+        self.assertIsNone(error)
+        self.assertEqual(self.tokens_of(messages), [10, 11])
+
     def test_a_length_that_was_not_told_is_not_sent_back(self):
         server = self.server([started(max_tokens=0), tokens(0, [10]), gone()],
                              [started(), finished(1), OK])
@@ -217,7 +226,8 @@ class QuireClientTest(unittest.TestCase):
         self.assertLess(self.time.waits[2], quire_client.MAX_WAIT_S)
 
     def test_retries_that_bring_nothing_are_bounded(self):
-        for end in (gone(), End(Code.INTERNAL, "torn"), End(Code.UNKNOWN, "torn")):
+        for end in (gone(), End(Code.INTERNAL, "torn"), End(Code.UNKNOWN, "torn"),
+                    End(Code.CANCELLED, "closing")):
             with self.subTest(end.message):
                 calls = [[end]] * (quire_client.MAX_RETRIES + 20)
                 server = self.server([gone()], *calls)

@@ -191,6 +191,16 @@ TEST_F(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
   EXPECT_FALSE(server.requests()[1].resume().has_max_tokens());
 }
 
+TEST_F(ResumingClientTest, AServerThatClosesCancelsAndTheStreamGoesOn) {
+  ScriptedServer server({{{Started(), Tokens(0, {10})}, {StatusCode::CANCELLED, ""}},
+                         {{}, {StatusCode::CANCELLED, ""}},
+                         {{Started(), Tokens(1, {11}), Finished(2)}, grpc::Status::OK}});
+
+  EXPECT_TRUE(Run({&server}).ok());
+
+  EXPECT_THAT(tokens_, ElementsAre(10, 11));
+}
+
 TEST_F(ResumingClientTest, ALengthThatWasNotToldIsNotSentBack) {
   GenerateResponse started = Started();
   started.mutable_started()->clear_max_tokens();
@@ -207,6 +217,7 @@ TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
                                    TooSmall(),
                                    {StatusCode::FAILED_PRECONDITION, "fingerprint"},
                                    {StatusCode::ABORTED, "slow"},
+                                   {StatusCode::CANCELLED, "by an operator", "has details"},
                                    {StatusCode::INTERNAL, "not finite", "has details"},
                                    {StatusCode::UNKNOWN, "of a proxy", "has details"}};
   for (const grpc::Status& refusal : refusals) {

@@ -45,6 +45,7 @@ bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
+    case grpc::StatusCode::CANCELLED:  // by gRPC in a server that closes: the caller's is final
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
       return status.error_details().empty();  // no server of ours ends a call without them

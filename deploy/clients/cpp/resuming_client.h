@@ -2,10 +2,10 @@
 // it asks again, at the same server or at another one, for what it does not have yet. Its caller
 // sees one stream, with the tokens, text and log-probabilities of an undisturbed run.
 //
-// What no server answered is asked for again: UNAVAILABLE, and INTERNAL or UNKNOWN without details,
-// as a torn connection gives them. So is what a full server refuses for the moment
-// (RESOURCE_EXHAUSTED with google.rpc.RetryInfo), once the request is resumed: it had been
-// accepted. Any other refusal is handed to the caller at once.
+// What no server answered is asked for again: UNAVAILABLE, and without details INTERNAL or UNKNOWN,
+// as a torn connection gives them, and CANCELLED, as gRPC in a server that closes does. So is what
+// a full server refuses for the moment (RESOURCE_EXHAUSTED with google.rpc.RetryInfo), once the
+// request is resumed: it had been accepted. Any other refusal is handed to the caller at once.
 //
 // Needs gRPC and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 //
@@ -46,7 +46,8 @@ class ResumingClient {
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Returns when the answer is complete or cannot be. timeout_ms counts from this call on.
-  // Errors: the server's refusal; the last failure, after all retries; CANCELLED, by on_response;
+  // Errors: the server's refusal; the last failure, after all retries; CANCELLED, by on_response
+  // or, with details, by an operator;
   // DEADLINE_EXCEEDED; DATA_LOSS when a server goes on with something else than was begun.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 

@@ -23,6 +23,8 @@ LONGEST_RETRY_DELAY_S = 24 * 3600.0
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
 # The server ends what is late, and says why; this is for one that no longer can.
 DEADLINE_GRACE_S = 1.0
+UNANSWERED_WITHOUT_DETAILS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL,
+                              grpc.StatusCode.UNKNOWN)
 
 CHANNEL_OPTIONS = [
     # Connect again soon. The "minimum" is how long an attempt may take: a busy server needs time.
@@ -91,11 +93,13 @@ def _seconds_left(deadline, grace=0.0):
 
 
 def _is_worth_a_retry(error, is_resuming):
-    """What no server answered. No server of ours ends a call INTERNAL or UNKNOWN without details.
+    """What no server answered: these codes without details, which a server of ours always gives.
 
-    A full server refuses a new request. One that goes on was accepted, and waits for its place.
+    A torn connection ends calls INTERNAL or UNKNOWN, gRPC in a server that closes ends them CANCELLED:
+    nobody here has cancelled. A full server refuses a new request. One that goes on was accepted, and
+    waits for its place.
     """
-    if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+    if error.code() in UNANSWERED_WITHOUT_DETAILS:
         return _details(error) is None
     if _is_full(error):
         return is_resuming and _retry_delay(error) is not None
