@@ -207,6 +207,7 @@ int main(int argc, char** argv) {
                  .model_hash = loaded.hash,
                  .determinism_fingerprint = backend->name()},
                 executor);
+  server->SetReady();
   quire::LogInfo("worker ready",
                  {{"backend", backend->name()},
                   {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},

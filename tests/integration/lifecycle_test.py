@@ -82,6 +82,20 @@ class HealthTest(unittest.TestCase):
             self.assertEqual(health(channel, "liveness"), SERVING)
             self.assertEqual(http_get(server, "/healthz")[0], 503)
 
+    def test_a_worker_is_ready_when_it_has_loaded(self):
+        with Server(with_worker=False) as server:
+            def worker_health():
+                with grpc.insecure_channel(server.worker_address) as channel:
+                    grpc.channel_ready_future(channel).result(timeout=60)
+                    return health(channel, ""), health(channel, "liveness")
+
+            server.worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen",
+                                     server.worker_address, "--fail-points=stick-in-load"])
+            self.assertEqual(worker_health(), (NOT_SERVING, SERVING))
+            server.worker.kill()
+            server.start_worker()
+            self.assertEqual(worker_health(), (SERVING, SERVING))
+
     def test_reflection_knows_our_service_and_health(self):
         with Server("--enable-reflection") as server, server.channel() as channel:
             ask = channel.stream_stream(REFLECTION)

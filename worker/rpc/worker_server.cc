@@ -35,9 +35,14 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
   QUIRE_CHECK(server->server_ != nullptr);  // without ports there is nothing that can fail
+  grpc::HealthCheckServiceInterface* health = server->server_->GetHealthCheckService();
+  health->SetServingStatus("", false);
+  health->SetServingStatus("liveness", true);
   server->listener_->Start();
   return server;
 }
+
+void WorkerServer::SetReady() { server_->GetHealthCheckService()->SetServingStatus("", true); }
 
 WorkerServer::~WorkerServer() { Shutdown(); }
 

@@ -1,4 +1,5 @@
-// WorkerServer listens for a scheduler and serves one WorkerService on its address.
+// WorkerServer listens for a scheduler and serves one WorkerService on its address, and beside it
+// grpc.health.v1 for probes: "liveness" from the start on, "" from SetReady on.
 //
 // Thread safety: one caller at a time.
 // Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
@@ -29,6 +30,9 @@ class WorkerServer {
 
   // With the port that was taken.
   const Address& address() const { return listener_->address(); }
+
+  // The model is loaded. REQUIRES: not shut down.
+  void SetReady();
 
   // Stops the service, then ends all connections.
   void Shutdown();
