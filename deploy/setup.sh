@@ -9,7 +9,7 @@ build_packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  git python3 python3-grpcio python3-protobuf clang-format clang-tidy
+  git python3 python3-grpcio python3-protobuf python3-yaml clang-format clang-tidy
   haproxy
 )
 

@@ -1,0 +1,279 @@
+#!/usr/bin/python3
+"""tests/tools/check_manifests.py: k8s/ has no fault, each kind of fault is found, and folders are built
+as kubectl builds them."""
+import copy
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TESTDATA = pathlib.Path(__file__).resolve().parent / "testdata"
+sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "k8s/components/monitoring")]
+
+import check_manifests  # noqa: E402
+import kustomize_subset  # noqa: E402
+import make_rules  # noqa: E402
+
+FOLDERS = [*sorted(path.parent for path in (ROOT / "k8s/overlays").glob("*/kustomization.yaml")),
+           *sorted(path.parent for path in TESTDATA.glob("*/kustomization.yaml"))]
+PROGRAMS = check_manifests.Programs(os.environ["QUIRE_BIN"])
+SERVER = "Deployment/quire"
+SCHEDULER, WORKER = "StatefulSet/quire-scheduler", "StatefulSet/quire-worker"
+
+
+def set_at(*path, value):
+    """Sets what a path of keys and indices leads to."""
+    def change(each):
+        for key in path[:-1]:
+            each = each[key]
+        each[path[-1]] = value
+    return change
+
+
+def delete_at(*path):
+    def change(each):
+        for key in path[:-1]:
+            each = each[key]
+        del each[path[-1]]
+    return change
+
+
+def container(*path, **value):
+    change = set_at if value else delete_at
+    return change("spec", "template", "spec", "containers", 0, *path, **value)
+
+
+def argument(old, new):
+    def change(each):
+        arguments = each["spec"]["template"]["spec"]["containers"][0]["args"]
+        arguments[arguments.index(old)] = new
+    return change
+
+
+POD = ("spec", "template", "spec")
+LABEL = "app.kubernetes.io/component"
+# Folder, object, what is done to it, what is said then.
+FAULTS = [
+    ("cpu", SERVER, set_at("spec", "selector", "matchLabels", LABEL, value="x"), "its pods are"),
+    ("cpu", "Service/quire", set_at("spec", "selector", LABEL, value="x"), "selects no pod"),
+    ("cpu", "Service/quire", set_at("spec", "ports", 0, "targetPort", value="x"), "port 'x' is none"),
+    ("cpu", "PodDisruptionBudget/quire", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
+     "selects no pod"),
+    ("cpu", "PodDisruptionBudget/quire", set_at("spec", "maxUnavailable", value=0), "no node can be"),
+    ("cpu", SERVER, container("startupProbe"), "has no startupProbe"),
+    ("cpu", SERVER, container("readinessProbe", "grpc", "port", value=50052), "is not the container's"),
+    ("cpu", SERVER, container("livenessProbe", "grpc", "service", value=""), "ask for liveness"),
+    ("cpu", SERVER, container("livenessProbe", "timeoutSeconds", value=11), "longer than its period"),
+    ("cpu", SERVER, set_at(*POD, "terminationGracePeriodSeconds", value=37), "drain and stop take 37 s"),
+    ("cpu", SERVER, container("lifecycle", "preStop", "sleep", "seconds", value=13), "take 45 s"),
+    ("cpu", SERVER, argument("--shutdown-timeout=25", "--shutdown-timeout=33"), "take 45 s"),
+    ("cpu", SERVER, container("command", value=["quired"]), "none of our programs"),
+    ("cpu", SERVER, container("volumeMounts", 0, "name", value="x"), "there is no such volume"),
+    ("cpu", SERVER, container("volumeMounts", 0), "nobody mounts 'model'"),
+    ("cpu", SERVER, container("volumeMounts", 0, "readOnly", value=False), "must be read-only"),
+    ("cpu", SERVER, delete_at(*POD, "volumes", 1, "emptyDir", "sizeLimit"), "may fill its node"),
+    ("cpu", SERVER, container("env", 0, "value", value="/var/quire"), "is in no volume"),
+    ("cpu", SERVER, container("env", 0, "value", value="/models"), "of the wrong kind"),
+    ("cpu", SERVER, set_at(*POD, "serviceAccountName", value="x"), "account is not there"),
+    ("cpu", SERVER, set_at(*POD, "automountServiceAccountToken", value=True), "must be false"),
+    ("cpu", "ServiceAccount/quire", delete_at("automountServiceAccountToken"), "must be false"),
+    ("cpu", SERVER, delete_at(*POD, "securityContext", "runAsNonRoot"), "must run as a user"),
+    ("cpu", SERVER, delete_at(*POD, "securityContext", "seccompProfile"), "seccomp"),
+    ("cpu", SERVER, container("securityContext", "readOnlyRootFilesystem", value=False), "no privilege"),
+    ("cpu", SERVER, container("securityContext", "capabilities", "drop", value=[]), "no privilege"),
+    ("cpu", SERVER, container("image", value="quire:latest"), "has no tag"),
+    ("cpu", SERVER, container("resources", "limits", "memory"), "no limit of memory"),
+    ("cpu", SERVER, argument("--port=50051", "--port=50050"), "it listens on"),
+    ("cpu", SERVER, argument("--model=/models", "--model=$(MODEL_DIR)"), r"\$\(MODEL_DIR\) is not set"),
+    ("cpu-all", "PodMonitor/quire", set_at("spec", "podMetricsEndpoints", 0, "port", value="x"),
+     "port 'x' is none"),
+    ("cpu-all", "PodMonitor/quire", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
+     "selects no pod"),
+    ("cpu-all", "NetworkPolicy/quire", set_at("spec", "ingress", 1, "ports", 0, "port", value="x"),
+     "port 'x' is none"),
+    ("cpu-all", "ScaledObject/quire", set_at("spec", "scaleTargetRef", "name", value="x"),
+     "scales what is not there"),
+    ("cpu-all", "ScaledObject/quire", set_at(
+        "spec", "triggers", 0, "metadata", "query",
+        value='sum(vllm:num_waiting{namespace="quire"})'), "vllm:num_waiting is no metric"),
+    ("cpu-all", "ScaledObject/quire", set_at("metadata", "namespace", value="x"), "of its namespace"),
+    ("multi-pod", SCHEDULER, set_at("spec", "serviceName", value="x"), "Service 'x' is not there"),
+    ("multi-pod", WORKER, set_at("spec", "replicas", value=4), "--workers"),
+    ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=4"), "differ"),
+    ("multi-pod", WORKER, container("ports", 0, "containerPort", value=50053), "--workers"),
+    ("multi-pod", WORKER, argument("--listen=$(POD_IP):50052", "--listen=$(POD_IP):50053"),
+     "it listens on"),
+    ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", LABEL, value="server"),
+     "its pods are"),
+    ("multi-pod", "Service/quire-worker", delete_at("spec", "publishNotReadyAddresses"), "found by name"),
+    ("multi-pod", "Service/quire-worker", delete_at("spec", "clusterIP"), "found by name"),
+    ("multi-pod", "NetworkPolicy/quire-worker", set_at(
+        "spec", "ingress", 0, "from", 0, "podSelector", "matchLabels", LABEL, value="x"),
+     "selects no pod"),
+    ("multi-pod", "NetworkPolicy/quire-worker", set_at(
+        "spec", "egress", 0, "to", 0, "podSelector", "matchLabels", LABEL, value="x"),
+     "selects no pod"),
+]
+# Only a program can tell.
+FAULTS_OF_FLAGS = [
+    ("cpu", SERVER, argument("--http-port=8000", "--metrics-port=8000"), "has no such flag"),
+    ("cpu", SERVER, argument("--shutdown-timeout=25", "--shutdown-timeout=-1"), "ends with 2.*shutdown"),
+    ("cpu", SERVER, argument("--allow-insecure-bind", "--no-allow-insecure-bind"), "no such flag"),
+    ("tensor-parallel", SERVER, argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
+     "ends with 2.*from 1 to 8"),
+    ("multi-pod", SCHEDULER, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
+    ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=3"),
+     "ends with 2.*tensor-parallel-size"),
+]
+
+
+def find(name):
+    [folder] = [each for each in FOLDERS if each.name == name]
+    return folder
+
+
+class Changed:
+    """Builds of a folder in which one object is another; built once each."""
+
+    _built = {}
+
+    def __init__(self, folder, name, change):
+        if folder not in self._built:
+            self._built[folder] = kustomize_subset.build(find(folder))
+        self.objects = copy.deepcopy(self._built[folder])
+        [each] = [each for each in self.objects if f"{each['kind']}/{each['metadata']['name']}" == name]
+        change(each)
+
+    def faults(self, **more):
+        with unittest.mock.patch.object(check_manifests, "build", lambda _: self.objects):
+            return check_manifests.faults_of("changed", **more)
+
+
+def comparable(value, key=None):
+    """Lists whose items have names are in any order."""
+    if isinstance(value, dict):
+        return {name: comparable(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        items = [comparable(each) for each in value]
+        has_names = key in kustomize_subset.MERGE_KEYS or key == "ports"
+        return sorted(items, key=lambda each: json.dumps(each, sort_keys=True)) if has_names else items
+    return value
+
+
+def kubectl_builds():
+    """Whether there is a kubectl whose kustomize knows what we use: from 1.27 on."""
+    if shutil.which("kubectl") is None:
+        return False
+    text = subprocess.run(["kubectl", "version", "--client"], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, check=False).stdout
+    version = re.search(r"Kustomize Version: v(\d+)", text)
+    return version is not None and int(version[1]) >= 5
+
+
+class CheckManifestsTest(unittest.TestCase):
+
+    def test_no_folder_has_a_fault_and_the_programs_take_their_flags(self):
+        self.assertGreaterEqual(len(FOLDERS), 7)
+        for folder in FOLDERS:
+            with self.subTest(folder.name):
+                self.assertEqual(check_manifests.faults_of(
+                    folder, PROGRAMS, versions=check_manifests.native_versions()), [])
+
+    def test_every_fault_is_found(self):
+        for folder, name, change, expected in FAULTS:
+            with self.subTest(f"{folder} {name}: {expected}"):
+                faults = Changed(folder, name, change).faults()
+                self.assertTrue(any(re.search(expected, each, re.S) for each in faults), faults)
+
+    def test_flags_that_a_program_does_not_take_are_found(self):
+        for folder, name, change, expected in FAULTS_OF_FLAGS:
+            with self.subTest(f"{folder} {name}: {expected}"):
+                faults = Changed(folder, name, change).faults(programs=PROGRAMS)
+                self.assertTrue(any(re.search(expected, each, re.S) for each in faults), faults)
+
+    @unittest.skipUnless(check_manifests.native_versions(), "kubernetes-validate is not installed")
+    def test_what_a_cluster_would_not_take_is_found(self):
+        change = container("readinessProbe", "periodSecond", value=5)
+        faults = Changed("cpu", SERVER, change).faults(versions=check_manifests.native_versions())
+        self.assertEqual(len(faults), 2, faults)
+        self.assertIn("periodSecond", faults[0])
+
+    def test_fields_that_a_definition_does_not_have_are_found(self):
+        try:
+            import jsonschema  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
+        except ImportError:
+            self.skipTest("jsonschema is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            schema = {"type": "object", "properties": {
+                "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {},
+                "spec": {"type": "object", "properties": {
+                    "jobLabel": {"type": "string"}, "selector": {},
+                    "podMetricsEndpoints": {"type": "array"}}}}}
+            pathlib.Path(folder, "crd.yaml").write_text(yaml.safe_dump(
+                {"kind": "CustomResourceDefinition", "spec": {
+                    "group": "monitoring.coreos.com", "names": {"kind": "PodMonitor"},
+                    "versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}}))
+            schemas = check_manifests.definitions(folder)
+        faults = Changed("cpu-all", "PodMonitor/quire", lambda _: None).faults(schemas=schemas)
+        self.assertEqual([each for each in faults if each.startswith("PodMonitor")], [])
+        self.assertTrue(any(re.search("ScaledObject/quire: no definition", each) for each in faults))
+        change = set_at("spec", "interval", value="15s")
+        faults = Changed("cpu-all", "PodMonitor/quire", change).faults(schemas=schemas)
+        self.assertTrue(any("interval" in each for each in faults), faults)
+
+    @unittest.skipUnless(kubectl_builds(), "no kubectl with kustomize 5")
+    def test_folders_are_built_as_kubectl_builds_them(self):
+        for folder in FOLDERS:
+            with self.subTest(folder.name):
+                text = subprocess.run(["kubectl", "kustomize", folder], check=True, text=True,
+                                      stdin=subprocess.DEVNULL, capture_output=True).stdout
+                theirs = {kustomize_subset.identity(each): comparable(each)
+                          for each in yaml.safe_load_all(text)}
+                ours = {kustomize_subset.identity(each): comparable(each)
+                        for each in kustomize_subset.build(folder)}
+                self.assertEqual(ours, theirs)
+
+    def test_what_cannot_be_built_is_one_clear_error(self):
+        head = "resources: [a.yaml]\n"
+        good = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [], x: 1}}\n"
+        for plan, resource, expected in [
+                (head + "generators: []\n", good, "generators: not known here"),
+                ("resources: [b.yaml]\n", good, "No such file"),
+                (head, "{a: 1, a: 2}", "stands twice"),
+                (head, "{a: [}", "a.yaml"),
+                (head, "{kind: Service}", "needs apiVersion"),
+                (head + "labels: [{pairs: {}, includeSelectors: true}]\n", good, "only pairs"),
+                (head + "images: [{name: a, digest: b}]\n", good, "newTag are known"),
+                (head + "patches: [{patch: '{kind: Service, metadata: {name: b}}'}]\n", good,
+                 "finds 0 objects"),
+                (head + "patches: [{patch: '[{op: remove, path: /spec/y}]', target: {name: a}}]\n",
+                 good, "remove /spec/y"),
+                (head + "patches: [{patch: '[{op: test, path: /spec/x, value: 2}]', "
+                 "target: {name: a}}]\n", good, "is 1")]:
+            with self.subTest(expected), tempfile.TemporaryDirectory() as folder:
+                pathlib.Path(folder, "kustomization.yaml").write_text(plan)
+                pathlib.Path(folder, "a.yaml").write_text(resource)
+                with self.assertRaisesRegex(kustomize_subset.ManifestError, expected):
+                    kustomize_subset.build(folder)
+
+    def test_the_rules_are_those_of_prometheus(self):
+        made = make_rules.HERE / "rules.yaml"
+        self.assertEqual(made.read_text(encoding="utf-8"), make_rules.rules_text(),
+                         "run k8s/components/monitoring/make_rules.py")
+        with open(make_rules.RULES, encoding="utf-8") as file:
+            rules = yaml.safe_load(file)
+        with open(made, encoding="utf-8") as file:
+            self.assertEqual(yaml.safe_load(file)["spec"], rules)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,477 @@
+#!/usr/bin/python3
+"""Checks manifests for what a cluster would only find while it runs them, or not at all: selectors
+that select nothing, ports and volumes that do not meet, a grace that is shorter than the drain, flags
+that the programs do not take.
+
+    check_manifests.py [--bin DIR] [--crds DIR] FOLDER...
+
+FOLDER has a kustomization.yaml. --bin: the programs; with them every command line is tried as far as
+a program reads it before it looks for a model. --crds: definitions of custom kinds, YAML or JSON, to
+validate those against (needs Debian's python3-jsonschema). Where PyPI's kubernetes-validate is
+importable, the cluster's own kinds are validated by it. Exit code 1: faults, one a line.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import kustomize_subset
+from kustomize_subset import ManifestError, build, containers_of, pod_of
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+METRICS = ROOT / "common/metrics/metric_names.h"
+CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh)/")
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+# What a program still needs after the drain: two servers at 500 ms each; `quire serve` its workers.
+SECONDS_TO_STOP = {"quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
+DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
+# Exit codes of common/base/exit_codes.h.
+BAD_MODEL = 3
+
+
+class Overlay:
+    """The objects of one folder, and the faults that were found."""
+
+    def __init__(self, folder):
+        self.objects = build(folder)
+        self.faults = []
+
+    def of(self, *kinds):
+        return [each for each in self.objects if each["kind"] in kinds]
+
+    def workloads(self):
+        return [each for each in self.objects if pod_of(each) is not None]
+
+    def selected(self, selector):
+        """Workloads whose pods have these labels. An empty selector is all pods."""
+        wanted = selector.get("matchLabels", {}) if "matchLabels" in selector or not selector else selector
+        return [each for each in self.workloads()
+                if wanted.items() <= pod_of(each)["metadata"]["labels"].items()]
+
+    def fault(self, each, text):
+        self.faults.append(f"{each['kind']}/{each['metadata']['name']}: {text}")
+
+
+def ports_of(workload):
+    """Number by name, over all containers."""
+    return {port["name"]: port["containerPort"] for container in containers_of(workload)
+            for port in container.get("ports", [])}
+
+
+def program_of(container):
+    return " ".join(container.get("command", []))
+
+
+def flags_of(container):
+    """Values by flag, as written: what stands without one is None."""
+    flags = {}
+    for argument in container.get("args", []):
+        name, equals, value = argument.partition("=")
+        flags[name.removeprefix("--")] = value if equals else None
+    return flags
+
+
+def check_objects(overlay):
+    seen = set()
+    for each in overlay.objects:
+        name = kustomize_subset.identity(each), each["metadata"].get("namespace")
+        if name in seen:
+            overlay.fault(each, "stands twice")
+        seen.add(name)
+
+
+def check_selectors(overlay):
+    for each in overlay.workloads():
+        labels = pod_of(each)["metadata"].get("labels", {})
+        wanted = each["spec"]["selector"]["matchLabels"]
+        if not wanted.items() <= labels.items():
+            overlay.fault(each, f"selects {wanted}, its pods are {labels}")
+        if len(overlay.selected(wanted)) > 1:
+            overlay.fault(each, "selects pods of another workload as well")
+    for each in overlay.of("PodDisruptionBudget", "PodMonitor"):
+        _check_selects(overlay, each, each["spec"]["selector"])
+    for each in overlay.of("PodDisruptionBudget"):
+        if str(each["spec"].get("maxUnavailable", 0)) in ("0", "0%"):
+            overlay.fault(each, "no pod may ever go: no node can be emptied")
+
+
+def _check_selects(overlay, each, selector):
+    hit = overlay.selected(selector)
+    if not hit:
+        overlay.fault(each, f"selects no pod: {selector}")
+    return hit
+
+
+def check_ports(overlay):
+    for each in overlay.of("Service"):
+        for workload in _check_selects(overlay, each, each["spec"]["selector"]):
+            for port in each["spec"]["ports"]:
+                _check_port_name(overlay, each, workload, port["targetPort"])
+    for each in overlay.of("PodMonitor"):
+        for workload in overlay.selected(each["spec"]["selector"]):
+            for endpoint in each["spec"]["podMetricsEndpoints"]:
+                _check_port_name(overlay, each, workload, endpoint["port"])
+    for each in overlay.of("NetworkPolicy"):
+        for workload in _check_selects(overlay, each, each["spec"]["podSelector"]):
+            for rule in each["spec"].get("ingress", []):
+                for port in rule.get("ports", []):
+                    _check_port_name(overlay, each, workload, port["port"])
+    for each in overlay.of("NetworkPolicy"):
+        for rule in each["spec"].get("ingress", []) + each["spec"].get("egress", []):
+            for peer in rule.get("from", []) + rule.get("to", []):
+                if "podSelector" in peer and "namespaceSelector" not in peer:
+                    _check_selects(overlay, each, peer["podSelector"])
+
+
+def _check_port_name(overlay, each, workload, name):
+    if name not in ports_of(workload):
+        overlay.fault(each, f"port {name!r} is none of {workload['metadata']['name']}'s pods")
+
+
+def check_names(overlay):
+    """Names that one object has of another."""
+    services = {each["metadata"]["name"]: each for each in overlay.of("Service")}
+    accounts = {each["metadata"]["name"] for each in overlay.of("ServiceAccount")}
+    workloads = {(each["kind"], each["metadata"]["name"]) for each in overlay.of("Deployment")}
+    for each in overlay.workloads():
+        if each["kind"] == "StatefulSet" and each["spec"]["serviceName"] not in services:
+            overlay.fault(each, f"its Service {each['spec']['serviceName']!r} is not there")
+        if pod_of(each)["spec"].get("serviceAccountName") not in accounts:
+            overlay.fault(each, "its service account is not there")
+    for each in overlay.of("ScaledObject"):
+        target = each["spec"]["scaleTargetRef"]
+        if (target["kind"], target["name"]) not in workloads:
+            overlay.fault(each, f"scales what is not there, or has a fixed number of pods: {target}")
+
+
+def check_probes(overlay):
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            ports = {port["containerPort"] for port in container.get("ports", [])}
+            for kind in PROBES:
+                probe = container.get(kind)
+                if probe is None or "grpc" not in probe:
+                    overlay.fault(each, f"{container['name']} has no {kind} by gRPC")
+                elif probe["grpc"]["port"] not in ports:
+                    overlay.fault(each, f"{kind}: port {probe['grpc']['port']} is not the container's")
+                elif probe.get("timeoutSeconds", 1) > probe.get("periodSeconds", 10):
+                    overlay.fault(each, f"{kind}: takes longer than its period")
+            if container.get("livenessProbe", {}).get("grpc", {}).get("service") != "liveness":
+                overlay.fault(each, "livenessProbe: must ask for liveness: what loads or drains lives")
+
+
+def drain_seconds(container):
+    """From SIGTERM to the end of the process, at most."""
+    program = program_of(container)
+    flag = flags_of(container).get("shutdown-timeout")
+    return (DEFAULT_DRAIN_SECONDS[program] if flag is None else int(flag)) + SECONDS_TO_STOP[program]
+
+
+def pre_stop_seconds(container):
+    return container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+
+
+def check_grace(overlay):
+    for each in overlay.workloads():
+        grace = pod_of(each)["spec"].get("terminationGracePeriodSeconds", 30)
+        for container in containers_of(each):
+            if program_of(container) not in SECONDS_TO_STOP:
+                overlay.fault(each, f"{program_of(container)!r} is none of our programs")
+                continue
+            needed = pre_stop_seconds(container) + drain_seconds(container)
+            if grace <= needed:
+                overlay.fault(each, f"a grace of {grace} s: preStop, drain and stop take {needed} s")
+
+
+def check_volumes(overlay):
+    for each in overlay.workloads():
+        volumes = {volume["name"]: volume for volume in pod_of(each)["spec"].get("volumes", [])}
+        mounted = set()
+        for container in containers_of(each):
+            for mount in container.get("volumeMounts", []):
+                mounted.add(mount["name"])
+                volume = volumes.get(mount["name"])
+                if volume is None:
+                    overlay.fault(each, f"mounts {mount['name']!r}, and there is no such volume")
+                elif "persistentVolumeClaim" in volume and not (
+                        mount.get("readOnly") and volume["persistentVolumeClaim"].get("readOnly")):
+                    overlay.fault(each, f"the claim {mount['name']!r} must be read-only, twice")
+            _check_paths(overlay, each, container)
+        for name in set(volumes) - mounted:
+            overlay.fault(each, f"nobody mounts {name!r}")
+        for volume in volumes.values():
+            if "emptyDir" in volume and "sizeLimit" not in (volume["emptyDir"] or {}):
+                overlay.fault(each, f"{volume['name']!r} may fill its node: sizeLimit is needed")
+
+
+def _check_paths(overlay, each, container):
+    """Absolute paths of flags and environment are in a volume; where it writes, in a writable one."""
+    values = {**flags_of(container), **{v["name"]: v.get("value") for v in container.get("env", [])}}
+    for name, value in values.items():
+        if not (value or "").startswith("/"):
+            continue
+        hit = [mount for mount in container.get("volumeMounts", [])
+               if pathlib.PurePath(value).is_relative_to(mount["mountPath"])]
+        if not hit:
+            overlay.fault(each, f"{name}: {value} is in no volume, and the root is read-only")
+        elif (name == "model") != bool(hit[-1].get("readOnly")):
+            overlay.fault(each, f"{name}: {value} is in a volume of the wrong kind")
+
+
+def check_security(overlay):
+    for each in overlay.of("ServiceAccount"):
+        if each.get("automountServiceAccountToken") is not False:
+            overlay.fault(each, "automountServiceAccountToken must be false")
+    for each in overlay.workloads():
+        spec = pod_of(each)["spec"]
+        context = spec.get("securityContext", {})
+        if spec.get("automountServiceAccountToken") is not False:
+            overlay.fault(each, "automountServiceAccountToken must be false")
+        if not (context.get("runAsNonRoot") and context.get("runAsUser", 0) > 0
+                and context.get("seccompProfile") == {"type": "RuntimeDefault"}):
+            overlay.fault(each, "must run as a user, with seccomp's RuntimeDefault")
+        for container in containers_of(each):
+            if container.get("securityContext") != {
+                    "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]}}:
+                overlay.fault(each, f"{container['name']}: must have no privilege and a read-only root")
+            if not re.search(r":[^:/]+$", container["image"]) or container["image"].endswith(":latest"):
+                overlay.fault(each, f"the image {container['image']} has no tag of a version")
+            if "memory" not in container.get("resources", {}).get("limits", {}):
+                overlay.fault(each, "no limit of memory: Quire would size its cache by the node's")
+
+
+def check_ranks(overlay):
+    """Workers are as many as the ranks, and the scheduler has all their names in order."""
+    for each in overlay.of("StatefulSet"):
+        for container in containers_of(each):
+            workers = flags_of(container).get("workers")
+            if workers is not None:
+                _check_workers(overlay, each, workers.split(","))
+
+
+def _check_workers(overlay, scheduler, names):
+    service = names[0].partition(":")[0].partition(".")[2]
+    found = [each for each in overlay.of("StatefulSet") if each["spec"]["serviceName"] == service]
+    if len(found) != 1:
+        overlay.fault(scheduler, f"--workers: {len(found)} StatefulSets have the Service {service!r}")
+        return
+    worker, container = found[0], containers_of(found[0])[0]
+    port = container["ports"][0]["containerPort"]
+    expected = [f"{worker['metadata']['name']}-{rank}.{service}:{port}"
+                for rank in range(worker["spec"]["replicas"])]
+    if names != expected:
+        overlay.fault(scheduler, f"--workers: {names}, there are {expected}")
+    if flags_of(container).get("tensor-parallel-size") != str(worker["spec"]["replicas"]):
+        overlay.fault(worker, "--tensor-parallel-size and replicas differ")
+    [headless] = [each for each in overlay.of("Service") if each["metadata"]["name"] == service]
+    if headless["spec"].get("clusterIP") != "None" or not headless["spec"].get("publishNotReadyAddresses"):
+        overlay.fault(headless, "workers are found by name before they are ready, one by one")
+
+
+def check_metrics(overlay):
+    known = set(re.findall(r'MetricInfo \w+\{\s*"([^"]+)"', METRICS.read_text(encoding="utf-8")))
+    for each in overlay.of("ScaledObject"):
+        for trigger in each["spec"]["triggers"]:
+            query = trigger["metadata"]["query"]
+            for name in re.findall(r"\b(?:quire_|vllm:)\w+", query):
+                if name not in known:
+                    overlay.fault(each, f"{name} is no metric")
+            namespace = each["metadata"].get("namespace")
+            if f'namespace="{namespace}"' not in query:
+                overlay.fault(each, f"the query is not of its namespace, {namespace}")
+
+
+class Programs:
+    """The built programs, asked what they take."""
+
+    def __init__(self, folder):
+        self._folder = pathlib.Path(folder)
+        self._known = {}
+        self._refusals = {}
+
+    def known_flags(self, command):
+        """Names as the help has them: "port", and for a switch that is on "no-x" beside "x"."""
+        if command not in self._known:
+            program, *rest = command.split()
+            text = subprocess.run([self._folder / program, *rest, "--help"], check=True, text=True,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=60).stdout
+            flags = re.findall(r"(?m)^  --(\[no-\])?([a-z][a-z-]*)", text)
+            self._known[command] = ({name for _, name in flags}
+                                    | {f"no-{name}" for negative, name in flags if negative})
+        return self._known[command]
+
+    def refusal_of(self, command, arguments):
+        """What is wrong with a command line, by the program itself, or None. It comes as far as the
+        model, of which there is none."""
+        line = (command, *arguments)
+        if line not in self._refusals:
+            self._refusals[line] = self._try(command, arguments)
+        return self._refusals[line]
+
+    def _try(self, command, arguments):
+        program, *rest = command.split()
+        with tempfile.TemporaryDirectory(prefix="quire-manifests-") as folder:
+            done = subprocess.run(
+                [self._folder / program, *rest, *(each.replace("MODEL", folder) for each in arguments)],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+                env={"XDG_RUNTIME_DIR": folder})
+        return None if done.returncode == BAD_MODEL else f"ends with {done.returncode}: {done.stderr}"
+
+
+def tried_arguments(container):
+    """Those of the manifest, with what only a pod has replaced: addresses, its model, its GPU."""
+    variables = {"POD_IP": "127.0.0.1", "RANK": "0"}
+    result = []
+    for argument in container.get("args", []):
+        name, _, value = argument.partition("=")
+        value = re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), value)
+        if name in ("--port", "--http-port"):
+            value = "0"
+        elif name == "--listen":
+            value = value.rpartition(":")[0] + ":0"
+        elif name == "--model":
+            value = "MODEL"
+        elif name == "--device":
+            value = "cpu"
+        elif name == "--gemm-cache":
+            value = "none"
+        result.append(f"{name}={value}" if value else name)
+    return result
+
+
+def check_command_lines(overlay, programs):
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            command, flags = program_of(container), flags_of(container)
+            _check_bound_ports(overlay, each, container, flags)
+            for variable in re.findall(r"\$\((\w+)\)", " ".join(container.get("args", []))):
+                if variable not in {entry["name"] for entry in container.get("env", [])}:
+                    overlay.fault(each, f"$({variable}) is not set")
+            if programs is None:
+                continue
+            # `serve` takes the flags of both programs, and one of its own for the number of ranks.
+            unknown = set(flags) - programs.known_flags(command)
+            for name in sorted(unknown):
+                overlay.fault(each, f"--{name}: {command} has no such flag")
+            if not unknown and (refusal := programs.refusal_of(command, tried_arguments(container))):
+                overlay.fault(each, f"{command} {refusal}")
+
+
+def _check_bound_ports(overlay, each, container, flags):
+    bound = {flags[name].rpartition(":")[2] for name in ("port", "http-port", "listen")
+             if flags.get(name)}
+    named = {str(port["containerPort"]) for port in container.get("ports", [])}
+    if bound != named:
+        overlay.fault(each, f"it listens on {sorted(bound)}, its ports are {sorted(named)}")
+
+
+def check_native_kinds(overlay, versions):
+    import kubernetes_validate  # pylint: disable=import-outside-toplevel
+    for each in overlay.objects:
+        if CUSTOM.match(each["apiVersion"]):
+            continue
+        for version in versions:
+            try:
+                kubernetes_validate.validate(each, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                overlay.fault(each, f"Kubernetes {version}: {error.message}")
+
+
+def native_versions():
+    """The oldest version that we promise and the newest that the validator has; none without it."""
+    try:
+        import kubernetes_validate  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return []
+    return ["1.30", kubernetes_validate.latest_version()]
+
+
+def definitions(folder):
+    """Schemas of custom kinds, by apiVersion and kind."""
+    schemas = {}
+    for path in sorted(pathlib.Path(folder).rglob("*")):
+        if path.suffix not in (".yaml", ".yml", ".json"):
+            continue
+        for each in kustomize_subset.read(path):
+            if isinstance(each, dict) and each.get("kind") == "CustomResourceDefinition":
+                spec = each["spec"]
+                for version in spec["versions"]:
+                    name = f"{spec['group']}/{version['name']}", spec["names"]["kind"]
+                    schemas[name] = _closed(version["schema"]["openAPIV3Schema"])
+    return schemas
+
+
+def _closed(schema):
+    """A cluster drops fields that it does not know, without a word; here they are faults."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: _closed(value) for key, value in schema.items() if key != "format"}
+    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema and \
+            not schema.get("x-kubernetes-preserve-unknown-fields"):
+        result["additionalProperties"] = False
+    return result
+
+
+def check_custom_kinds(overlay, schemas):
+    import jsonschema  # pylint: disable=import-outside-toplevel
+    for each in overlay.objects:
+        if not CUSTOM.match(each["apiVersion"]):
+            continue
+        schema = schemas.get((each["apiVersion"], each["kind"]))
+        if schema is None:
+            overlay.fault(each, f"no definition of {each['apiVersion']} was given")
+            continue
+        # Metadata is the cluster's own, and open in a definition.
+        schema = {**schema, "properties": {**schema["properties"], "metadata": {"type": "object"}}}
+        for error in jsonschema.Draft7Validator(schema).iter_errors(each):
+            where = ".".join(str(part) for part in error.absolute_path)
+            overlay.fault(each, f"{where}: {error.message}")
+
+
+def faults_of(folder, programs=None, schemas=None, versions=()):
+    overlay = Overlay(folder)
+    check_objects(overlay)
+    for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
+                  check_security, check_ranks, check_metrics):
+        check(overlay)
+    check_command_lines(overlay, programs)
+    if versions:
+        check_native_kinds(overlay, versions)
+    if schemas is not None:
+        check_custom_kinds(overlay, schemas)
+    return overlay.faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", metavar="DIR")
+    parser.add_argument("--crds", metavar="DIR")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    args = parser.parse_args()
+    failed = False
+    try:
+        programs = Programs(args.bin) if args.bin else None
+        schemas = definitions(args.crds) if args.crds else None
+        versions = native_versions()
+        print("native kinds: " + (" and ".join(map(str, versions)) if versions
+                                  else "not validated, kubernetes-validate is not installed"))
+        for folder in args.folders:
+            faults = faults_of(folder, programs, schemas, versions)
+            for fault in faults:
+                print(f"{folder}: {fault}")
+            failed |= bool(faults)
+            print(f"{folder}: {len(faults)} faults")
+    except ManifestError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

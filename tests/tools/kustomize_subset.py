@@ -1,0 +1,222 @@
+"""Builds a folder with a kustomization.yaml as `kubectl kustomize` does, as far as k8s/ needs it:
+resources, components, patches (strategic merge and JSON 6902), images, labels without selectors,
+namespace. Anything else is an error, and never passed over.
+
+Thread safety: functions without state.
+"""
+import copy
+import pathlib
+
+import yaml
+
+KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "images", "labels", "namespace"}
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass"}
+# What names an item of a list in a strategic merge; other lists are replaced whole.
+MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
+              "volumeMounts": "mountPath"}
+# `ports` of a container and of a Service have different keys.
+PORT_KEYS = ("containerPort", "port")
+
+
+class ManifestError(Exception):
+    """What is wrong, and in which file."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Keys that stand twice are an error: the first would be lost without a word."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read(path):
+    """The documents of a file."""
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return [each for each in yaml.load_all(text, Loader=_Loader) if each is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ManifestError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def build(folder):
+    """The objects of an overlay."""
+    return _build(pathlib.Path(folder), [])
+
+
+def _build(folder, objects):
+    """A component changes the objects of its user; any other folder is built by itself."""
+    path = folder / "kustomization.yaml"
+    documents = read(path)
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise ManifestError(f"{path}: must be one mapping")
+    plan = documents[0]
+    if unknown := set(plan) - KNOWN:
+        raise ManifestError(f"{path}: {', '.join(sorted(unknown))}: not known here")
+    objects = list(objects)
+    for name in plan.get("resources", []):
+        objects += _resource(folder, name)
+    for name in plan.get("components", []):
+        objects = _build(folder / name, objects)
+    for patch in plan.get("patches", []):
+        objects = _patched(objects, patch, folder)
+    for each in objects:
+        _set_namespace(each, plan.get("namespace"))
+        _add_labels(each, plan.get("labels", []), path)
+        _set_images(each, plan.get("images", []), path)
+    return objects
+
+
+def _resource(folder, name):
+    path = folder / name
+    if path.is_dir():
+        return _build(path, [])
+    documents = read(path)
+    for each in documents:
+        if not (isinstance(each, dict) and each.get("apiVersion") and each.get("kind")
+                and each.get("metadata", {}).get("name")):
+            raise ManifestError(f"{path}: an object needs apiVersion, kind and metadata.name")
+    return documents
+
+
+def identity(each):
+    return each["apiVersion"], each["kind"], each["metadata"]["name"]
+
+
+def _patched(objects, patch, folder):
+    if set(patch) - {"path", "patch", "target"}:
+        raise ManifestError(f"{folder}: a patch has path or patch, and target")
+    if "path" in patch:
+        documents = read(folder / patch["path"])
+    else:
+        documents = list(yaml.load_all(patch["patch"], Loader=_Loader))
+    for document in documents:
+        target = patch.get("target") or _target_of(document, folder)
+        hit = [each for each in objects if _is_meant(each, target)]
+        if len(hit) != 1:
+            raise ManifestError(f"{folder}: a patch of {target} finds {len(hit)} objects, not one")
+        if isinstance(document, list):
+            for operation in document:
+                _operate(hit[0], operation, folder)
+        elif document.get("$patch") == "delete":
+            objects = [each for each in objects if each is not hit[0]]
+        else:
+            merged = _merged(hit[0], document)
+            objects = [merged if each is hit[0] else each for each in objects]
+    return objects
+
+
+def _target_of(document, folder):
+    if not isinstance(document, dict):
+        raise ManifestError(f"{folder}: a list of operations needs a target")
+    return {"kind": document["kind"], "name": document["metadata"]["name"]}
+
+
+def _is_meant(each, target):
+    return all(value == (each["kind"] if key == "kind" else each["metadata"].get(key))
+               for key, value in target.items())
+
+
+def _merged(old, new, key=None):
+    """Strategic merge: mappings by key, some lists by the name of their items; null takes away."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        result = dict(old)
+        for name, value in new.items():
+            if value is None:
+                result.pop(name, None)
+            else:
+                result[name] = _merged(old[name], value, name) if name in old else value
+        return result
+    merge_key = _merge_key(key, old, new)
+    if merge_key is None:
+        return copy.deepcopy(new)
+    result = {each[merge_key]: each for each in old}
+    for each in new:
+        name = each[merge_key]
+        if each.get("$patch") == "delete":
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result[name], each) if name in result else each
+    return list(result.values())
+
+
+def _merge_key(key, old, new):
+    if not (isinstance(old, list) and isinstance(new, list)):
+        return None
+    items = old + new
+    if key == "ports":
+        return next((each for each in PORT_KEYS if all(each in item for item in items)), None)
+    return MERGE_KEYS.get(key)
+
+
+def _operate(each, operation, folder):
+    """One operation of JSON 6902."""
+    where = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+    try:
+        parent = each
+        for part in where[:-1]:
+            parent = parent[int(part)] if isinstance(parent, list) else parent[part]
+        _operate_at(parent, where[-1], operation)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise ManifestError(f"{folder}: {operation['op']} {operation['path']}: {error!r}") from error
+
+
+def _operate_at(parent, name, operation):
+    is_list = isinstance(parent, list)
+    place = len(parent) if name == "-" else int(name) if is_list else name
+    if operation["op"] == "add":
+        if is_list:
+            parent.insert(place, operation["value"])
+        else:
+            parent[place] = operation["value"]
+        return
+    found = parent[place]
+    if operation["op"] == "replace":
+        parent[place] = operation["value"]
+    elif operation["op"] == "remove":
+        del parent[place]
+    elif operation["op"] != "test":
+        raise ValueError("no such operation")
+    elif found != operation["value"]:
+        raise ValueError(f"is {found!r}")
+
+
+def _set_namespace(each, namespace):
+    if namespace and each["kind"] not in CLUSTER_WIDE:
+        each["metadata"]["namespace"] = namespace
+
+
+def _add_labels(each, labels, path):
+    for entry in labels:
+        if set(entry) != {"pairs"}:
+            raise ManifestError(f"{path}: labels: only pairs are known here")
+        each["metadata"].setdefault("labels", {}).update(entry["pairs"])
+
+
+def _set_images(each, images, path):
+    for change in images:
+        if set(change) - {"name", "newName", "newTag"}:
+            raise ManifestError(f"{path}: images: name, newName and newTag are known here")
+    for container in containers_of(each):
+        for change in images:
+            if container["image"].split(":")[0].split("@")[0] == change["name"]:
+                container["image"] = (change.get("newName", change["name"])
+                                      + (f":{change['newTag']}" if "newTag" in change else ""))
+
+
+def pod_of(each):
+    """The pod template of a workload, or None."""
+    return each.get("spec", {}).get("template") if each["kind"] in (
+        "Deployment", "StatefulSet", "DaemonSet", "Job") else None
+
+
+def containers_of(each):
+    template = pod_of(each)
+    if template is None:
+        return []
+    spec = template["spec"]
+    return spec.get("initContainers", []) + spec.get("containers", [])
