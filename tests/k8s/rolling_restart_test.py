@@ -1,0 +1,177 @@
+#!/usr/bin/python3
+"""Every pod of an overlay is replaced under load, as the manifests say it: workers one after the other,
+then the scheduler, which drains; or a whole server by a new one. Clients that resume lose nothing: each
+answer is the undisturbed one."""
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import unittest
+
+import own_names
+
+if __name__ == "__main__":
+    own_names.enter()
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "tests/tools"),
+                str(ROOT / "deploy/clients/python")]
+
+from quire_server import BIN, MODEL, Answer, Failure, api  # noqa: E402
+import grpc  # noqa: E402
+import pods  # noqa: E402
+import quire_client  # noqa: E402
+
+NUM_STREAMS = 6  # of the Python client, at once; and two processes of the C++ client
+TEXT = b"Once upon a time, there was a little bear"
+SAMPLED = {"temperature": 1.0, "top_p": 0.95, "repetition_penalty": 1.1, "seed": 7}
+LONG = {"max_tokens": 400, "ignore_eos": True}
+REQUESTS = [
+    api.GenerateRequest(text=TEXT, sampling={"temperature": 0}, stopping=LONG),
+    api.GenerateRequest(text=TEXT, sampling=SAMPLED, stopping=LONG, response={"logprobs": 2}),
+    api.GenerateRequest(text=b"The cat", sampling=SAMPLED, stopping=LONG, n=2),
+    api.GenerateRequest(token_ids=api.TokenIds(ids=range(300, 340)), sampling=SAMPLED, stopping=LONG),
+]
+CLI = ["generate", "--json", "--temperature=1", "--seed=7", "--max-tokens=300", "--ignore-eos",
+       "--prompt=The dog"]
+# Slow enough that answers are under way all the time, small enough for any machine.
+WORKER_FLAGS = ["--cpu-isa=portable", "--threads=1", "--kv-cache-memory-bytes=64MiB",
+                "--swap-space=64MiB"]
+FLAGS = {"quire": WORKER_FLAGS, "quire_worker": WORKER_FLAGS}
+
+
+class CountResumed(grpc.UnaryStreamClientInterceptor):
+    """How often a call went on with a request that was begun before."""
+
+    def __init__(self):
+        self.count = 0
+
+    def intercept_unary_stream(self, continuation, client_call_details, request):
+        self.count += request.HasField("resume")
+        return continuation(client_call_details, request)
+
+
+def essence(answer):
+    """All that must not change, by sequence."""
+    return {index: (answer.tokens[index], answer.text[index], answer.finished[index].reason,
+                    [(each.token_id, each.logprob) for position in answer.logprobs[index]
+                     for each in position.top])
+            for index in answer.finished}
+
+
+class Load:
+    """Clients that ask again and again, until they are told to stop."""
+
+    def __init__(self, target):
+        self.answers = []  # number of the request, essence
+        self.outputs = []  # of the C++ client
+        self.failures = []
+        self.resumed = CountResumed()
+        self.num_under_way = 0
+        self._target = target
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._guarded, args=(self._ask_again, i))
+                         for i in range(NUM_STREAMS)]
+        self._threads += [threading.Thread(target=self._guarded, args=(self._run_again,))
+                          for _ in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, run, *arguments):
+        try:
+            run(*arguments)
+        except Exception as error:  # noqa: BLE001  (shown by the test)
+            self.failures.append(str(Failure(error)) if isinstance(error, grpc.RpcError)
+                                 else repr(error))
+
+    def _ask_again(self, number):
+        options = [*quire_client.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self._target, options=options) as plain:
+            channel = grpc.intercept_channel(plain, self.resumed)
+            while not self._is_over.is_set():
+                number = (number + 1) % len(REQUESTS)
+                answer = Answer()
+                for message in quire_client.generate([channel], REQUESTS[number]):
+                    answer.add(message)  # asserts that positions have no gap or repeat
+                self.answers.append((number, essence(answer)))
+
+    def _run_again(self):
+        while not self._is_over.is_set():
+            self.outputs.append(run_cli(self._target))
+
+    def stop(self):
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def run_cli(target):
+    done = subprocess.run([os.path.join(BIN, "quire"), *CLI, "--server", target], text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class RollingRestartTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.names = own_names.Names()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.names.close()
+
+    def test_workers_and_scheduler_of_one_rank(self):
+        self.roll_all_out(ROOT / "tests/k8s/testdata/one-worker")
+
+    def test_workers_and_scheduler_of_two_ranks(self):
+        self.roll_all_out(ROOT / "k8s/overlays/multi-pod")
+
+    def test_a_server_in_one_pod(self):
+        self.roll_all_out(ROOT / "k8s/overlays/cpu")
+
+    def roll_all_out(self, folder):
+        with pods.Cluster(folder, self.names, MODEL, FLAGS) as cluster:
+            expected, output = self.undisturbed(cluster.target)
+            load = Load(cluster.target)
+            try:
+                for workload in cluster.workloads():
+                    self.wait_for_answers(load, 2)  # more of them
+                    cluster.roll_out(workload)
+                self.wait_for_answers(load, 2)
+            finally:
+                load.stop()
+            self.assertEqual(cluster.faults, [])
+        self.assertEqual(load.failures, [])
+        self.assertGreater(load.resumed.count, 0, "nothing was interrupted")
+        for number, answer in load.answers:
+            self.assertEqual(answer, expected[number])
+        self.assertGreater(len(load.outputs), 0)
+        for each in load.outputs:
+            self.assertEqual(each, output)
+        print(f"{folder.name}: {len(load.answers)} answers and {len(load.outputs)} outputs as "
+              f"undisturbed, {load.resumed.count} calls that went on", file=sys.stderr)
+
+    def undisturbed(self, target):
+        with grpc.insecure_channel(target) as channel:
+            answers = []
+            for request in REQUESTS:
+                answers.append(Answer())
+                for message in quire_client.generate([channel], request):
+                    answers[-1].add(message)
+        return [essence(each) for each in answers], run_cli(target)
+
+    def wait_for_answers(self, load, num_more):
+        wanted = len(load.answers) + num_more
+        for _ in range(6000):
+            if len(load.answers) >= wanted:
+                return
+            self.assertEqual(load.failures, [])
+            threading.Event().wait(0.05)
+        self.fail("answers do not come")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
