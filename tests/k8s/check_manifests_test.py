@@ -73,9 +73,9 @@ FAULTS = [
     ("cpu", SERVER, container("readinessProbe", "grpc", "port", value=50052), "is not the container's"),
     ("cpu", SERVER, container("livenessProbe", "grpc", "service", value=""), "ask for liveness"),
     ("cpu", SERVER, container("livenessProbe", "timeoutSeconds", value=11), "longer than its period"),
-    ("cpu", SERVER, set_at(*POD, "terminationGracePeriodSeconds", value=37), "drain and stop take 37 s"),
-    ("cpu", SERVER, container("lifecycle", "preStop", "sleep", "seconds", value=13), "take 45 s"),
-    ("cpu", SERVER, argument("--shutdown-timeout=25", "--shutdown-timeout=33"), "take 45 s"),
+    ("cpu", SERVER, set_at(*POD, "terminationGracePeriodSeconds", value=27), "drain and stop take 27 s"),
+    ("cpu", SERVER, container("lifecycle", "preStop", "sleep", "seconds", value=13), "take 35 s"),
+    ("cpu", SERVER, argument("--shutdown-timeout=15", "--shutdown-timeout=23"), "take 35 s"),
     ("cpu", SERVER, container("command", value=["quired"]), "none of our programs"),
     ("cpu", SERVER, container("volumeMounts", 0, "name", value="x"), "there is no such volume"),
     ("cpu", SERVER, container("volumeMounts", 0), "nobody mounts 'model'"),
@@ -126,7 +126,7 @@ FAULTS = [
 # Only a program can tell.
 FAULTS_OF_FLAGS = [
     ("cpu", SERVER, argument("--http-port=8000", "--metrics-port=8000"), "has no such flag"),
-    ("cpu", SERVER, argument("--shutdown-timeout=25", "--shutdown-timeout=-1"), "ends with 2.*shutdown"),
+    ("cpu", SERVER, argument("--shutdown-timeout=15", "--shutdown-timeout=-1"), "ends with 2.*shutdown"),
     ("cpu", SERVER, argument("--allow-insecure-bind", "--no-allow-insecure-bind"), "no such flag"),
     ("tensor-parallel", SERVER, argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
      "ends with 2.*from 1 to 8"),

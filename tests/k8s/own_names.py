@@ -1,10 +1,8 @@
 """A network and a name server of this process's own: names lead where the test says, every address of
 127.0.0.0/8 is free, and nothing outside is reached.
 
-    import own_names
-    own_names.enter()             # runs the script again in namespaces of its own; ends it with 77
-    names = own_names.Names()     # where they cannot be made
-    names["quire-worker-0.quire-worker"] = "127.9.0.1"
+    names = own_names.enter()  # runs the script again in namespaces of its own; ends it with 77
+    names["quire-worker-0.quire-worker"] = "127.9.0.1"  # where they cannot be made
 """
 import ctypes
 import fcntl
@@ -31,9 +29,9 @@ def _unshare():
 
 
 def enter():
-    """Returns inside the namespaces only: this process goes there by running its script again."""
+    """Returns the Names, inside the namespaces only: this process goes there by running its script again."""
     if os.environ.get(INSIDE) == str(os.getpid()):
-        return
+        return Names()
     try:
         refused = subprocess.run([*_unshare(), "true"], stdin=subprocess.DEVNULL, text=True,
                                  capture_output=True, check=False)
@@ -44,7 +42,7 @@ def enter():
         _give_up(reason)
     os.environ[INSIDE] = str(os.getpid())
     command = [*_unshare(), sys.executable, "-B", *sys.argv]
-    os.execvp(command[0], command)
+    return os.execvp(command[0], command)
 
 
 def _give_up(reason):
@@ -81,17 +79,10 @@ class Names:
     def __delitem__(self, name):
         del self._addresses[name + self.DOMAIN]
 
-    def close(self):
-        self._socket.close()
-        self._folder.cleanup()
-
     def _answer_all(self):
         while True:
-            try:
-                question, sender = self._socket.recvfrom(4096)
-                self._socket.sendto(self._answer(question), sender)
-            except OSError:
-                return  # closed
+            question, sender = self._socket.recvfrom(4096)
+            self._socket.sendto(self._answer(question), sender)
 
     def _answer(self, message):
         """RFC 1035: the header, the question as it came, and the address if an address was asked for."""

@@ -11,8 +11,7 @@ import unittest
 
 import own_names
 
-if __name__ == "__main__":
-    own_names.enter()
+NAMES = own_names.enter()
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "tests/tools"),
@@ -115,14 +114,6 @@ def run_cli(target):
 
 class RollingRestartTest(unittest.TestCase):
 
-    @classmethod
-    def setUpClass(cls):
-        cls.names = own_names.Names()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.names.close()
-
     def test_workers_and_scheduler_of_one_rank(self):
         self.roll_all_out(ROOT / "tests/k8s/testdata/one-worker")
 
@@ -133,7 +124,7 @@ class RollingRestartTest(unittest.TestCase):
         self.roll_all_out(ROOT / "k8s/overlays/cpu")
 
     def roll_all_out(self, folder):
-        with pods.Cluster(folder, self.names, MODEL, FLAGS) as cluster:
+        with pods.Cluster(folder, NAMES, MODEL, FLAGS) as cluster:
             expected, output = self.undisturbed(cluster.target)
             load = Load(cluster.target)
             try:

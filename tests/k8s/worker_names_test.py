@@ -10,8 +10,7 @@ import unittest
 
 import own_names
 
-if __name__ == "__main__":
-    own_names.enter()
+NAMES = own_names.enter()
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests/integration"))
 
@@ -28,8 +27,6 @@ class WorkerNamesTest(unittest.TestCase):
 
     def setUp(self):
         self.processes = []
-        self.names = own_names.Names()
-        self.addCleanup(self.names.close)
         self.folder = tempfile.TemporaryDirectory(prefix="quire-names-")
         self.addCleanup(self.folder.cleanup)
         self.addCleanup(self.stop)
@@ -61,7 +58,7 @@ class WorkerNamesTest(unittest.TestCase):
         # Before there is such a name, as when both are created at once.
         scheduler, channel = self.start_scheduler()
         worker = self.start_worker("127.9.0.1")
-        self.names[NAME] = "127.9.0.1"
+        NAMES[NAME] = "127.9.0.1"
         scheduler.wait_for(r"^quire_scheduler: ready ")
         whole = generate(channel, REQUEST, timeout=300).tokens
 
@@ -88,7 +85,7 @@ class WorkerNamesTest(unittest.TestCase):
             listener = socket.create_server((old, PORT))  # it takes connections, and says nothing
             self.addCleanup(listener.close)
         self.start_worker(new)
-        self.names[NAME] = new
+        NAMES[NAME] = new
 
 
 if __name__ == "__main__":
