@@ -240,7 +240,9 @@ absl::Status SchedulerServer::StartHttp() {
   registry_.Add(std::make_shared<ProcessMetrics>());
   const std::string metrics_type = "text/plain; version=0.0.4; charset=utf-8";
   std::vector<HttpPage> pages;
-  pages.push_back({"/healthz", [this] { return Answer(is_ready(), "ready\n", "not ready\n"); }});
+  for (const char* path : {"/healthz", "/readyz"}) {
+    pages.push_back({path, [this] { return Answer(is_ready(), "ready\n", "not ready\n"); }});
+  }
   pages.push_back({"/livez", [this] { return Answer(IsLive(), "live\n", "stuck\n"); }});
   pages.push_back({"/metrics", [this, metrics_type] {
                      return HttpResponse{200, registry_.AllText(), metrics_type};

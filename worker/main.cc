@@ -19,11 +19,14 @@
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
 #include "common/flags/process.h"
+#include "common/http/http_server.h"
+#include "common/metrics/registry.h"
 #include "common/model/digest.h"
 #include "common/wire/grpc_log.h"
 #include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/available_memory.h"
 #include "worker/memory_plan.h"
+#include "worker/metrics/worker_metrics.h"
 #include "worker/model/load_progress.h"
 #include "worker/model/model.h"
 #include "worker/rpc/worker_progress.h"
@@ -33,6 +36,7 @@
 #include "worker/runtime/weight_scrubber.h"
 #include "worker/worker_backend.h"
 #include "worker/worker_config.h"
+#include "worker/worker_http.h"
 
 namespace {
 
@@ -92,29 +96,53 @@ void EndWithChangedWeights() {
   std::_Exit(quire::kExitDevice);
 }
 
-void StopNow(quire::WorkerServer& server, int signal) {
-  quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}});
-  server.Shutdown();
-}
+// Where others reach the worker. Sockets leave files behind unless they are closed, and a process
+// that ends by _Exit destroys nothing.
+struct Ports {
+  std::unique_ptr<quire::PeerListener> peers;  // null: no other ranks
+  std::unique_ptr<quire::WorkerServer> server;
+  std::unique_ptr<quire::HttpServer> http;  // null: no HTTP port
+
+  // Service and executor may go on to use the peers.
+  void Shutdown() {
+    http.reset();
+    if (server != nullptr) {
+      server->Shutdown();
+    }
+  }
+  // REQUIRES: _Exit follows.
+  void CloseAll() {
+    Shutdown();
+    peers.reset();
+  }
+};
+
+void LogStop(int signal) { quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}}); }
 
 // The value, or the end of a process that listens already.
 template <typename T>
-T ValueOrStop(absl::StatusOr<T> value,
-              quire::WorkerServer& server,
-              const char* prefix,
-              int exit_code) {
+T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exit_code) {
   if (!value.ok()) {
-    server.Shutdown();
+    ports.CloseAll();
   }
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
+}
+
+// A line for whoever started this process: where its metrics are, port 0 resolved.
+void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
+  http.port = http_port;
+  std::printf("quire_worker: listens listen=%s http=%s\n",
+              listen.ToString().c_str(),
+              http.ToString().c_str());
+  std::fflush(stdout);
 }
 
 // Loading takes minutes when the model is large: whoever watches is told how far it is, and signals
 // to stop are looked for.
 class Loader {
  public:
-  Loader(const sigset_t& signals, quire::WorkerProgress& progress, quire::WorkerServer& server)
-      : signals_(signals), progress_(progress), server_(server) {}
+  Loader(const sigset_t& signals, quire::WorkerProgress& progress, Ports& ports)
+      : signals_(signals), progress_(progress), ports_(ports) {}
 
   LoadedModel Load(const quire::WorkerConfig& config,
                    const quire::FailPoints& fail_points,
@@ -143,7 +171,7 @@ class Loader {
     const std::string reason = quire::ReasonOf(loaded.status());
     LoadedModel model =
         ValueOrStop(std::move(loaded),
-                    server_,
+                    ports_,
                     reason == "MEMORY" ? kName : "load: ",
                     reason == "TENSOR_PARALLEL_SIZE" ? quire::kExitUsage : quire::kExitModel);
     model.pools = pools;
@@ -154,14 +182,15 @@ class Loader {
   void StopIfAsked() {
     constexpr timespec kNoWait = {};
     if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
-      StopNow(server_, signal);
+      LogStop(signal);
+      ports_.CloseAll();
       std::_Exit(EXIT_SUCCESS);  // threads still read files
     }
   }
 
   const sigset_t& signals_;
   quire::WorkerProgress& progress_;
-  quire::WorkerServer& server_;
+  Ports& ports_;
 };
 
 }  // namespace
@@ -189,38 +218,60 @@ int main(int argc, char** argv) {
     quire::LogWarning("fail-points are on: this worker fails on purpose");
   }
 
-  const auto peers = quire::ValueOrExit(ListenForRanks(config), kName, EXIT_FAILURE);
-  quire::WorkerProgress progress(*backend, peers.get());
+  Ports ports = {.peers = quire::ValueOrExit(ListenForRanks(config), kName, EXIT_FAILURE)};
+  quire::WorkerProgress progress(*backend, ports.peers.get());
   quire::FailPoints fail_points(config.fail_points, [&progress] { progress.Tick(); });
+  quire::MetricsRegistry registry;
+  const auto metrics = std::make_shared<quire::WorkerMetrics>();
+  registry.Add(metrics);
   quire::WorkerService service(progress);
-  auto server =
-      quire::ValueOrExit(quire::WorkerServer::Start(config.listen, service), kName, EXIT_FAILURE);
-  const LoadedModel loaded = Loader(signals, progress, *server).Load(config, fail_points, *backend);
+  auto server = quire::WorkerServer::Start(
+      config.listen, service, config.http.has_value() ? &registry : nullptr);
+  if (!server.ok()) {
+    service.Stop();  // its threads look at the peers
+  }
+  ports.server = ValueOrStop(std::move(server), ports, kName, EXIT_FAILURE);
+  if (config.http.has_value()) {
+    ports.http =
+        ValueOrStop(quire::ServeWorkerHttp(config, backend->name(), service, progress, registry),
+                    ports,
+                    kName,
+                    EXIT_FAILURE);
+    SayWhere(ports.server->address(), *config.http, ports.http->port());
+  }
+  const LoadedModel loaded = Loader(signals, progress, ports).Load(config, fail_points, *backend);
   const quire::KvCacheBudget budget =
       ValueOrStop(quire::SizeKvCache(config, loaded.pools, *backend, *loaded.model),
-                  *server,
+                  ports,
                   kName,
                   EXIT_FAILURE);
-  quire::StepExecutor executor(*loaded.model, *backend, budget, &fail_points, peers.get());
+  quire::StepExecutor executor(*loaded.model,
+                               *backend,
+                               budget,
+                               &fail_points,
+                               ports.peers.get(),
+                               config.http.has_value() ? metrics.get() : nullptr);
   const quire::WeightScrubber scrubber(loaded.model->weights_memory(), EndWithChangedWeights);
+  metrics->SetWeights(loaded.model->weight_bytes(), scrubber);
   service.Serve({.version = std::string(quire::Version()),
                  .model_hash = loaded.hash,
                  .determinism_fingerprint = backend->name()},
                 executor);
-  server->SetReady();
+  ports.server->SetReady();
   quire::LogInfo("worker ready",
                  {{"backend", backend->name()},
                   {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
                   {"kv_cache_bytes", absl::StrCat(budget.bytes)}});
   // The flags with which another one would have the same pools.
   std::printf("quire_worker: ready listen=%s --kv-cache-memory-bytes=%s --swap-space=%s\n",
-              server->address().ToString().c_str(),
+              ports.server->address().ToString().c_str(),
               absl::StrCat(budget.bytes).c_str(),
               absl::StrCat(budget.swap_space_bytes).c_str());
   std::fflush(stdout);
 
   int signal = 0;
   sigwait(&signals, &signal);
-  StopNow(*server, signal);
+  LogStop(signal);
+  ports.Shutdown();
   return EXIT_SUCCESS;
 }

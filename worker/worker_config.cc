@@ -32,6 +32,8 @@ ABSL_FLAG(
     allow_insecure_bind,
     false,
     "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
+ABSL_FLAG(std::string, http_host, "127.0.0.1", "Address of the HTTP port.");
+ABSL_FLAG(int32_t, http_port, -1, "Port of metrics and health. 0 takes any free one. -1: none.");
 ABSL_FLAG(
     int32_t,
     tensor_parallel_size,
@@ -126,6 +128,7 @@ namespace {
 
 constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
+constexpr int32_t kMaxPort = 65535;
 constexpr int32_t kMaxDeviceIndex = 4095;  // which there are, the driver knows
 
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
@@ -220,6 +223,21 @@ absl::StatusOr<Address> ListenAddress() {
                      "a loopback address or a Unix socket, or give --allow-insecure-bind");
   }
   return address;
+}
+
+absl::StatusOr<std::optional<Address>> HttpAddress() {
+  const int32_t port = absl::GetFlag(FLAGS_http_port);
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", port, -1, kMaxPort));
+  const Address address = {.host = absl::GetFlag(FLAGS_http_host), .port = port};
+  if (address.host.empty()) {
+    return FlagError("http-host", "must be an address or a host name");
+  }
+  if (!address.is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError("http-host",
+                     "other machines can reach it and nothing is encrypted; give "
+                     "--allow-insecure-bind if the network is isolated");
+  }
+  return port < 0 ? std::nullopt : std::make_optional(address);
 }
 
 // Whether the size suits the model is for the model to say.
@@ -328,6 +346,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu(config.device));
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
+  QUIRE_ASSIGN_OR_RETURN(config.http, HttpAddress());
   QUIRE_ASSIGN_OR_RETURN(config.place, Place());
   config.num_threads = absl::GetFlag(FLAGS_threads);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("threads", config.num_threads, 0, kMaxThreads));

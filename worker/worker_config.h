@@ -39,6 +39,7 @@ struct WorkerConfig {
   // Local to this machine, unless --allow-insecure-bind was given: the connection is not encrypted
   // and nobody is asked who they are.
   Address listen;
+  std::optional<Address> http;  // none: no HTTP port; never a Unix socket
   RankPlace place;
   int32_t num_threads = 0;  // 0: as many as this process may run on, by the ranks on this host
   int32_t ranks_on_host = 1;

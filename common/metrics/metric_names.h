@@ -138,6 +138,63 @@ inline constexpr MetricInfo kPoisonRequestsTotal{
     "quire_poison_requests_total",
     "Requests and pinned prefixes that ended because they crashed their workers each time."};
 
+// Of a worker, on its own port. What the scheduler knows of its workers is above.
+inline constexpr MetricInfo kWorkerInfo{
+    "quire_worker_info",
+    "Always 1; labels tell the worker's version, what computes, and which rank of how many it is."};
+inline constexpr MetricInfo kWorkerReady{
+    "quire_worker_ready", "1 while the model is loaded and the executor does not stand still."};
+inline constexpr MetricInfo kWorkerLive{
+    "quire_worker_live",
+    "0 while the executor has stood still for longer than any work takes, and waits for no other "
+    "rank, else 1."};
+inline constexpr MetricInfo kWorkerPhase{"quire_worker_phase",
+                                         "1 for what the worker does now, 0 for all else."};
+inline constexpr MetricInfo kWorkerLoadRatio{"quire_worker_load_ratio",
+                                             "Share of the model that is loaded, from 0 to 1."};
+inline constexpr MetricInfo kWorkerWaitsForRank{
+    "quire_worker_waits_for_rank",
+    "The rank that an operation between ranks waits for at this moment; -1: none."};
+inline constexpr MetricInfo kWorkerGroupEpoch{
+    "quire_worker_group_epoch",
+    "Number of the epoch that began last; the label tells the scheduler's incarnation, which all "
+    "ranks of a group share. Missing before the first."};
+inline constexpr MetricInfo kWorkerEpochsTotal{"quire_worker_epochs_total", "Epochs that began."};
+inline constexpr MetricInfo kWorkerStepsTotal{"quire_worker_steps_total", "Steps executed."};
+inline constexpr MetricInfo kWorkerStepDuration{
+    "quire_worker_step_duration_seconds",
+    "Parts of an executed step. build: checks, sequences and batch; forward: the layers; sample: "
+    "logits to tokens; step: all three. Inside of them, swap: starting swaps and waiting for them, "
+    "and copies of blocks; collective: operations between ranks, waiting for them included; "
+    "compute: forward without those."};
+inline constexpr MetricInfo kWorkerTokensTotal{
+    "quire_worker_tokens_total", "Tokens that went through the layers, and tokens sampled."};
+inline constexpr MetricInfo kWorkerSequences{"quire_worker_sequences",
+                                             "Sequences that the worker knows."};
+inline constexpr MetricInfo kWorkerKvBlocks{
+    "quire_worker_kv_blocks",
+    "KV blocks by memory (tier). device: named by block tables of sequences, shared ones once; "
+    "host: filled in this epoch, whether or not they are still wanted."};
+inline constexpr MetricInfo kWorkerKvBlocksCapacity{
+    "quire_worker_kv_blocks_capacity",
+    "KV blocks that the pools of this epoch have for sequences, by memory (tier)."};
+inline constexpr MetricInfo kWorkerSwapBytesTotal{
+    "quire_worker_swap_bytes_total",
+    "Bytes of KV blocks that the worker copied to host memory (out) and back (in)."};
+inline constexpr MetricInfo kWorkerSwapInFailuresTotal{
+    "quire_worker_swap_in_failures_total",
+    "KV blocks that were not brought back, since their place in host memory held something else."};
+inline constexpr MetricInfo kWorkerMemory{"quire_worker_memory_bytes",
+                                          "Memory by what it is for. weights; kv: the pool of KV "
+                                          "blocks; host: the pool for swapped ones. "
+                                          "Pools count as a whole, written or not."};
+inline constexpr MetricInfo kWorkerScrubbedBytesTotal{
+    "quire_worker_scrubbed_bytes_total",
+    "Bytes of weights in main memory that were read to find those that have changed."};
+inline constexpr MetricInfo kWorkerScrubPassesTotal{
+    "quire_worker_scrub_passes_total",
+    "Times that all weights in main memory were read, the first time without comparing."};
+
 // The names that Prometheus' own libraries use.
 inline constexpr MetricInfo kProcessCpu{"process_cpu_seconds_total",
                                         "Processor time of the process, user and system."};

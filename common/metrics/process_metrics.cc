@@ -10,9 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "prometheus/client_metric.h"
-#include "prometheus/metric_type.h"
-
+#include "common/metrics/metric_family.h"
 #include "common/metrics/metric_names.h"
 
 #include <sys/resource.h>
@@ -87,25 +85,18 @@ std::optional<double> NumOpenFiles() {
   return num_files - 1;  // without the folder itself
 }
 
-prometheus::MetricFamily Family(const MetricInfo& info, prometheus::MetricType type, double value) {
-  prometheus::ClientMetric metric;
-  (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-  return {std::string(info.name), std::string(info.help), type, {metric}};
-}
-
 }  // namespace
 
 std::vector<prometheus::MetricFamily> ProcessMetrics::Collect() const {
   std::vector<prometheus::MetricFamily> families;
   const auto gauge = [&families](const MetricInfo& info, double value) {
-    families.push_back(Family(info, prometheus::MetricType::Gauge, value));
+    families.push_back(GaugeFamily(info, value));
   };
   const auto ticks_per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
   if (const auto stat = ReadStat()) {
-    families.push_back(
-        Family(metric::kProcessCpu,
-               prometheus::MetricType::Counter,
-               static_cast<double>(stat->user_ticks + stat->system_ticks) / ticks_per_second));
+    families.push_back(CounterFamily(
+        metric::kProcessCpu,
+        static_cast<double>(stat->user_ticks + stat->system_ticks) / ticks_per_second));
     gauge(metric::kProcessResidentMemory,
           static_cast<double>(stat->resident_pages) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
     gauge(metric::kProcessVirtualMemory, static_cast<double>(stat->virtual_bytes));

@@ -336,9 +336,125 @@ PROCESSES = [
     ]),
 ]
 
-BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS),
-          "quire-serving": ("Quire: serving", SERVING),
-          "quire-processes": ("Quire: processes", PROCESSES)}
+STEP_PART = "quire_worker_step_duration_seconds"
+
+WORKERS = [
+    ("Now", [
+        number("Workers", "short", "Workers that are scraped.", "sum(quire_worker_info{@})"),
+        number("Ready", "percentunit", "Share of them that have loaded and do not stand still.",
+               "avg(quire_worker_ready{@})"),
+        number("Stuck", "short", "Workers whose executor stands still.",
+               "count(quire_worker_live{@}) - sum(quire_worker_live{@})", (1,)),
+        number("Loaded", "percentunit", "Share of the model, of the worker that has least of it.",
+               "min(quire_worker_load_ratio{@})"),
+        number("Steps", "suffix:steps/s", "Steps that a worker executes a second, on average.",
+               "avg(rate(quire_worker_steps_total{@}[$__rate_interval]))"),
+        number("Version", "short", "Version and backend of the workers.",
+               "count by (version, backend) (quire_worker_info{@})",
+               legend="{{version}}, {{backend}}"),
+    ]),
+    ("What they do", [
+        lines("Phase", "short", "Workers by what they do: loading, idle, beginning_epoch, executing.",
+              ("{{phase}}", "sum by (phase) (quire_worker_phase{@})"), stacked=True),
+        lines("Ready and live", "short",
+              "1 while a worker is ready (/readyz), and while it is live (/livez).",
+              ("{{instance}} ready", "quire_worker_ready{@}"),
+              ("{{instance}} live", "quire_worker_live{@}")),
+        lines("Waits for rank", "short",
+              "The rank that an operation between ranks waits for, as a scrape happens to see it; -1: none. "
+              "The rank that all others wait for is the one to look at.",
+              ("{{instance}}", "quire_worker_waits_for_rank{@}")),
+        lines("Epoch", "short",
+              "Number of the epoch, by the incarnation of the scheduler. Ranks of a group have one number.",
+              ("{{instance}}, {{incarnation}}", "quire_worker_group_epoch{@}")),
+        lines("Epochs that began", "short",
+              "In the last hour: each is a start, a lost group, or another scheduler.",
+              ("{{instance}}", "increase(quire_worker_epochs_total{@}[1h])")),
+        lines("Tokens", "suffix:tok/s",
+              "computed: through the layers; sampled. Of one worker: all ranks of a group have the same.",
+              ("{{instance}} {{kind}}", rate("quire_worker_tokens_total", "instance, kind"))),
+    ]),
+    ("A step", [
+        lines("Parts of a step, mean", "s",
+              "build: checks, sequences and batch; forward: the layers; sample: logits to tokens.",
+              ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"build|forward|sample"}}'
+               f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
+               "[$__rate_interval])) > 0)"), stacked=True),
+        lines("Inside a step, mean", "s",
+              "swap: copies of blocks, starting swaps and waiting for them; collective: operations "
+              "between ranks, waiting included; compute: the layers without those.",
+              ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"swap|collective|compute"}}'
+               f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
+               "[$__rate_interval])) > 0)")),
+        lines("Parts of a step, p99", "s", "99 % of the steps were faster. step: as a whole.",
+              ("{{part}}", f"histogram_quantile(0.99, sum by (le, part) (rate({STEP_PART}_bucket{{@}}"
+               "[$__rate_interval])))")),
+        lines("Layers alone, by worker", "s",
+              "Mean time of a step's layers without operations between ranks. All ranks wait for the "
+              "slowest; with NCCL its operations are part of the layers, and all are equal.",
+              ("{{instance}}", f'sum by (instance) (rate({STEP_PART}_sum{{@, part="compute"}}'
+               f'[$__rate_interval])) / (sum by (instance) (rate({STEP_PART}_count{{@, part="compute"}}'
+               "[$__rate_interval])) > 0)")),
+        lines("Operations between ranks, by worker", "percentunit",
+              "Share of a step that goes into them, waiting included. The slowest rank has the least.",
+              ("{{instance}}", f'sum by (instance) (rate({STEP_PART}_sum{{@, part="collective"}}'
+               f'[$__rate_interval])) / (sum by (instance) (rate({STEP_PART}_sum{{@, part="step"}}'
+               "[$__rate_interval])) > 0)")),
+        lines("Steps, by worker", "suffix:steps/s", "Steps executed.",
+              ("{{instance}}", rate("quire_worker_steps_total", "instance"))),
+    ]),
+    ("Blocks and memory", [
+        lines("KV blocks", "short",
+              "Blocks that block tables name, and those of the pool, by worker. Blocks that the "
+              "scheduler only caches are in no table.",
+              ("{{instance}} used", 'quire_worker_kv_blocks{@, tier="device"}'),
+              ("{{instance}} capacity", 'quire_worker_kv_blocks_capacity{@, tier="device"}')),
+        lines("Host blocks", "short",
+              "Places in host memory that were filled in this epoch, and those of the pool.",
+              ("{{instance}} filled", 'quire_worker_kv_blocks{@, tier="host"}'),
+              ("{{instance}} capacity", 'quire_worker_kv_blocks_capacity{@, tier="host"}')),
+        lines("Sequences", "short", "Sequences that a worker knows.",
+              ("{{instance}}", "quire_worker_sequences{@}")),
+        lines("Swapped bytes", "binBps", "Copied to host memory (out) and back (in).",
+              ("{{instance}} {{direction}}",
+               rate("quire_worker_swap_bytes_total", "instance, direction"))),
+        lines("Blocks that did not come back", "short",
+              "Swap-ins of the last 5 minutes that failed. 0 is normal.",
+              ("{{instance}}", "increase(quire_worker_swap_in_failures_total{@}[5m])"),
+              thresholds=(1,)),
+        lines("Memory by purpose", "bytes",
+              "weights; kv: the pool of blocks; host: the pool for swapped ones. Pools count as a whole, "
+              "written or not.",
+              ("{{kind}}", "sum by (kind) (quire_worker_memory_bytes{@})"), stacked=True),
+        lines("Weights looked through", "binBps",
+              "What the scrubber reads to find weights that have changed in memory. A worker whose "
+              "weights did ends with 5, and starts anew.",
+              ("{{instance}}", "rate(quire_worker_scrubbed_bytes_total{@}[$__rate_interval])"),
+              width=12),
+        lines("Passes over the weights", "short", "Since the worker started.",
+              ("{{instance}}", "quire_worker_scrub_passes_total{@}"), width=12),
+    ]),
+    ("gRPC", [
+        lines("Calls by method and code", "reqps", "Calls that ended. A step that is refused ends Steps.",
+              ("{{method}} {{code}}", rate("quire_grpc_requests_total", "method, code")), width=12),
+        lines("Open calls", "short", "Calls that have begun and not ended.",
+              ("{{method}}", "sum by (method) (quire_grpc_open_calls{@})"), width=12),
+    ]),
+    ("Process", [
+        lines("Processors", "short", "Processors kept busy, user and system.",
+              ("{{instance}}", "rate(process_cpu_seconds_total{@}[$__rate_interval])")),
+        lines("Main memory", "bytes", "Main memory that the process holds.",
+              ("{{instance}}", "process_resident_memory_bytes{@}")),
+        lines("Restarts", "short", "Times that the process was another one, in the last hour.",
+              ("{{instance}}", "resets(process_cpu_seconds_total{@}[1h])"), thresholds=(1, 3)),
+    ]),
+]
+
+# By file: the title, the rows, and the metric that every program of the board has.
+BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS, ("Server", "quire_build_info")),
+          "quire-serving": ("Quire: serving", SERVING, ("Server", "quire_build_info")),
+          "quire-processes": ("Quire: processes", PROCESSES, ("Server", "quire_build_info")),
+          "quire-workers": ("Quire: workers", WORKERS, ("Worker", "quire_worker_info"))}
 
 
 def place(rows):
@@ -358,7 +474,8 @@ def place(rows):
     return [{"id": number_, **each} for number_, each in enumerate(placed, 1)]
 
 
-def board(uid, title, rows):
+def board(uid, title, rows, programs):
+    label, info = programs
     return {
         "uid": uid, "title": title, "tags": ["quire"], "schemaVersion": 38, "version": 1,
         "editable": True, "graphTooltip": 1, "refresh": "10s", "timezone": "browser",
@@ -370,8 +487,8 @@ def board(uid, title, rows):
         "templating": {"list": [
             {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus",
              "hide": 0, "multi": False, "includeAll": False, "refresh": 1, "regex": ""},
-            {"type": "query", "name": "instance", "label": "Server", "datasource": DATASOURCE,
-             "query": {"query": "label_values(quire_build_info, instance)",
+            {"type": "query", "name": "instance", "label": label, "datasource": DATASOURCE,
+             "query": {"query": f"label_values({info}, instance)",
                        "refId": "StandardVariableQuery"},
              "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
              "hide": 0, "multi": True, "includeAll": True, "refresh": 2, "regex": "", "sort": 1}]},
@@ -379,8 +496,8 @@ def board(uid, title, rows):
 
 
 def write_boards(folder):
-    for uid, (title, rows) in BOARDS.items():
-        text = json.dumps(board(uid, title, rows), indent=1, ensure_ascii=False) + "\n"
+    for uid, (title, rows, programs) in BOARDS.items():
+        text = json.dumps(board(uid, title, rows, programs), indent=1, ensure_ascii=False) + "\n"
         (folder / f"{uid}.json").write_text(text, encoding="utf-8")
 
 

@@ -35,7 +35,7 @@ class BoardsTest(unittest.TestCase):
                     for path in pathlib.Path(folder).iterdir()}
         self.assertEqual(made, {path.name: path.read_text(encoding="utf-8")
                                 for path in BOARDS.glob("*.json")})
-        self.assertEqual(len(made), 3)
+        self.assertEqual(len(made), 4)
 
     def test_no_two_panels_overlap_and_none_leaves_the_grid(self):
         for name, board in boards().items():

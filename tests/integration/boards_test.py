@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""A Prometheus scrapes a loaded server: panels and alerts have numbers, and the blocks add up in every scrape.
+"""A Prometheus scrapes a loaded server and its worker: panels and alerts have numbers, and the blocks add up in
+every scrape.
 
 Skipped where there is no prometheus (deploy/prometheus/README.md says how to get it). QUIRE_BOARDS_SECONDS
 is how long the server is loaded.
@@ -18,7 +19,7 @@ import time
 import unittest
 
 from kv_cache_test import prompt_of
-from prometheus_server import Prometheus
+from prometheus_server import Prometheus, free_address
 from quire_server import Server, api, api_grpc, generate, metric, server_info
 import grpc
 
@@ -135,9 +136,11 @@ class BoardsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         """A minute of load with a kill in the middle; everything is evaluated before it ends."""
+        worker = free_address()  # the one that takes the place of the killed one has it too
         with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8",
-                    worker_flags=["--num-gpu-blocks-override=120"]) as server, \
-                Prometheus(server.http_address) as prometheus:
+                    worker_flags=["--num-gpu-blocks-override=120",
+                                  "--http-port=" + worker.rpartition(":")[2]]) as server, \
+                Prometheus(server.http_address, worker) as prometheus:
             with Scrapes(server) as scrapes, Load(server) as load:
                 time.sleep(LOAD_SECONDS / 3)
                 server.worker.kill()

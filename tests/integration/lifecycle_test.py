@@ -74,6 +74,7 @@ class HealthTest(unittest.TestCase):
             for service in ("", "quire.v1.GenerationService", "liveness"):
                 self.assertEqual(health(channel, service), SERVING)
             self.assertEqual(http_get(server, "/healthz")[0], 200)
+            self.assertEqual(http_get(server, "/readyz")[0], 200)
             self.assertTrue(generate(channel, long_request(3)).finished)
 
             server.worker.kill()
@@ -81,6 +82,7 @@ class HealthTest(unittest.TestCase):
             eventually(lambda: health(channel, "") == NOT_SERVING)
             self.assertEqual(health(channel, "liveness"), SERVING)
             self.assertEqual(http_get(server, "/healthz")[0], 503)
+            self.assertEqual(http_get(server, "/readyz")[0], 503)
 
     def test_a_worker_is_ready_when_it_has_loaded(self):
         with Server(with_worker=False) as server:

@@ -14,21 +14,26 @@ from quire_server import Process
 SOURCE = pathlib.Path(os.environ["QUIRE_SOURCE"]) / "deploy/prometheus"
 
 
-class Prometheus:
-    """`with Prometheus(address) as prometheus:` scrapes the address every second."""
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % free.getsockname()[1]
 
-    def __init__(self, target):
+
+class Prometheus:
+    """`with Prometheus(server, worker) as prometheus:` scrapes both addresses every second."""
+
+    def __init__(self, server, worker):
         self._folder = tempfile.TemporaryDirectory(prefix="quire-prometheus-")
         folder = pathlib.Path(self._folder.name)
         shutil.copy(SOURCE / "quire.rules.yml", folder)
         text = (SOURCE / "prometheus.yml").read_text(encoding="utf-8")
-        text, num_targets = re.subn(r"127\.0\.0\.1:8000", target, text)
+        text, num_servers = re.subn(r"127\.0\.0\.1:8000", server, text)
+        text, num_workers = re.subn(r"127\.0\.0\.1:8100", worker, text)
         text, num_intervals = re.subn(r"_interval: 15s", "_interval: 1s", text)
-        assert (num_targets, num_intervals) == (1, 2), text
+        assert (num_servers, num_workers, num_intervals) == (1, 1, 2), text
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        self.address = free_address()
         self._process = Process(["prometheus", f"--config.file={folder}/prometheus.yml",
                                  f"--storage.tsdb.path={folder}/data",
                                  f"--web.listen-address={self.address}"])

@@ -44,9 +44,11 @@ LAYERS = {
                         "common/model", "common/step"], []),
     "worker/rpc": (["worker/runtime", "worker/model", "worker/kv_cache", "kernels/api", "kernels/collective", "common",
                     "proto"], ["grpc", "protobuf"]),
+    "worker/metrics": (["worker/runtime", "common/base", "common/metrics"], ["prometheus"]),
     # Whole programs: main.cc and the configuration read by it.
     "scheduler": (["scheduler", "common", "proto"], ["grpc", "protobuf", "prometheus"]),
-    "worker": (["worker", "kernels/api", "kernels/collective", "kernels/cpu", "kernels/gpu", "common", "proto"], ["grpc", "protobuf"]),
+    "worker": (["worker", "kernels/api", "kernels/collective", "kernels/cpu", "kernels/gpu", "common", "proto"],
+               ["grpc", "protobuf", "prometheus"]),
     "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
     "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
                    ["grpc", "protobuf"]),

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/reflection.h"
@@ -54,6 +55,39 @@ TEST_F(WorkerConfigTest, ReadsEveryFlag) {
   EXPECT_EQ(config->place.size, 4);
   EXPECT_EQ(config->place.rank, 3);
   EXPECT_EQ(config->ranks_on_host, 2);
+}
+
+TEST_F(WorkerConfigTest, ThereIsAnHttpPortWhereOneIsGiven) {
+  const auto none = Parse({"--model=m"});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_FALSE(none->http.has_value());
+
+  const auto any = Parse({"--model=m", "--http-port=0"});
+  ASSERT_TRUE(any.ok()) << any.status();
+  EXPECT_EQ(any->http, (Address{.host = "127.0.0.1", .port = 0}));
+
+  const auto ipv6 = Parse({"--model=m", "--http-port=8100", "--http-host=::1"});
+  ASSERT_TRUE(ipv6.ok()) << ipv6.status();
+  EXPECT_EQ(ipv6->http, (Address{.host = "::1", .port = 8100}));
+
+  const auto open =
+      Parse({"--model=m", "--http-port=1", "--http-host=0.0.0.0", "--allow-insecure-bind"});
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(open->http->host, "0.0.0.0");
+}
+
+TEST_F(WorkerConfigTest, HttpPortsThatCannotBeAreRefused) {
+  const std::string open = "other machines can reach it and nothing is encrypted";
+  for (const auto& [flag, rule] :
+       {std::pair("--http-port=-2", std::string("--http-port: must be in [-1, 65535] (got -2)")),
+        std::pair("--http-port=65536", std::string("--http-port: must be in [-1, 65535]")),
+        std::pair("--http-host=", std::string("--http-host: must be an address")),
+        std::pair("--http-host=unix", std::string("--http-host: " + open)),
+        std::pair("--http-host=0.0.0.0", std::string("--http-host: " + open))}) {
+    const auto config = Parse({"--model=m", "--http-port=1", flag});
+    EXPECT_EQ(ReasonOf(config.status()), "FLAG") << flag;
+    EXPECT_EQ(config.status().message().find(rule), 0U) << flag << ": " << config.status();
+  }
 }
 
 TEST_F(WorkerConfigTest, RanksThatCannotBeAreRefused) {

@@ -6,11 +6,28 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 
 namespace quire {
+namespace {
+
+// Adds the time until its end.
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t* nanos) : nanos_(*nanos), begin_(SteadyNow()) {}
+  ~Stopwatch() { nanos_ += SteadyNow() - begin_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  int64_t& nanos_;
+  const Instant begin_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockMover>> BlockMover::Create(KernelBackend& backend,
                                                                const KvCacheView& pool,
@@ -47,7 +64,9 @@ void BlockMover::SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_i
   for (const BlockSwapOut& swap : swaps) {
     blocks_.push_back(swap.block);
     host_blocks_.push_back(swap.host_block);
-    generations_[static_cast<size_t>(swap.host_block)] = step_id;
+    uint64_t& generation = generations_[static_cast<size_t>(swap.host_block)];
+    num_filled_ += generation == 0 ? 1 : 0;
+    generation = step_id;
   }
   Start(TransferDirection::kToHost, step_id);
 }
@@ -78,6 +97,7 @@ void BlockMover::Start(TransferDirection direction, uint64_t step_id) {
     Await(last_host_transfer_[static_cast<size_t>(host_block)]);
   }
   AwaitBlocks(blocks_);
+  const Stopwatch stopwatch(&busy_nanos_);
   const TransferId transfer =
       backend_.StartTransfer({.direction = direction,
                               .cache = pool_,
@@ -105,6 +125,7 @@ void BlockMover::Copy(const std::vector<BlockCopy>& copies) {
   }
   AwaitBlocks(blocks_);
   AwaitBlocks(targets_);
+  const Stopwatch stopwatch(&busy_nanos_);
   backend_.CopyBlocks({.cache = pool_, .src = blocks_, .dst = targets_});
 }
 
@@ -122,6 +143,7 @@ void BlockMover::Await(TransferId transfer) {
   if (is_done || std::find(awaited_.begin(), awaited_.end(), transfer) != awaited_.end()) {
     return;
   }
+  const Stopwatch stopwatch(&busy_nanos_);
   backend_.OrderAfter(transfer);
   awaited_.push_back(transfer);
 }
@@ -137,6 +159,7 @@ uint64_t BlockMover::SwapsDone(uint64_t step_id) {
 
 void BlockMover::FinishSwaps() {
   if (!on_their_way_.empty()) {
+    const Stopwatch stopwatch(&busy_nanos_);
     backend_.WaitForTransfers();
     on_their_way_.clear();
     awaited_.clear();
@@ -146,6 +169,7 @@ void BlockMover::FinishSwaps() {
 void BlockMover::BeginEpoch() {
   FinishSwaps();
   std::fill(generations_.begin(), generations_.end(), 0);
+  num_filled_ = 0;
 }
 
 }  // namespace quire

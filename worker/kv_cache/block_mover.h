@@ -53,6 +53,10 @@ class BlockMover {
 
   const KvCacheView& pool() const { return pool_; }
   int32_t num_host_blocks() const { return static_cast<int32_t>(last_host_transfer_.size()); }
+  // Of these, the ones that were filled since BeginEpoch.
+  int32_t num_filled_host_blocks() const { return num_filled_; }
+  // Time that went by in the backend so far: copies, starting swaps, waiting for them.
+  int64_t busy_nanos() const { return busy_nanos_; }
 
  private:
   struct Swap {
@@ -78,6 +82,8 @@ class BlockMover {
   std::vector<TransferId> last_host_transfer_;  // by host block
   std::vector<TransferId> awaited_;             // of those on their way
   std::vector<uint64_t> generations_;           // by host block; 0: nothing was swapped out to it
+  int32_t num_filled_ = 0;                      // host blocks that have a generation
+  int64_t busy_nanos_ = 0;
 
   // Scratch.
   std::vector<BlockId> blocks_;

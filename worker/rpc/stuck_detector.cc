@@ -35,11 +35,12 @@ Instant MaxStandstill(const WorkerProgress::State& state) {
 }  // namespace
 
 bool StuckDetector::Observe(Instant now, const WorkerProgress::State& state) {
-  const bool stands_still = IsAtWork(state) && last_ != 0 && state.report.progress() == progress_;
-  standstill_ = stands_still ? standstill_ + std::min(now - last_, kMaxGap) : 0;
+  const bool is_still = IsAtWork(state) && last_ != 0 && state.report.progress() == progress_;
+  standstill_ = is_still ? standstill_ + std::min(now - last_, kMaxGap) : 0;
   progress_ = state.report.progress();
   last_ = now;
-  return standstill_ >= MaxStandstill(state) && IsAwaited(state);
+  stands_still_ = standstill_ >= MaxStandstill(state);
+  return stands_still_ && IsAwaited(state);
 }
 
 }  // namespace quire

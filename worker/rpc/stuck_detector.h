@@ -34,9 +34,13 @@ class StuckDetector {
   // What is seen now. True: the process must end.
   bool Observe(Instant now, const WorkerProgress::State& state);
 
+  // Of the last observation: whether it has stood still for so long, awaited or not.
+  bool stands_still() const { return stands_still_; }
+
  private:
   Instant last_ = 0;  // 0: nothing was observed
   Instant standstill_ = 0;
+  bool stands_still_ = false;
   uint64_t progress_ = 0;
 };
 

@@ -25,7 +25,7 @@ absl::Status TooManyWatch() {
 }  // namespace
 
 WorkerReporter::WorkerReporter(const WorkerProgress& progress)
-    : progress_(progress), thread_([this] { Loop(); }) {}
+    : progress_(progress), last_look_(SteadyNow()), thread_([this] { Loop(); }) {}
 
 WorkerReporter::~WorkerReporter() { Stop(); }
 
@@ -72,7 +72,7 @@ void WorkerReporter::Stop() {
 void WorkerReporter::Loop() {
   while (!WaitOrStop()) {
     const WorkerProgress::State state = progress_.Read();
-    EndIfStuck(state);
+    Look(state);
     const grpc::ByteBuffer report = WriteMessage(state.report);
     for (const std::shared_ptr<WatchCall>& call : Calls()) {
       call->Send(report);
@@ -94,8 +94,19 @@ std::vector<std::shared_ptr<WatchCall>> WorkerReporter::Calls() {
   return calls_;
 }
 
-void WorkerReporter::EndIfStuck(const WorkerProgress::State& state) {
-  if (!stuck_detector_.Observe(SteadyNow(), state)) {
+bool WorkerReporter::is_live() const {
+  return !stands_still_.load(std::memory_order_relaxed) &&
+         SteadyNow() - last_look_.load(std::memory_order_relaxed) < kMaxBlindness;
+}
+
+// Ends the process when it has to.
+void WorkerReporter::Look(const WorkerProgress::State& state) {
+  const Instant now = SteadyNow();
+  const bool is_stuck = stuck_detector_.Observe(now, state);
+  stands_still_.store(stuck_detector_.stands_still() && !state.report.has_waits_for_rank(),
+                      std::memory_order_relaxed);
+  last_look_.store(now, std::memory_order_relaxed);
+  if (!is_stuck) {
     return;
   }
   LogError("the executor is stuck; the worker ends",

@@ -6,6 +6,7 @@
 #ifndef QUIRE_WORKER_RPC_WORKER_REPORTER_H_
 #define QUIRE_WORKER_RPC_WORKER_REPORTER_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "worker/rpc/stuck_detector.h"
 #include "worker/rpc/watch_call.h"
@@ -27,6 +29,7 @@ class WorkerReporter {
   static constexpr std::chrono::milliseconds kInterval{250};
   // A scheduler, a supervisor, and what is left of those before them.
   static constexpr size_t kMaxCalls = 64;
+  static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
   // The progress must outlive the object.
   explicit WorkerReporter(const WorkerProgress& progress);
@@ -42,6 +45,11 @@ class WorkerReporter {
 
   void Stop();
 
+  // False: the executor has stood still for longer than any work takes, whether or not somebody
+  // waits for it, or nobody has looked for kMaxBlindness. A rank that waits for another one is
+  // live.
+  bool is_live() const;
+
  private:
   // Among those that get reports. Errors: as Watch.
   absl::Status Add(const std::shared_ptr<WatchCall>& call);
@@ -50,10 +58,12 @@ class WorkerReporter {
   bool WaitOrStop();
   // Calls that go on.
   std::vector<std::shared_ptr<WatchCall>> Calls();
-  void EndIfStuck(const WorkerProgress::State& state);
+  void Look(const WorkerProgress::State& state);
 
   const WorkerProgress& progress_;
   StuckDetector stuck_detector_;  // of the thread
+  std::atomic<bool> stands_still_{false};
+  std::atomic<Instant> last_look_;
 
   Mutex mutex_;
   CondVar stopping_;

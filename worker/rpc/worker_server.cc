@@ -1,6 +1,8 @@
 #include "worker/rpc/worker_server.h"
 
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include <grpcpp/health_check_service_interface.h>
@@ -8,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
 
 namespace quire {
@@ -19,7 +22,8 @@ constexpr std::chrono::milliseconds kShutdownGrace(500);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address& address,
-                                                                  WorkerService& service) {
+                                                                  WorkerService& service,
+                                                                  MetricsRegistry* registry) {
   std::unique_ptr<WorkerServer> server(new WorkerServer(service));
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Bind(address);
   if (!listener.ok()) {
@@ -31,6 +35,11 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   ConfigureWorkerServer(builder);
+  if (registry != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> creators;
+    creators.push_back(std::make_unique<CallMetrics>(registry));
+    builder.experimental().SetInterceptorCreators(std::move(creators));
+  }
   server->listener_->AddTo(builder);
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();

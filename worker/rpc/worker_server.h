@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include <grpcpp/server.h>
 
+#include "common/metrics/registry.h"
 #include "common/wire/address.h"
 #include "common/wire/listener.h"
 #include "worker/rpc/worker_service.h"
@@ -19,9 +20,11 @@ namespace quire {
 
 class WorkerServer {
  public:
-  // Serves at once, unencrypted. Port 0 takes any free one. The service must outlive the server.
+  // Serves at once, unencrypted. Port 0 takes any free one. The service must outlive the server,
+  // and so must the registry, which counts calls; null: nobody does.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const Address& address,
-                                                             WorkerService& service);
+                                                             WorkerService& service,
+                                                             MetricsRegistry* registry = nullptr);
 
   // Shuts down.
   ~WorkerServer();

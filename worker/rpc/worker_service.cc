@@ -111,7 +111,7 @@ void WorkerService::Stop() {
 }
 
 absl::Status WorkerService::CheckIsLoaded() const {
-  return is_loaded_.load(std::memory_order_acquire) ? absl::OkStatus() : Loading();
+  return is_loaded() ? absl::OkStatus() : Loading();
 }
 
 grpc::ServerUnaryReactor* WorkerService::Handshake(grpc::CallbackServerContext* context,

@@ -61,6 +61,10 @@ class WorkerService
   // reason SHUTTING_DOWN, and refuses everything later. An executor that hangs ends the process.
   void Stop();
 
+  // Whether the model is loaded, and whether the executor gets on (WorkerReporter). Any thread.
+  bool is_loaded() const { return is_loaded_.load(std::memory_order_acquire); }
+  bool is_live() const { return reporter_.is_live(); }
+
   grpc::ServerUnaryReactor* Handshake(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;

@@ -4,7 +4,8 @@
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
 //                block_ids hold at least num_computed_tokens tokens.
-// Cost:          O(1) a lookup. The memory of a released sequence is kept for the next one.
+// Cost:          O(1) a lookup; a block is counted when it comes and when it goes. The memory of a
+// released sequence is kept for the next one.
 #ifndef QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
 #define QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
 
@@ -43,7 +44,8 @@ struct SequenceState {
 
 class SequenceTable {
  public:
-  explicit SequenceTable(int32_t max_sequences);
+  // num_blocks: of the pool, the null block included.
+  SequenceTable(int32_t max_sequences, int32_t num_blocks);
 
   // Null when the handle is free. REQUIRES: handle < max_sequences.
   SequenceState* Find(SequenceHandle handle);
@@ -54,10 +56,16 @@ class SequenceTable {
   // A sequence that has the handle already is forgotten.
   void Introduce(const SequenceIntroduction& introduction);
 
+  // More blocks of one of its sequences.
+  void Append(std::span<const BlockId> block_ids, SequenceState* sequence);
+
   // REQUIRES: the handle is in use.
   void Release(SequenceHandle handle);
 
   int32_t num_sequences() const { return num_sequences_; }
+  // Blocks that any of them has in its table, without the null block. Those that a sliding window
+  // has passed are among them until their sequence is released.
+  int32_t num_blocks() const { return num_blocks_; }
 
  private:
   struct Entry {
@@ -65,8 +73,13 @@ class SequenceTable {
     SequenceState state;
   };
 
-  std::vector<Entry> entries_;  // [max_sequences]
+  void Reference(std::span<const BlockId> block_ids);
+  void Dereference(std::span<const BlockId> block_ids);
+
+  std::vector<Entry> entries_;     // [max_sequences]
+  std::vector<int32_t> num_refs_;  // by block: places in tables that name it
   int32_t num_sequences_ = 0;
+  int32_t num_blocks_ = 0;  // that have references, but for the null block
 };
 
 }  // namespace quire

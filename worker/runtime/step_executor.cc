@@ -19,7 +19,18 @@ namespace {
 // moment.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
-int64_t MicrosBetween(Instant begin, Instant end) { return (end - begin) / kNanosPerMicro; }
+// Time spent in operations with other ranks so far.
+int64_t CollectiveNanos(const Communicator* group) {
+  return group == nullptr ? 0 : group->busy_nanos();
+}
+
+StepTimings TimingsOf(const ExecutedStep& step) {
+  const int64_t collective_ns = step.forward_collective_ns + step.sample_collective_ns;
+  return {.build_us = step.build_ns / kNanosPerMicro,
+          .forward_us = step.forward_ns / kNanosPerMicro,
+          .sample_us = step.sample_ns / kNanosPerMicro,
+          .collective_us = collective_ns / kNanosPerMicro};
+}
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
   return static_cast<int32_t>(
@@ -46,12 +57,14 @@ StepExecutor::StepExecutor(Model& model,
                            KernelBackend& backend,
                            const KvCacheBudget& budget,
                            FailPoints* fail_points,
-                           PeerListener* peers)
+                           PeerListener* peers,
+                           StepObserver* observer)
     : model_(model),
       backend_(backend),
       budget_(budget),
       fail_points_(fail_points),
       peers_(peers),
+      observer_(observer),
       sampler_(backend, model.config().vocab_size, model.share()) {}
 
 absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
@@ -182,6 +195,24 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks)
 }
 
 absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
+  const absl::Status begun = TryBeginEpoch(params);
+  if (observer_ != nullptr) {
+    WorkerPools pools;
+    if (mover_ != nullptr) {
+      pools = {.block_bytes = mover_->pool().layout.block_bytes(),
+               .num_blocks = mover_->pool().num_blocks,
+               .num_host_blocks = mover_->num_host_blocks()};
+    }
+    observer_->OnEpoch({.has_begun = begun.ok(),
+                        .scheduler_incarnation = order_.scheduler_incarnation(),
+                        .group_epoch = order_.group_epoch(),
+                        .pools = pools,
+                        .holdings = Holdings()});
+  }
+  return begun;
+}
+
+absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(order_.CheckEpoch(params.scheduler_incarnation, params.group_epoch));
   StepLimits limits = params.limits;
   limits.vocab_size = model_.config().vocab_size;
@@ -193,7 +224,7 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
   QUIRE_RETURN_IF_ERROR(MeetRanks(params));
   checker_ = std::make_unique<StepPlanChecker>(limits);
-  sequences_ = std::make_unique<SequenceTable>(limits.max_sequences);
+  sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
   return absl::OkStatus();
 }
@@ -235,14 +266,15 @@ void StepExecutor::AbortGroup() {
   }
 }
 
-int64_t StepExecutor::CollectiveNanos() const {
+const Communicator* StepExecutor::Group() const {
   const MutexLock lock(group_mutex_);
-  return group_ == nullptr ? 0 : group_->busy_nanos();
+  return group_.get();
 }
 
-absl::Status StepExecutor::GroupStatus() const {
-  const MutexLock lock(group_mutex_);
-  return group_ == nullptr ? absl::OkStatus() : group_->status();
+WorkerHoldings StepExecutor::Holdings() const {
+  return {.num_sequences = sequences_ == nullptr ? 0 : sequences_->num_sequences(),
+          .num_blocks = sequences_ == nullptr ? 0 : sequences_->num_blocks(),
+          .num_host_blocks = mover_ == nullptr ? 0 : mover_->num_filled_host_blocks()};
 }
 
 absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
@@ -260,6 +292,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
   // From here on nothing can fail.
+  const int64_t swap_before = mover_->busy_nanos();
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
   mover_->Copy(plan.copies);
@@ -274,13 +307,15 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   if (fail_points_ != nullptr) {
     fail_points_->BeforeStep(batch_.token_ids);
   }
+  const Communicator* const group = Group();
   Instant built = SteadyNow();
-  const int64_t collective_before = CollectiveNanos();
+  const int64_t collective_before = CollectiveNanos(group);
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   result.row_hash = slices_.empty() ? 0 : model_.row_hash();
   Instant computed = SteadyNow();
+  const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
-  if (absl::Status status = GroupStatus(); !status.ok()) {
+  if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
     // Blocks may hold anything now.
     order_.LeaveEpoch();
     return status;
@@ -293,10 +328,23 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     mover_->FinishSwaps();  // there may be no other step before they are done
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
-  result.timings = {.build_us = MicrosBetween(begin, built),
-                    .forward_us = MicrosBetween(built, computed),
-                    .sample_us = MicrosBetween(computed, SteadyNow()),
-                    .collective_us = (CollectiveNanos() - collective_before) / kNanosPerMicro};
+  const ExecutedStep step = {
+      .build_ns = built - begin,
+      .forward_ns = computed - built,
+      .sample_ns = SteadyNow() - computed,
+      .swap_ns = mover_->busy_nanos() - swap_before,
+      .forward_collective_ns = collective_forward - collective_before,
+      .sample_collective_ns = CollectiveNanos(group) - collective_forward,
+      .num_tokens = static_cast<int64_t>(batch_.token_ids.size()),
+      .num_sampled = static_cast<int64_t>(result.sampled.size()),
+      .num_swapped_out = static_cast<int64_t>(plan.swap_outs.size()),
+      .num_swapped_in = static_cast<int64_t>(plan.swap_ins.size() - result.failed_swap_ins.size()),
+      .num_failed_swap_ins = static_cast<int64_t>(result.failed_swap_ins.size()),
+      .holdings = Holdings()};
+  result.timings = TimingsOf(step);
+  if (observer_ != nullptr) {
+    observer_->OnStep(step);
+  }
   order_.Complete(std::move(result));
   if (fail_points_ != nullptr) {
     fail_points_->AfterStep();
@@ -315,8 +363,7 @@ void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
   for (const SequenceSlice& slice : slices) {
     SequenceState* sequence = sequences_->Find(slice.handle);
     QUIRE_CHECK(sequence != nullptr);
-    sequence->block_ids.insert(
-        sequence->block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
+    sequences_->Append(slice.new_block_ids, sequence);
     if (slice.forced_token_id.has_value()) {
       sequence->token_ids.back() = *slice.forced_token_id;
     }

@@ -35,6 +35,7 @@
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
+#include "worker/runtime/step_observer.h"
 #include "worker/runtime/step_order.h"
 
 namespace quire {
@@ -59,14 +60,15 @@ struct KvCacheBudget {
 
 class StepExecutor {
  public:
-  // Model, backend, fail-points and peers must outlive the executor; the backend is the model's. No
-  // fail-points: no step fails on purpose. Peers: where the other ranks find this one, where there
-  // are others.
+  // All of these must outlive the executor; the backend is the model's. No fail-points: no step
+  // fails on purpose. Peers: where the other ranks find this one, where there are others. No
+  // observer: nobody hears.
   StepExecutor(Model& model,
                KernelBackend& backend,
                const KvCacheBudget& budget,
                FailPoints* fail_points = nullptr,
-               PeerListener* peers = nullptr);
+               PeerListener* peers = nullptr,
+               StepObserver* observer = nullptr);
 
   // Called on the thread that calls everything below, where it is not the one that made the
   // backend.
@@ -127,12 +129,14 @@ class StepExecutor {
   const SequenceTable* sequences() const { return sequences_.get(); }
 
  private:
+  absl::Status TryBeginEpoch(const EpochParams& params);
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
   absl::Status TakePools(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
   absl::Status MeetRanks(const EpochParams& params);
-  absl::Status GroupStatus() const;
-  int64_t CollectiveNanos() const;
+  // Null for one rank. Valid until the next epoch.
+  const Communicator* Group() const;
+  WorkerHoldings Holdings() const;
 
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);
@@ -144,6 +148,7 @@ class StepExecutor {
   const KvCacheBudget budget_;
   FailPoints* const fail_points_;
   PeerListener* const peers_;
+  StepObserver* const observer_;
 
   mutable Mutex group_mutex_;
   std::shared_ptr<Communicator> group_ ABSL_GUARDED_BY(group_mutex_);  // null for one rank

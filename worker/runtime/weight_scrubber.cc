@@ -63,9 +63,14 @@ void WeightScrubber::Loop() {
     if (WaitOrStop(num_read < sums_.num_pieces() ? kNoTime : kInterval)) {
       return;
     }
+    const auto num_bytes = static_cast<int64_t>(sums_.next_bytes());
     if (!sums_.CheckNext()) {
       on_change_();
       return;
+    }
+    num_bytes_.fetch_add(num_bytes, std::memory_order_relaxed);
+    if ((num_read + 1) % sums_.num_pieces() == 0) {
+      num_passes_.fetch_add(1, std::memory_order_relaxed);
     }
   }
 }

@@ -5,13 +5,14 @@
 //
 // A process that ends is started again and reads its weights from the files.
 //
-// Thread safety: one caller at a time.
+// Thread safety: one caller at a time, except where it says otherwise.
 // Cost:          kBytesPerSecond of memory bandwidth and about 1 % of a core, at the lowest
 //                priority. A bit is found when its place comes by, after at most
 //                size / kBytesPerSecond: 16 s for 0.5 GB of weights.
 #ifndef QUIRE_WORKER_RUNTIME_WEIGHT_SCRUBBER_H_
 #define QUIRE_WORKER_RUNTIME_WEIGHT_SCRUBBER_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,8 @@ class MemorySums {
   explicit MemorySums(std::span<const std::span<const std::byte>> memory);
 
   size_t num_pieces() const { return pieces_.size(); }
+  // Of the piece that CheckNext reads next. REQUIRES: num_pieces() > 0
+  size_t next_bytes() const { return pieces_[next_].size(); }
 
   // Adds up the next piece, the first one after the last. False: its sum is another one than the
   // first time. REQUIRES: num_pieces() > 0
@@ -58,6 +61,12 @@ class WeightScrubber {
   WeightScrubber(const WeightScrubber&) = delete;
   WeightScrubber& operator=(const WeightScrubber&) = delete;
 
+  bool has_memory() const { return sums_.num_pieces() > 0; }
+  // Bytes read so far, and how often all of the memory was. The first time nothing is compared. Any
+  // thread.
+  int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
+  int64_t num_passes() const { return num_passes_.load(std::memory_order_relaxed); }
+
  private:
   void Loop();
   // Waits for so long. True: it is to stop.
@@ -65,6 +74,8 @@ class WeightScrubber {
 
   MemorySums sums_;  // of the thread
   const std::function<void()> on_change_;
+  std::atomic<int64_t> num_bytes_{0};
+  std::atomic<int64_t> num_passes_{0};
 
   Mutex mutex_;
   CondVar stopping_;

@@ -124,5 +124,19 @@ TEST_F(StuckDetectorTest, TimeInWhichTheProcessWasStoppedDoesNotCount) {
   EXPECT_EQ(TicksUntilStuck(), kLimit - 1 - static_cast<int>(StuckDetector::kMaxGap / kTick));
 }
 
+TEST_F(StuckDetectorTest, AStandstillIsOneAlsoWhereNobodyWaitsAndEndsWithTheNextProgress) {
+  state_.num_waiters = 0;
+  for (int tick = 1; tick < kLimit; ++tick) {
+    EXPECT_FALSE(Tick());
+    EXPECT_FALSE(detector_.stands_still()) << tick;
+  }
+  EXPECT_FALSE(Tick());
+  EXPECT_TRUE(detector_.stands_still());
+
+  Progress();
+  EXPECT_FALSE(Tick());
+  EXPECT_FALSE(detector_.stands_still());
+}
+
 }  // namespace
 }  // namespace quire

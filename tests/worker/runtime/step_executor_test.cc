@@ -455,5 +455,120 @@ TEST_F(StepExecutorTest, LogitsThatAreNoNumbersAreReported) {
   EXPECT_TRUE(sampled[0].top_logprobs.empty());
 }
 
+// Keeps what it heard.
+class Listener : public StepObserver {
+ public:
+  void OnEpoch(const EpochObservation& epoch) override { epochs.push_back(epoch); }
+  void OnStep(const ExecutedStep& step) override { steps.push_back(step); }
+
+  std::vector<EpochObservation> epochs;
+  std::vector<ExecutedStep> steps;
+};
+
+class ObservedExecutorTest : public StepExecutorTest {
+ protected:
+  static EpochParams EpochWithHost(uint64_t group_epoch) {
+    EpochParams params = Epoch(group_epoch);
+    params.limits.num_host_blocks = 3;
+    return params;
+  }
+
+  void Step(StepPlan plan) {
+    plan.header = {.scheduler_incarnation = 1,
+                   .group_epoch = observed_.order().group_epoch(),
+                   .step_id = observed_.order().last_done() + 1};
+    last_ = WithDigest(plan);
+    EXPECT_TRUE(observed_.Execute(last_).ok());
+  }
+
+  Listener listener_;
+  StepExecutor observed_{model_,
+                         *backend_,
+                         {.bytes = kPoolBytes, .swap_space_bytes = kPoolBytes},
+                         nullptr,
+                         nullptr,
+                         &listener_};
+  StepPlan last_;
+};
+
+TEST_F(ObservedExecutorTest, EpochsAreHeardWhetherTheyBeginOrNot) {
+  ASSERT_TRUE(observed_.BeginEpoch(EpochWithHost(3)).ok());
+  EXPECT_FALSE(observed_.BeginEpoch(EpochWithHost(2)).ok());
+
+  ASSERT_EQ(listener_.epochs.size(), 2U);
+  EXPECT_TRUE(listener_.epochs[0].has_begun);
+  EXPECT_FALSE(listener_.epochs[1].has_begun);
+  for (const EpochObservation& epoch : listener_.epochs) {
+    EXPECT_EQ(epoch.scheduler_incarnation, 1U);
+    EXPECT_EQ(epoch.group_epoch, 3U);
+    EXPECT_EQ(epoch.pools.num_blocks, 20);
+    EXPECT_EQ(epoch.pools.num_host_blocks, 3);
+    EXPECT_GT(epoch.pools.block_bytes, 0);
+  }
+}
+
+TEST_F(ObservedExecutorTest, AStepSaysWhatItDidAndWhatIsHeldNow) {
+  ASSERT_TRUE(observed_.BeginEpoch(EpochWithHost(1)).ok());
+  StepPlan prefill;
+  prefill.introductions = {Introduce(0, {1, 2, 3, 4, 5}), Introduce(1, {6, 7})};
+  prefill.slices = {{.handle = 0, .num_tokens = 5, .new_block_ids = {7, 8}},
+                    {.handle = 1, .num_tokens = 1, .new_block_ids = {9}}};
+  Step(prefill);
+  StepPlan swap;
+  swap.swap_outs = {{.block = 7, .host_block = 0}, {.block = 8, .host_block = 2}};
+  swap.releases = {0};
+  Step(swap);
+  StepPlan back;
+  back.swap_ins = {{.block = 11, .host_block = 0, .generation = 2},
+                   {.block = 12, .host_block = 2, .generation = 9}};  // of another step
+  Step(back);
+
+  ASSERT_EQ(listener_.steps.size(), 3U);
+  const ExecutedStep& first = listener_.steps[0];
+  EXPECT_EQ(first.num_tokens, 6);
+  EXPECT_EQ(first.num_sampled, 1);
+  EXPECT_EQ(first.holdings.num_sequences, 2);
+  EXPECT_EQ(first.holdings.num_blocks, 3);
+  EXPECT_EQ(first.holdings.num_host_blocks, 0);
+  EXPECT_GT(first.build_ns, 0);
+  EXPECT_GT(first.forward_ns, 0);
+  EXPECT_GT(first.sample_ns, 0);
+  EXPECT_EQ(first.swap_ns, 0);
+  EXPECT_EQ(first.forward_collective_ns + first.sample_collective_ns, 0);
+
+  const ExecutedStep& out = listener_.steps[1];
+  EXPECT_EQ(out.num_swapped_out, 2);
+  EXPECT_GT(out.swap_ns, 0);
+  EXPECT_EQ(out.holdings.num_sequences, 1);
+  EXPECT_EQ(out.holdings.num_blocks, 1);
+  EXPECT_EQ(out.holdings.num_host_blocks, 2);
+
+  const ExecutedStep& in = listener_.steps[2];
+  EXPECT_EQ(in.num_swapped_in, 1);
+  EXPECT_EQ(in.num_failed_swap_ins, 1);
+  EXPECT_EQ(in.holdings.num_host_blocks, 2);
+}
+
+TEST_F(ObservedExecutorTest, RefusedStepsAndReplaysAreNotHeardAndANewEpochHoldsNothing) {
+  ASSERT_TRUE(observed_.BeginEpoch(EpochWithHost(1)).ok());
+  StepPlan prefill;
+  prefill.introductions = {Introduce(0, {1, 2, 3})};
+  prefill.slices = {{.handle = 0, .num_tokens = 3, .new_block_ids = {7}}};
+  prefill.swap_outs = {{.block = 5, .host_block = 1}};
+  Step(prefill);
+  EXPECT_TRUE(observed_.Execute(last_).ok());
+  last_.header.step_id = 2;
+  last_.slices[0].new_block_ids = {99};
+  EXPECT_FALSE(observed_.Execute(WithDigest(last_)).ok());
+  EXPECT_EQ(listener_.steps.size(), 1U);
+
+  ASSERT_TRUE(observed_.BeginEpoch(EpochWithHost(2)).ok());
+  EXPECT_EQ(listener_.steps.back().holdings.num_host_blocks, 1);
+  const WorkerHoldings& holdings = listener_.epochs.back().holdings;
+  EXPECT_EQ(holdings.num_sequences, 0);
+  EXPECT_EQ(holdings.num_blocks, 0);
+  EXPECT_EQ(holdings.num_host_blocks, 0);
+}
+
 }  // namespace
 }  // namespace quire

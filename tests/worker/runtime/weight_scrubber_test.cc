@@ -1,6 +1,7 @@
 #include "worker/runtime/weight_scrubber.h"
 
 #include <span>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -64,6 +65,23 @@ TEST(WeightScrubberTest, NoMemoryIsNoWork) {
 TEST(WeightScrubberTest, StopsWhileItReads) {
   const TwoParts parts;
   const WeightScrubber scrubber(parts.spans(), [] { FAIL() << "nothing has changed"; });
+}
+
+TEST(WeightScrubberTest, SaysHowMuchItHasRead) {
+  const TwoParts parts;
+  const auto size = static_cast<int64_t>(parts.small.size() + parts.large.size());
+  const WeightScrubber scrubber(parts.spans(), [] { FAIL() << "nothing has changed"; });
+  const WeightScrubber none({}, [] { FAIL() << "nothing can change"; });
+  EXPECT_TRUE(scrubber.has_memory());
+  EXPECT_FALSE(none.has_memory());
+
+  while (scrubber.num_passes() < 2) {
+    std::this_thread::yield();
+  }
+
+  EXPECT_GE(scrubber.num_bytes(), 2 * size);
+  EXPECT_LE(scrubber.num_bytes(), size * (scrubber.num_passes() + 1));
+  EXPECT_EQ(none.num_passes(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// Families of metrics, for what is read when the text is: a Collectable makes them of its numbers.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_COMMON_METRICS_METRIC_FAMILY_H_
+#define QUIRE_COMMON_METRICS_METRIC_FAMILY_H_
+
+#include <vector>
+
+#include "prometheus/client_metric.h"
+#include "prometheus/metric_family.h"
+
+#include "common/metrics/metric_names.h"
+#include "common/metrics/registry.h"
+
+namespace quire {
+
+struct LabelledValue {
+  MetricLabels labels;
+  double value = 0;
+};
+
+struct LabelledHistogram {
+  MetricLabels labels;
+  prometheus::ClientMetric::Histogram histogram;
+};
+
+prometheus::MetricFamily CounterFamily(const MetricInfo& info,
+                                       const std::vector<LabelledValue>& values);
+prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
+                                     const std::vector<LabelledValue>& values);
+prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
+                                         std::vector<LabelledHistogram> histograms);
+
+// Without labels.
+prometheus::MetricFamily CounterFamily(const MetricInfo& info, double value);
+prometheus::MetricFamily GaugeFamily(const MetricInfo& info, double value);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_METRICS_METRIC_FAMILY_H_

@@ -1,0 +1,35 @@
+// TimeHistogram counts durations in the buckets of StepBuckets(). The library's own takes a lock;
+// the executor must wait for nobody.
+//
+// Thread safety: Observe from one thread, Read from any.
+// Cost:          Observe: a search in 19 bounds and two atomic additions.
+#ifndef QUIRE_WORKER_METRICS_TIME_HISTOGRAM_H_
+#define QUIRE_WORKER_METRICS_TIME_HISTOGRAM_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "prometheus/client_metric.h"
+
+namespace quire {
+
+class TimeHistogram {
+ public:
+  TimeHistogram();
+
+  void Observe(int64_t nanos);
+
+  // With cumulative buckets, whose last one is its count. An observation that is made meanwhile may
+  // be in the count and not yet in the sum.
+  prometheus::ClientMetric::Histogram Read() const;
+
+ private:
+  std::vector<int64_t> bounds_ns_;            // ascending
+  std::vector<std::atomic<int64_t>> counts_;  // by bound, and those above all of them
+  std::atomic<int64_t> sum_ns_{0};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_METRICS_TIME_HISTOGRAM_H_

@@ -1,0 +1,61 @@
+// StepObserver hears what the executor does, for metrics. Kept apart so that the executor knows no
+// metrics library.
+//
+// Thread safety: called by the executor thread; must be quick, and wait for nobody.
+#ifndef QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
+#define QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
+
+#include <cstdint>
+
+namespace quire {
+
+// What the worker holds for its sequences.
+struct WorkerHoldings {
+  int32_t num_sequences = 0;
+  int32_t num_blocks = 0;       // named by block tables, shared ones once
+  int32_t num_host_blocks = 0;  // filled in this epoch
+};
+
+// The pools that there are; all 0: none.
+struct WorkerPools {
+  int64_t block_bytes = 0;
+  int64_t num_blocks = 0;  // the null block included
+  int64_t num_host_blocks = 0;
+};
+
+// What holds after an epoch was asked for, whether it began or was refused.
+struct EpochObservation {
+  bool has_begun = false;
+  uint64_t scheduler_incarnation = 0;
+  uint64_t group_epoch = 0;  // 0: none so far
+  WorkerPools pools;
+  WorkerHoldings holdings;
+};
+
+// A step that was executed. Durations in nanoseconds.
+struct ExecutedStep {
+  int64_t build_ns = 0;
+  int64_t forward_ns = 0;
+  int64_t sample_ns = 0;
+  // Parts of these three.
+  int64_t swap_ns = 0;                // of build and sample
+  int64_t forward_collective_ns = 0;  // of forward
+  int64_t sample_collective_ns = 0;   // of sample
+  int64_t num_tokens = 0;
+  int64_t num_sampled = 0;
+  int64_t num_swapped_out = 0;
+  int64_t num_swapped_in = 0;  // those that failed are not among them
+  int64_t num_failed_swap_ins = 0;
+  WorkerHoldings holdings;
+};
+
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void OnEpoch(const EpochObservation& epoch) = 0;
+  virtual void OnStep(const ExecutedStep& step) = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_

@@ -1,0 +1,35 @@
+// The worker's HTTP port: metrics for Prometheus, and health for probes.
+//
+//   /metrics   what the registry has, what the worker says of itself, and the process
+//   /livez     503 while the executor stands still, so that nothing but a new process helps
+//   /readyz    503 also while the model loads; /healthz is the same
+//
+// Thread safety: one caller; pages are made on the server's thread.
+#ifndef QUIRE_WORKER_WORKER_HTTP_H_
+#define QUIRE_WORKER_WORKER_HTTP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "common/http/http_server.h"
+#include "common/metrics/registry.h"
+#include "worker/rpc/worker_progress.h"
+#include "worker/rpc/worker_service.h"
+#include "worker/worker_config.h"
+
+namespace quire {
+
+// `backend`: the name of what computes. Service, progress and registry must outlive the server, and
+// nobody adds to the registry any more. Errors: kUnavailable HTTP_BIND when it cannot listen there.
+// REQUIRES: config.http.has_value()
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeWorkerHttp(const WorkerConfig& config,
+                                                            const std::string& backend,
+                                                            const WorkerService& service,
+                                                            const WorkerProgress& progress,
+                                                            MetricsRegistry& registry);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_WORKER_HTTP_H_
