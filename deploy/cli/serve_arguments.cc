@@ -14,7 +14,9 @@
 namespace quire {
 namespace {
 
-// Flags of quire_worker alone. --model goes to both; everything else is the scheduler's.
+constexpr int32_t kMaxPort = 65535;
+
+// Flags of quire_worker alone. Those of IsForBoth go to both; everything else is the scheduler's.
 constexpr std::array<std::string_view, 15> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -67,6 +69,11 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
+bool IsForBoth(std::string_view name) {
+  return name == "model" || name == "allow-insecure-bind" || name == "noallow-insecure-bind" ||
+         name == "no-allow-insecure-bind";
+}
+
 // The value of --flag=2 or --flag 2.
 std::string ValueOf(const std::vector<std::string>& words) {
   const size_t equals = words.front().find('=');
@@ -81,6 +88,15 @@ absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
         absl::StrCat("serve: --tensor-parallel-size: must be a number from 1 to ", kMaxRanks));
   }
   return size;
+}
+
+absl::StatusOr<int32_t> WorkerHttpPortOf(const std::vector<std::string>& words) {
+  int32_t port = 0;
+  if (!absl::SimpleAtoi(ValueOf(words), &port) || port < 0 || port > kMaxPort) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("serve: --worker-http-port: must be a number from 0 to ", kMaxPort));
+  }
+  return port;
 }
 
 // What neither program can know alone: the scheduler has the mode, the worker the space. Of a flag
@@ -135,13 +151,20 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       QUIRE_ASSIGN_OR_RETURN(split.tensor_parallel_size, SizeOf(words));
       continue;
     }
+    if (name == "worker-http-port") {
+      QUIRE_ASSIGN_OR_RETURN(split.worker_http_port, WorkerHttpPortOf(words));
+      continue;
+    }
+    if (name == "worker-http-host") {
+      split.worker.push_back(absl::StrCat("--http-host=", ValueOf(words)));
+      continue;
+    }
     swap_flags.See(name, words);
-    const bool is_model = name == "model";
-    has_model |= is_model;
-    if (is_model || IsForWorker(name)) {
+    has_model |= name == "model";
+    if (IsForBoth(name) || IsForWorker(name)) {
       split.worker.insert(split.worker.end(), words.begin(), words.end());
     }
-    if (is_model || !IsForWorker(name)) {
+    if (!IsForWorker(name)) {
       split.scheduler.insert(split.scheduler.end(), words.begin(), words.end());
     }
   }
@@ -149,7 +172,27 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
     return absl::InvalidArgumentError("serve: --model DIR is needed");
   }
   QUIRE_RETURN_IF_ERROR(swap_flags.Check());
+  if (split.worker_http_port.value_or(0) + split.tensor_parallel_size - 1 > kMaxPort) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "serve: --worker-http-port: the last rank's port would be more than ", kMaxPort));
+  }
   return split;
+}
+
+std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
+  constexpr absl::string_view kHttp = " http=";
+  // The last one: the path of a socket may have anything in it.
+  const size_t begin = ToAbsl(line).rfind(kHttp);
+  if (!line.starts_with("quire_worker: listens listen=") || begin == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const absl::string_view text = ToAbsl(line).substr(begin + kHttp.size());
+  const absl::StatusOr<Address> address = ParseAddress(ToStd(text));
+  if (!address.ok() || address->is_unix()) {
+    return std::nullopt;
+  }
+  return WorkerHttp{.address = std::string(text),
+                    .flag = absl::StrCat("--http-port=", address->port)};
 }
 
 absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text) {

@@ -35,8 +35,12 @@ SIGTERM and Ctrl-C let running requests finish (--shutdown-timeout), then end it
 Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flags, 3 model,
 4 memory, 5 device. Once it has been ready only a signal ends it.
 
+--worker-http-port N gives each worker a port of its own for metrics and health: rank r has N + r,
+or any free one where N is 0. It is on the loopback address unless --worker-http-host says otherwise.
+
 It takes the flags of both programs, except --workers, --listen, --rank and --ranks-on-host. A
-worker's flags are for each of the workers. Those of the scheduler:
+worker's flags are for each of the workers, and --http-host and --http-port are the scheduler's.
+Those of the scheduler:
 
 )";
 
@@ -126,6 +130,9 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
                                      absl::StrCat("--rank=", rank),
                                      absl::StrCat("--tensor-parallel-size=", size),
                                      absl::StrCat("--ranks-on-host=", size)};
+    if (const auto port = arguments.worker_http_port; port.has_value()) {
+      argv.push_back(absl::StrCat("--http-port=", *port == 0 ? 0 : *port + rank));
+    }
     argv.insert(argv.end(), arguments.worker.begin(), arguments.worker.end());
     workers.push_back({.argv = std::move(argv), .address = address});
   }

@@ -105,10 +105,21 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
   } else if (absl::ConsumePrefix(&rest, "ready ")) {
     scheduler_.OnUseful();
     if (!std::exchange(was_ready_, true)) {
-      std::printf("quire: ready %s\n", std::string(rest).c_str());
-      std::fflush(stdout);
+      SayReady(ToStd(rest));
     }
   }
+}
+
+void Supervisor::SayReady(std::string_view addresses) {
+  for (const auto& worker : workers_) {
+    ReadLines(*worker);  // they said it before they were ready
+    if (!worker->http_address.empty()) {
+      std::printf(
+          "quire: %s http=%s\n", worker->child.name().c_str(), worker->http_address.c_str());
+    }
+  }
+  std::printf("quire: ready %s\n", std::string(addresses).c_str());
+  std::fflush(stdout);
 }
 
 void Supervisor::OnListens(std::string_view addresses) {
@@ -181,9 +192,7 @@ void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   if (process == nullptr) {
     return;
   }
-  while (const std::optional<std::string> line = process->TakeLine()) {
-    OnWorkerLine(worker, *line);
-  }
+  ReadLines(worker);
   ReadReport(worker, now);
   if (const std::optional<int> wait_status = worker.child.TakeEnd(now)) {
     worker.monitor.reset();
@@ -195,6 +204,17 @@ void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   }
 }
 
+void Supervisor::ReadLines(WorkerChild& worker) {
+  ChildProcess* const process = worker.child.process();
+  while (process != nullptr) {
+    const std::optional<std::string> line = process->TakeLine();
+    if (!line.has_value()) {
+      return;
+    }
+    OnWorkerLine(worker, *line);
+  }
+}
+
 // A worker that comes back has the memory that the first one had: what is free on the machine has
 // changed since, and requests that were accepted for a larger pool could not go on.
 void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
@@ -203,6 +223,11 @@ void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
   if (line.starts_with("quire_worker: ready ") && begin != std::string_view::npos &&
       !std::exchange(worker.has_sizes, true)) {
     worker.child.AddArguments(absl::StrSplit(ToAbsl(line).substr(begin + 1), ' '));
+  }
+  // Whoever scrapes it finds the next one where this one was.
+  if (const auto http = ParseWorkerHttp(line); http.has_value() && worker.http_address.empty()) {
+    worker.http_address = http->address;
+    worker.child.AddArguments({http->flag});
   }
 }
 

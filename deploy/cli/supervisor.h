@@ -2,7 +2,8 @@
 // that dies or hangs ends it once the server has been ready:
 //   - a program that ends is started again, after a pause (restart_policy.h), the scheduler on the
 //     ports that it had; workers also while the scheduler drains
-//   - a worker that is started again gets the sizes of KV cache and swap space of its first start
+//   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
+//     of its first start
 //   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
 //     that does not answer for 10 s, are killed and started again
 // A scheduler whose workers another one has taken over is not started again: it would take them
@@ -59,8 +60,9 @@ class Supervisor {
     std::optional<WorkerMonitor> monitor;  // of the running process
     Watchdog loading;
     uint64_t progress = 0;
-    bool was_heard = false;  // at any time: it has taken its flags and listened
-    bool has_sizes = false;  // those of its first start are among its arguments
+    bool was_heard = false;    // at any time: it has taken its flags and listened
+    bool has_sizes = false;    // those of its first start are among its arguments
+    std::string http_address;  // so is the port of its first start; empty: it has none
   };
 
   void TendScheduler(Instant now);
@@ -71,7 +73,9 @@ class Supervisor {
 
   void TendWorkers(Instant now);
   void TendWorker(WorkerChild& worker, Instant now);
+  static void ReadLines(WorkerChild& worker);
   static void OnWorkerLine(WorkerChild& worker, std::string_view line);
+  void SayReady(std::string_view addresses);
   void ReadReport(WorkerChild& worker, Instant now);
 
   // Starts the child if it is due. True: it was started now.

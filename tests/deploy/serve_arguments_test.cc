@@ -91,6 +91,48 @@ TEST(ServeArgumentsTest, AModelIsNeededAndStrayWordsAreRefused) {
   EXPECT_FALSE(SplitServeArguments({"--model=DIR", "--", "--port=0"}).ok());
 }
 
+TEST(ServeArgumentsTest, PortsOfWorkersAreServesOwn) {
+  EXPECT_EQ(SplitServeArguments({"DIR"})->worker_http_port, std::nullopt);
+  const auto split = SplitServeArguments({"DIR",
+                                          "--worker-http-port",
+                                          "8100",
+                                          "--worker_http_host=0.0.0.0",
+                                          "--http-port=1",
+                                          "--allow-insecure-bind"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->worker_http_port, 8100);
+  EXPECT_EQ(split->worker,
+            (Words{"--model", "DIR", "--http-host=0.0.0.0", "--allow-insecure-bind"}));
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--http-port=1", "--allow-insecure-bind"}));
+}
+
+TEST(ServeArgumentsTest, PortsThatNotEveryWorkerCanHaveAreRefused) {
+  EXPECT_TRUE(SplitServeArguments({"DIR", "-tp=8", "--worker-http-port=65528"}).ok());
+  EXPECT_TRUE(SplitServeArguments({"DIR", "-tp=8", "--worker-http-port=0"}).ok());
+  for (const Words& words : std::vector<Words>{{"DIR", "-tp=8", "--worker-http-port=65529"},
+                                               {"DIR", "--worker-http-port=65536"},
+                                               {"DIR", "--worker-http-port=-1"},
+                                               {"DIR", "--worker-http-port=x"},
+                                               {"DIR", "--worker-http-port"}}) {
+    const auto split = SplitServeArguments(words);
+    EXPECT_EQ(split.status().message().find("serve: --worker-http-port: "), 0U) << split.status();
+  }
+}
+
+TEST(WorkerHttpTest, AnotherWorkerGetsTheSamePort) {
+  const auto http = ParseWorkerHttp("quire_worker: listens listen=unix:/a http=b http=[::1]:8100");
+  ASSERT_TRUE(http.has_value());
+  EXPECT_EQ(http->address, "[::1]:8100");
+  EXPECT_EQ(http->flag, "--http-port=8100");
+  for (const char* line : {"quire_worker: ready listen=unix:/a http=a:1",
+                           "quire_worker: listens listen=unix:/a",
+                           "quire_worker: listens listen=unix:/a http=unix:/b",
+                           "quire_worker: listens listen=unix:/a http=a",
+                           ""}) {
+    EXPECT_FALSE(ParseWorkerHttp(line).has_value()) << line;
+  }
+}
+
 TEST(SchedulerAddressesTest, AnotherSchedulerGetsTheSameAddresses) {
   const auto addresses = ParseSchedulerAddresses(
       "grpc=127.0.0.1:41001 http=127.0.0.1:41002 admin=unix:/run/my admin.sock");

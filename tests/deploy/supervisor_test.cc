@@ -216,6 +216,22 @@ TEST_F(SupervisorTest, AWorkerThatComesBackHasTheMemoryOfTheFirst) {
             (std::vector<std::string>{"/bin/sh ", sizes, sizes}));
 }
 
+TEST_F(SupervisorTest, AWorkerThatComesBackHasTheHttpPortOfTheFirstWhichIsSaidOnce) {
+  const int code =
+      Run(std::string(kListens) + "while [ ! -e said ]; do sleep 0.01; done;" + kReady + kWait,
+          "echo \"$0\" >> arguments; echo x >> starts;"
+          "echo quire_worker: listens listen=unix:/a"
+          " http=127.0.0.1:$(wc -l < starts)000; touch said; sleep 0.3;"
+          "kill -KILL $$",
+          [this] { return LinesOf("arguments").size() >= 3; });
+
+  EXPECT_EQ(code, 0);
+  const std::vector<std::string> seen = LinesOf("arguments");
+  EXPECT_EQ(std::vector<std::string>(seen.begin(), seen.begin() + 3),
+            (std::vector<std::string>{"/bin/sh", "--http-port=1000", "--http-port=1000"}));
+  EXPECT_EQ(out_.find("quire: worker 0 http=127.0.0.1:1000\nquire: ready "), 0U) << out_;
+}
+
 TEST_F(SupervisorTest, TheFolderOfSocketsComesBack) {
   address_.unix_path = folder_ + "/sockets/worker.sock";
 

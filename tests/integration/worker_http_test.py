@@ -13,7 +13,7 @@ import urllib.request
 
 from kv_cache_test import prompt_of
 from quire_server import BIN, MODEL, Process, Server, api, api_grpc, grpc, metric, server_info
-from serve_test import eventually
+from serve_test import Served, eventually
 
 # A worker's metric, and the scheduler's that says the same of each of its workers.
 AS_THE_SCHEDULER = {
@@ -250,6 +250,34 @@ class MetricsTest(unittest.TestCase):
         check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True,
                                capture_output=True, check=False)
         self.assertEqual((check.returncode, check.stdout + check.stderr), (0, ""))
+
+
+class ServeTest(unittest.TestCase):
+
+    def test_serve_gives_each_rank_a_port_that_outlives_its_process(self):
+        with Served("-tp", "2", "--worker-http-port=0") as server:
+            http = [server.wait_for(rf"^quire: worker {rank} http=(\S+)$").group(1) for rank in (0, 1)]
+            self.assertEqual(len(set(http)), 2)
+            before = server.text().index("quire: ready ")
+            for rank in (0, 1):
+                self.assertLess(server.text().index(f"quire: worker {rank} http="), before)
+                self.assertEqual(samples(http[rank])["quire_worker_ready"], 1)
+            expected = server.answers(0)
+            server.replace("worker", signal.SIGKILL)
+            self.assertEqual(eventually(lambda: server.answers(0)), expected)
+            for address in http:
+                eventually(lambda a=address: samples(a)["quire_worker_steps_total"] > 0)
+
+    def test_a_rank_whose_port_is_taken_ends_the_start(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            done = subprocess.run(
+                [os.path.join(BIN, "quire"), "serve", "--model", MODEL, "--port=0", "--http-port=0",
+                 f"--worker-http-port={port}"], capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+            self.assertIn(f"quire_worker: http: cannot listen on 127.0.0.1:{port} ", done.stderr)
 
 
 if __name__ == "__main__":
