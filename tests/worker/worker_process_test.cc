@@ -229,6 +229,7 @@ class FailPointTest : public testing::Test {
 
   // Steps 1 to `last` of epoch 1. The number of them that were answered.
   static int NumAnswered(Worker& worker, uint64_t last) {
+    worker.process.ReadLine();  // until it is ready, an epoch is refused with LOADING
     EXPECT_TRUE(BeginEpoch(worker, 1).ok());
     grpc::ClientContext context;
     Prepare(&context);
