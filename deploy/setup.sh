@@ -5,11 +5,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_packages=(
   g++ cmake ninja-build pkg-config
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
-  prometheus-cpp-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev
+  prometheus-cpp-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  git python3 python3-grpcio python3-protobuf python3-yaml clang-format clang-tidy
+  git openssl python3 python3-grpcio python3-protobuf python3-yaml clang-format clang-tidy
   haproxy
 )
 

@@ -68,6 +68,28 @@ ABSL_FLAG(
     "",
     "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
     "takes any free one. Empty: nowhere.");
+ABSL_FLAG(
+    std::string,
+    ssl_certfile,
+    "",
+    "Certificate of the gRPC and admin ports in PEM, with its chain: they speak TLS. Files are "
+    "read again when they change.");
+ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(std::string,
+          ssl_ca_certs,
+          "",
+          "Certificate authorities in PEM: clients must bring a certificate of one of them (mTLS). "
+          "Empty: they are not asked for one.");
+ABSL_FLAG(std::string,
+          worker_ssl_certfile,
+          "",
+          "Certificate in PEM that workers are shown: links to workers speak TLS.");
+ABSL_FLAG(std::string, worker_ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(std::string,
+          worker_ssl_ca_certs,
+          "",
+          "Certificate authorities in PEM: a worker's certificate must be of one of them, and for "
+          "the host in --workers.");
 ABSL_FLAG(bool,
           enable_reflection,
           false,
@@ -76,7 +98,7 @@ ABSL_FLAG(
     bool,
     allow_insecure_bind,
     false,
-    "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
+    "Listen on an address that other machines reach without TLS. For isolated networks only.");
 ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
 ABSL_FLAG(
     int32_t,
@@ -265,17 +287,43 @@ std::optional<int32_t> NoneIfZero(int32_t value) {
   return value == 0 ? std::nullopt : std::make_optional(value);
 }
 
-absl::Status CheckHost(std::string_view flag, const std::string& host) {
+// The files are read once before anything else is done.
+absl::Status SetTls(SchedulerConfig* config) {
+  const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
+                        .key = absl::GetFlag(FLAGS_ssl_keyfile),
+                        .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
+  if (!own.authorities.empty() && own.certificate.empty()) {
+    return FlagError("ssl-ca-certs", "needs --ssl-certfile and --ssl-keyfile");
+  }
+  if (!own.is_empty()) {
+    QUIRE_ASSIGN_OR_RETURN(config->tls, TlsFiles::Open(own));
+  }
+  const TlsTexts of_links = {.certificate = absl::GetFlag(FLAGS_worker_ssl_certfile),
+                             .key = absl::GetFlag(FLAGS_worker_ssl_keyfile),
+                             .authorities = absl::GetFlag(FLAGS_worker_ssl_ca_certs)};
+  if (of_links.is_empty()) {
+    return absl::OkStatus();
+  }
+  if (of_links.certificate.empty() || of_links.authorities.empty()) {
+    return FlagError("worker-ssl-certfile",
+                     "goes together with --worker-ssl-keyfile and --worker-ssl-ca-certs");
+  }
+  QUIRE_ASSIGN_OR_RETURN(config->worker_tls, TlsFiles::Open(of_links));
+  return absl::OkStatus();
+}
+
+// What other machines reach needs TLS, where the port can have it.
+absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   const absl::StatusOr<Address> address =
       ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":0"));
   if (!address.ok()) {
     return FlagError(flag, "must be an address or a host name");
   }
-  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+  if (!address->is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
     return FlagError(flag,
-                     "other machines can reach it and nothing is encrypted; "
-                     "give --allow-insecure-bind if the network is isolated");
+                     "other machines can reach it and nothing is encrypted (--ssl-certfile is for "
+                     "the gRPC ports); give --allow-insecure-bind if the network is isolated");
   }
   return absl::OkStatus();
 }
@@ -289,8 +337,8 @@ absl::Status SetListening(SchedulerConfig* config) {
   config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", config->port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", config->http_port, 0, kMaxPort));
-  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host));
-  return CheckHost("http-host", config->http_host);
+  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host, config->tls.get()));
+  return CheckHost("http-host", config->http_host, /*tls=*/nullptr);
 }
 
 absl::Status SetAdmin(SchedulerConfig* config) {
@@ -302,10 +350,11 @@ absl::Status SetAdmin(SchedulerConfig* config) {
   if (!address.ok()) {
     return FlagError("admin-address", ToStd(address.status().message()));
   }
-  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+  const bool asks_who_comes = config->tls != nullptr && config->tls->has_authorities();
+  if (!address->is_local() && !asks_who_comes && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
     return FlagError("admin-address",
-                     "other machines can reach it, and who reaches it is trusted; "
-                     "give --allow-insecure-bind if the network is isolated");
+                     "other machines can reach it, and who reaches it is trusted; give "
+                     "--ssl-ca-certs, or --allow-insecure-bind if the network is isolated");
   }
   config->admin = *address;
   return absl::OkStatus();
@@ -392,6 +441,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_ASSIGN_OR_RETURN(config.model, ModelSource(positional));
   QUIRE_ASSIGN_OR_RETURN(config.workers, WorkerAddresses());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
+  QUIRE_RETURN_IF_ERROR(SetTls(&config));
   QUIRE_RETURN_IF_ERROR(SetListening(&config));
   QUIRE_RETURN_IF_ERROR(SetAdmin(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));

@@ -6,6 +6,7 @@
 #define QUIRE_SCHEDULER_SCHEDULER_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "common/model/dtype.h"
 #include "common/model/model_config.h"
 #include "common/wire/address.h"
+#include "common/wire/tls_files.h"
 #include "scheduler/group/worker_group.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/rpc/served_model.h"
@@ -33,8 +35,10 @@ struct SchedulerConfig {
   std::string host = "127.0.0.1";
   int32_t port = 50051;  // gRPC; 0: a free one
   std::string http_host = "127.0.0.1";
-  int32_t http_port = 8000;      // 0: a free one
-  std::optional<Address> admin;  // none: no admin calls; port 0: a free one
+  int32_t http_port = 8000;              // 0: a free one
+  std::optional<Address> admin;          // none: no admin calls; port 0: a free one
+  std::shared_ptr<TlsFiles> tls;         // of both gRPC ports; null: plain text
+  std::shared_ptr<TlsFiles> worker_tls;  // of the links to workers; likewise
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = kDefaultMaxTokensPerStep;
   int32_t block_size_tokens = 16;

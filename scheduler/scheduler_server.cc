@@ -27,6 +27,7 @@
 #include "common/metrics/process_metrics.h"
 #include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
+#include "common/wire/credentials.h"
 
 namespace quire {
 namespace {
@@ -155,7 +156,8 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                                                  SettingsOf(config, *model),
                                                  config.group_timing,
                                                  &inbox_,
-                                                 ListenerOf(std::move(on_refusal)))),
+                                                 ListenerOf(std::move(on_refusal)),
+                                                 config.worker_tls)),
       loop_(std::make_unique<SchedulerLoop>(
           WithHashKey(config.loop),
           SchedulerLoop::Parts{.inbox = &inbox_,
@@ -206,7 +208,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetrics>(&registry_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  (*listener)->AddTo(builder);
+  (*listener)->AddTo(builder, MakeServerCredentials(config_.tls));
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   QUIRE_CHECK(server != nullptr);  // without ports there is nothing that can fail

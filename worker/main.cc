@@ -226,7 +226,7 @@ int main(int argc, char** argv) {
   registry.Add(metrics);
   quire::WorkerService service(progress);
   auto server = quire::WorkerServer::Start(
-      config.listen, service, config.http.has_value() ? &registry : nullptr);
+      config.listen, service, config.tls, config.http.has_value() ? &registry : nullptr);
   if (!server.ok()) {
     service.Stop();  // its threads look at the peers
   }

@@ -31,9 +31,20 @@ ABSL_FLAG(
     bool,
     allow_insecure_bind,
     false,
-    "Listen on an address that other machines reach, unencrypted. For isolated networks only.");
+    "Listen on an address that other machines reach without TLS, or for other ranks there, whose "
+    "links have none. For isolated networks only.");
 ABSL_FLAG(std::string, http_host, "127.0.0.1", "Address of the HTTP port.");
 ABSL_FLAG(int32_t, http_port, -1, "Port of metrics and health. 0 takes any free one. -1: none.");
+ABSL_FLAG(std::string,
+          ssl_certfile,
+          "",
+          "Certificate of this worker's port in PEM, with its chain: it speaks TLS. Files are read "
+          "again when they change.");
+ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(std::string,
+          ssl_ca_certs,
+          "",
+          "Certificate authorities in PEM: a scheduler must bring a certificate of one of them.");
 ABSL_FLAG(
     int32_t,
     tensor_parallel_size,
@@ -211,16 +222,41 @@ absl::StatusOr<bool> IsDummy() {
   return FlagError("load-format", "must be auto, safetensors or dummy");
 }
 
-absl::StatusOr<Address> ListenAddress() {
+// Null: plain text. Whoever reaches a worker commands it, so TLS without a look at who comes is no
+// choice here.
+absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
+  const TlsTexts paths = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
+                          .key = absl::GetFlag(FLAGS_ssl_keyfile),
+                          .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
+  if (paths.is_empty()) {
+    return nullptr;
+  }
+  if (paths.certificate.empty() || paths.authorities.empty()) {
+    return FlagError("ssl-certfile", "goes together with --ssl-keyfile and --ssl-ca-certs");
+  }
+  return TlsFiles::Open(paths);
+}
+
+// REQUIRES: Tls and Place before.
+absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);
   if (!address.ok()) {
     return FlagError("listen", ToStd(address.status().message()));
   }
-  if (!address->is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+  if (address->is_local() || absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return address;
+  }
+  if (config.tls == nullptr) {
     return FlagError("listen",
                      "other machines reach this address and the connection is not encrypted: use "
-                     "a loopback address or a Unix socket, or give --allow-insecure-bind");
+                     "a loopback address, a Unix socket or --ssl-certfile, --ssl-keyfile and "
+                     "--ssl-ca-certs, or give --allow-insecure-bind");
+  }
+  if (config.place.size > 1) {
+    return FlagError("listen",
+                     "other machines reach this address and the links between ranks are not "
+                     "encrypted; give --allow-insecure-bind if the network is isolated");
   }
   return address;
 }
@@ -345,9 +381,10 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.device, Device());
   QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu(config.device));
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
-  QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress());
   QUIRE_ASSIGN_OR_RETURN(config.http, HttpAddress());
   QUIRE_ASSIGN_OR_RETURN(config.place, Place());
+  QUIRE_ASSIGN_OR_RETURN(config.tls, Tls());
+  QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress(config));
   config.num_threads = absl::GetFlag(FLAGS_threads);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("threads", config.num_threads, 0, kMaxThreads));
   config.ranks_on_host = absl::GetFlag(FLAGS_ranks_on_host);

@@ -5,6 +5,7 @@
 #define QUIRE_WORKER_WORKER_CONFIG_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "common/model/dtype.h"
 #include "common/model/rank_share.h"
 #include "common/wire/address.h"
+#include "common/wire/tls_files.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/step_executor.h"
@@ -36,10 +38,11 @@ struct GpuOptions {
 struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random ones, for benchmarks
-  // Local to this machine, unless --allow-insecure-bind was given: the connection is not encrypted
-  // and nobody is asked who they are.
+  // Local to this machine, or behind TLS that asks schedulers for a certificate, unless
+  // --allow-insecure-bind was given.
   Address listen;
-  std::optional<Address> http;  // none: no HTTP port; never a Unix socket
+  std::optional<Address> http;    // none: no HTTP port; never a Unix socket
+  std::shared_ptr<TlsFiles> tls;  // null: plain text
   RankPlace place;
   int32_t num_threads = 0;  // 0: as many as this process may run on, by the ranks on this host
   int32_t ranks_on_host = 1;

@@ -3,7 +3,6 @@
 #include <grpc/compression.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/security/credentials.h>
 
 namespace quire {
 namespace {
@@ -30,7 +29,9 @@ constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
 constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
-constexpr int kPublicHandshakeTimeoutMs = 10'000;
+
+// Of TLS, or of the first bytes of HTTP/2. The library's own limit is two minutes.
+constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr size_t kMaxServerBytes = size_t{1} << 30;
 // Of methods that hold a thread while they run. Ours are no such methods, those of reflection are.
@@ -78,9 +79,9 @@ grpc::ChannelArguments WorkerChannelArguments() {
   return arguments;
 }
 
-std::shared_ptr<grpc::Channel> DialWorker(const Address& address) {
-  return grpc::CreateCustomChannel(
-      address.ToString(), grpc::InsecureChannelCredentials(), WorkerChannelArguments());
+std::shared_ptr<grpc::Channel> DialWorker(
+    const Address& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  return grpc::CreateCustomChannel(address.ToString(), credentials, WorkerChannelArguments());
 }
 
 void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
@@ -94,6 +95,7 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kWorkerMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kWorkerMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   LimitResources(builder);
 }
 
@@ -111,11 +113,12 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kPublicMaxIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kPublicMaxAgeMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kPublicAgeGraceMs);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kPublicHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   LimitResources(builder);
 }
 
-std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
+std::shared_ptr<grpc::Channel> DialPublic(
+    const Address& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kClientKeepaliveMs);
@@ -127,8 +130,7 @@ std::shared_ptr<grpc::Channel> DialPublic(const Address& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);
-  return grpc::CreateCustomChannel(
-      address.ToString(), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address.ToString(), credentials, arguments);
 }
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -25,10 +26,12 @@ inline constexpr int kPublicMaxSendBytes = 1 << 20;
 grpc::ChannelArguments WorkerChannelArguments();
 
 // A channel to a worker. Connects when first used.
-std::shared_ptr<grpc::Channel> DialWorker(const Address& address);
+std::shared_ptr<grpc::Channel> DialWorker(const Address& address,
+                                          const std::shared_ptr<grpc::ChannelCredentials>&
+                                              credentials = grpc::InsecureChannelCredentials());
 
-// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams; what
-// all connections hold is at most 1 GiB.
+// The worker's port: the same pings from this end, tolerant of the peer's; 64 MiB; 16 streams; 10 s
+// to begin a connection; what all connections hold is at most 1 GiB.
 void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
 // The clients' port: 128 streams a connection, 4 MiB in, 1 MiB out, 16 KiB of metadata, pings every
@@ -38,7 +41,9 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
 // A channel to the public port, for clients: notices a peer that is gone within 20 s, and connects
 // again within 2; a connection of its own, shared with no other channel.
-std::shared_ptr<grpc::Channel> DialPublic(const Address& address);
+std::shared_ptr<grpc::Channel> DialPublic(const Address& address,
+                                          const std::shared_ptr<grpc::ChannelCredentials>&
+                                              credentials = grpc::InsecureChannelCredentials());
 
 }  // namespace quire
 

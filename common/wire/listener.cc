@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <grpcpp/security/server_credentials.h>
 
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -185,10 +184,11 @@ absl::Status Listener::BindHost() {
   return sockets_.empty() ? CannotListen(address_) : absl::OkStatus();
 }
 
-void Listener::AddTo(grpc::ServerBuilder& builder) {
+void Listener::AddTo(grpc::ServerBuilder& builder,
+                     const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  credentials_ = credentials;
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      Type::FROM_FD, grpc::InsecureServerCredentials());
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
 }
 
 void Listener::Start() {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
 #include "common/base/clock.h"
@@ -44,8 +45,10 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Connections are handed to the server that is built, unencrypted. Once, before it is built.
-  void AddTo(grpc::ServerBuilder& builder);
+  // Connections are handed to the server that is built. Once, before it is built.
+  void AddTo(grpc::ServerBuilder& builder,
+             const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                 grpc::InsecureServerCredentials());
 
   // Accepts from now on, until Stop. Once, when the server runs.
   void Start();
@@ -70,6 +73,7 @@ class Listener {
   Address address_;
   const int max_open_files_;
   std::vector<FileDescriptor> sockets_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   FileDescriptor stop_;      // readable: the thread ends
   Instant files_logged_at_;  // a refusal for too many open files

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,9 +21,6 @@
 
 namespace quire {
 namespace {
-
-// How an HTTP/2 client begins: with its name, and settings that change nothing.
-constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 
 Address Dialled(Address address) {
   if (address.host == "0.0.0.0") {
@@ -59,7 +55,8 @@ bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
   if (error != 0) {
     return false;  // nobody listens
   }
-  static_cast<void>(::send(socket.fd(), kHello.data(), kHello.size(), MSG_NOSIGNAL));
+  // With and without TLS a server has a word for who has nothing to say, or closes.
+  ::shutdown(socket.fd(), SHUT_WR);
   return WaitFor(socket, POLLIN, deadline);
 }
 

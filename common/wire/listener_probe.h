@@ -1,6 +1,6 @@
-// ListenerProbe dials an address of its own process now and then, as a client would, and says when
-// nobody answers there any more: a process that serves its old connections and takes no new ones
-// looks healthy from inside.
+// ListenerProbe dials an address of its own process now and then, and says when nobody answers
+// there any more: a process that serves its old connections and takes no new ones looks healthy
+// from inside.
 //
 // An answer is the first byte of the server or the end of the connection, so a server that refuses
 // connections, because it has too many, is no deaf one.

@@ -25,6 +25,7 @@
 #include "deploy/cli/flag_table.h"
 #include "deploy/cli/load_generator.h"
 #include "deploy/cli/load_report.h"
+#include "deploy/cli/server_access.h"
 
 namespace quire {
 namespace {
@@ -67,11 +68,13 @@ struct BenchOptions {
   bool save_detailed = false;
   std::string result_path = "quire-bench.json";
   LoadOptions load;
+  ServerAccess access;
 };
 
 absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args) {
   BenchOptions o;
   FlagTable flags;
+  AddServerAccessFlags(o.access, flags);
   flags.Text("server", [&](const std::string& v) { o.server = v; });
   flags.Text("dataset-name", [&](const std::string& v) { o.dataset_name = v; });
   flags.Text("dataset-path", [&](const std::string& v) { o.dataset_path = v; });
@@ -190,8 +193,8 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
   return requests;
 }
 
-absl::StatusOr<v1::GetServerInfoResponse> AskServer(const Address& address) {
-  auto stub = v1::GenerationService::NewStub(DialPublic(address));
+absl::StatusOr<v1::GetServerInfoResponse> AskServer(const Dialler& dial) {
+  auto stub = v1::GenerationService::NewStub(dial());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::GetServerInfoResponse info;
@@ -206,7 +209,9 @@ struct BenchResult {
 
 absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
-  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(address));
+  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
+  const Dialler dial = [&] { return DialPublic(address, credentials); };
+  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(dial));
   std::vector<v1::GenerateRequest> requests;
   if (options.dataset_name == "random") {
     requests = RandomRequests(options, info, options.num_prompts);
@@ -214,12 +219,12 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
     QUIRE_ASSIGN_OR_RETURN(requests, CustomRequests(options, options.num_prompts));
   }
   const auto num_warmups = std::min(static_cast<size_t>(options.num_warmups), requests.size());
-  RunLoad(address,
+  RunLoad(dial,
           {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
           {.max_concurrency = options.load.max_concurrency});
   BenchResult result;
   const std::clock_t cpu_begin = std::clock();
-  result.records = RunLoad(address, requests, options.load);
+  result.records = RunLoad(dial, requests, options.load);
   const std::clock_t cpu_end = std::clock();
   result.report = MakeReport(result.records, options.percentiles, options.load.timeout_ms);
   result.report.generator_cpu_seconds = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC;
@@ -238,6 +243,7 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
 int RunBenchServe(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     std::fputs(kUsage, stdout);
+    std::fputs(kServerAccessUsage, stdout);
     return 0;
   }
   absl::StatusOr<BenchOptions> options = ParseArguments(args);

@@ -53,6 +53,7 @@ FlagTable GenerateFlags(GenerateOptions& options) {
   v1::SamplingParams* sampling = request.mutable_sampling();
   v1::StoppingParams* stopping = request.mutable_stopping();
   FlagTable flags;
+  AddServerAccessFlags(options.access, flags);
   flags.Text("server", [&](const std::string& v) { options.server = v; });
   flags.Switch("json", [&] { options.json = true; });
   flags.Switch("echo", [&] { options.echo = true; });
@@ -118,11 +119,12 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
 
-absl::StatusOr<Channels> DialAll(const std::string& addresses) {
+absl::StatusOr<Channels> DialAll(const GenerateOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
   Channels channels;
-  for (absl::string_view text : absl::StrSplit(addresses, ',')) {
+  for (absl::string_view text : absl::StrSplit(options.server, ',')) {
     QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress({text.data(), text.size()}));
-    channels.push_back(DialPublic(address));
+    channels.push_back(DialPublic(address, credentials));
   }
   return channels;
 }
@@ -224,6 +226,7 @@ std::string JsonLines(const v1::GenerateResponse& response) {
 int RunGenerate(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     std::fputs(kGenerateUsage, stdout);
+    std::fputs(kServerAccessUsage, stdout);
     return 0;
   }
   absl::StatusOr<GenerateOptions> options = ParseGenerateArguments(args);
@@ -231,7 +234,7 @@ int RunGenerate(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: generate: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;
   }
-  absl::StatusOr<Channels> channels = DialAll(options->server);
+  absl::StatusOr<Channels> channels = DialAll(*options);
   if (!channels.ok()) {
     std::fprintf(stderr, "quire: generate: %s\n", DescribeError(channels.status()).c_str());
     return kExitUsage;

@@ -14,6 +14,8 @@
 
 #include "proto/v1/generation.pb.h"
 
+#include "deploy/cli/server_access.h"
+
 namespace quire {
 
 struct GenerateOptions {
@@ -21,6 +23,7 @@ struct GenerateOptions {
   bool json = false;
   bool echo = false;                          // print the prompt before its continuation
   std::optional<std::string> early_stopping;  // of beam search, as given
+  ServerAccess access;
   v1::GenerateRequest request;
 };
 

@@ -14,7 +14,6 @@
 
 #include "proto/v1/generation.grpc.pb.h"
 
-#include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 
 namespace quire {
@@ -100,26 +99,26 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
   v1::GenerateResponse response_;
 };
 
-std::vector<std::unique_ptr<v1::GenerationService::Stub>> Connect(const Address& server,
+std::vector<std::unique_ptr<v1::GenerationService::Stub>> Connect(const Dialler& dial,
                                                                   size_t num_streams) {
   const auto wanted = static_cast<int32_t>(num_streams / kStreamsPerConnection) + 1;
   const int32_t num_connections = std::min(wanted, kMaxConnections);
   std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs;
   stubs.reserve(static_cast<size_t>(num_connections));
   for (int32_t i = 0; i < num_connections; ++i) {
-    stubs.push_back(v1::GenerationService::NewStub(DialPublic(server)));
+    stubs.push_back(v1::GenerationService::NewStub(dial()));
   }
   return stubs;
 }
 
 }  // namespace
 
-std::vector<RequestRecord> RunLoad(const Address& server,
+std::vector<RequestRecord> RunLoad(const Dialler& dial,
                                    const std::vector<v1::GenerateRequest>& requests,
                                    const LoadOptions& options) {
   const size_t most_at_once =
       options.max_concurrency > 0 ? static_cast<size_t>(options.max_concurrency) : requests.size();
-  auto stubs = Connect(server, std::min(most_at_once, requests.size()));
+  auto stubs = Connect(dial, std::min(most_at_once, requests.size()));
   std::vector<RequestRecord> records(requests.size());
   std::vector<std::unique_ptr<Stream>> streams(requests.size());
   Gate gate(options.max_concurrency);

@@ -9,16 +9,18 @@
 #define QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include <grpcpp/channel.h>
 
 #include "proto/v1/generation.pb.h"
 
 #include "common/base/clock.h"
-#include "common/wire/address.h"
 
 namespace quire {
 
@@ -41,8 +43,11 @@ struct RequestRecord {
   std::vector<int32_t> output_token_ids;  // in order of arrival
 };
 
+// A channel over a connection of its own.
+using Dialler = std::function<std::shared_ptr<grpc::Channel>()>;
+
 // Returns one record for each request, in order.
-std::vector<RequestRecord> RunLoad(const Address& server,
+std::vector<RequestRecord> RunLoad(const Dialler& dial,
                                    const std::vector<v1::GenerateRequest>& requests,
                                    const LoadOptions& options);
 

@@ -56,6 +56,12 @@ void Print(const v1::PinnedPrefix& prefix) {
               prefix.num_blocks());
 }
 
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const PrefixOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.admin));
+  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
+  return DialPublic(address, credentials);
+}
+
 absl::Status Call(v1::AdminService::Stub& stub, const PrefixOptions& options) {
   grpc::ClientContext context;
   switch (options.action) {
@@ -98,6 +104,7 @@ absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string
   }
   v1::PinPrefixRequest& pin = options.pin;
   FlagTable flags;
+  AddServerAccessFlags(options.access, flags);
   flags.Text("admin", [&](const std::string& v) { options.admin = v; });
   if (options.action == PrefixOptions::Action::kPin) {
     flags.Text("prompt", [&](const std::string& v) { pin.set_text(v); });
@@ -125,15 +132,18 @@ absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string
 int RunPrefix(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     std::fputs(kPrefixUsage, stdout);
+    std::fputs(kServerAccessUsage, stdout);
     return 0;
   }
   absl::StatusOr<PrefixOptions> options = ParsePrefixArguments(args);
-  absl::StatusOr<Address> address = options.ok() ? ParseAddress(options->admin) : options.status();
-  if (!address.ok()) {
-    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(address.status()).c_str());
+  const auto channel = options.ok()
+                           ? Dial(*options)
+                           : absl::StatusOr<std::shared_ptr<grpc::Channel>>(options.status());
+  if (!channel.ok()) {
+    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(channel.status()).c_str());
     return kExitUsage;
   }
-  auto stub = v1::AdminService::NewStub(DialPublic(*address));
+  auto stub = v1::AdminService::NewStub(*channel);
   const absl::Status status = Call(*stub, *options);
   if (!status.ok()) {
     std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());

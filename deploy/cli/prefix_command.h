@@ -14,6 +14,8 @@
 
 #include "proto/v1/admin.pb.h"
 
+#include "deploy/cli/server_access.h"
+
 namespace quire {
 
 struct PrefixOptions {
@@ -21,6 +23,7 @@ struct PrefixOptions {
 
   Action action = Action::kList;
   std::string admin;
+  ServerAccess access;
   v1::PinPrefixRequest pin;
   std::optional<uint64_t> unpin_id;
 };

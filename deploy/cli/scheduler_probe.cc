@@ -1,80 +1,92 @@
 #include "deploy/cli/scheduler_probe.h"
 
-#include <chrono>
-#include <utility>
+#include <netdb.h>
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
 
-#include "proto/grpc/health/v1/health.pb.h"
-
-#include "common/wire/channel.h"
+#include "absl/strings/str_cat.h"
 
 namespace quire {
 namespace {
 
-using grpc::health::v1::HealthCheckRequest;
-using grpc::health::v1::HealthCheckResponse;
-
 constexpr int64_t kIntervalNs = kNanosPerSecond;
-constexpr std::chrono::seconds kDeadline(2);
-constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
+constexpr int64_t kPatienceNs = 2 * kNanosPerSecond;
+constexpr std::string_view kQuestion = "GET /livez HTTP/1.0\r\n\r\n";
+// "HTTP/1.x 200", whichever x.
+constexpr std::string_view kProtocol = "HTTP/1.";
+constexpr std::string_view kYes = " 200";
+constexpr size_t kAnswerBytes = kProtocol.size() + 1 + kYes.size();
+
+bool IsYes(std::string_view answer) {
+  return answer.size() >= kAnswerBytes && answer.starts_with(kProtocol) &&
+         answer.substr(kProtocol.size() + 1).starts_with(kYes);
+}
 
 }  // namespace
 
-// Owned by the probe, not by the callback: a library thread that destroys the last channel of the
-// process would wait for its own end (gRPC 1.51).
-struct SchedulerProbe::Call {
-  grpc::ClientContext context;
-  HealthCheckRequest request;
-  HealthCheckResponse response;
-};
-
-SchedulerProbe::SchedulerProbe(const Address& address) : channel_(DialPublic(address)) {}
-
-SchedulerProbe::~SchedulerProbe() {
-  if (call_ == nullptr) {
-    return;
+SchedulerProbe::SchedulerProbe(const Address& address) {
+  std::string host = address.host;
+  if (host == "0.0.0.0") {
+    host = "127.0.0.1";
+  } else if (host == "::") {
+    host = "::1";
   }
-  call_->context.TryCancel();
-  const MutexLock lock(mutex_);
-  while (!has_ended_) {
-    ended_.Wait(mutex_);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(address.port);
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) == 0) {
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+    where_length_ = found->ai_addrlen;
+    std::memcpy(&where_, found->ai_addr, found->ai_addrlen);
   }
 }
 
 bool SchedulerProbe::Poll(Instant now) {
-  {
-    const MutexLock lock(mutex_);
-    if (std::exchange(has_ended_, false)) {
-      call_ = nullptr;
-      return is_serving_;
-    }
+  if (!socket_.is_open() && now >= ask_at_) {
+    Dial(now);
   }
-  if (call_ == nullptr && now >= ask_at_) {
-    ask_at_ = now + kIntervalNs;
-    Ask();
+  if (!socket_.is_open() || (!Exchange() && now < deadline_)) {
+    return false;
   }
-  return false;
+  socket_.Close();
+  return IsYes(answer_);
 }
 
-void SchedulerProbe::Ask() {
-  call_ = std::make_unique<Call>();
-  call_->request.set_service("liveness");
-  call_->context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-  grpc::TemplatedGenericStub<HealthCheckRequest, HealthCheckResponse> stub(channel_);
-  stub.UnaryCall(&call_->context,
-                 kCheck,
-                 grpc::StubOptions(),
-                 &call_->request,
-                 &call_->response,
-                 [this, response = &call_->response](const grpc::Status& status) {
-                   const MutexLock lock(mutex_);
-                   is_serving_ = status.ok() && response->status() == HealthCheckResponse::SERVING;
-                   has_ended_ = true;
-                   ended_.NotifyOne();
-                 });
+void SchedulerProbe::Dial(Instant now) {
+  ask_at_ = now + kIntervalNs;
+  deadline_ = now + kPatienceNs;
+  is_sent_ = false;
+  answer_.clear();
+  socket_ =
+      FileDescriptor(::socket(where_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket_.is_open() &&
+      ::connect(socket_.fd(), reinterpret_cast<const sockaddr*>(&where_), where_length_) != 0 &&
+      errno != EINPROGRESS) {
+    socket_.Close();
+  }
+}
+
+bool SchedulerProbe::Exchange() {
+  if (!is_sent_) {
+    const ssize_t sent = ::send(socket_.fd(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL);
+    if (sent < 0) {
+      return errno != EAGAIN;  // not connected yet, or refused
+    }
+    is_sent_ = true;  // so few bytes go at once
+  }
+  std::array<char, kAnswerBytes> bytes = {};
+  const ssize_t received = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);
+  if (received < 0) {
+    return errno != EAGAIN;
+  }
+  answer_.append(bytes.data(), static_cast<size_t>(received));
+  return received == 0 || answer_.size() >= kAnswerBytes;
 }
 
 }  // namespace quire

@@ -139,7 +139,8 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
     }
     const std::string name = FlagName(words[0]);
-    if (name == "workers" || name == "listen" || name == "rank" || name == "ranks-on-host") {
+    if (name == "workers" || name == "listen" || name == "rank" || name == "ranks-on-host" ||
+        name.starts_with("worker-ssl-")) {
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
     }
     const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
@@ -200,9 +201,9 @@ absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text
   QUIRE_ASSIGN_OR_RETURN(const std::string_view grpc_text, TakeField(&text, "grpc"));
   QUIRE_ASSIGN_OR_RETURN(const std::string_view http_text, TakeField(&text, "http"));
   QUIRE_ASSIGN_OR_RETURN(addresses.grpc, ParseAddress(grpc_text));
-  QUIRE_ASSIGN_OR_RETURN(const Address http, ParseAddress(http_text));
+  QUIRE_ASSIGN_OR_RETURN(addresses.http, ParseAddress(http_text));
   addresses.flags = {absl::StrCat("--port=", addresses.grpc.port),
-                     absl::StrCat("--http-port=", http.port)};
+                     absl::StrCat("--http-port=", addresses.http.port)};
   // The rest of the line: the path of a socket may have blanks in it.
   if (absl::string_view admin = ToAbsl(text); absl::ConsumePrefix(&admin, " admin=")) {
     addresses.flags.push_back(absl::StrCat("--admin-address=", admin));

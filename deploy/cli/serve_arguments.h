@@ -36,6 +36,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
 // Where a scheduler listens, and the flags with which another one listens there too.
 struct SchedulerAddresses {
   Address grpc;
+  Address http;
   std::vector<std::string> flags;
 };
 

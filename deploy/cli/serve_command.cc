@@ -38,8 +38,9 @@ Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flag
 --worker-http-port N gives each worker a port of its own for metrics and health: rank r has N + r,
 or any free one where N is 0. It is on the loopback address unless --worker-http-host says otherwise.
 
-It takes the flags of both programs, except --workers, --listen, --rank and --ranks-on-host. A
-worker's flags are for each of the workers, and --http-host and --http-port are the scheduler's.
+It takes the flags of both programs, except --workers, --listen, --rank, --ranks-on-host and
+--worker-ssl-.... A worker's flags are for each of the workers; --ssl-..., --http-host and
+--http-port are the scheduler's.
 Those of the scheduler:
 
 )";

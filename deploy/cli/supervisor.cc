@@ -129,7 +129,7 @@ void Supervisor::OnListens(std::string_view addresses) {
       LogError("the scheduler listens nowhere", {{"line", std::string(addresses)}});
       return;
     }
-    scheduler_address_ = parsed->grpc;
+    scheduler_address_ = parsed->http;
     scheduler_.AddArguments(parsed->flags);
   }
   scheduler_.OnSign();

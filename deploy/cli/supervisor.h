@@ -89,7 +89,7 @@ class Supervisor {
 
   const int signal_fd_;
   SupervisedChild scheduler_;
-  std::optional<Address> scheduler_address_;  // none until the scheduler has listened once
+  std::optional<Address> scheduler_address_;  // HTTP; none until the scheduler has listened once
   std::optional<SchedulerProbe> probe_;       // of the running scheduler, once it listens
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;

@@ -10,6 +10,8 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/random_bytes.h"
+#include "common/wire/channel.h"
+#include "common/wire/credentials.h"
 #include "common/wire/dtype_codec.h"
 #include "common/wire/step_codec.h"
 #include "common/wire/worker_protocol.h"
@@ -39,11 +41,13 @@ GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
                                  const GroupSettings& settings,
                                  const GroupTiming& timing,
                                  Inbox* inbox,
-                                 GroupListener listener)
+                                 GroupListener listener,
+                                 std::shared_ptr<TlsFiles> tls)
     : addresses_(std::move(addresses)),
       settings_(settings),
       inbox_(inbox),
       listener_(std::move(listener)),
+      tls_(std::move(tls)),
       // The clock grows with every start, without a disk to count on.
       group_(settings, static_cast<int32_t>(addresses_.size()), WallClockNanos(), timing),
       links_(addresses_.size()),
@@ -140,8 +144,8 @@ std::shared_ptr<WorkerLink>& GrpcWorkerGroup::LinkOf(LinkId link) {
 }
 
 std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
-  return WorkerLink::Dial(
-      addresses_[static_cast<size_t>(link.rank)],
+  return WorkerLink::Start(
+      DialWorker(addresses_[static_cast<size_t>(link.rank)], MakeChannelCredentials(tls_.get())),
       {.on_hello =
            [this, link](absl::StatusOr<WorkerHello> hello) {
              On([&](WorkerGroup& group, Instant now) {

@@ -22,6 +22,7 @@
 
 #include "common/step/rank_status.h"
 #include "common/wire/address.h"
+#include "common/wire/tls_files.h"
 #include "scheduler/group/worker_group.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/worker_client.h"
@@ -39,12 +40,13 @@ struct GroupListener {
 
 class GrpcWorkerGroup : public WorkerClient {
  public:
-  // `addresses` by rank.
+  // `addresses` by rank. Without TLS files, links are in plain text.
   GrpcWorkerGroup(std::vector<Address> addresses,
                   const GroupSettings& settings,
                   const GroupTiming& timing,
                   Inbox* inbox,
-                  GroupListener listener);
+                  GroupListener listener,
+                  std::shared_ptr<TlsFiles> tls = nullptr);
   // Dials nobody before. Call once.
   void Start();
   // Ends all connections and waits for what they still do.
@@ -88,6 +90,7 @@ class GrpcWorkerGroup : public WorkerClient {
   const GroupSettings settings_;
   Inbox* const inbox_;
   const GroupListener listener_;
+  const std::shared_ptr<TlsFiles> tls_;  // null: plain text
 
   absl::Mutex mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);

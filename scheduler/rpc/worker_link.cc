@@ -8,7 +8,6 @@
 
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
 #include "scheduler/rpc/worker_hello_codec.h"
@@ -72,15 +71,16 @@ struct WorkerLink::UnaryCall {
   Response response;
 };
 
-std::shared_ptr<WorkerLink> WorkerLink::Dial(const Address& address, Callbacks callbacks) {
-  std::shared_ptr<WorkerLink> link(new WorkerLink(address, std::move(callbacks)));
+std::shared_ptr<WorkerLink> WorkerLink::Start(std::shared_ptr<grpc::Channel> channel,
+                                              Callbacks callbacks) {
+  std::shared_ptr<WorkerLink> link(new WorkerLink(std::move(channel), std::move(callbacks)));
   link->Watch();
   return link;
 }
 
-WorkerLink::WorkerLink(const Address& address, Callbacks callbacks)
+WorkerLink::WorkerLink(std::shared_ptr<grpc::Channel> channel, Callbacks callbacks)
     : callbacks_(std::move(callbacks)),
-      channel_(DialWorker(address)),
+      channel_(std::move(channel)),
       stub_(v1::WorkerService::NewStub(channel_)) {}
 
 void WorkerLink::Watch() {

@@ -22,7 +22,6 @@
 #include "proto/v1/worker.grpc.pb.h"
 
 #include "common/step/step_result.h"
-#include "common/wire/address.h"
 #include "common/wire/watch_stream.h"
 #include "scheduler/group/worker_hello.h"
 #include "scheduler/rpc/step_stream.h"
@@ -40,8 +39,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(absl::Status)> on_watch_end;
   };
 
-  // Connects, and begins to watch.
-  static std::shared_ptr<WorkerLink> Dial(const Address& address, Callbacks callbacks);
+  // Connects over a channel of its own, and begins to watch.
+  static std::shared_ptr<WorkerLink> Start(std::shared_ptr<grpc::Channel> channel,
+                                           Callbacks callbacks);
 
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
@@ -62,7 +62,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::shared_ptr<Call> call;
   };
 
-  WorkerLink(const Address& address, Callbacks callbacks);
+  WorkerLink(std::shared_ptr<grpc::Channel> channel, Callbacks callbacks);
   void Watch();
 
   const Callbacks callbacks_;

@@ -17,7 +17,7 @@ LAYERS = {
     "common/flags": (["common/base"], []),
     "common/model": (["common/base", "common/json"], []),
     "common/step": (["common/base", "common/model"], []),
-    "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus"]),
+    "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus", "openssl"]),
     "common/metrics": (["common/base"], ["prometheus"]),
     "common/http": (["common/base"], ["boost"]),
     "kernels/collective": (["common/base"], []),
@@ -59,6 +59,7 @@ FAMILIES = {
     "protobuf": re.compile(r"^google/protobuf/"),
     "prometheus": re.compile(r"^prometheus/"),
     "boost": re.compile(r"^boost/"),
+    "openssl": re.compile(r"^openssl/"),
     "cuda": re.compile(r"^(cuda|cublas|nccl)"),
 }
 OURS = re.compile(r"^(common|kernels|scheduler|worker|deploy|proto|tests)/")

@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
+#include "common/wire/credentials.h"
 
 namespace quire {
 namespace {
@@ -23,6 +24,7 @@ constexpr std::chrono::milliseconds kShutdownGrace(500);
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address& address,
                                                                   WorkerService& service,
+                                                                  std::shared_ptr<TlsFiles> tls,
                                                                   MetricsRegistry* registry) {
   std::unique_ptr<WorkerServer> server(new WorkerServer(service));
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Bind(address);
@@ -40,7 +42,7 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
     creators.push_back(std::make_unique<CallMetrics>(registry));
     builder.experimental().SetInterceptorCreators(std::move(creators));
   }
-  server->listener_->AddTo(builder);
+  server->listener_->AddTo(builder, MakeServerCredentials(std::move(tls)));
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
   QUIRE_CHECK(server->server_ != nullptr);  // without ports there is nothing that can fail

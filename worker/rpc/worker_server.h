@@ -14,17 +14,20 @@
 #include "common/metrics/registry.h"
 #include "common/wire/address.h"
 #include "common/wire/listener.h"
+#include "common/wire/tls_files.h"
 #include "worker/rpc/worker_service.h"
 
 namespace quire {
 
 class WorkerServer {
  public:
-  // Serves at once, unencrypted. Port 0 takes any free one. The service must outlive the server,
-  // and so must the registry, which counts calls; null: nobody does.
-  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const Address& address,
-                                                             WorkerService& service,
-                                                             MetricsRegistry* registry = nullptr);
+  // Serves at once, without TLS files in plain text. Port 0 takes any free one. The service must
+  // outlive the server, and so must the registry, which counts calls; null: nobody does.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(
+      const Address& address,
+      WorkerService& service,
+      std::shared_ptr<TlsFiles> tls = nullptr,
+      MetricsRegistry* registry = nullptr);
 
   // Shuts down.
   ~WorkerServer();

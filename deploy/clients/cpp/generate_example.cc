@@ -1,7 +1,13 @@
 // generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: one sampled answer on standard output. Kill
 // the server while it streams and start it again: the answer goes on.
+//
+// With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's
+// certificate is of, it speaks TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own
+// certificate, where the server asks for one. All are PEM.
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -14,6 +20,22 @@
 
 namespace {
 
+// What is in the file that a variable names; empty without one.
+std::string FileOf(const char* variable) {
+  const char* path = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::shared_ptr<grpc::ChannelCredentials> Credentials() {
+  if (std::getenv("QUIRE_SSL_CA_CERTS") == nullptr) {  // NOLINT(concurrency-mt-unsafe)
+    return grpc::InsecureChannelCredentials();
+  }
+  return grpc::SslCredentials({.pem_root_certs = FileOf("QUIRE_SSL_CA_CERTS"),
+                               .pem_private_key = FileOf("QUIRE_SSL_KEYFILE"),
+                               .pem_cert_chain = FileOf("QUIRE_SSL_CERTFILE")});
+}
+
 std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
@@ -22,7 +44,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 15000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, Credentials(), arguments);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ undisturbed run. Needs grpcio and the stubs made from proto/v1 and proto/google/
 
 Thread safety: functions; call them from any thread.
 """
+import pathlib
 import random
 import time
 
@@ -38,6 +39,16 @@ CHANNEL_OPTIONS = [
 ]
 
 
+def dial(address, ssl_ca_certs=None, ssl_certfile=None, ssl_keyfile=None):
+    """A channel that generate() takes. With ssl_ca_certs, the file of the authorities that the server's certificate is
+    of in PEM, it speaks TLS; the other two are our own certificate, where the server asks for one."""
+    if ssl_ca_certs is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(*(path and pathlib.Path(path).read_bytes()
+                                                 for path in (ssl_ca_certs, ssl_keyfile, ssl_certfile)))
+    return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
 class ProtocolError(Exception):
     """A server went on with something else than was begun."""
 
@@ -46,7 +57,7 @@ def generate(channels, request):
     """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
 
     channels: to replicas, one at least; each failure moves on to the next. Make them with
-    CHANNEL_OPTIONS. request: an api.GenerateRequest; timeout_ms counts from the first message asked
+    dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
     for. Closing the generator cancels the request.
 
     Raises grpc.RpcError: the server's refusal at once, or the last failure after MAX_RETRIES;

@@ -1,0 +1,312 @@
+#!/usr/bin/python3
+"""TLS on the gRPC ports: who is let in, files that change, and what depends on it."""
+import contextlib
+import http.client
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from certificates import Authority
+from quire_server import BIN, MODEL, Process, Server, api, api_grpc, generate
+from proto.grpc.health.v1 import health_pb2
+import grpc
+
+HEALTH = "/grpc.health.v1.Health/Check"
+# Of a TLS client that has not said all.
+HALF_HELLO = bytes.fromhex("16030100c8010000c40303")
+CLIENTS = pathlib.Path(os.environ["QUIRE_SOURCE"], "deploy/clients")
+
+
+def eventually(claim, seconds=90):
+    """The first value of the claim that is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := claim()):
+        if time.monotonic() > deadline:
+            raise AssertionError("did not come true in time")
+        time.sleep(0.1)
+    return value
+
+
+def code_of_check(channel):
+    """Of a health check over this channel; None: it was answered."""
+    with channel:
+        try:
+            channel.unary_unary(HEALTH, response_deserializer=health_pb2.HealthCheckResponse.FromString)(b"", timeout=60)
+            return None
+        except grpc.RpcError as error:
+            return error.code()
+
+
+def plain_channel(address):
+    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+def request(num_tokens=64):
+    return api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": 7},
+                               stopping={"max_tokens": num_tokens, "ignore_eos": True})
+
+
+def run(program, *arguments, env=None):
+    return subprocess.run([os.path.join(BIN, program), *arguments], capture_output=True, text=True, timeout=120,
+                          check=False, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+
+
+class TlsTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="quire-tls-"))
+        self.authority = Authority(self.folder, "ours")
+        self.server = self.authority.issue("server")
+        self.client = self.authority.issue("client")
+
+    def others(self):
+        """Certificates of whoever is no client of ours. All of them believe the server."""
+        theirs = Authority(self.folder, "theirs")
+        return {"another authority": theirs.issue("stranger", believes=self.authority),
+                "expired": self.authority.issue("expired", days=-1)}
+
+    def assert_closed_to_strangers(self, address):
+        for what, certificate in self.others().items():
+            self.assertEqual(code_of_check(certificate.channel(address)), grpc.StatusCode.UNAVAILABLE, what)
+        self.assertEqual(code_of_check(self.client.channel(address, with_certificate=False)),
+                         grpc.StatusCode.UNAVAILABLE, "no certificate")
+        self.assertEqual(code_of_check(plain_channel(address)), grpc.StatusCode.UNAVAILABLE, "plain text")
+        self.assertIsNone(code_of_check(self.client.channel(address)), "the right one")
+
+
+class PortsTest(TlsTest):
+
+    def test_each_port_of_a_scheduler_is_for_those_with_a_certificate(self):
+        with Server(*self.server.flags(), with_worker=False) as server:
+            self.assert_closed_to_strangers(server.address)
+            self.assert_closed_to_strangers(server.admin_address)
+
+    def test_a_worker_is_for_those_with_a_certificate(self):
+        flags = self.server.flags()
+        with Server(*self.client.flags("worker-ssl"), worker_flags=flags) as server:
+            self.assert_closed_to_strangers(server.worker_address)
+
+            with server.channel() as channel:
+                self.assertEqual(len(generate(channel, request()).tokens[0]), 64)
+
+    def test_without_authorities_clients_need_no_certificate_and_plain_text_is_refused(self):
+        with Server(*self.server.flags()[:2], with_worker=False) as server:
+            self.assertIsNone(code_of_check(self.client.channel(server.address, with_certificate=False)))
+            self.assertEqual(code_of_check(plain_channel(server.address)), grpc.StatusCode.UNAVAILABLE)
+
+    def test_a_client_notices_a_server_of_another_authority(self):
+        impostor = Authority(self.folder, "theirs").issue("impostor", believes=self.authority)
+        with Server(*impostor.flags(), with_worker=False) as server:
+            self.assertEqual(code_of_check(self.client.channel(server.address)), grpc.StatusCode.UNAVAILABLE)
+
+    def test_a_scheduler_takes_no_worker_of_another_authority(self):
+        impostor = Authority(self.folder, "theirs").issue("impostor", believes=self.authority)
+        with Server(*self.client.flags("worker-ssl"), with_worker=False) as server:
+            server._worker_flags = impostor.flags()
+            server.start_worker()
+
+            server.scheduler.wait_for("worker not ready.*(?i:certificate)")
+
+            server.worker.kill()
+            server._worker_flags = self.server.flags()
+            server.start_worker()
+            server.wait_until_ready()
+
+    def test_a_worker_at_an_address_dies_and_another_one_takes_its_place(self):
+        def worker(port):
+            process = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, f"--listen=127.0.0.1:{port}",
+                               *self.server.flags()])
+            self.addCleanup(process.kill)
+            return process, process.wait_for(r"^quire_worker: ready listen=(\S+)").group(1)
+
+        first, address = worker(0)
+        with (Server(f"--workers={address}", *self.client.flags("worker-ssl"), with_worker=False) as server,
+              server.channel() as channel):
+            server.wait_until_ready()
+            expected = generate(channel, request(400)).tokens[0]
+            stream = api_grpc.GenerationServiceStub(channel).Generate(request(400), timeout=300)
+            tokens = list(next(stream).chunk.token_ids)
+
+            first.kill()
+            worker(address.rpartition(":")[2])
+
+            for message in stream:
+                tokens += message.chunk.token_ids
+            self.assertEqual(tokens, expected)
+
+
+class ReloadTest(TlsTest):
+
+    def test_the_authority_changes_under_a_stream_that_goes_on(self):
+        authority = Authority(self.folder, "new")
+        new_client = authority.issue("new-client")
+        with (Server(*self.server.flags()) as server, self.client.channel(server.address) as channel):
+            expected = generate(channel, request(400)).tokens[0]
+            stream = api_grpc.GenerationServiceStub(channel).Generate(request(400), timeout=300)
+            tokens = list(next(stream).chunk.token_ids)
+            os.kill(server.worker.popen.pid, signal.SIGSTOP)  # the stream stays open for as long as this takes
+            try:
+                self.server.replace_by(authority.issue("new-server"))
+                eventually(lambda: code_of_check(new_client.channel(server.address)) is None)
+                # It believes the new server, and has what the old one would have taken.
+                self.client.authorities = authority.path
+                self.assertEqual(code_of_check(self.client.channel(server.address)), grpc.StatusCode.UNAVAILABLE)
+            finally:
+                os.kill(server.worker.popen.pid, signal.SIGCONT)
+
+            for message in stream:
+                tokens += message.chunk.token_ids
+            self.assertEqual(tokens, expected)
+
+    def test_both_ends_of_the_link_to_a_worker_change(self):
+        authority = Authority(self.folder, "new")
+        with (Server(*self.client.flags("worker-ssl"), worker_flags=self.server.flags()) as server,
+              server.channel() as channel):
+            self.client.replace_by(authority.issue("new-client"))
+            self.server.replace_by(authority.issue("new-server"))
+            server.worker.kill()
+            server.start_worker()
+
+            answer = generate(channel, request(), timeout=300)
+
+            self.assertEqual(len(answer.tokens[0]), 64)
+
+    def test_half_of_a_new_pair_is_not_used_and_told_once(self):
+        with Server(*self.server.flags(), with_worker=False) as server:
+            key = pathlib.Path(self.server.keyfile)
+            whole = key.read_bytes()
+            for half in (whole[:len(whole) // 2], pathlib.Path(self.client.keyfile).read_bytes()):
+                key.write_bytes(half)
+                num_lines = len(server.scheduler.lines)
+                for _ in range(2):
+                    read_at = time.monotonic()
+                    while time.monotonic() - read_at < 1.1:  # the files are read once a second
+                        self.assertIsNone(code_of_check(self.client.channel(server.address)))
+                server.scheduler.wait_for("new TLS files are not used", after=num_lines)
+                told = [line for line in server.scheduler.lines[num_lines:] if "are not used" in line]
+                self.assertEqual(len(told), 1, told)
+            self.server.replace_by(self.authority.issue("renewed"))
+            eventually(lambda: code_of_check(self.client.channel(server.address)) or any(
+                "new TLS files are in use" in line for line in server.scheduler.lines))
+
+
+class StartTest(TlsTest):
+
+    def assert_refused(self, program, flags, why):
+        ended = run(program, "--model", MODEL, *flags)
+        self.assertEqual(ended.returncode, 2, ended)
+        self.assertRegex(ended.stderr, "^" + program + ": .*" + why)
+        self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+
+    def test_files_that_cannot_be_used_end_the_start_with_a_line(self):
+        other_key = self.client.flags()[1]
+        garbage = os.path.join(self.folder, "garbage.pem")
+        pathlib.Path(garbage).write_bytes(os.urandom(1000))
+        certificate, key, authorities = self.server.flags()
+        for flags, why in (((certificate,), "go(es)? together"),
+                           ((certificate, key.replace("server", "nobody"), authorities), "nobody-key.pem: cannot be"),
+                           ((certificate, other_key, authorities), "client-key.pem: is not the key"),
+                           ((f"--ssl-certfile={garbage}", key, authorities), "garbage.pem: "),
+                           ((certificate, key, f"--ssl-ca-certs={garbage}"), "garbage.pem: "),
+                           ((certificate, key, f"--ssl-ca-certs={self.folder}"), "is not a regular file"),
+                           ((authorities,), "ssl-")):
+            for program in ("quire_scheduler", "quire_worker"):
+                with self.subTest(program=program, flags=flags):
+                    self.assert_refused(program, flags, why)
+
+    def test_an_address_that_others_reach_needs_tls(self):
+        certificate, key, authorities = self.server.flags()
+        for program, flags, why in (
+                ("quire_scheduler", ["--host=0.0.0.0"], "--host: other machines can reach it"),
+                ("quire_scheduler", ["--http-host=0.0.0.0", certificate, key, authorities], "--http-host: other machines"),
+                ("quire_scheduler", ["--admin-address=0.0.0.0:0", certificate, key], "--admin-address: other machines"),
+                ("quire_scheduler", ["--worker-ssl-certfile=x"], "--worker-ssl-certfile: goes together"),
+                ("quire_worker", ["--listen=0.0.0.0:0"], "--listen: other machines reach"),
+                ("quire_worker", ["--listen=0.0.0.0:0", certificate, key], "--ssl-certfile: goes together"),
+                ("quire_worker", ["--listen=0.0.0.0:0", *self.server.flags(), "--tensor-parallel-size=2"],
+                 "links between ranks are not encrypted")):
+            with self.subTest(program=program, flags=flags):
+                self.assert_refused(program, flags, why)
+        with Server("--host=0.0.0.0", *self.server.flags(), "--admin-address=0.0.0.0:0", with_worker=False) as server:
+            address = "127.0.0.1:" + server.address.rpartition(":")[2]
+            self.assertIsNone(code_of_check(self.client.channel(address)))
+        worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen=0.0.0.0:0",
+                          *self.server.flags()])
+        self.addCleanup(worker.kill)
+        worker.wait_for("^quire_worker: ready")
+
+
+class ServeTest(TlsTest):
+
+    def test_handshakes_that_never_end_do_no_harm_and_are_ended(self):
+        serve = Process([os.path.join(BIN, "quire"), "serve", "--model", MODEL, "--port=0", "--http-port=0",
+                         *self.server.flags()])
+        self.addCleanup(serve.kill)
+        address, web = serve.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)").groups()
+        host, _, port = address.rpartition(":")
+        with contextlib.ExitStack() as stack:
+            strangers = [stack.enter_context(socket.create_connection((host, int(port)), timeout=120))
+                         for _ in range(300)]
+            for stranger in strangers[::2]:
+                stranger.sendall(HALF_HELLO)
+
+            with self.client.channel(address) as channel:
+                self.assertEqual(len(generate(channel, request()).tokens[0]), 64)
+            for stranger in strangers:
+                with contextlib.suppress(ConnectionResetError):
+                    while stranger.recv(4096):  # until the server closes it
+                        pass
+        # By now the supervisor and the scheduler itself have asked several times whether it lives.
+        connection = http.client.HTTPConnection(web, timeout=60)
+        connection.request("GET", "/livez")
+        self.assertEqual(connection.getresponse().status, 200)
+        connection.close()
+        self.assertIsNone(code_of_check(self.client.channel(address)))
+        for trouble in ("nobody answers", "is killed", "ended"):
+            self.assertNotIn(trouble, serve.text())
+        serve.popen.terminate()
+        self.assertEqual(serve.popen.wait(timeout=120), 0)
+
+    def test_the_flags_of_links_are_not_those_of_serve(self):
+        ended = run("quire", "serve", "--model", MODEL, *self.client.flags("worker-ssl"))
+        self.assertEqual(ended.returncode, 2)
+        self.assertIn("serve sets it itself", ended.stderr)
+
+
+class ClientsTest(TlsTest):
+
+    def test_commands_and_examples_bring_a_certificate(self):
+        flags = self.client.flags()
+        env = {"QUIRE_SSL_CA_CERTS": self.client.authorities, "QUIRE_SSL_CERTFILE": self.client.certfile,
+               "QUIRE_SSL_KEYFILE": self.client.keyfile,
+               "PYTHONPATH": ":".join([os.environ["QUIRE_PYTHON_STUBS"], str(CLIENTS / "python")])}
+        with Server(*self.server.flags()) as server:
+            target = ["--server", server.address]
+            for ended in (run("quire", "generate", *target, "--prompt=Once", "--max-tokens=8", *flags),
+                          run("quire", "bench", "serve", *target, "--num-prompts=2", "--random-output-len=2", *flags),
+                          run("quire", "prefix", "list", "--admin", server.admin_address, *flags),
+                          run("generate_example", server.address, "Once", env=env),
+                          run("/usr/bin/python3", "-B", str(CLIENTS / "python/generate_example.py"), server.address, "Once",
+                              env=env)):
+                self.assertEqual(ended.returncode, 0, ended)
+
+            ended = run("quire", "prefix", "list", "--admin", server.admin_address)
+            self.assertEqual(ended.returncode, 1, ended)
+
+    def test_commands_say_which_file_they_cannot_use(self):
+        for command in (["generate", "--prompt=Once"], ["prefix", "list", "--admin=127.0.0.1:1"]):
+            ended = run("quire", *command, "--ssl-ca-certs", os.path.join(self.folder, "none.pem"))
+            self.assertEqual(ended.returncode, 2, ended)
+            self.assertIn("none.pem: cannot be opened", ended.stderr)
+            ended = run("quire", *command, *self.client.flags()[:2])
+            self.assertEqual(ended.returncode, 2, ended)
+            self.assertIn("need --ssl-ca-certs", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
