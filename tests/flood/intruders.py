@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""intruders.py [NUMBER]: so many strangers (1,000) at each gRPC port of a server with mTLS, and how many of them were refused.
+"""intruders.py [NUMBER]: so many strangers (1,000), of four kinds, at each gRPC port of a server with mTLS: how many were refused.
 
 Needs QUIRE_BIN, QUIRE_PYTHON_STUBS and QUIRE_SOURCE, as the integration tests do. A stranger asks for the health of the
 port, over a connection of its own. Fails when one of them gets an answer, or an honest client among them gets none.
@@ -57,6 +57,8 @@ def try_port(name, address, strangers, honest, number):
         is_good &= refused == number and set(friends) <= {"answered"}
         print(f"| {name} | {kind} | {number} | {refused} | {friends['answered']} of {friends.total()} | "
               f"{time.monotonic() - begin:.0f} s |", flush=True)
+        for got in sorted({*codes, *friends} - {"answered", "UNAVAILABLE"} | set(friends) - {"answered"}):
+            print(f"  {name}, {kind}: {codes[got]} strangers and {friends[got]} honest clients got {got}", file=sys.stderr)
     return is_good
 
 
@@ -69,7 +71,7 @@ def main():
         print("| port | strangers | came | refused | honest clients answered | in |\n|---|---|---|---|---|---|")
         with Server(*own.flags(), *honest.flags("worker-ssl"), worker_flags=own.flags()) as server:
             ports = {"clients": server.address, "admin": server.admin_address, "worker": server.worker_address}
-            is_good = all([try_port(name, address, strangers, honest, number) for name, address in ports.items()])
+            is_good = all([try_port(name, address, strangers, honest, number // len(strangers)) for name, address in ports.items()])
             is_good &= server.scheduler.popen.poll() is None and server.worker.popen.poll() is None
     return 0 if is_good else 1
 
