@@ -10,7 +10,8 @@ import unittest
 import grpc
 
 from kv_cache_test import metric, prompt_of
-from quire_server import BIN, Server, admin_api, admin_stub, api, failure_of, generate, server_info, wait_until_idle
+from quire_server import (BIN, Failure, Server, admin_api, admin_stub, api, failure_of, generate, server_info,
+                          wait_until_idle)
 
 MAGIC_TOKEN = 4000
 FLAGS = ["--block-size=16", "--num-gpu-blocks-override=129", "--max-pinned-share=0.5"]
@@ -136,7 +137,15 @@ class PrefixTest(unittest.TestCase):
             return len(saved.readlines())
 
     def prefixes(self, admin):
-        return admin.ListPrefixes(admin_api.ListPrefixesRequest(), wait_for_ready=True, timeout=20).prefixes
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                return admin.ListPrefixes(admin_api.ListPrefixesRequest(), wait_for_ready=True, timeout=20).prefixes
+            except grpc.RpcError as error:
+                # A call may be the first to notice that the scheduler of its connection was killed.
+                is_torn = error.code() == grpc.StatusCode.UNAVAILABLE and not Failure(error).reason
+                if not is_torn or time.monotonic() > deadline:
+                    raise
 
     def test_a_damaged_file_is_set_aside(self):
         file = self.admin.removeprefix("unix:") + ".pins"
