@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-prometheus::MetricFamily Family(const MetricInfo& info, prometheus::MetricType type) {
+prometheus::MetricFamily EmptyFamily(const MetricInfo& info, prometheus::MetricType type) {
   return {std::string(info.name), std::string(info.help), type, {}};
 }
 
@@ -24,7 +24,7 @@ prometheus::ClientMetric& Add(const MetricLabels& labels, prometheus::MetricFami
 
 prometheus::MetricFamily CounterFamily(const MetricInfo& info,
                                        const std::vector<LabelledValue>& values) {
-  prometheus::MetricFamily family = Family(info, prometheus::MetricType::Counter);
+  prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Counter);
   for (const auto& [labels, value] : values) {
     Add(labels, &family).counter.value = value;
   }
@@ -33,7 +33,7 @@ prometheus::MetricFamily CounterFamily(const MetricInfo& info,
 
 prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
                                      const std::vector<LabelledValue>& values) {
-  prometheus::MetricFamily family = Family(info, prometheus::MetricType::Gauge);
+  prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Gauge);
   for (const auto& [labels, value] : values) {
     Add(labels, &family).gauge.value = value;
   }
@@ -42,7 +42,7 @@ prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
 
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
                                          std::vector<LabelledHistogram> histograms) {
-  prometheus::MetricFamily family = Family(info, prometheus::MetricType::Histogram);
+  prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Histogram);
   for (auto& [labels, histogram] : histograms) {
     Add(labels, &family).histogram = std::move(histogram);
   }

@@ -27,13 +27,13 @@ struct ProcessStat {
   int64_t resident_pages = 0;
 };
 
-std::string ReadFile(const char* path) {
+std::string ReadProcFile(const char* path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::optional<ProcessStat> ReadStat() {
-  const std::string text = ReadFile("/proc/self/stat");
+  const std::string text = ReadProcFile("/proc/self/stat");
   const size_t end_of_name = text.rfind(')');
   if (end_of_name == std::string::npos) {
     return std::nullopt;
@@ -61,7 +61,7 @@ std::optional<ProcessStat> ReadStat() {
 
 // Seconds since 1970.
 std::optional<double> BootTime() {
-  std::istringstream text(ReadFile("/proc/stat"));
+  std::istringstream text(ReadProcFile("/proc/stat"));
   for (std::string word; text >> word;) {
     double seconds = 0;
     if (word == "btime" && text >> seconds) {

@@ -28,7 +28,7 @@ struct Sources {
   SimRandom lengths;
 };
 
-Instant NanosOf(double seconds) {
+Instant NanosOfSeconds(double seconds) {
   return static_cast<Instant>(std::llround(seconds * static_cast<double>(kNanosPerSecond)));
 }
 
@@ -58,7 +58,7 @@ Trace MakeTrace(const TraceOptions& options, DrawLengths draw) {
       return trace;
     }
     const Lengths lengths = draw(model, sources.lengths);
-    trace.requests.push_back({.arrival = NanosOf(arrival_s),
+    trace.requests.push_back({.arrival = NanosOfSeconds(arrival_s),
                               .prompt_tokens = lengths.prompt_tokens,
                               .output_tokens = lengths.output_tokens});
   }
@@ -84,7 +84,7 @@ absl::StatusOr<SimRequest> ParseLine(const std::string& line, size_t number) {
       request.prompt_tokens > kMaxLength || request.output_tokens > kMaxLength) {
     return Fault(number, "lengths must be from 1 to 16777216");
   }
-  request.arrival = NanosOf(arrival_s);
+  request.arrival = NanosOfSeconds(arrival_s);
   return request;
 }
 
