@@ -43,8 +43,8 @@ prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
                                          std::vector<LabelledHistogram> histograms) {
   prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Histogram);
-  for (auto& [labels, histogram] : histograms) {
-    Add(labels, &family).histogram = std::move(histogram);
+  for (LabelledHistogram& each : histograms) {
+    Add(each.labels, &family).histogram = std::move(each.histogram);
   }
   return family;
 }

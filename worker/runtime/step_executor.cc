@@ -195,7 +195,7 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks)
 }
 
 absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
-  const absl::Status begun = TryBeginEpoch(params);
+  absl::Status begun = TryBeginEpoch(params);
   if (observer_ != nullptr) {
     WorkerPools pools;
     if (mover_ != nullptr) {
