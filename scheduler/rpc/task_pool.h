@@ -1,7 +1,7 @@
 // TaskPool runs small tasks (tokenizing a prompt) on a few threads of its own, so that the threads
 // of the library stay free for the network. What waits is bounded by its number and by the bytes of
-// text that it holds (TenantShares). Owners take turns: however much one of them has waiting, the
-// first task of another one is the next but as many as there are owners.
+// text that it holds (TenantShares). Owners take turns: however much one of them has waiting, a new
+// owner's first task waits for one task of each other owner.
 //
 // Thread safety: every method may be called from any thread.
 // Cost:          O(log owners) a task, besides itself.
