@@ -40,6 +40,8 @@ constexpr std::chrono::seconds kReadTimeout(10);
 constexpr std::chrono::seconds kWriteTimeout(10);
 // When the process has no file descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(100);
+// Half of the connections: whoever came with the last of them is asked before the next are taken.
+constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 2;
 
 Response ErrorResponse(http::status status) {
   Response response(status, /*version=*/11);
@@ -50,13 +52,40 @@ Response ErrorResponse(http::status status) {
 
 class Connection;
 
+// A page and the connections that wait for it. It is made once for all who ask meanwhile: however
+// many ask, and however often, making it takes no more time than the answers do.
+class SharedPage {
+ public:
+  SharedPage(asio::io_context& context, HttpPage page)
+      : context_(context), page_(std::move(page)) {}
+
+  const std::string& path() const { return page_.path; }
+
+  void Ask(std::shared_ptr<Connection> connection) {
+    if (waiting_.empty()) {
+      // Behind what has come by now, so that it is made after all those were read.
+      asio::post(context_, [this] { AnswerAll(); });
+    }
+    waiting_.push_back(std::move(connection));
+  }
+
+ private:
+  void AnswerAll();
+
+  asio::io_context& context_;
+  const HttpPage page_;
+  std::vector<std::shared_ptr<Connection>> waiting_;
+};
+
+using SharedPages = std::list<SharedPage>;
+
 // All connections of a server, who has been silent longest first.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
 // Reads a request, answers it, and again. It lives as long as the list or an operation holds it.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const std::vector<HttpPage>& pages, Connections& connections)
+  Connection(tcp::socket socket, SharedPages& pages, Connections& connections)
       : stream_(std::move(socket)), pages_(pages), connections_(connections) {}
 
   // REQUIRES: it is in the list, at this place.
@@ -65,6 +94,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ErrorCode ignored;
     stream_.socket().set_option(tcp::no_delay(true), ignored);
     Read();
+  }
+
+  void Answer(const HttpResponse& page) {
+    if (is_open_) {
+      Response response(static_cast<http::status>(page.status_code), /*version=*/11);
+      response.set(http::field::content_type, page.content_type);
+      response.body() = page.body;
+      Write(std::move(response), parser_->get().keep_alive());
+    }
   }
 
   // What is unread stays unread: whoever sends without end is not waited for.
@@ -94,9 +132,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return;
     }
     if (!error) {
-      const bool has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0;
-      Write(has_body ? ErrorResponse(http::status::payload_too_large) : Answer(),
-            /*keep_alive=*/!has_body && parser_->get().keep_alive());
+      OnRequest();
     } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
       Write(ErrorResponse(http::status::request_header_fields_too_large), /*keep_alive=*/false);
     } else if (error.category() == make_error_code(http::error::bad_method).category() &&
@@ -107,25 +143,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  Response Answer() const {
+  void OnRequest() {
     const auto& request = parser_->get();
+    if (parser_->chunked() || parser_->content_length().value_or(0) > 0) {
+      Write(ErrorResponse(http::status::payload_too_large), /*keep_alive=*/false);
+      return;
+    }
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       Response response = ErrorResponse(http::status::method_not_allowed);
       response.set(http::field::allow, "GET, HEAD");
-      return response;
+      Write(std::move(response), request.keep_alive());
+      return;
     }
     const std::string_view target(request.target().data(), request.target().size());
     const std::string_view path = target.substr(0, target.find('?'));
-    for (const HttpPage& page : pages_) {
-      if (page.path == path) {
-        HttpResponse made = page.make();
-        Response response(static_cast<http::status>(made.status_code), /*version=*/11);
-        response.set(http::field::content_type, made.content_type);
-        response.body() = std::move(made.body);
-        return response;
+    for (SharedPage& page : pages_) {
+      if (page.path() == path) {
+        page.Ask(shared_from_this());
+        return;
       }
     }
-    return ErrorResponse(http::status::not_found);
+    Write(ErrorResponse(http::status::not_found), request.keep_alive());
   }
 
   void Write(Response response, bool keep_alive) {
@@ -156,7 +194,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   beast::tcp_stream stream_;
-  const std::vector<HttpPage>& pages_;
+  SharedPages& pages_;
   Connections& connections_;
   Connections::iterator place_;
   bool is_open_ = true;  // and in the list
@@ -165,13 +203,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Response response_;
 };
 
+void SharedPage::AnswerAll() {
+  const HttpResponse made = page_.make();
+  for (const std::shared_ptr<Connection>& connection : std::exchange(waiting_, {})) {
+    connection->Answer(made);
+  }
+}
+
 }  // namespace http_server_internal
 
 using namespace http_server_internal;  // NOLINT(google-build-using-namespace): of this file
 
 class HttpServer::Impl {
  public:
-  explicit Impl(std::vector<HttpPage> pages) : pages_(std::move(pages)) {}
+  explicit Impl(std::vector<HttpPage> pages) {
+    for (HttpPage& page : pages) {
+      pages_.emplace_back(context_, std::move(page));
+    }
+  }
   ~Impl() {
     context_.stop();
     if (thread_.joinable()) {
@@ -226,22 +275,33 @@ class HttpServer::Impl {
       acceptor.listen(tcp::acceptor::max_listen_connections, error);
     }
     if (!error) {
+      acceptor.non_blocking(true, error);
+    }
+    if (!error) {
       port_ = acceptor.local_endpoint(error).port();
       acceptors_.push_back(std::move(acceptor));
     }
     return error;
   }
 
+  // Several at a time: were there answers to all others between one and the next, whoever comes
+  // behind a crowd would wait for as many rounds as there are before it.
   void Accept(tcp::acceptor& acceptor) {
-    acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
-      if (error) {
-        // One of its own: to set a timer that another acceptor waits for would wake that one.
-        const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
-        pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
+    acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
+      for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {
+        tcp::socket socket(context_);
+        acceptor.accept(socket, error);
+        if (!error) {
+          Add(std::move(socket));
+        }
+      }
+      if (!error || error == asio::error::would_block) {
+        Accept(acceptor);
         return;
       }
-      Add(std::move(socket));
-      Accept(acceptor);
+      // One of its own: to set a timer that another acceptor waits for would wake that one.
+      const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
+      pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
     });
   }
 
@@ -253,8 +313,8 @@ class HttpServer::Impl {
     connections_.back()->Start(std::prev(connections_.end()));
   }
 
-  const std::vector<HttpPage> pages_;
   asio::io_context context_{/*concurrency_hint=*/1};
+  SharedPages pages_;
   std::list<tcp::acceptor> acceptors_;
   Connections connections_;  // of the thread
   int port_ = 0;

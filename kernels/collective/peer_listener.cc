@@ -72,36 +72,42 @@ std::optional<SocketAddress> UnixAddress(const std::string& path) {
   return result;
 }
 
-std::optional<SocketAddress> TcpAddress(const std::string& host,
+// All that the name has, in the order to try them; none: it cannot be found.
+std::vector<SocketAddress> TcpAddresses(const std::string& host,
                                         const std::string& port,
                                         bool passive) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = passive ? AI_PASSIVE | AI_NUMERICSERV : AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0 || found == nullptr) {
-    return std::nullopt;
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
+    return {};
   }
-  SocketAddress result;
-  std::memcpy(&result.storage, found->ai_addr, found->ai_addrlen);
-  result.length = found->ai_addrlen;
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.length = entry->ai_addrlen;
+  }
   ::freeaddrinfo(found);
-  return result;
+  return addresses;
 }
 
-absl::StatusOr<SocketAddress> ParseRendezvous(std::string_view text) {
-  std::optional<SocketAddress> address;
+absl::StatusOr<std::vector<SocketAddress>> ParseRendezvous(std::string_view text) {
+  std::vector<SocketAddress> addresses;
   if (text.starts_with(kUnixPrefix)) {
-    address = UnixAddress(std::string(text.substr(kUnixPrefix.size())));
+    if (const auto address = UnixAddress(std::string(text.substr(kUnixPrefix.size())))) {
+      addresses.push_back(*address);
+    }
   } else if (const size_t colon = text.rfind(':');
              text.starts_with(kTcpPrefix) && colon >= kTcpPrefix.size()) {
     const std::string host(text.substr(kTcpPrefix.size(), colon - kTcpPrefix.size()));
-    address = TcpAddress(host, std::string(text.substr(colon + 1)), /*passive=*/false);
+    addresses = TcpAddresses(host, std::string(text.substr(colon + 1)), /*passive=*/false);
   }
-  if (!address.has_value()) {
+  if (addresses.empty()) {
     return BadRendezvous("no address that can be found here (" + std::string(text) + ")");
   }
-  return *address;
+  return addresses;
 }
 
 // Ranks that listen on Unix sockets are all on this host.
@@ -166,11 +172,11 @@ class PeerListener::Gathering {
       Neighbour& neighbour = neighbours_[k];
       neighbour.rank = group_.rank ^ (1 << k);
       if (neighbour.rank > group_.rank) {
-        auto address = ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbour.rank)]);
-        if (!address.ok()) {
-          return OfRank(neighbour.rank, address.status());
+        auto addresses = ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbour.rank)]);
+        if (!addresses.ok()) {
+          return OfRank(neighbour.rank, addresses.status());
         }
-        neighbour.address = *address;
+        neighbour.addresses = *std::move(addresses);
       }
     }
     return absl::OkStatus();
@@ -225,7 +231,8 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    SocketAddress address;  // of one that is dialled
+    std::vector<SocketAddress> addresses;  // of one that is dialled, each in its turn
+    size_t num_dials = 0;
     FileDescriptor socket;
     std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
     Instant dial_at = 0;
@@ -258,9 +265,10 @@ class PeerListener::Gathering {
       neighbour.dial_at = now + kRetryNanos;
       neighbour.give_up_at = now + kDialNanos;
       neighbour.has_said_hello = false;
-      neighbour.socket = NewSocket(neighbour.address);
-      static_cast<void>(
-          ::connect(neighbour.socket.fd(), neighbour.address.get(), neighbour.address.length));
+      const SocketAddress& address =
+          neighbour.addresses[neighbour.num_dials++ % neighbour.addresses.size()];
+      neighbour.socket = NewSocket(address);
+      static_cast<void>(::connect(neighbour.socket.fd(), address.get(), address.length));
     }
     if (!neighbour.has_said_hello) {
       pollfd ready = {.fd = neighbour.socket.fd(), .events = POLLOUT, .revents = 0};
@@ -302,7 +310,7 @@ class PeerListener::Gathering {
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
     FileDescriptor memory;
-    if (neighbour.address.family() == AF_UNIX) {
+    if (neighbour.addresses.front().family() == AF_UNIX) {
       memory = SharedChannel::CreateMemory();
       neighbour.channel = SharedChannel::Map(memory, SharedChannel::Side::kCreator, spins_);
     }
@@ -410,18 +418,19 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::st
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::string& host,
                                                                    int32_t port,
                                                                    const std::string& public_host) {
-  const auto address = TcpAddress(host, std::to_string(port), /*passive=*/true);
-  if (!address.has_value()) {
+  const auto addresses = TcpAddresses(host, std::to_string(port), /*passive=*/true);
+  if (addresses.empty()) {
     errno = EADDRNOTAVAIL;
     return CannotListen(host);
   }
-  FileDescriptor socket = NewSocket(*address);
+  const SocketAddress& address = addresses.front();
+  FileDescriptor socket = NewSocket(address);
   const int on = 1;
   SocketAddress taken;
   taken.length = sizeof(taken.storage);
   if (!socket.is_open() ||
       ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      ::bind(socket.fd(), address->get(), address->length) != 0 ||
+      ::bind(socket.fd(), address.get(), address.length) != 0 ||
       ::listen(socket.fd(), kBacklog) != 0 ||
       ::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&taken.storage), &taken.length) != 0) {
     return CannotListen(host);

@@ -2,6 +2,7 @@
 says what it has sent."""
 import collections
 import concurrent.futures
+import contextlib
 import gzip
 import os
 import random
@@ -99,6 +100,34 @@ def slow_http(target, seconds=15):
     for connection in silent + slow:
         connection.close()
     return "8 clients with a byte a second, 8 silent ones"
+
+
+def hasty_http(target, num_connections=300, num_requests=50, seconds=15):
+    """All of the metrics, again and again, without waiting for an answer, and anew when cut."""
+    requests = num_requests * b"GET /metrics HTTP/1.1\r\nHost: stranger\r\n\r\n"
+    over = threading.Event()
+    num_sent = collections.Counter()
+
+    def ask():
+        while not over.is_set():
+            try:
+                with contextlib.closing(dial(target.http_address)) as connection:
+                    while not over.is_set():
+                        connection.sendall(requests)
+                        num_sent["requests"] += num_requests
+                        if not connection.recv(1 << 20):
+                            break
+            except OSError:  # cut; here is the next one
+                num_sent["cut"] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(num_connections)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    over.set()
+    for thread in threads:
+        thread.join()
+    return f"{num_connections} clients, {num_sent['requests']:,} requests for metrics, {num_requests} at a time"
 
 
 def reflection_streams(target, num_streams=180, seconds=10):
@@ -289,6 +318,7 @@ ATTACKS = {
     "bomb": Attack(bomb, "nothing is inflated"),
     "deaf-listeners": Attack(deaf_listeners, "1 MiB of output a running request"),
     "slow-http": Attack(slow_http, "32 connections"),
+    "hasty-http": Attack(hasty_http, "32 connections, one text for all"),
     "reflection-streams": Attack(reflection_streams, "32 threads"),
     "hostile-texts": Attack(hostile_texts, "64 MiB of texts that wait, 1 GiB of messages"),
     "largest-messages": Attack(largest_messages, "1 GiB of messages"),

@@ -1,10 +1,12 @@
 #include "common/http/http_server.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -158,6 +160,38 @@ TEST(HttpServerTest, OneMoreConnectionEndsTheOneThatWasSilentLongest) {
   EXPECT_THAT(clients[1]->ReadToEnd(), IsEmpty());
   clients[2]->Send(" a\r\n\r\n");
   EXPECT_THAT(clients[2]->Read(8), "HTTP/1.1");
+}
+
+TEST(HttpServerTest, APageIsMadeOnceForAllWhoAskMeanwhile) {
+  std::atomic<int> num_made = 0;
+  absl::Notification has_begun;
+  absl::Notification all_have_asked;
+  const auto make = [&] {
+    if (num_made++ == 0) {
+      has_begun.Notify();
+      all_have_asked.WaitForNotification();
+    }
+    return HttpResponse{.status_code = 200, .body = "text of the page"};
+  };
+  const auto server = HttpServer::Start("127.0.0.1", 0, {{"/page", make}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (size_t i = 0; i < HttpServer::kMaxConnections; ++i) {
+    clients.push_back(std::make_unique<Client>(**server));
+    // The second request comes behind the answer to the first: at most as often again.
+    clients.back()->Send(std::string(kGet) + kGetAndClose);
+    if (i == 0) {
+      has_begun.WaitForNotification();
+    }
+  }
+  all_have_asked.Notify();
+  for (const auto& client : clients) {
+    EXPECT_THAT(
+        client->ReadToEnd(),
+        AllOf(HasSubstr("text of the pageHTTP/1.1 200 OK\r\n"), EndsWith("text of the page")));
+  }
+  // The first alone, then those of each of the two times that connections are taken, twice each.
+  EXPECT_LE(num_made, 8);
 }
 
 TEST(HttpServerTest, EndsBesideOpenConnections) {
