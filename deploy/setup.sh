@@ -1,4 +1,4 @@
-# Shared by quickstart and test: installs what is missing on Debian 12 and builds. Sourced, not run.
+# Shared by quickstart, test and images: installs what is missing on Debian 12 and builds. Sourced, not run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -7,6 +7,7 @@ build_packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   prometheus-cpp-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev
 )
+package_packages=(dpkg-dev file)  # for cpack
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   git openssl python3 python3-grpcio python3-protobuf python3-yaml clang-format clang-tidy

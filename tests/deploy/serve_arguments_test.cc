@@ -106,6 +106,14 @@ TEST(ServeArgumentsTest, PortsOfWorkersAreServesOwn) {
   EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--http-port=1", "--allow-insecure-bind"}));
 }
 
+TEST(ServeArgumentsTest, BothProgramsLogInTheSameFormat) {
+  const auto split = SplitServeArguments({"DIR", "--log-format", "json", "--enable-log-requests"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->worker, (Words{"--model", "DIR", "--log-format", "json"}));
+  EXPECT_EQ(split->scheduler,
+            (Words{"--model", "DIR", "--log-format", "json", "--enable-log-requests"}));
+}
+
 TEST(ServeArgumentsTest, PortsThatNotEveryWorkerCanHaveAreRefused) {
   EXPECT_TRUE(SplitServeArguments({"DIR", "-tp=8", "--worker-http-port=65528"}).ok());
   EXPECT_TRUE(SplitServeArguments({"DIR", "-tp=8", "--worker-http-port=0"}).ok());
