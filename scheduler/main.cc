@@ -13,6 +13,7 @@
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "common/flags/command_line.h"
+#include "common/flags/log_flags.h"
 #include "common/flags/process.h"
 #include "common/wire/grpc_log.h"
 #include "scheduler/rpc/served_model.h"
@@ -78,6 +79,7 @@ int main(int argc, char** argv) {
       {.name = "quire_scheduler",
        .usage = "--model DIR --workers HOST:PORT [flags]",
        .summary = "Takes requests, plans every step and keeps the KV cache's books."});
+  quire::ApplyLogFlagsOrExit("quire_scheduler: ");
   const quire::SchedulerConfig config = quire::ValueOrExit(
       quire::SchedulerConfigFromFlags(positional), "quire_scheduler: ", quire::kExitUsage);
   const quire::ServedModel model =

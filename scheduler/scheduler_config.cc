@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <string_view>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "common/model/rank_share.h"
 #include "common/step/step_plan_check.h"
 #include "common/wire/worker_address.h"
+#include "scheduler/port_flags.h"
 
 ABSL_FLAG(std::string,
           model,
@@ -53,52 +53,11 @@ ABSL_FLAG(bool,
           false,
           "Let a worker of another instruction set or cache type go on where another one stopped: "
           "streams then go on with other bits than they would have had.");
-ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on for gRPC.");
-ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
-ABSL_FLAG(
-    std::string,
-    http_host,
-    "127.0.0.1",
-    "Address to listen on for metrics and health. Metrics say how often prompts were found in "
-    "the prefix cache: let operators alone reach it.");
-ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
-ABSL_FLAG(
-    std::string,
-    admin_address,
-    "",
-    "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
-    "takes any free one. Empty: nowhere.");
-ABSL_FLAG(
-    std::string,
-    ssl_certfile,
-    "",
-    "Certificate of the gRPC and admin ports in PEM, with its chain: they speak TLS. Files are "
-    "read again when they change.");
-ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
-ABSL_FLAG(std::string,
-          ssl_ca_certs,
-          "",
-          "Certificate authorities in PEM: clients must bring a certificate of one of them (mTLS). "
-          "Empty: they are not asked for one.");
-ABSL_FLAG(std::string,
-          worker_ssl_certfile,
-          "",
-          "Certificate in PEM that workers are shown: links to workers speak TLS.");
-ABSL_FLAG(std::string, worker_ssl_keyfile, "", "Its key in PEM, not encrypted.");
-ABSL_FLAG(std::string,
-          worker_ssl_ca_certs,
-          "",
-          "Certificate authorities in PEM: a worker's certificate must be of one of them, and for "
-          "the host in --workers.");
 ABSL_FLAG(bool,
-          enable_reflection,
+          enable_log_requests,
           false,
-          "Tell clients the services and messages of the gRPC port (grpc.reflection.v1alpha).");
-ABSL_FLAG(
-    bool,
-    allow_insecure_bind,
-    false,
-    "Listen on an address that other machines reach without TLS. For isolated networks only.");
+          "Log a line for each request when it has ended: its id, counts and times, and the trace "
+          "that its client named in the metadata (W3C traceparent).");
 ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
 ABSL_FLAG(
     int32_t,
@@ -184,7 +143,6 @@ ABSL_FLAG(int32_t,
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxPort = 65535;
 constexpr double kMaxPinnedShare = 0.9;
 constexpr int32_t kMaxShutdownSeconds = 24 * 3600;
 constexpr int32_t kMaxWaitSeconds = 24 * 3600;
@@ -287,79 +245,6 @@ std::optional<int32_t> NoneIfZero(int32_t value) {
   return value == 0 ? std::nullopt : std::make_optional(value);
 }
 
-// The files are read once before anything else is done.
-absl::Status SetTls(SchedulerConfig* config) {
-  const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
-                        .key = absl::GetFlag(FLAGS_ssl_keyfile),
-                        .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
-  if (!own.authorities.empty() && own.certificate.empty()) {
-    return FlagError("ssl-ca-certs", "needs --ssl-certfile and --ssl-keyfile");
-  }
-  if (!own.is_empty()) {
-    QUIRE_ASSIGN_OR_RETURN(config->tls, TlsFiles::Open(own));
-  }
-  const TlsTexts of_links = {.certificate = absl::GetFlag(FLAGS_worker_ssl_certfile),
-                             .key = absl::GetFlag(FLAGS_worker_ssl_keyfile),
-                             .authorities = absl::GetFlag(FLAGS_worker_ssl_ca_certs)};
-  if (of_links.is_empty()) {
-    return absl::OkStatus();
-  }
-  if (of_links.certificate.empty() || of_links.authorities.empty()) {
-    return FlagError("worker-ssl-certfile",
-                     "goes together with --worker-ssl-keyfile and --worker-ssl-ca-certs");
-  }
-  QUIRE_ASSIGN_OR_RETURN(config->worker_tls, TlsFiles::Open(of_links));
-  return absl::OkStatus();
-}
-
-// What other machines reach needs TLS, where the port can have it.
-absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  const absl::StatusOr<Address> address =
-      ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":0"));
-  if (!address.ok()) {
-    return FlagError(flag, "must be an address or a host name");
-  }
-  if (!address->is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError(flag,
-                     "other machines can reach it and nothing is encrypted (--ssl-certfile is for "
-                     "the gRPC ports); give --allow-insecure-bind if the network is isolated");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SetListening(SchedulerConfig* config) {
-  config->host = absl::GetFlag(FLAGS_host);
-  config->http_host = absl::GetFlag(FLAGS_http_host);
-  config->port = absl::GetFlag(FLAGS_port);
-  config->http_port = absl::GetFlag(FLAGS_http_port);
-  config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
-  config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
-  QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", config->port, 0, kMaxPort));
-  QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", config->http_port, 0, kMaxPort));
-  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host, config->tls.get()));
-  return CheckHost("http-host", config->http_host, /*tls=*/nullptr);
-}
-
-absl::Status SetAdmin(SchedulerConfig* config) {
-  const std::string text = absl::GetFlag(FLAGS_admin_address);
-  if (text.empty()) {
-    return absl::OkStatus();
-  }
-  const absl::StatusOr<Address> address = ParseAddress(text);
-  if (!address.ok()) {
-    return FlagError("admin-address", ToStd(address.status().message()));
-  }
-  const bool asks_who_comes = config->tls != nullptr && config->tls->has_authorities();
-  if (!address->is_local() && !asks_who_comes && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError("admin-address",
-                     "other machines can reach it, and who reaches it is trusted; give "
-                     "--ssl-ca-certs, or --allow-insecure-bind if the network is isolated");
-  }
-  config->admin = *address;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<PreemptionMode> Preemption() {
   const auto mode = ParsePreemptionMode(absl::GetFlag(FLAGS_preemption_mode));
   if (!mode.has_value()) {
@@ -395,6 +280,8 @@ absl::Status SetLimits(SchedulerConfig* config) {
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
+  config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
+  config->logs_requests = absl::GetFlag(FLAGS_enable_log_requests);
   config->loop.core.max_pinned_share = absl::GetFlag(FLAGS_max_pinned_share);
   if (!(config->loop.core.max_pinned_share >= 0.0 &&
         config->loop.core.max_pinned_share <= kMaxPinnedShare)) {
@@ -441,9 +328,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_ASSIGN_OR_RETURN(config.model, ModelSource(positional));
   QUIRE_ASSIGN_OR_RETURN(config.workers, WorkerAddresses());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache_dtype, KvCacheDType());
-  QUIRE_RETURN_IF_ERROR(SetTls(&config));
-  QUIRE_RETURN_IF_ERROR(SetListening(&config));
-  QUIRE_RETURN_IF_ERROR(SetAdmin(&config));
+  QUIRE_RETURN_IF_ERROR(SetPorts(&config));
   QUIRE_RETURN_IF_ERROR(SetLimits(&config));
   QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);

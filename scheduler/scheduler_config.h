@@ -18,6 +18,7 @@
 #include "common/model/dtype.h"
 #include "common/model/model_config.h"
 #include "common/wire/address.h"
+#include "common/wire/api_keys.h"
 #include "common/wire/tls_files.h"
 #include "scheduler/group/worker_group.h"
 #include "scheduler/loop/scheduler_loop.h"
@@ -35,10 +36,12 @@ struct SchedulerConfig {
   std::string host = "127.0.0.1";
   int32_t port = 50051;  // gRPC; 0: a free one
   std::string http_host = "127.0.0.1";
-  int32_t http_port = 8000;              // 0: a free one
-  std::optional<Address> admin;          // none: no admin calls; port 0: a free one
-  std::shared_ptr<TlsFiles> tls;         // of both gRPC ports; null: plain text
-  std::shared_ptr<TlsFiles> worker_tls;  // of the links to workers; likewise
+  int32_t http_port = 8000;                 // 0: a free one
+  std::optional<Address> admin;             // none: no admin calls; port 0: a free one
+  std::shared_ptr<TlsFiles> tls;            // of both gRPC ports; null: plain text
+  std::shared_ptr<TlsFiles> worker_tls;     // of the links to workers; likewise
+  std::shared_ptr<ApiKeys> api_keys;        // of who may call the gRPC port; null: anybody
+  std::shared_ptr<ApiKeys> admin_api_keys;  // likewise, of the admin port
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = kDefaultMaxTokensPerStep;
   int32_t block_size_tokens = 16;
@@ -48,6 +51,7 @@ struct SchedulerConfig {
   bool allow_changed_numerics = false;
   bool has_reflection = false;
   bool requires_cache_salt = false;
+  bool logs_requests = false;
   GroupTiming group_timing;
   LoopConfig loop;
   std::string step_log;              // file; empty: none

@@ -27,7 +27,6 @@
 #include "common/metrics/process_metrics.h"
 #include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
-#include "common/wire/credentials.h"
 
 namespace quire {
 namespace {
@@ -44,6 +43,7 @@ constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 // For streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
 constexpr char kServiceName[] = "quire.v1.GenerationService";
+constexpr char kHealthPath[] = "/grpc.health.v1.Health/";
 
 GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {
   GroupSettings settings;
@@ -147,9 +147,15 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
            .live_requests = &live_requests_,
            .observer = &metrics_,
            .outbox_limits = {},
+           .api_keys = config.api_keys.get(),
            .has_priorities = config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority,
-           .requires_cache_salt = config.requires_cache_salt}),
-      admin_service_({.model = model, .inbox = &inbox_, .state = &state_, .tasks = &tasks_},
+           .requires_cache_salt = config.requires_cache_salt,
+           .logs_requests = config.logs_requests}),
+      admin_service_({.model = model,
+                      .inbox = &inbox_,
+                      .state = &state_,
+                      .tasks = &tasks_,
+                      .api_keys = config.admin_api_keys.get()},
                      prefix_store_.get()),
       step_log_(config.step_log.empty() ? nullptr : std::make_unique<StepLogFile>(config.step_log)),
       workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
@@ -191,6 +197,7 @@ absl::Status SchedulerServer::Listen() {
 absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
     const Address& address,
     const char* what,
+    ApiKeys* keys,
     grpc::Service* service,
     std::unique_ptr<Listener>* listener) {
   absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address);
@@ -208,12 +215,28 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetrics>(&registry_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  (*listener)->AddTo(builder, MakeServerCredentials(config_.tls));
+  (*listener)->AddTo(builder, MakeServerCredentials(config_.tls, CheckOf(keys)));
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   QUIRE_CHECK(server != nullptr);  // without ports there is nothing that can fail
   (*listener)->Start();
   return server;
+}
+
+CallCheck SchedulerServer::CheckOf(ApiKeys* keys) {
+  if (keys == nullptr) {
+    return nullptr;
+  }
+  return [this, keys](std::string_view path, std::string_view authorization) {
+    if (path.starts_with(kHealthPath)) {  // probes have no key
+      return absl::OkStatus();
+    }
+    absl::Status status = keys->TenantOf(authorization).status();
+    if (!status.ok()) {
+      metrics_.OnRequestEnd({.outcome = RequestOutcome::kRejected, .refusal = ReasonOf(status)});
+    }
+    return status;
+  };
 }
 
 absl::Status SchedulerServer::StartGrpc() {
@@ -224,7 +247,8 @@ absl::Status SchedulerServer::StartGrpc() {
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
-  QUIRE_ASSIGN_OR_RETURN(grpc_server_, Serve(address, "grpc", &service_, &grpc_listener_));
+  QUIRE_ASSIGN_OR_RETURN(
+      grpc_server_, Serve(address, "grpc", config_.api_keys.get(), &service_, &grpc_listener_));
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address());
   return absl::OkStatus();
 }
@@ -234,7 +258,11 @@ absl::Status SchedulerServer::StartAdmin() {
     return absl::OkStatus();
   }
   QUIRE_ASSIGN_OR_RETURN(admin_server_,
-                         Serve(*config_.admin, "admin", &admin_service_, &admin_listener_));
+                         Serve(*config_.admin,
+                               "admin",
+                               config_.admin_api_keys.get(),
+                               &admin_service_,
+                               &admin_listener_));
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 
 #include "common/http/http_server.h"
 #include "common/metrics/registry.h"
+#include "common/wire/credentials.h"
 #include "common/wire/listener.h"
 #include "common/wire/listener_probe.h"
 #include "scheduler/loop/inbox.h"
@@ -77,8 +78,11 @@ class SchedulerServer {
   absl::Status Listen();
   absl::StatusOr<std::unique_ptr<grpc::Server>> Serve(const Address& address,
                                                       const char* what,
+                                                      ApiKeys* keys,
                                                       grpc::Service* service,
                                                       std::unique_ptr<Listener>* listener);
+  // Refuses calls without a key, and counts them.
+  CallCheck CheckOf(ApiKeys* keys);
   absl::Status StartGrpc();
   absl::Status StartAdmin();
   absl::Status StartHttp();

@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/flags/log_flags.h"
 #include "common/flags/process.h"
 #include "common/http/http_server.h"
 #include "common/metrics/registry.h"
@@ -151,7 +152,7 @@ class Loader {
       progress_.Tick();
       StopIfAsked();
     });
-    quire::LoadProgressBar bar(STDERR_FILENO);
+    quire::LoadProgressBar bar;
     auto tell = [&](const quire::LoadProgress& done) {
       bar.Update(done);
       progress_.Load(done.bytes_done, done.bytes_total);
@@ -207,6 +208,7 @@ int main(int argc, char** argv) {
       {.name = "quire_worker",
        .usage = "--model DIR [flags]",
        .summary = "Computes the steps that a scheduler orders, for one rank of a model."});
+  quire::ApplyLogFlagsOrExit(kName);
   const quire::WorkerConfig config =
       quire::ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);
   auto backend = quire::ValueOrExit(quire::CreateBackend(config), kName, quire::kExitUsage);

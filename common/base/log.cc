@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include <nlohmann/json.hpp>
 
 #include "common/base/lossy_write.h"
 #include "common/base/string_view.h"
@@ -17,6 +18,7 @@ namespace {
 
 // Relaxed: a line more or less around a change of level does not matter.
 std::atomic<LogLevel> log_level{LogLevel::kInfo};
+std::atomic<LogFormat> log_format{LogFormat::kText};
 
 constexpr const char* kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
@@ -36,7 +38,34 @@ void AppendValue(std::string& line, std::string_view value) {
   line.push_back('"');
 }
 
+std::string TextLine(std::string_view time,
+                     std::string_view level,
+                     std::string_view sentence,
+                     LogFields fields) {
+  std::string line = absl::StrCat(ToAbsl(time), " ", ToAbsl(level), " ", ToAbsl(sentence));
+  for (const auto& [key, value] : fields) {
+    absl::StrAppend(&line, " ", ToAbsl(key), "=");
+    AppendValue(line, value);
+  }
+  return line;
+}
+
+// What is no UTF-8 (a path may hold it) is replaced.
+std::string JsonLine(std::string_view time,
+                     std::string_view level,
+                     std::string_view sentence,
+                     LogFields fields) {
+  nlohmann::ordered_json line = {{"time", time}, {"level", level}, {"message", sentence}};
+  for (const auto& [key, value] : fields) {
+    line[std::string(key)] = value;
+  }
+  return line.dump(
+      /*indent=*/-1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
+
+void SetLogFormat(LogFormat format) { log_format.store(format, std::memory_order_relaxed); }
 
 void SetLogLevel(LogLevel level) { log_level.store(level, std::memory_order_relaxed); }
 
@@ -44,12 +73,11 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields) {
   if (level < log_level.load(std::memory_order_relaxed)) {
     return;
   }
-  std::string line = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  absl::StrAppend(&line, " ", kLevelNames[static_cast<int>(level)], " ", ToAbsl(sentence));
-  for (const auto& [key, value] : fields) {
-    absl::StrAppend(&line, " ", ToAbsl(key), "=");
-    AppendValue(line, value);
-  }
+  const std::string time =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  const bool is_json = log_format.load(std::memory_order_relaxed) == LogFormat::kJson;
+  std::string line =
+      (is_json ? JsonLine : TextLine)(time, kLevelNames[static_cast<int>(level)], sentence, fields);
   line.push_back('\n');
   LossyWrite(STDERR_FILENO, line);
 }

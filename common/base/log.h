@@ -1,5 +1,6 @@
-// Log writes one line per call: time, level, a sentence, then key=value pairs. Values of users'
-// requests (prompts, outputs, token ids) are never logged; ids and counts are.
+// Log writes one line per call: time, level, a sentence, then key=value pairs; or the same as an
+// object of JSON, whose values are strings. Values of users' requests (prompts, outputs, token ids)
+// are never logged; ids and counts are.
 //
 // For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //
@@ -15,6 +16,7 @@
 
 namespace quire {
 
+enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
 using LogField = std::pair<std::string_view, std::string>;
@@ -24,6 +26,9 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields = {});
 
 // Lines below this level are dropped. Default kInfo.
 void SetLogLevel(LogLevel level);
+
+// Of the lines from now on. Default kText.
+void SetLogFormat(LogFormat format);
 
 inline void LogDebug(std::string_view sentence, LogFields fields = {}) {
   Log(LogLevel::kDebug, sentence, fields);

@@ -116,7 +116,9 @@ inline constexpr MetricInfo kRequestSequences{"quire_request_sequences",
                                               "Sequences of requests that ended."};
 inline constexpr MetricInfo kAdmissionRejectsTotal{
     "quire_admission_rejects_total",
-    "Requests that were refused, by reason; invalid: the request itself was at fault."};
+    "Requests that were refused, by reason; invalid: the request itself was at fault; api_key: "
+    "calls "
+    "of any method without a valid key."};
 inline constexpr MetricInfo kGrpcRequestsTotal{"quire_grpc_requests_total",
                                                "Calls that ended, by method and status code."};
 inline constexpr MetricInfo kGrpcRequestDuration{"quire_grpc_request_seconds",

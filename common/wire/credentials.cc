@@ -1,32 +1,42 @@
 #include "common/wire/credentials.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
+#include <grpc/slice.h>
 
 #include "common/base/mutex.h"
+#include "common/wire/api_key.h"
 
 namespace quire {
 namespace {
 
-// The library's own watcher of files (FileWatcherCertificateProvider) takes a key that does not
-// belong to the certificate, and then serves nobody. Its interface in C asks for new files at each
-// connection and goes on with the old ones where there are none.
-class TlsServerCredentials : public grpc::ServerCredentials {
+std::string_view TextOf(const grpc_slice& slice) {
+  return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
+}
+
+// The library's class for plain text takes no check of calls, its interface in C does. For TLS,
+// its own watcher of files (FileWatcherCertificateProvider) takes a key that does not belong to the
+// certificate, and then serves nobody; the interface in C asks for new files at each connection and
+// goes on with the old ones where there are none.
+class PortCredentials : public grpc::ServerCredentials {
  public:
-  explicit TlsServerCredentials(std::shared_ptr<TlsFiles> files) : files_(std::move(files)) {
-    const auto request = files_->has_authorities()
-                             ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                             : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
-    credentials_ = ::grpc_ssl_server_credentials_create_with_options(
-        ::grpc_ssl_server_credentials_create_options_using_config_fetcher(request, Fetch, this));
+  PortCredentials(std::shared_ptr<TlsFiles> files, CallCheck check)
+      : files_(std::move(files)), check_(std::move(check)) {
+    credentials_ =
+        files_ == nullptr ? ::grpc_insecure_server_credentials_create() : MakeTlsCredentials();
+    if (check_ != nullptr) {
+      ::grpc_server_credentials_set_auth_metadata_processor(
+          credentials_, {.process = Check, .destroy = nullptr, .state = this});
+    }
   }
-  ~TlsServerCredentials() override { ::grpc_server_credentials_release(credentials_); }
-  TlsServerCredentials(const TlsServerCredentials&) = delete;
-  TlsServerCredentials& operator=(const TlsServerCredentials&) = delete;
+  ~PortCredentials() override { ::grpc_server_credentials_release(credentials_); }
+  PortCredentials(const PortCredentials&) = delete;
+  PortCredentials& operator=(const PortCredentials&) = delete;
 
   void SetAuthMetadataProcessor(
       const std::shared_ptr<grpc::AuthMetadataProcessor>& /*processor*/) override {}
@@ -36,9 +46,17 @@ class TlsServerCredentials : public grpc::ServerCredentials {
     return ::grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
 
+  grpc_server_credentials* MakeTlsCredentials() {
+    const auto request = files_->has_authorities()
+                             ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                             : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
+    return ::grpc_ssl_server_credentials_create_with_options(
+        ::grpc_ssl_server_credentials_create_options_using_config_fetcher(request, Fetch, this));
+  }
+
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* self, grpc_ssl_server_certificate_config** config) {
-    return static_cast<TlsServerCredentials*>(self)->FetchInto(config);
+    return static_cast<PortCredentials*>(self)->FetchInto(config);
   }
 
   grpc_ssl_certificate_config_reload_status FetchInto(grpc_ssl_server_certificate_config** config) {
@@ -57,7 +75,37 @@ class TlsServerCredentials : public grpc::ServerCredentials {
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
-  const std::shared_ptr<TlsFiles> files_;
+  static void Check(void* self,
+                    grpc_auth_context* /*context*/,
+                    const grpc_metadata* metadata,
+                    size_t count,
+                    grpc_process_auth_metadata_done_cb done,
+                    void* call) {
+    std::string_view path;
+    std::string_view authorization;
+    int num_authorizations = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const std::string_view name = TextOf(metadata[i].key);
+      if (name == ":path") {
+        path = TextOf(metadata[i].value);
+      } else if (name == kAuthorization) {
+        authorization = TextOf(metadata[i].value);
+        ++num_authorizations;
+      }
+    }
+    const absl::Status status = static_cast<PortCredentials*>(self)->check_(
+        path, num_authorizations == 1 ? authorization : std::string_view());
+    done(call,
+         /*consumed_md=*/nullptr,
+         /*num_consumed_md=*/0,
+         /*response_md=*/nullptr,
+         /*num_response_md=*/0,
+         static_cast<grpc_status_code>(status.code()),
+         std::string(status.message()).c_str());
+  }
+
+  const std::shared_ptr<TlsFiles> files_;  // null: plain text
+  const CallCheck check_;                  // null: none
   Mutex mutex_;
   TlsTexts in_use_ ABSL_GUARDED_BY(mutex_);
   grpc_server_credentials* credentials_ = nullptr;
@@ -65,11 +113,12 @@ class TlsServerCredentials : public grpc::ServerCredentials {
 
 }  // namespace
 
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files) {
-  if (files == nullptr) {
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
+                                                               CallCheck check) {
+  if (files == nullptr && check == nullptr) {
     return grpc::InsecureServerCredentials();
   }
-  return std::make_shared<TlsServerCredentials>(std::move(files));
+  return std::make_shared<PortCredentials>(std::move(files), std::move(check));
 }
 
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(TlsFiles* files) {

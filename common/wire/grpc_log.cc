@@ -45,7 +45,7 @@ void Write(gpr_log_func_args* args) {
   }
   Log(LevelOf(args->severity),
       "gRPC",
-      {{"message", args->message}, {"at", absl::StrCat(args->file, ":", args->line)}});
+      {{"text", args->message}, {"at", absl::StrCat(args->file, ":", args->line)}});
 }
 
 }  // namespace

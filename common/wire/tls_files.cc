@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
-#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
@@ -133,26 +132,11 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> TlsFiles::Open(const TlsTexts& paths) 
 }
 
 TlsFiles::TlsFiles(TlsTexts paths, TlsTexts texts)
-    : paths_(std::move(paths)), texts_(std::move(texts)), read_at_(SteadyNow()) {}
-
-TlsTexts TlsFiles::Get() {
-  MutexLock lock(mutex_);
-  if (SteadyNow() - read_at_ < kMaxAgeNs) {
-    return texts_;
-  }
-  read_at_ = SteadyNow();
-  absl::StatusOr<TlsTexts> texts = ReadTlsFiles(paths_);
-  const std::string fault(texts.status().message());
-  if (!texts.ok() && fault != last_fault_) {
-    LogWarning("new TLS files are not used, the old ones stay", {{"cause", fault}});
-  }
-  last_fault_ = fault;
-  if (texts.ok() && *texts != texts_) {
-    texts_ = *std::move(texts);
-    LogInfo("new TLS files are in use",
-            {{"file", paths_.certificate.empty() ? paths_.authorities : paths_.certificate}});
-  }
-  return texts_;
-}
+    : paths_(std::move(paths)),
+      texts_(
+          "TLS files",
+          paths_.certificate.empty() ? paths_.authorities : paths_.certificate,
+          [this] { return ReadTlsFiles(paths_); },
+          std::move(texts)) {}
 
 }  // namespace quire

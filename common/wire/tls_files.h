@@ -1,8 +1,6 @@
 // TlsFiles are the certificate, the key and the certificate authorities of one port, or of the
-// connections of one kind, in PEM files that may be replaced while the process runs.
-//
-// Files that are missing, half written or do not belong together are no reason to stop: the last
-// ones that did stay in use, and the log says so once for each cause.
+// connections of one kind, in PEM files that may be replaced while the process runs (reloaded.h).
+// Files that do not belong together are not used.
 //
 // Thread safety: any thread.
 // Errors:        kInvalidArgument, reason TLS_FILE, message "TLS: file: rule". Of a file no content
@@ -13,12 +11,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/wire/reloaded.h"
 
 namespace quire {
 
@@ -40,13 +35,13 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsTexts& paths);
 class TlsFiles {
  public:
   // What Get returns is at most so old.
-  static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
+  static constexpr int64_t kMaxAgeNs = Reloaded<TlsTexts>::kMaxAgeNs;
 
   // Errors: what ReadTlsFiles says.
   static absl::StatusOr<std::shared_ptr<TlsFiles>> Open(const TlsTexts& paths);
 
   // The newest ones that belong together. Reads files.
-  TlsTexts Get();
+  TlsTexts Get() { return *texts_.Get(); }
 
   // Whether the other end is asked for a certificate. Paths do not change.
   bool has_authorities() const { return !paths_.authorities.empty(); }
@@ -55,10 +50,7 @@ class TlsFiles {
   TlsFiles(TlsTexts paths, TlsTexts texts);
 
   const TlsTexts paths_;
-  Mutex mutex_;
-  TlsTexts texts_ ABSL_GUARDED_BY(mutex_);
-  Instant read_at_ ABSL_GUARDED_BY(mutex_);
-  std::string last_fault_ ABSL_GUARDED_BY(mutex_);  // empty: none
+  Reloaded<TlsTexts> texts_;
 };
 
 }  // namespace quire

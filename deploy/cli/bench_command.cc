@@ -193,9 +193,10 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
   return requests;
 }
 
-absl::StatusOr<v1::GetServerInfoResponse> AskServer(const Dialler& dial) {
-  auto stub = v1::GenerationService::NewStub(dial());
+absl::StatusOr<v1::GetServerInfoResponse> AskServer(const LoadTarget& target) {
+  auto stub = v1::GenerationService::NewStub(target.dial());
   grpc::ClientContext context;
+  AddApiKey(target.api_key, context);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::GetServerInfoResponse info;
   QUIRE_RETURN_IF_ERROR(FromGrpcStatus(stub->GetServerInfo(&context, {}, &info)));
@@ -210,8 +211,9 @@ struct BenchResult {
 absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
   QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
-  const Dialler dial = [&] { return DialPublic(address, credentials); };
-  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(dial));
+  LoadTarget target = {.dial = [&] { return DialPublic(address, credentials); }, .api_key = ""};
+  QUIRE_ASSIGN_OR_RETURN(target.api_key, ApiKeyOf(options.access, address));
+  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(target));
   std::vector<v1::GenerateRequest> requests;
   if (options.dataset_name == "random") {
     requests = RandomRequests(options, info, options.num_prompts);
@@ -219,12 +221,12 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
     QUIRE_ASSIGN_OR_RETURN(requests, CustomRequests(options, options.num_prompts));
   }
   const auto num_warmups = std::min(static_cast<size_t>(options.num_warmups), requests.size());
-  RunLoad(dial,
+  RunLoad(target,
           {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
           {.max_concurrency = options.load.max_concurrency});
   BenchResult result;
   const std::clock_t cpu_begin = std::clock();
-  result.records = RunLoad(dial, requests, options.load);
+  result.records = RunLoad(target, requests, options.load);
   const std::clock_t cpu_end = std::clock();
   result.report = MakeReport(result.records, options.percentiles, options.load.timeout_ms);
   result.report.generator_cpu_seconds = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC;

@@ -117,16 +117,20 @@ std::string FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
 }
 
-using Channels = std::vector<std::shared_ptr<grpc::Channel>>;
+struct Servers {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::string api_key;
+};
 
-absl::StatusOr<Channels> DialAll(const GenerateOptions& options) {
+absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
-  Channels channels;
+  Servers servers;
   for (absl::string_view text : absl::StrSplit(options.server, ',')) {
     QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress({text.data(), text.size()}));
-    channels.push_back(DialPublic(address, credentials));
+    QUIRE_ASSIGN_OR_RETURN(servers.api_key, ApiKeyOf(options.access, address));
+    servers.channels.push_back(DialPublic(address, credentials));
   }
-  return channels;
+  return servers;
 }
 
 // The text of several sequences at once cannot share one terminal: all but the first wait.
@@ -234,12 +238,12 @@ int RunGenerate(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: generate: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;
   }
-  absl::StatusOr<Channels> channels = DialAll(*options);
-  if (!channels.ok()) {
-    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(channels.status()).c_str());
+  const absl::StatusOr<Servers> servers = DialAll(*options);
+  if (!servers.ok()) {
+    std::fprintf(stderr, "quire: generate: %s\n", DescribeError(servers.status()).c_str());
     return kExitUsage;
   }
-  const ResumingClient client(*channels);
+  const ResumingClient client(servers->channels, RetryPolicy(), servers->api_key);
   TerminalWriter terminal;
   if (options->echo && !options->json) {
     std::fputs(options->request.text().c_str(), stdout);

@@ -15,6 +15,7 @@
 #include "proto/v1/generation.grpc.pb.h"
 
 #include "common/wire/grpc_status.h"
+#include "deploy/cli/server_access.h"
 
 namespace quire {
 namespace {
@@ -58,10 +59,12 @@ class Gate {
 class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Stream(v1::GenerationService::Stub& stub,
+         const std::string& api_key,
          const v1::GenerateRequest& request,
          RequestRecord& record,
          Gate& gate)
       : request_(request), record_(record), gate_(gate) {
+    AddApiKey(api_key, context_);
     record_.start = SteadyNow();
     stub.async()->Generate(&context_, &request_, this);
     StartRead(&response_);
@@ -99,26 +102,26 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
   v1::GenerateResponse response_;
 };
 
-std::vector<std::unique_ptr<v1::GenerationService::Stub>> Connect(const Dialler& dial,
+std::vector<std::unique_ptr<v1::GenerationService::Stub>> Connect(const LoadTarget& target,
                                                                   size_t num_streams) {
   const auto wanted = static_cast<int32_t>(num_streams / kStreamsPerConnection) + 1;
   const int32_t num_connections = std::min(wanted, kMaxConnections);
   std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs;
   stubs.reserve(static_cast<size_t>(num_connections));
   for (int32_t i = 0; i < num_connections; ++i) {
-    stubs.push_back(v1::GenerationService::NewStub(dial()));
+    stubs.push_back(v1::GenerationService::NewStub(target.dial()));
   }
   return stubs;
 }
 
 }  // namespace
 
-std::vector<RequestRecord> RunLoad(const Dialler& dial,
+std::vector<RequestRecord> RunLoad(const LoadTarget& target,
                                    const std::vector<v1::GenerateRequest>& requests,
                                    const LoadOptions& options) {
   const size_t most_at_once =
       options.max_concurrency > 0 ? static_cast<size_t>(options.max_concurrency) : requests.size();
-  auto stubs = Connect(dial, std::min(most_at_once, requests.size()));
+  auto stubs = Connect(target, std::min(most_at_once, requests.size()));
   std::vector<RequestRecord> records(requests.size());
   std::vector<std::unique_ptr<Stream>> streams(requests.size());
   Gate gate(options.max_concurrency);
@@ -134,7 +137,8 @@ std::vector<RequestRecord> RunLoad(const Dialler& dial,
       next += absl::Seconds(gap_seconds(random));
     }
     gate.Enter();
-    streams[i] = std::make_unique<Stream>(*stubs[i % stubs.size()], requests[i], records[i], gate);
+    streams[i] = std::make_unique<Stream>(
+        *stubs[i % stubs.size()], target.api_key, requests[i], records[i], gate);
   }
   gate.AwaitEmpty();
   return records;

@@ -43,11 +43,13 @@ struct RequestRecord {
   std::vector<int32_t> output_token_ids;  // in order of arrival
 };
 
-// A channel over a connection of its own.
-using Dialler = std::function<std::shared_ptr<grpc::Channel>()>;
+struct LoadTarget {
+  std::function<std::shared_ptr<grpc::Channel>()> dial;  // over a connection of its own
+  std::string api_key;                                   // empty: none
+};
 
 // Returns one record for each request, in order.
-std::vector<RequestRecord> RunLoad(const Dialler& dial,
+std::vector<RequestRecord> RunLoad(const LoadTarget& target,
                                    const std::vector<v1::GenerateRequest>& requests,
                                    const LoadOptions& options);
 

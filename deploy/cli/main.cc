@@ -1,4 +1,4 @@
-// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, sim,
+// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, prefix, key, sim,
 // replay.
 #include <cstdio>
 #include <string>
@@ -7,6 +7,7 @@
 #include "common/flags/command_line.h"
 #include "deploy/cli/bench_command.h"
 #include "deploy/cli/generate_command.h"
+#include "deploy/cli/key_command.h"
 #include "deploy/cli/prefix_command.h"
 #include "deploy/cli/replay_command.h"
 #include "deploy/cli/serve_command.h"
@@ -21,6 +22,7 @@ constexpr char kQuireUsage[] =
     generate      send one request and stream its tokens
     bench serve   load a running server and print the result table
     prefix        keep beginnings of prompts in the KV cache of a running server
+    key           make an API key, and its line for the server's file
     sim           simulate serving, and make the PagedAttention paper's figures anew
     replay        make the plans of a recorded server again and compare them
     version       print the version
@@ -47,6 +49,9 @@ int main(int argc, char** argv) {
   }
   if (command == "prefix") {
     return quire::RunPrefix(rest);
+  }
+  if (command == "key") {
+    return quire::RunKey(rest);
   }
   if (command == "sim") {
     return quire::RunSim(rest);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "grpcpp/grpcpp.h"
 
@@ -56,14 +58,23 @@ void Print(const v1::PinnedPrefix& prefix) {
               prefix.num_blocks());
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> Dial(const PrefixOptions& options) {
+struct AdminServer {
+  std::shared_ptr<grpc::Channel> channel;
+  std::string api_key;
+};
+
+absl::StatusOr<AdminServer> Dial(const PrefixOptions& options) {
   QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.admin));
   QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
-  return DialPublic(address, credentials);
+  QUIRE_ASSIGN_OR_RETURN(std::string api_key, ApiKeyOf(options.access, address));
+  return AdminServer{.channel = DialPublic(address, credentials), .api_key = std::move(api_key)};
 }
 
-absl::Status Call(v1::AdminService::Stub& stub, const PrefixOptions& options) {
+absl::Status Call(v1::AdminService::Stub& stub,
+                  const std::string& api_key,
+                  const PrefixOptions& options) {
   grpc::ClientContext context;
+  AddApiKey(api_key, context);
   switch (options.action) {
     case PrefixOptions::Action::kPin: {
       v1::PinPrefixResponse response;
@@ -136,15 +147,13 @@ int RunPrefix(const std::vector<std::string>& args) {
     return 0;
   }
   absl::StatusOr<PrefixOptions> options = ParsePrefixArguments(args);
-  const auto channel = options.ok()
-                           ? Dial(*options)
-                           : absl::StatusOr<std::shared_ptr<grpc::Channel>>(options.status());
-  if (!channel.ok()) {
-    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(channel.status()).c_str());
+  const auto server = options.ok() ? Dial(*options) : absl::StatusOr<AdminServer>(options.status());
+  if (!server.ok()) {
+    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(server.status()).c_str());
     return kExitUsage;
   }
-  auto stub = v1::AdminService::NewStub(*channel);
-  const absl::Status status = Call(*stub, *options);
+  auto stub = v1::AdminService::NewStub(server->channel);
+  const absl::Status status = Call(*stub, server->api_key, *options);
   if (!status.ok()) {
     std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());
     return 1;

@@ -70,8 +70,8 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
 }
 
 bool IsForBoth(std::string_view name) {
-  return name == "model" || name == "allow-insecure-bind" || name == "noallow-insecure-bind" ||
-         name == "no-allow-insecure-bind";
+  return name == "model" || name == "log-format" || name == "allow-insecure-bind" ||
+         name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
 
 // The value of --flag=2 or --flag 2.

@@ -6,10 +6,13 @@
 #define QUIRE_DEPLOY_CLI_SERVER_ACCESS_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include <grpcpp/client_context.h>
 #include <grpcpp/security/credentials.h>
 
+#include "common/wire/address.h"
 #include "common/wire/tls_files.h"
 #include "deploy/cli/flag_table.h"
 
@@ -20,10 +23,13 @@ inline constexpr char kServerAccessUsage[] =
     R"(    --ssl-ca-certs FILE              TLS: the authorities, in PEM, of the server
     --ssl-certfile FILE              our own certificate, where the server asks for one
     --ssl-keyfile FILE               its key
+    --api-key-file FILE              our API key, where the server asks for one; without the flag it
+                                     is in the environment variable QUIRE_API_KEY
 )";
 
 struct ServerAccess {
   TlsTexts tls_paths;
+  std::string api_key_file;
 };
 
 // `access` must outlive the table.
@@ -32,6 +38,14 @@ void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 // Plain text without flags.
 // Errors: kInvalidArgument, for what is missing and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
+
+// The API key for calls to this server; empty without one.
+// Errors: kInvalidArgument, for what is no key, and for one that would cross the network
+// unencrypted.
+absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
+
+// Of a call that has not begun. key: empty for none.
+void AddApiKey(const std::string& key, grpc::ClientContext& context);
 
 }  // namespace quire
 

@@ -32,7 +32,7 @@ class RequestMetrics {
  private:
   static constexpr size_t kNumOutcomes = 6;
   // Refusals with a name of their own; all others are a client's mistake, and "invalid".
-  static constexpr std::array<std::string_view, 10> kRefusals = {"QUEUE_FULL",
+  static constexpr std::array<std::string_view, 12> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",
                                                                  "DEADLINE_UNREACHABLE",
@@ -41,7 +41,9 @@ class RequestMetrics {
                                                                  "LOADING",
                                                                  "NO_WORKERS",
                                                                  "SUPERSEDED",
-                                                                 "DRAINING"};
+                                                                 "DRAINING",
+                                                                 "API_KEY",
+                                                                 "TENANT_OF_KEY"};
 
   void MakeTimes(MetricsRegistry& registry, const std::string& model_name);
   void MakeCounts(MetricsRegistry& registry,

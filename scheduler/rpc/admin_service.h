@@ -48,6 +48,8 @@ class AdminService final : public RawAdminService {
                                     grpc::ByteBuffer* response) override;
 
  private:
+  // In the log, where calls bring API keys.
+  void TellWho(const char* what, const grpc::CallbackServerContext& context) const;
   // Its tokens are known, or text has to be tokenized first.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
   absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,

@@ -5,13 +5,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include <grpc/support/time.h>
 #include <grpcpp/server_context.h>
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/trace_context.h"
 #include "scheduler/rpc/wire_message.h"
 
 namespace quire {
@@ -41,6 +44,19 @@ Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
 Instant DeadlineAfter(Instant now, int64_t timeout_ms) {
   const int64_t room_ms = (kInfiniteFuture - now) / kNanosPerMilli - 1;
   return timeout_ms > room_ms ? kInfiniteFuture : now + timeout_ms * kNanosPerMilli;
+}
+
+std::string Millis(int64_t nanos) {
+  return absl::StrFormat("%.3f", static_cast<double>(nanos) / kNanosPerMilli);
+}
+
+TraceContext TraceOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  if (metadata.count("traceparent") != 1) {
+    return {};
+  }
+  const grpc::string_ref header = metadata.find("traceparent")->second;
+  return ParseTraceParent({header.data(), header.size()}).value_or(TraceContext());
 }
 
 void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
@@ -96,11 +112,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateCall::Start(
 absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   v1::GenerateRequest message;
   request_id_ = RandomRequestId();
+  QUIRE_ASSIGN_OR_RETURN(rules_.tenant, TenantOfCall(parts_.api_keys, *context_));
   QUIRE_RETURN_IF_ERROR(ParseMessage(request, &message));
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   if (!message.request_id().empty()) {
     request_id_ = message.request_id();
   }
+  live_name_ = LiveRequests::NameOf(rules_.tenant, request_id_);
   QUIRE_RETURN_IF_ERROR(parts_.state->CheckAdmission());
   rules_.model = parts_.model;
   const ServingState::Snapshot state = parts_.state->Get();
@@ -122,7 +140,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
     return absl::OkStatus();
   }
   if (!spec_.request.is_resumed) {
-    QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(request_id_, weak_from_this()));
+    QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(live_name_, weak_from_this()));
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
   }
@@ -196,10 +214,10 @@ absl::Status GenerateCall::TakeOver() {
     }
   }
   // The stream that broke may not have noticed. One that cannot be resumed takes nobody's place.
-  QUIRE_RETURN_IF_ERROR(parts_.live_requests->TakeOver(request_id_, shared_from_this()));
+  QUIRE_RETURN_IF_ERROR(parts_.live_requests->TakeOver(live_name_, shared_from_this()));
   absl::MutexLock lock(&mutex_);
   if (is_finished_) {
-    parts_.live_requests->Remove(request_id_, this);
+    parts_.live_requests->Remove(live_name_, this);
   }
   is_registered_ = true;
   return absl::OkStatus();
@@ -273,7 +291,28 @@ void GenerateCall::OnCancel() {
   FinishNow(CancelledByClient());
 }
 
-void GenerateCall::OnDone() { self_.reset(); }
+void GenerateCall::OnDone() {
+  if (parts_.logs_requests) {
+    LogEnd();  // here and not in FinishNow, where the loop would wait for it
+  }
+  self_.reset();
+}
+
+void GenerateCall::LogEnd() const {
+  const Instant now = SteadyNow();
+  const TraceContext trace = TraceOf(*context_);
+  absl::MutexLock lock(&mutex_);
+  LogInfo("request ended",
+          {{"request_id", request_id_},
+           {"status", absl::StatusCodeToString(status_.code())},
+           {"reason", ReasonOf(status_)},
+           {"prompt_tokens", absl::StrCat(num_prompt_tokens_)},
+           {"output_tokens", absl::StrCat(num_output_tokens_)},
+           {"first_token_ms", started_at_.has_value() ? Millis(*started_at_ - arrival_) : ""},
+           {"total_ms", Millis(now - arrival_)},
+           {"trace_id", trace.trace_id},
+           {"parent_id", trace.parent_id}});
+}
 
 void GenerateCall::Advance() {
   if (is_writing_ || is_finished_) {
@@ -294,15 +333,17 @@ void GenerateCall::FinishNow(const absl::Status& status) {
   }
   is_finished_ = true;
   if (is_registered_) {
-    parts_.live_requests->Remove(request_id_, this);
+    parts_.live_requests->Remove(live_name_, this);
   }
+  status_ = status;
   context_->AddTrailingMetadata("x-request-id", request_id_);
   Finish(ToPublicStatus(status, parts_.state->queue_drain()));
 }
 
 void GenerateCall::Encode(const SequenceUpdate& update) {
   response_.Clear();
-  if (!std::exchange(has_started_, true)) {
+  if (!started_at_.has_value()) {
+    started_at_ = SteadyNow();
     v1::Started* started = response_.mutable_started();
     started->set_request_id(request_id_);
     started->set_num_prompt_tokens(num_prompt_tokens_);
@@ -310,6 +351,7 @@ void GenerateCall::Encode(const SequenceUpdate& update) {
     started->set_determinism_fingerprint(rules_.determinism_fingerprint);
     started->set_max_tokens(max_tokens_);
   }
+  num_output_tokens_ += static_cast<int64_t>(update.token_ids.size());
   if (!update.token_ids.empty() || !update.text.empty()) {
     FillChunk(update, response_.mutable_chunk());
   }

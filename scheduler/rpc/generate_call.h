@@ -29,6 +29,7 @@
 #include "scheduler/loop/outbox.h"
 #include "scheduler/loop/response_stream.h"
 #include "scheduler/loop/serving_state.h"
+#include "scheduler/rpc/caller.h"
 #include "scheduler/rpc/generate_request.h"
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/served_model.h"
@@ -45,8 +46,10 @@ struct ServiceParts {
   LiveRequests* live_requests = nullptr;
   LoopObserver* observer = nullptr;
   OutboxLimits outbox_limits;
+  ApiKeys* api_keys = nullptr;       // of those who may call; null: anybody
   bool has_priorities = false;       // see RequestRules
   bool requires_cache_salt = false;  // likewise
+  bool logs_requests = false;
 };
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -92,6 +95,8 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishNow(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Encode(const SequenceUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The line of --enable-log-requests.
+  void LogEnd() const;
 
   const ServiceParts& parts_;
   grpc::CallbackServerContext* const context_;
@@ -102,6 +107,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
+  std::string live_name_;  // in live_requests
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
@@ -111,10 +117,12 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
-  bool has_started_ ABSL_GUARDED_BY(mutex_) = false;  // Started was sent
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;           // Finish was called
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);                // with what
+  std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // Started was sent
   int32_t num_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t max_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // that were sent
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::GenerateResponse response_ ABSL_GUARDED_BY(mutex_);  // reused
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/sampling_params_check.h"
+#include "common/wire/id_text.h"
 #include "scheduler/rpc/resume_check.h"
 #include "scheduler/text/utf8.h"
 
@@ -20,11 +21,6 @@ absl::Status NoTokenizer(std::string_view field) {
   return Error(absl::StatusCode::kFailedPrecondition,
                "NO_TOKENIZER",
                absl::StrCat(ToAbsl(field), ": the model has no tokenizer; use token_ids"));
-}
-
-bool IsIdCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-         c == '_' || c == '-';
 }
 
 EarlyStopping EarlyStoppingOf(v1::EarlyStopping value) {
@@ -49,7 +45,7 @@ absl::Status CheckId(std::string_view reason,
                                  static_cast<int64_t>(id.size()),
                                  static_cast<int64_t>(max_bytes)));
   }
-  if (!std::all_of(id.begin(), id.end(), IsIdCharacter)) {
+  if (!IsIdText(id)) {
     return InvalidArgument(reason,
                            absl::StrCat(ToAbsl(field), ": only letters, digits, '.', '_' and '-'"));
   }
@@ -329,8 +325,14 @@ absl::Status SetTurn(const v1::GenerateRequest& message,
         OutOf("priority", "must be in [-limit, limit]", message.priority(), kMaxPriority));
   }
   spec->request.priority = message.priority();
-  spec->request.tenant = message.tenant();
-  return CheckId("TENANT", "tenant", message.tenant(), kMaxTenantBytes);
+  QUIRE_RETURN_IF_ERROR(CheckId("TENANT", "tenant", message.tenant(), kMaxTenantBytes));
+  if (!rules.tenant.empty() && !message.tenant().empty() && message.tenant() != rules.tenant) {
+    return Error(absl::StatusCode::kPermissionDenied,
+                 "TENANT_OF_KEY",
+                 "tenant: is not the one of the API key");
+  }
+  spec->request.tenant = rules.tenant.empty() ? message.tenant() : rules.tenant;
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kInvalidArgument with the reason of the rule (README.md lists them);
-//                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER; those of resume_check.h. No
-//                message repeats user text.
+//                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER; kPermissionDenied
+//                TENANT_OF_KEY; those of resume_check.h. No message repeats user text.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 
@@ -37,7 +37,6 @@ inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
-inline constexpr size_t kMaxTenantBytes = 128;
 
 struct GenerateSpec {
   Request request;  // without id, prompt, arrival and deadline; max_tokens after SetPrompt
@@ -60,6 +59,7 @@ struct RequestRules {
   uint64_t fresh_seed = 0;              // for a request without a seed
   bool has_priorities = false;          // the policy asks for them
   bool requires_cache_salt = false;     // of requests that use the prefix cache
+  std::string tenant;                   // of the client's API key; empty: the request names it
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
 

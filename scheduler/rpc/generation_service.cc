@@ -70,7 +70,9 @@ grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* 
                                                    grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(Answer<v1::AbortRequest>(
-      *request, [this](const auto& message) { return DoAbort(message); }, response));
+      *request,
+      [this, context](const auto& message) { return DoAbort(message, *context); },
+      response));
   return reactor;
 }
 
@@ -122,12 +124,14 @@ grpc::ServerUnaryReactor* GenerationService::GetServerInfo(grpc::CallbackServerC
   return reactor;
 }
 
-absl::StatusOr<v1::AbortResponse> GenerationService::DoAbort(const v1::AbortRequest& request) {
+absl::StatusOr<v1::AbortResponse> GenerationService::DoAbort(
+    const v1::AbortRequest& request, const grpc::CallbackServerContext& context) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string tenant, TenantOfCall(parts_.api_keys, context));
   if (request.request_id().empty()) {
     return InvalidArgument("MISSING_FIELD", "request_id: is empty");
   }
   QUIRE_RETURN_IF_ERROR(parts_.live_requests->Abort(
-      request.request_id(),
+      LiveRequests::NameOf(tenant, request.request_id()),
       Error(absl::StatusCode::kCancelled, "ADMIN", "request: cancelled by an Abort call")));
   return v1::AbortResponse();
 }

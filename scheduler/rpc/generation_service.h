@@ -43,7 +43,8 @@ class GenerationService final : public RawGenerationService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request);
+  absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,
+                                            const grpc::CallbackServerContext& context);
   absl::StatusOr<v1::TokenizeResponse> DoTokenize(const v1::TokenizeRequest& request,
                                                   const StopCheck& stop_check) const;
   absl::StatusOr<v1::DetokenizeResponse> DoDetokenize(const v1::DetokenizeRequest& request) const;

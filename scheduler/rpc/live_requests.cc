@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "common/base/error.h"
+#include "common/base/string_view.h"
 
 namespace quire {
 namespace {
@@ -13,9 +16,13 @@ absl::Status Resumed() {
 
 }  // namespace
 
-absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abortable> request) {
+std::string LiveRequests::NameOf(std::string_view tenant, std::string_view request_id) {
+  return absl::StrCat(ToAbsl(tenant), "/", ToAbsl(request_id));  // neither has a slash
+}
+
+absl::Status LiveRequests::Add(const std::string& name, std::weak_ptr<Abortable> request) {
   absl::MutexLock lock(&mutex_);
-  const auto [entry, is_new] = requests_.try_emplace(request_id);
+  const auto [entry, is_new] = requests_.try_emplace(name);
   if (!is_new) {
     return Error(absl::StatusCode::kAlreadyExists,
                  "REQUEST_ID_IN_USE",
@@ -25,12 +32,12 @@ absl::Status LiveRequests::Add(const std::string& request_id, std::weak_ptr<Abor
   return absl::OkStatus();
 }
 
-absl::Status LiveRequests::TakeOver(const std::string& request_id,
+absl::Status LiveRequests::TakeOver(const std::string& name,
                                     const std::shared_ptr<Abortable>& request) {
   std::shared_ptr<Abortable> before;
   {
     absl::MutexLock lock(&mutex_);
-    std::weak_ptr<Abortable>& entry = requests_[request_id];
+    std::weak_ptr<Abortable>& entry = requests_[name];
     before = entry.lock();
     if (before != nullptr && before->arrival() > request->arrival()) {
       return Resumed();
@@ -43,19 +50,19 @@ absl::Status LiveRequests::TakeOver(const std::string& request_id,
   return absl::OkStatus();
 }
 
-void LiveRequests::Remove(const std::string& request_id, const Abortable* request) {
+void LiveRequests::Remove(const std::string& name, const Abortable* request) {
   absl::MutexLock lock(&mutex_);
-  auto it = requests_.find(request_id);
+  auto it = requests_.find(name);
   if (it != requests_.end() && it->second.lock().get() == request) {
     requests_.erase(it);
   }
 }
 
-absl::Status LiveRequests::Abort(const std::string& request_id, absl::Status status) {
+absl::Status LiveRequests::Abort(const std::string& name, absl::Status status) {
   std::shared_ptr<Abortable> request;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = requests_.find(request_id);
+    auto it = requests_.find(name);
     if (it != requests_.end()) {
       request = it->second.lock();
     }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -27,18 +28,22 @@ class LiveRequests {
     virtual Instant arrival() const = 0;
   };
 
+  // Tenants of API keys have names of their own: none can see, end or take over another one's
+  // request by its id. tenant: empty without keys.
+  static std::string NameOf(std::string_view tenant, std::string_view request_id);
+
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
-  absl::Status Add(const std::string& request_id, std::weak_ptr<Abortable> request);
+  absl::Status Add(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // The same, and one of this id that lives ends with ABORTED RESUMED: its client is back. Errors:
-  // the same reason, when that one arrived later: then the client has left this one.
-  absl::Status TakeOver(const std::string& request_id, const std::shared_ptr<Abortable>& request);
+  // The same, and one of this name that lives ends with ABORTED RESUMED: its client is back.
+  // Errors: the same reason, when that one arrived later: then the client has left this one.
+  absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
-  // Nothing if the id is another one's by now.
-  void Remove(const std::string& request_id, const Abortable* request);
+  // Nothing if the name is another one's by now.
+  void Remove(const std::string& name, const Abortable* request);
 
   // Errors: kNotFound REQUEST_ID.
-  absl::Status Abort(const std::string& request_id, absl::Status status);
+  absl::Status Abort(const std::string& name, absl::Status status);
 
  private:
   absl::Mutex mutex_;

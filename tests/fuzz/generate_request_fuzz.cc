@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/model/sampling_params_check.h"
+#include "common/wire/id_text.h"
 #include "scheduler/core/beam_search.h"
 #include "scheduler/rpc/generate_request.h"
 #include "scheduler/rpc/wire_message.h"

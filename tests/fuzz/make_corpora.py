@@ -196,8 +196,21 @@ def write_model_files():
     write_safetensors_at_bounds()
 
 
+def write_api_keys():
+    line = "0123456789abcdefABCDEF" + 42 * "0"
+    write("api_keys", "lines", f"# two\n\n{line} alice\r\n \t{line[::-1]}\tb.o_b-2 \n".encode())
+    for past, length in (("at", 128), ("past", 129)):
+        write("api_keys", f"tenant_{past}_bound", f"{line} {length * 'a'}\n{line[::-1]} a".encode())
+    for past, hexadecimal in (("at", line), ("past", line[1:]), ("past", line + "0"), ("past", line[:-1] + "g")):
+        write("api_keys", f"hash_{len(hexadecimal)}_{hexadecimal[-1]}_{past}_bound", f"{hexadecimal} a".encode())
+    write("api_keys", "same_past_bound", f"{line} a\n{line.lower()} b".encode())
+    for past, number in (("at", 1024), ("past", 1025)):
+        write("api_keys", f"keys_{past}_bound", "".join(f"{i:064x} a\n" for i in range(number)).encode())
+
+
 def main():
     write_model_files()
+    write_api_keys()
     events = random.Random(1)
     for i in range(8):
         write("core", f"events_{i}", events.randbytes(400))

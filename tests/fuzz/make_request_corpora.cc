@@ -5,6 +5,7 @@
 #include "proto/v1/generation.pb.h"
 
 #include "common/model/sampling_params.h"
+#include "common/wire/id_text.h"
 #include "scheduler/core/beam_search.h"
 #include "scheduler/rpc/generate_request.h"
 #include "scheduler/text/stop_matcher.h"

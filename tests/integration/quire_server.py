@@ -175,11 +175,11 @@ class Answer:
             assert finished.num_output_tokens == len(self.tokens.get(finished.index, []))
 
 
-def generate(channel, request, timeout=60, on_message=lambda: None):
+def generate(channel, request, timeout=60, on_message=lambda: None, metadata=()):
     """The whole answer. Raises grpc.RpcError, with the answer so far as `.answer`."""
     answer = Answer()
     try:
-        for message in api_grpc.GenerationServiceStub(channel).Generate(request, timeout=timeout):
+        for message in api_grpc.GenerationServiceStub(channel).Generate(request, timeout=timeout, metadata=metadata):
             answer.add(message)
             on_message()
     except grpc.RpcError as error:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "common/base/log.h"
 #include "common/base/lossy_write.h"
 
 namespace quire {
@@ -47,12 +48,12 @@ std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seco
       speed);
 }
 
-LoadProgressBar::LoadProgressBar(int fd)
-    : fd_(fd), is_terminal_(::isatty(fd) == 1), start_(std::chrono::steady_clock::now()) {}
+LoadProgressBar::LoadProgressBar()
+    : is_terminal_(::isatty(STDERR_FILENO) == 1), start_(std::chrono::steady_clock::now()) {}
 
 LoadProgressBar::~LoadProgressBar() {
   if (line_is_open_) {
-    Write("\n");
+    LossyWrite(STDERR_FILENO, "\n");
   }
 }
 
@@ -72,15 +73,11 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
   const double elapsed = std::chrono::duration<double>(now - start_).count();
   const std::string line = FormatLoadProgress(progress, elapsed);
   if (!is_terminal_) {
-    Write(absl::StrCat(line, "\n"));
+    LogInfo(line);
     return;
   }
-  Write(absl::StrCat("\r", line, "\x1b[K", is_finished ? "\n" : ""));
+  LossyWrite(STDERR_FILENO, absl::StrCat("\r", line, "\x1b[K", is_finished ? "\n" : ""));
   line_is_open_ = !is_finished;
-}
-
-void LoadProgressBar::Write(const std::string& text) const {
-  LossyWrite(fd_, text);
 }
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// LoadProgressBar shows on a terminal how far loading weights has come: one line, redrawn. Where
-// the output is no terminal it writes a plain line at every quarter instead.
+// LoadProgressBar shows on standard error how far loading weights has come: one line, redrawn.
+// Where that is no terminal it logs a line at every quarter instead.
 //
 //   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //
@@ -20,8 +20,7 @@ std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seco
 
 class LoadProgressBar {
  public:
-  // Writes to the file descriptor; standard error is 2.
-  explicit LoadProgressBar(int fd);
+  LoadProgressBar();
   // Ends the line of a bar that was not finished.
   ~LoadProgressBar();
   LoadProgressBar(const LoadProgressBar&) = delete;
@@ -33,9 +32,6 @@ class LoadProgressBar {
  private:
   using SteadyTime = std::chrono::steady_clock::time_point;
 
-  void Write(const std::string& text) const;
-
-  const int fd_;
   const bool is_terminal_;
   const SteadyTime start_;
   SteadyTime last_drawn_;

@@ -1,5 +1,6 @@
 // generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: one sampled answer on standard output. Kill
 // the server while it streams and start it again: the answer goes on.
+// QUIRE_API_KEY in the environment is the client's key, where the server asks for one.
 //
 // With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's
 // certificate is of, it speaks TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own
@@ -67,7 +68,9 @@ int main(int argc, char** argv) {
     request.mutable_sampling()->set_seed(std::strtoull(argv[3], nullptr, 10));
   }
 
-  const quire::ResumingClient client(channels);
+  const char* api_key = std::getenv("QUIRE_API_KEY");  // NOLINT(concurrency-mt-unsafe)
+  const quire::ResumingClient client(
+      channels, quire::RetryPolicy(), api_key == nullptr ? "" : api_key);
   const grpc::Status status =
       client.Generate(request, [](const quire::v1::GenerateResponse& response) {
         const std::string text = response.chunk().text() + response.finished().text();

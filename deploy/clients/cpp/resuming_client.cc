@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <grpcpp/client_context.h>
 
@@ -162,10 +163,14 @@ struct Attempt {
 };
 
 Attempt Stream(v1::GenerationService::Stub& stub,
+               const std::string& api_key,
                const v1::GenerateRequest& request,
                const ResumingClient::OnResponse& on_response,
                Progress& progress) {
   grpc::ClientContext context;
+  if (!api_key.empty()) {
+    context.AddMetadata("authorization", "Bearer " + api_key);
+  }
   if (request.has_timeout_ms()) {
     context.set_deadline(std::chrono::system_clock::now() + TimeoutOf(request) + kDeadlineGrace);
   }
@@ -231,8 +236,9 @@ class Patience {
 }  // namespace
 
 ResumingClient::ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-                               RetryPolicy policy)
-    : policy_(policy) {
+                               RetryPolicy policy,
+                               std::string api_key)
+    : policy_(policy), api_key_(std::move(api_key)) {
   for (const std::shared_ptr<grpc::Channel>& channel : channels) {
     stubs_.push_back(v1::GenerationService::NewStub(channel));
   }
@@ -247,7 +253,7 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
   size_t server = 0;
   Patience patience;
   for (;;) {
-    const Attempt attempt = Stream(*stubs_[server], next, on_response, progress);
+    const Attempt attempt = Stream(*stubs_[server], api_key_, next, on_response, progress);
     if (attempt.is_final) {
       return attempt.status;
     }

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <grpcpp/channel.h>
@@ -39,8 +40,11 @@ class ResumingClient {
  public:
   // Channels to replicas, at least one; each failure moves on to the next. They must not wait long
   // to connect again, and must notice a peer that is gone (README.md).
+  // api_key: where the servers ask for one, visible ASCII; empty: none. Send it over TLS alone,
+  // unless the server is on this machine.
   explicit ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-                          RetryPolicy policy = {});
+                          RetryPolicy policy = {},
+                          std::string api_key = "");
 
   // Whether to go on: with false the request is cancelled.
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
@@ -54,6 +58,7 @@ class ResumingClient {
  private:
   std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;
   RetryPolicy policy_;
+  std::string api_key_;
 };
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 
 Kill the server while it streams and start it again: the answer goes on.
 
+QUIRE_API_KEY in the environment is the client's key, where the server asks for one.
 With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's certificate is of, it speaks
 TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own certificate, where the server asks for one. All are PEM.
 """
@@ -20,7 +21,7 @@ def main():
     channels = [quire_client.dial(address, *tls) for address in sys.argv[1].split(",")]
     request = api.GenerateRequest(text=sys.argv[2].encode(), sampling={"temperature": 0.8},
                                   stopping={"max_tokens": 200})
-    for message in quire_client.generate(channels, request):
+    for message in quire_client.generate(channels, request, os.environ.get("QUIRE_API_KEY")):
         sys.stdout.buffer.write(message.chunk.text + message.finished.text)
         sys.stdout.buffer.flush()
     print()

@@ -53,12 +53,13 @@ class ProtocolError(Exception):
     """A server went on with something else than was begun."""
 
 
-def generate(channels, request):
+def generate(channels, request, api_key=None):
     """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
 
     channels: to replicas, one at least; each failure moves on to the next. Make them with
     dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
-    for. Closing the generator cancels the request.
+    for. Closing the generator cancels the request. api_key: where the servers ask for one. Send it over
+    TLS alone, unless the server is on this machine.
 
     Raises grpc.RpcError: the server's refusal at once, or the last failure after MAX_RETRIES;
     TimeoutError; ProtocolError. What a full server refuses for the moment is no refusal once the
@@ -68,11 +69,12 @@ def generate(channels, request):
     progress = _Progress(request.n if request.HasField("n") else 1)
     attempt = api.GenerateRequest()
     attempt.CopyFrom(request)
+    metadata = [("authorization", f"Bearer {api_key}")] if api_key else None
     server = 0
     patience = _Patience()
     while True:
         call = api_grpc.GenerationServiceStub(channels[server]).Generate(
-            attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S))
+            attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S), metadata=metadata)
         try:
             for message in call:
                 patience = _Patience()

@@ -19,7 +19,7 @@ TEST(GrpcLogTest, IsALineOfOurs) {
 
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
-      testing::MatchesRegex("[-0-9T:.]+Z ERROR gRPC message=\"a stranger sent 3.*wrong bytes\" "
+      testing::MatchesRegex("[-0-9T:.]+Z ERROR gRPC text=\"a stranger sent 3.*wrong bytes\" "
                             "at=/src/http.cc:7\n"));
 }
 

@@ -757,5 +757,21 @@ TEST(ResumeTest, WhenAllHaveEndedNothingIsLeft) {
   EXPECT_TRUE(spec->has_all_ended());
 }
 
+TEST(CheckGenerateRequestTest, TheTenantIsThatOfTheKeyOrTheRequestIsRefused) {
+  RequestRules rules = Rules();
+  v1::GenerateRequest message = GoodRequest();
+  message.set_tenant("bob");
+  EXPECT_EQ(CheckGenerateRequest(message, rules)->request.tenant, "bob") << "without keys";
+
+  rules.tenant = "alice";
+  const absl::Status refused = CheckGenerateRequest(message, rules).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(ReasonOf(refused), "TENANT_OF_KEY");
+  for (const char* tenant : {"alice", ""}) {
+    message.set_tenant(tenant);
+    EXPECT_EQ(CheckGenerateRequest(message, rules)->request.tenant, "alice");
+  }
+}
+
 }  // namespace
 }  // namespace quire

@@ -59,5 +59,10 @@ TEST(LiveRequestsTest, WhatLivesNoMoreKeepsNobodyOut) {
   EXPECT_TRUE(requests.TakeOver("one", early).ok());
 }
 
+TEST(LiveRequestsTest, AnIdOfAnotherTenantIsAnotherRequest) {
+  EXPECT_NE(LiveRequests::NameOf("alice", "one"), LiveRequests::NameOf("bob", "one"));
+  EXPECT_NE(LiveRequests::NameOf("a", "b.one"), LiveRequests::NameOf("a.b", "one"));
+}
+
 }  // namespace
 }  // namespace quire

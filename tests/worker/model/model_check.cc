@@ -50,7 +50,7 @@ int Run(const std::string& model_dir, const std::string& golden_path, const std:
     backend = std::move(*cpu);
   }
   const auto load_start = std::chrono::steady_clock::now();
-  LoadProgressBar bar(/*fd=*/2);
+  LoadProgressBar bar;
   auto model = LoadModel(model_dir, *backend, [&bar](const LoadProgress& p) { bar.Update(p); });
   if (!model.ok()) {
     std::fprintf(stderr, "%s\n", std::string(model.status().message()).c_str());

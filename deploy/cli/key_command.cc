@@ -1,0 +1,97 @@
+#include "deploy/cli/key_command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/wire/api_key.h"
+#include "common/wire/id_text.h"
+#include "deploy/cli/flag_table.h"
+
+namespace quire {
+namespace {
+
+constexpr char kKeyUsage[] =
+    R"(usage: quire key --tenant NAME
+       quire key --tenant NAME --hash < KEYFILE
+
+Makes an API key of 256 random bits. Standard output gets the key, standard error its line for the
+server's --api-keys-file or --admin-api-keys-file, which holds no more than a hash of it:
+
+    (umask 077; quire key --tenant alice > alice.key 2>> api-keys)
+
+alice.key is what `quire generate --api-key-file` takes. Nobody can make the key out of the line:
+keep it where you need it.
+
+    --tenant NAME                    whose key it is: letters, digits, '.', '_' and '-'
+    --hash                           read a key from standard input, and print its line on standard
+                                     output. Only keys that nobody can guess are worth a hash
+)";
+
+// Longer than a key with white space around it need be.
+constexpr size_t kMaxInputBytes = 4096;
+
+struct KeyOptions {
+  std::string tenant;
+  bool is_hash = false;
+};
+
+absl::StatusOr<KeyOptions> ParseKeyArguments(const std::vector<std::string>& args) {
+  KeyOptions options;
+  FlagTable flags;
+  flags.Text("tenant", [&](const std::string& v) { options.tenant = v; });
+  flags.Switch("hash", [&] { options.is_hash = true; });
+  QUIRE_RETURN_IF_ERROR(flags.Parse(args));
+  if (options.tenant.empty() || options.tenant.size() > kMaxTenantBytes ||
+      !IsIdText(options.tenant)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tenant: 1 to ", kMaxTenantBytes, " letters, digits, '.', '_' and '-'"));
+  }
+  return options;
+}
+
+absl::StatusOr<std::string> KeyOnStandardInput() {
+  std::string text(kMaxInputBytes, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), stdin));
+  return ParseApiKey(text);
+}
+
+absl::Status CheckWritten() {
+  return std::fflush(stdout) == 0 ? absl::OkStatus()
+                                  : absl::DataLossError("standard output cannot be written");
+}
+
+absl::Status PrintKey(const KeyOptions& options) {
+  if (options.is_hash) {
+    QUIRE_ASSIGN_OR_RETURN(const std::string key, KeyOnStandardInput());
+    std::printf("%s\n", ApiKeyLine(key, options.tenant).c_str());
+  } else {
+    const std::string key = MakeApiKey();
+    std::printf("%s\n", key.c_str());
+    QUIRE_RETURN_IF_ERROR(CheckWritten());  // no line for a key that nobody got
+    std::fprintf(stderr, "%s\n", ApiKeyLine(key, options.tenant).c_str());
+  }
+  return CheckWritten();
+}
+
+}  // namespace
+
+int RunKey(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(kKeyUsage, stdout);
+    return 0;
+  }
+  const absl::StatusOr<KeyOptions> options = ParseKeyArguments(args);
+  const absl::Status status = options.ok() ? PrintKey(*options) : options.status();
+  if (!status.ok()) {
+    std::fprintf(stderr, "quire: key: %s\n", std::string(status.message()).c_str());
+    return options.ok() ? 1 : kExitUsage;
+  }
+  return 0;
+}
+
+}  // namespace quire

@@ -1,0 +1,18 @@
+// `quire key --tenant NAME`: a new API key, and its line for the file of a server
+// (common/wire/api_keys.h). With --hash the line of a key that is there.
+//
+// Thread safety: call from main.
+#ifndef QUIRE_DEPLOY_CLI_KEY_COMMAND_H_
+#define QUIRE_DEPLOY_CLI_KEY_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// Returns the exit code of the program.
+int RunKey(const std::vector<std::string>& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_KEY_COMMAND_H_

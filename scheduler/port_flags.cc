@@ -1,0 +1,197 @@
+#include "scheduler/port_flags.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+#include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
+
+ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on for gRPC.");
+ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
+ABSL_FLAG(
+    std::string,
+    http_host,
+    "127.0.0.1",
+    "Address to listen on for metrics and health. Metrics say how often prompts were found in "
+    "the prefix cache: let operators alone reach it.");
+ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
+ABSL_FLAG(
+    std::string,
+    admin_address,
+    "",
+    "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
+    "takes any free one. Empty: nowhere.");
+ABSL_FLAG(
+    std::string,
+    ssl_certfile,
+    "",
+    "Certificate of the gRPC and admin ports in PEM, with its chain: they speak TLS. Files are "
+    "read again when they change.");
+ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(std::string,
+          ssl_ca_certs,
+          "",
+          "Certificate authorities in PEM: clients must bring a certificate of one of them (mTLS). "
+          "Empty: they are not asked for one.");
+ABSL_FLAG(std::string,
+          worker_ssl_certfile,
+          "",
+          "Certificate in PEM that workers are shown: links to workers speak TLS.");
+ABSL_FLAG(std::string, worker_ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(std::string,
+          worker_ssl_ca_certs,
+          "",
+          "Certificate authorities in PEM: a worker's certificate must be of one of them, and for "
+          "the host in --workers.");
+ABSL_FLAG(std::string,
+          api_keys_file,
+          "",
+          "Keys of clients, a line each: SHA256HEX TENANT, as `quire key` makes it. Calls of the "
+          "gRPC port "
+          "then need a key, health checks excepted. The file is read again when it changes. Empty: "
+          "anybody may call.");
+ABSL_FLAG(std::string,
+          admin_api_keys_file,
+          "",
+          "The same for the calls of --admin-address. TENANT is who pins and unpins, for the log.");
+ABSL_FLAG(bool,
+          enable_reflection,
+          false,
+          "Tell clients the services and messages of the gRPC port (grpc.reflection.v1alpha).");
+ABSL_FLAG(
+    bool,
+    allow_insecure_bind,
+    false,
+    "Listen on an address that other machines reach without TLS. For isolated networks only.");
+
+namespace quire {
+namespace {
+
+constexpr int32_t kMaxPort = 65535;
+
+// The files are read once before anything else is done.
+absl::Status SetTls(SchedulerConfig* config) {
+  const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
+                        .key = absl::GetFlag(FLAGS_ssl_keyfile),
+                        .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
+  if (!own.authorities.empty() && own.certificate.empty()) {
+    return FlagError("ssl-ca-certs", "needs --ssl-certfile and --ssl-keyfile");
+  }
+  if (!own.is_empty()) {
+    QUIRE_ASSIGN_OR_RETURN(config->tls, TlsFiles::Open(own));
+  }
+  const TlsTexts of_links = {.certificate = absl::GetFlag(FLAGS_worker_ssl_certfile),
+                             .key = absl::GetFlag(FLAGS_worker_ssl_keyfile),
+                             .authorities = absl::GetFlag(FLAGS_worker_ssl_ca_certs)};
+  if (of_links.is_empty()) {
+    return absl::OkStatus();
+  }
+  if (of_links.certificate.empty() || of_links.authorities.empty()) {
+    return FlagError("worker-ssl-certfile",
+                     "goes together with --worker-ssl-keyfile and --worker-ssl-ca-certs");
+  }
+  QUIRE_ASSIGN_OR_RETURN(config->worker_tls, TlsFiles::Open(of_links));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Address> HostAddress(std::string_view flag, const std::string& host) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  absl::StatusOr<Address> address =
+      ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":0"));
+  return address.ok() ? std::move(address) : FlagError(flag, "must be an address or a host name");
+}
+
+// What other machines reach needs TLS, where the port can have it.
+absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
+  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host));
+  if (!address.is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError(flag,
+                     "other machines can reach it and nothing is encrypted (--ssl-certfile is for "
+                     "the gRPC ports); give --allow-insecure-bind if the network is isolated");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetListening(SchedulerConfig* config) {
+  config->host = absl::GetFlag(FLAGS_host);
+  config->http_host = absl::GetFlag(FLAGS_http_host);
+  config->port = absl::GetFlag(FLAGS_port);
+  config->http_port = absl::GetFlag(FLAGS_http_port);
+  config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", config->port, 0, kMaxPort));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", config->http_port, 0, kMaxPort));
+  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host, config->tls.get()));
+  return CheckHost("http-host", config->http_host, /*tls=*/nullptr);
+}
+
+absl::Status SetAdmin(SchedulerConfig* config) {
+  const std::string text = absl::GetFlag(FLAGS_admin_address);
+  if (text.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Address> address = ParseAddress(text);
+  if (!address.ok()) {
+    return FlagError("admin-address", ToStd(address.status().message()));
+  }
+  const bool asks_who_comes =
+      config->tls != nullptr &&
+      (config->tls->has_authorities() || !absl::GetFlag(FLAGS_admin_api_keys_file).empty());
+  if (!address->is_local() && !asks_who_comes && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+    return FlagError("admin-address",
+                     "other machines can reach it, and who reaches it is trusted; give "
+                     "--ssl-ca-certs or --admin-api-keys-file with TLS, or --allow-insecure-bind "
+                     "if the network is isolated");
+  }
+  config->admin = *address;
+  return absl::OkStatus();
+}
+
+// Whoever listens on the way would have the keys.
+absl::StatusOr<std::shared_ptr<ApiKeys>> OpenKeys(std::string_view flag,
+                                                  const std::string& file,
+                                                  const Address& address,
+                                                  const TlsFiles* tls) {
+  if (file.empty()) {
+    return nullptr;
+  }
+  if (!address.is_local() && tls == nullptr) {
+    return FlagError(flag,
+                     "keys would cross the network unencrypted; give --ssl-certfile and "
+                     "--ssl-keyfile, or listen on the loopback address or a Unix socket");
+  }
+  return ApiKeys::Open(file);
+}
+
+// After SetListening and SetAdmin.
+absl::Status SetApiKeys(SchedulerConfig* config) {
+  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress("host", config->host));
+  QUIRE_ASSIGN_OR_RETURN(
+      config->api_keys,
+      OpenKeys("api-keys-file", absl::GetFlag(FLAGS_api_keys_file), address, config->tls.get()));
+  const std::string admin_file = absl::GetFlag(FLAGS_admin_api_keys_file);
+  if (!admin_file.empty() && !config->admin.has_value()) {
+    return FlagError("admin-api-keys-file", "needs --admin-address");
+  }
+  QUIRE_ASSIGN_OR_RETURN(
+      config->admin_api_keys,
+      OpenKeys(
+          "admin-api-keys-file", admin_file, config->admin.value_or(address), config->tls.get()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SetPorts(SchedulerConfig* config) {
+  QUIRE_RETURN_IF_ERROR(SetTls(config));
+  QUIRE_RETURN_IF_ERROR(SetListening(config));
+  QUIRE_RETURN_IF_ERROR(SetAdmin(config));
+  return SetApiKeys(config);
+}
+
+}  // namespace quire
