@@ -26,10 +26,10 @@ Work Uncached(const CoreState& state, Work work) {
   return work;
 }
 
-Work WorkOf(const CoreState& state, const Request& request) {
+Work WorkOf(const CoreState& state, const Request& request, int64_t num_known_tokens) {
   return Uncached(state,
                   {.num_sequences = static_cast<double>(request.num_live_sequences()),
-                   .num_prompt_tokens = static_cast<double>(request.num_prompt_tokens())});
+                   .num_prompt_tokens = static_cast<double>(num_known_tokens)});
 }
 
 double NumRunning(const CoreState& state) {
@@ -41,14 +41,22 @@ double NumRunning(const CoreState& state) {
 }
 
 bool HasUsefulDeadline(const CoreState& state, const Request& request) {
-  return request.deadline != kInfiniteFuture && !request.is_resumed && !request.pins_prefix &&
-         state.epoch.has_value() && state.completion.is_known() &&
-         state.epoch->preemption_cost.steps().most_tokens() > 0;
+  return request.deadline != kInfiniteFuture && !request.pins_prefix && state.epoch.has_value() &&
+         state.completion.is_known() && state.epoch->preemption_cost.steps().most_tokens() > 0;
 }
 
-double RunMicros(const CoreState& state, const Request& request, const Work& own, Load load) {
+// What the sequence lacks that has the least of its output.
+int32_t MaxTokensLeft(const SequenceGroup& group) {
+  int32_t fewest = group.request().max_tokens;
+  for (const Sequence& sequence : group.sequences()) {
+    fewest = sequence.is_finished() ? fewest : std::min(fewest, sequence.num_output_tokens());
+  }
+  return group.request().max_tokens - fewest;
+}
+
+double RunMicros(const CoreState& state, const Work& own, int32_t max_tokens, const Load& load) {
   return state.completion.RunMicros(
-      own, request.max_tokens, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
+      own, max_tokens, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
 }
 
 double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
@@ -74,14 +82,16 @@ bool HasTrial(const CoreState& state, const std::string& tenant) {
 }  // namespace
 
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request) {
-  if (!HasUsefulDeadline(state, request)) {
+  const bool has_output = !request.resumed.empty();  // its client has a part of it
+  if (has_output || !HasUsefulDeadline(state, request)) {
     return DeadlineEstimate::kNone;
   }
-  const Work own = WorkOf(state, request);
+  const Work own = WorkOf(state, request, request.num_prompt_tokens());
   const Load load = {.num_running = NumRunning(state),
                      .ahead = Uncached(state, state.waiting.AheadOf(request)),
                      .waiting = Uncached(state, state.waiting.work())};
-  const double micros = WaitMicros(state, own, load) + RunMicros(state, request, own, load);
+  const double micros =
+      WaitMicros(state, own, load) + RunMicros(state, own, request.max_tokens, load);
   if (std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline) {
     return DeadlineEstimate::kNone;
   }
@@ -96,13 +106,13 @@ bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
   if (first.has_started() || !HasUsefulDeadline(state, request)) {
     return true;
   }
-  const Work own = WorkOf(state, request);
+  const Work own = WorkOf(state, request, first.num_tokens_at_arrival());
   Work others = Uncached(state, state.waiting.work());
   others.num_sequences -= own.num_sequences;
   others.num_prompt_tokens -= own.num_prompt_tokens;
   const Load load = {.num_running = NumRunning(state), .ahead = {}, .waiting = others};
   const bool can_meet =
-      state.now + NanosOf(RunMicros(state, request, own, load)) <= request.deadline;
+      state.now + NanosOf(RunMicros(state, own, MaxTokensLeft(first), load)) <= request.deadline;
   const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
   const bool is_trial = first.estimate == DeadlineEstimate::kUnreachable;
   first.estimate = can_meet ? DeadlineEstimate::kReachable : DeadlineEstimate::kUnreachable;
@@ -122,7 +132,8 @@ void OnSequenceEnd(CoreState& state,
 }
 
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason) {
-  if (group.estimate == DeadlineEstimate::kNone || !group.has_started()) {
+  if (group.estimate == DeadlineEstimate::kNone || !group.has_started() ||
+      group.request().is_resumed) {  // as in OnSequenceEnd
     return;
   }
   const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;

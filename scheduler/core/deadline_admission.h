@@ -3,12 +3,15 @@
 // anything is computed for it: what is computed is then complete in time, also when far more is
 // asked for than can be served.
 //
-// In doubt a request is let in. Nobody is refused before steps and outputs were seen; nor is a
-// request that is resumed, whose client has a part of it already. While nobody waits and there is
-// room, one request of each tenant is tried at a time although it seems too late: what the
-// estimates were learnt from may have been another tenant's outputs, and whoever is never started
-// is never learnt from. So an idle server refuses nobody. Of a policy under which requests overtake
-// others, only those are counted as ahead that are so for sure.
+// In doubt a request is let in. Nobody is refused before steps and outputs were seen. Nor is, when
+// it comes, a request whose client has a part of its output (Request::resumed): it may wait, and is
+// judged at its turn by what it lacks. One that is resumed without output is like a new one:
+// anybody may say so of a request.
+//
+// While nobody waits and there is room, one request of each tenant is tried at a time although it
+// seems too late: what the estimates were learnt from may have been another tenant's outputs, and
+// whoever is never started is never learnt from. So an idle server refuses nobody. Of a policy
+// under which requests overtake others, only those are counted as ahead that are so for sure.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running) for a trial.

@@ -144,8 +144,7 @@ bool CoreSimulation::IsTrueReason(const RequestModel& request,
     case FinishReason::kExpiredRunning:
       return request.request.deadline <= now_ && request.was_introduced;
     case FinishReason::kUnreachable:
-      return request.request.deadline != kInfiniteFuture && !request.has_computed &&
-             !request.request.is_resumed;
+      return request.request.deadline != kInfiniteFuture && !request.has_computed;
     case FinishReason::kNonFinite:
       return sequence.num_non_finite == 2;
     case FinishReason::kNoCapacity:

@@ -53,8 +53,8 @@ void CoreSimulation::AddRequest() {
   if (outcome == AddOutcome::kDeadlineUnreachable) {
     ++num_unreachable_;
     Expect(expected == AddOutcome::kQueued && request.deadline != kInfiniteFuture && has_others &&
-               worker_.has_value(),
-           "only who has a deadline and finds others there is refused for it");
+               worker_.has_value() && request.resumed.empty(),
+           "only who has a deadline, brings no output and finds others there is refused for it");
   } else {
     Expect(outcome == expected, "a request is refused when a bound says so, and only then");
   }

@@ -37,6 +37,9 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
     Request request = MakeRequest(spec);
     request.arrival = now_;
     request.is_resumed = is_resumed_;
+    if (num_brought_ > 0) {
+      request.resumed = {{.token_ids = std::vector<TokenId>(num_brought_, 1), .has_ended = false}};
+    }
     request.tenant = tenant_;
     return core_.AddRequest(std::move(request));
   }
@@ -83,6 +86,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
   Instant now_ = kNanosPerSecond;
   uint64_t last_id_ = 0;
   bool is_resumed_ = false;
+  size_t num_brought_ = 0;  // output tokens, if it is resumed
   std::string tenant_;
   bool is_slowed_by_others_ = false;
   std::map<uint64_t, FinishReason> reasons_;
@@ -138,11 +142,41 @@ TEST_P(DeadlineCoreTest, WhileThereIsRoomOneRequestOfATenantIsTried) {
   EXPECT_EQ(reasons_.at(tried), FinishReason::kExpiredRunning);
 }
 
-TEST_P(DeadlineCoreTest, AResumedRequestIsNotRefused) {
+TEST_P(DeadlineCoreTest, WhoBringsOutputIsNotRefusedWhenItComes) {
   Learn();
   Fill(4);
   is_resumed_ = true;
+  num_brought_ = 1;
   EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 1}), AddOutcome::kQueued);
+}
+
+TEST_P(DeadlineCoreTest, WhoIsResumedWithoutOutputIsLikeANewOne) {
+  Learn();
+  Fill(4);
+  is_resumed_ = true;
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 25 * kStep}),
+            AddOutcome::kDeadlineUnreachable);
+  EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 40 * kStep}),
+            AddOutcome::kQueued);
+}
+
+// Behind two who take 8 steps each. Of 8 tokens it lacks 7, or 2.
+TEST_P(DeadlineCoreTest, WhoBringsOutputIsJudgedAtItsTurnByWhatItLacks) {
+  for (const size_t num_brought : {1, 6}) {
+    Learn();
+    Fill(0);
+    is_resumed_ = true;
+    num_brought_ = num_brought;
+    ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 13 * kStep}),
+              AddOutcome::kQueued);
+    const uint64_t id = last_id_;
+    is_resumed_ = false;
+    num_brought_ = 0;
+    ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);  // no trial
+    while (Step()) {
+    }
+    EXPECT_EQ(reasons_[id], num_brought == 1 ? FinishReason::kUnreachable : FinishReason::kLength);
+  }
 }
 
 TEST_P(DeadlineCoreTest, ALongMaxTokensAloneIsNoReason) {
