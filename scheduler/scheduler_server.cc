@@ -146,6 +146,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
            .tasks = &tasks_,
            .live_requests = &live_requests_,
            .observer = &metrics_,
+           .unread = &unread_,
            .outbox_limits = {},
            .api_keys = config.api_keys.get(),
            .has_priorities = config.loop.core.scheduling_policy == SchedulingPolicyKind::kPriority,
@@ -302,6 +303,7 @@ bool SchedulerServer::IsLive() const {
 }
 
 void SchedulerServer::Poll() {
+  unread_.CancelOld(SteadyNow());
   UpdateHealth();
   MaybeLogStatus();
   MaybeReturnMemory();

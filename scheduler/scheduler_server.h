@@ -33,6 +33,7 @@
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/prefix_store.h"
 #include "scheduler/rpc/task_pool.h"
+#include "scheduler/rpc/unread_answers.h"
 #include "scheduler/scheduler_config.h"
 #include "scheduler/step_log/step_log_file.h"
 
@@ -60,8 +61,8 @@ class SchedulerServer {
   // Another scheduler has the workers: nothing is served any more.
   bool is_superseded() const { return state_.Get().group == ServingState::Group::kSuperseded; }
 
-  // What is due now and then: the health of the gRPC service, the status line, and that free memory
-  // goes back to the system. A few times a second.
+  // What is due now and then: the end of answers that nobody reads, the health of the gRPC service,
+  // the status line, and that free memory goes back to the system. A few times a second.
   void Poll();
 
   // Refuses new requests at once, lets the running ones finish for so long, ends the rest with
@@ -99,6 +100,7 @@ class SchedulerServer {
   std::unique_ptr<PrefixStore> prefix_store_;  // null: none
   TaskPool tasks_;
   LiveRequests live_requests_;
+  UnreadAnswers unread_;
   GenerationService service_;
   AdminService admin_service_;
   std::unique_ptr<StepLogFile> step_log_;  // null: none

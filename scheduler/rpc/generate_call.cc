@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/resume_check.h"
 #include "scheduler/rpc/trace_context.h"
 #include "scheduler/rpc/wire_message.h"
 
@@ -57,6 +58,16 @@ TraceContext TraceOf(const grpc::CallbackServerContext& context) {
   }
   const grpc::string_ref header = metadata.find("traceparent")->second;
   return ParseTraceParent({header.data(), header.size()}).value_or(TraceContext());
+}
+
+// Of what waits for the pool.
+int64_t NumBytes(const GenerateSpec& spec) {
+  size_t num_tokens = spec.token_ids.size();
+  for (const ResumedSequence& sequence : spec.request.resumed) {
+    num_tokens += sequence.token_ids.size();
+  }
+  const size_t num_text_bytes = spec.text.has_value() ? spec.text->size() : 0;
+  return static_cast<int64_t>(num_text_bytes + num_tokens * sizeof(TokenId));
 }
 
 void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
@@ -128,6 +139,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   rules_.has_priorities = parts_.has_priorities;
   rules_.requires_cache_salt = parts_.requires_cache_salt;
   QUIRE_ASSIGN_OR_RETURN(spec_, CheckGenerateRequest(message, rules_));
+  QUIRE_RETURN_IF_ERROR(CheckResumedFit(spec_.request, state.limits));
   deadline_ = DeadlineOf(*context_, arrival_);
   if (spec_.timeout_ms.has_value()) {
     deadline_ = std::min(deadline_, DeadlineAfter(arrival_, *spec_.timeout_ms));
@@ -147,11 +159,9 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
   }
-  const size_t num_bytes =
-      spec_.text.has_value() ? spec_.text->size() : spec_.token_ids.size() * sizeof(TokenId);
   return parts_.tasks->Submit({.run = [call = shared_from_this()] { call->Tokenize(); },
                                .owner = spec_.request.tenant,
-                               .num_bytes = static_cast<int64_t>(num_bytes),
+                               .num_bytes = NumBytes(spec_),
                                .is_resumed = spec_.request.is_resumed});
 }
 
@@ -185,7 +195,8 @@ void GenerateCall::Tokenize() {
 }
 
 absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
-  QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, &spec_));
+  const auto check_wanted = [this] { return CheckWanted(); };
+  QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, check_wanted, &spec_));
   spec_.request.arrival = arrival_;
   spec_.request.deadline = deadline_;
   if (spec_.request.is_resumed) {
@@ -295,6 +306,7 @@ void GenerateCall::OnDone() {
   if (parts_.logs_requests) {
     LogEnd();  // here and not in FinishNow, where the loop would wait for it
   }
+  parts_.unread->End(context_);
   self_.reset();
 }
 
@@ -337,6 +349,7 @@ void GenerateCall::FinishNow(const absl::Status& status) {
   }
   status_ = status;
   context_->AddTrailingMetadata("x-request-id", request_id_);
+  parts_.unread->Begin(context_, SteadyNow());
   Finish(ToPublicStatus(status, parts_.state->queue_drain()));
 }
 

@@ -34,6 +34,7 @@
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/served_model.h"
 #include "scheduler/rpc/task_pool.h"
+#include "scheduler/rpc/unread_answers.h"
 
 namespace quire {
 
@@ -45,6 +46,7 @@ struct ServiceParts {
   TaskPool* tasks = nullptr;
   LiveRequests* live_requests = nullptr;
   LoopObserver* observer = nullptr;
+  UnreadAnswers* unread = nullptr;
   OutboxLimits outbox_limits;
   ApiKeys* api_keys = nullptr;       // of those who may call; null: anybody
   bool has_priorities = false;       // see RequestRules

@@ -441,7 +441,10 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   return spec;
 }
 
-absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, GenerateSpec* spec) {
+absl::Status SetPrompt(std::vector<TokenId> prompt,
+                       const RequestRules& rules,
+                       const StopCheck& stop_check,
+                       GenerateSpec* spec) {
   const auto length = static_cast<int64_t>(prompt.size());
   if (spec->is_length_promised) {
     QUIRE_RETURN_IF_ERROR(CheckPromisedLength(length + *spec->max_tokens, rules));
@@ -471,7 +474,7 @@ absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, G
                                  spec->request.max_tokens));
   }
   spec->request.prompt_token_ids = std::move(prompt);
-  return ReplayResumed(spec);
+  return ReplayResumed(stop_check, spec);
 }
 
 }  // namespace quire

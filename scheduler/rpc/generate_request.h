@@ -27,6 +27,7 @@
 #include "scheduler/core/request.h"
 #include "scheduler/loop/output_router.h"
 #include "scheduler/rpc/served_model.h"
+#include "scheduler/text/text_budget.h"
 
 namespace quire {
 
@@ -66,7 +67,11 @@ struct RequestRules {
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
-absl::Status SetPrompt(std::vector<TokenId> prompt, const RequestRules& rules, GenerateSpec* spec);
+// stop_check is asked while output that is resumed is gone through; what it says ends that.
+absl::Status SetPrompt(std::vector<TokenId> prompt,
+                       const RequestRules& rules,
+                       const StopCheck& stop_check,
+                       GenerateSpec* spec);
 
 // "field: rule (got 3, limit 2)".
 std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit);

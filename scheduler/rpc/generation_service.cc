@@ -18,31 +18,24 @@
 namespace quire {
 namespace {
 
-// Detokenize answers at once; this keeps one call from holding a thread for long.
+// This keeps one call from holding a thread for long.
 constexpr int kMaxDetokenizeIds = 1 << 18;
 // What fits into an answer, with the name of its field.
 constexpr size_t kMaxDetokenizedBytes = kPublicMaxSendBytes - 16;
 
-template <typename Response>
-grpc::Status Answer(const absl::StatusOr<Response>& answer, grpc::ByteBuffer* response) {
-  if (!answer.ok()) {
-    return ToPublicStatus(answer.status());
-  }
-  *response = SerializeMessage(*answer);
-  return grpc::Status::OK;
-}
-
-// Parses, runs `method`, builds the answer: what most unary methods do.
+// Parses, runs `method`, answers: what most unary methods do.
 template <typename Request, typename Method>
-grpc::Status Answer(const grpc::ByteBuffer& bytes,
-                    const Method& method,
-                    grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
+                                 const Method& method,
+                                 UnaryCall* call) {
   Request request;
   const absl::Status parsed = ParseMessage(bytes, &request);
-  if (!parsed.ok()) {
-    return ToPublicStatus(parsed);
+  if (parsed.ok()) {
+    call->Answer(method(request));
+  } else {
+    call->Refuse(parsed);
   }
-  return Answer(method(request), response);
+  return call;
 }
 
 // The library keeps the bytes of a message until its call ends. One that waits or runs for long
@@ -68,60 +61,67 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
 grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(Answer<v1::AbortRequest>(
+  return Answer<v1::AbortRequest>(
       *request,
       [this, context](const auto& message) { return DoAbort(message, *context); },
-      response));
-  return reactor;
+      new UnaryCall(context, response, parts_.unread));
+}
+
+void GenerationService::Submit(UnaryCall* call,
+                               absl::Status status,
+                               size_t num_bytes,
+                               std::function<void()> run) {
+  if (status.ok()) {
+    status = parts_.tasks->Submit({.run = std::move(run),
+                                   .owner = TaskPool::kTokenizeCalls,
+                                   .num_bytes = static_cast<int64_t>(num_bytes)});
+  }
+  if (!status.ok()) {
+    call->Refuse(status);
+  }
 }
 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto* call = new UnaryCall(context, response, parts_.unread);
   auto message = std::make_shared<v1::TokenizeRequest>();
   absl::Status status = ParseMessage(*request, message.get());
   LetGo(request);
   if (status.ok()) {
     status = CheckText(message->text(), *parts_.model);
   }
-  // The library keeps context, reactor and response until Finish.
-  const auto tokenize = [this, message, context, reactor, response] {
-    reactor->Finish(Answer(DoTokenize(*message,
-                                      [context] {
-                                        return context->IsCancelled() ? CancelledByClient()
-                                                                      : absl::OkStatus();
-                                      }),
-                           response));
-  };
-  if (status.ok()) {
-    status = parts_.tasks->Submit({.run = tokenize,
-                                   .owner = TaskPool::kTokenizeCalls,
-                                   .num_bytes = static_cast<int64_t>(message->text().size())});
-  }
-  if (!status.ok()) {
-    reactor->Finish(ToPublicStatus(status));
-  }
-  return reactor;
+  Submit(call, std::move(status), message->text().size(), [this, message, call] {
+    call->Answer(DoTokenize(*message, [call] { return call->CheckWanted(); }));
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(Answer<v1::DetokenizeRequest>(
-      *request, [this](const auto& message) { return DoDetokenize(message); }, response));
-  return reactor;
+  auto* call = new UnaryCall(context, response, parts_.unread);
+  auto message = std::make_shared<v1::DetokenizeRequest>();
+  absl::Status status = ParseMessage(*request, message.get());
+  LetGo(request);
+  if (status.ok()) {
+    status = CheckIds(*message);
+  }
+  const size_t num_bytes = message->token_ids_size() * sizeof(TokenId);
+  Submit(call, std::move(status), num_bytes, [this, message, call] {
+    const absl::Status wanted = call->CheckWanted();
+    call->Answer(wanted.ok() ? DoDetokenize(*message) : wanted);
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* GenerationService::GetServerInfo(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(Answer<v1::GetServerInfoRequest>(
-      *request, [this](const auto& message) { return DoGetServerInfo(message); }, response));
-  return reactor;
+  return Answer<v1::GetServerInfoRequest>(
+      *request,
+      [this](const auto& message) { return DoGetServerInfo(message); },
+      new UnaryCall(context, response, parts_.unread));
 }
 
 absl::StatusOr<v1::AbortResponse> GenerationService::DoAbort(
@@ -153,14 +153,18 @@ absl::StatusOr<v1::TokenizeResponse> GenerationService::DoTokenize(
   return response;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> GenerationService::DoDetokenize(
-    const v1::DetokenizeRequest& request) const {
+absl::Status GenerationService::CheckIds(const v1::DetokenizeRequest& request) const {
   if (parts_.model->tokenizer == nullptr) {
     return NoTokenizer();
   }
   if (request.token_ids_size() > kMaxDetokenizeIds) {
     return InvalidArgument("PROMPT_TOO_LONG", "token_ids: too many");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::DetokenizeResponse> GenerationService::DoDetokenize(
+    const v1::DetokenizeRequest& request) const {
   const std::vector<TokenId> ids(request.token_ids().begin(), request.token_ids().end());
   QUIRE_RETURN_IF_ERROR(CheckTokenIds("token_ids", ids, *parts_.model));
   Detokenizer detokenizer(parts_.model->tokenizer.get(), {}, request.skip_special_tokens());

@@ -5,6 +5,9 @@
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_
 #define QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_
 
+#include <cstddef>
+#include <functional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include <grpcpp/support/byte_buffer.h>
@@ -13,6 +16,7 @@
 #include "proto/v1/generation.grpc.pb.h"
 
 #include "scheduler/rpc/generate_call.h"
+#include "scheduler/rpc/unary_call.h"
 
 namespace quire {
 
@@ -43,10 +47,16 @@ class GenerationService final : public RawGenerationService {
                                           grpc::ByteBuffer* response) override;
 
  private:
+  // To the pool, if the status says OK: what takes long would keep the library's threads from the
+  // workers' answers. num_bytes: of what it holds while it waits.
+  void Submit(UnaryCall* call, absl::Status status, size_t num_bytes, std::function<void()> run);
+
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,
                                             const grpc::CallbackServerContext& context);
   absl::StatusOr<v1::TokenizeResponse> DoTokenize(const v1::TokenizeRequest& request,
                                                   const StopCheck& stop_check) const;
+  absl::Status CheckIds(const v1::DetokenizeRequest& request) const;
+  // REQUIRES: CheckIds
   absl::StatusOr<v1::DetokenizeResponse> DoDetokenize(const v1::DetokenizeRequest& request) const;
   absl::StatusOr<v1::GetServerInfoResponse> DoGetServerInfo(
       const v1::GetServerInfoRequest& request) const;

@@ -21,6 +21,7 @@ constexpr RetryRule kRetryRules[] = {
     {"QUEUE_TOKENS", absl::Seconds(1), true},
     {"TENANT_LIMIT", absl::Seconds(1), true},
     {"DEADLINE_UNREACHABLE", absl::Seconds(1), true},
+    {"UNREAD_ANSWERS", absl::Seconds(1)},
     {"LOADING", absl::Seconds(2)},
     {"NO_WORKERS", absl::Seconds(2)},
     {"WORKER_TIMEOUT", absl::Seconds(2)},

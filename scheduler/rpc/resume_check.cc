@@ -9,11 +9,13 @@
 
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "scheduler/core/admission.h"
 
 namespace quire {
 namespace {
 
 constexpr char kSequences[] = "resume.sequences";
+constexpr size_t kTokensPerStopCheck = 4096;  // a millisecond or less
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", OutOf(kSequences, rule, got, limit));
@@ -83,10 +85,15 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
 }
 
 // The text behind the tokens.
-absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence, const GenerateSpec& spec) {
+absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence,
+                                  const GenerateSpec& spec,
+                                  const StopCheck& stop_check) {
   OutputText text = spec.output.NewText(spec.request.prompt_token_ids);
-  for (TokenId id : sequence.token_ids) {
-    text.Push(id);
+  for (size_t i = 0; i < sequence.token_ids.size(); ++i) {
+    if (i % kTokensPerStopCheck == 0) {
+      QUIRE_RETURN_IF_ERROR(stop_check());
+    }
+    text.Push(sequence.token_ids[i]);
   }
   if (text.has_stopped()) {
     return InvalidArgument("RESUME", "resume.sequences: a stop string has ended one of them");
@@ -144,7 +151,26 @@ absl::Status SetResume(const v1::GenerateRequest& message,
   return absl::OkStatus();
 }
 
-absl::Status ReplayResumed(GenerateSpec* spec) {
+absl::Status CheckResumedFit(const Request& request, const StepLimits& limits) {
+  size_t longest = 0;
+  for (const ResumedSequence& sequence : request.resumed) {
+    longest = std::max(longest, sequence.token_ids.size());
+  }
+  if (longest == 0 || limits.num_blocks == 0) {
+    return absl::OkStatus();
+  }
+  const int64_t num_blocks =
+      NumBlocksAtMost(request.num_live_sequences(), static_cast<int64_t>(longest), limits);
+  if (num_blocks < limits.num_blocks) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "EXCEEDS_CAPACITY",
+      OutOf(
+          kSequences, "need more blocks than the KV cache has", num_blocks, limits.num_blocks - 1));
+}
+
+absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec) {
   Request& request = spec->request;
   for (const ResumedSequence& sequence : request.resumed) {
     const auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
@@ -153,7 +179,7 @@ absl::Status ReplayResumed(GenerateSpec* spec) {
                     num_tokens,
                     request.max_tokens - 1);
     }
-    QUIRE_ASSIGN_OR_RETURN(OutputText text, Replay(sequence, *spec));
+    QUIRE_ASSIGN_OR_RETURN(OutputText text, Replay(sequence, *spec, stop_check));
     spec->output.received.push_back(
         {.num_tokens = num_tokens, .has_ended = sequence.has_ended, .text = std::move(text)});
   }

@@ -5,9 +5,9 @@
 // send what the client lacks, since nothing of them was sent before their end.
 //
 // Thread safety: free functions of their arguments.
-// Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE;
-//                kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats tokens or text of the
-//                user's.
+// Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE,
+//                EXCEEDS_CAPACITY; kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats
+//                tokens or text of the user's.
 #ifndef QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 #define QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 
@@ -15,7 +15,9 @@
 
 #include "proto/v1/generation.pb.h"
 
+#include "common/step/step_limits.h"
 #include "scheduler/rpc/generate_request.h"
+#include "scheduler/text/text_budget.h"
 
 namespace quire {
 
@@ -31,8 +33,14 @@ absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec);
 
-// The rest, once the prompt is set; the text of the tokens is made again. O(bytes of the text).
-absl::Status ReplayResumed(GenerateSpec* spec);
+// Whether blocks for the tokens that it brings could ever be there, before anything is done for
+// them: the core, which counts prompt and output to come as well, would refuse it later. OK while
+// nothing is known of the blocks.
+absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
+
+// The rest, once the prompt is set; the text of the tokens is made again, as long as stop_check
+// says OK. O(bytes of the text).
+absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec);
 
 }  // namespace quire
 

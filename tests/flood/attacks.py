@@ -280,6 +280,24 @@ def largest_messages(target, num_rounds=4, num_at_once=64):
     return f"{num_rounds * num_at_once} messages of 4 MiB, {num_at_once} at once"
 
 
+def unread_answers(target, num_channels=14, num_calls=128, seconds=10):
+    """As many calls at once as connections may have, each with an answer of almost 1 MiB that nobody reads."""
+    with open_channel(target) as channel:
+        words = b"Once upon a time, there was a little bear. "
+        ids = api_grpc.GenerationServiceStub(channel).Tokenize(api.TokenizeRequest(
+            text=words * (MIB // len(words) // 8))).token_ids
+    message = api.DetokenizeRequest(token_ids=list(ids) * 7).SerializeToString()
+    channels = [open_channel(target) for _ in range(num_channels)]
+    calls = [channels[i % num_channels].unary_stream("/quire.v1.GenerationService/Detokenize")(message)
+             for i in range(num_channels * num_calls)]
+    time.sleep(seconds)
+    for call in calls:
+        call.cancel()
+    for channel in channels:
+        channel.close()
+    return f"{len(calls):,} calls at once, an answer of almost 1 MiB each"
+
+
 def full_queue(target, num_requests=2400, num_channels=20, seconds=5):
     """As many as can wait, new and resumed, with ids, salts and metadata as large as they may be; then all are
     cancelled."""
@@ -322,6 +340,7 @@ ATTACKS = {
     "reflection-streams": Attack(reflection_streams, "32 threads"),
     "hostile-texts": Attack(hostile_texts, "64 MiB of texts that wait, 1 GiB of messages"),
     "largest-messages": Attack(largest_messages, "1 GiB of messages"),
+    "unread-answers": Attack(unread_answers, "64 MiB of answers, 1 GiB of messages"),
     "full-queue": Attack(full_queue, "1,024 requests and as many resumed ones"),
     "ten-times-the-load": Attack(ten_times_the_load, "1,024 requests"),
     "many-tenants": Attack(many_tenants, "1,280 tenants, the blocks there are"),

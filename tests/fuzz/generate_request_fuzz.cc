@@ -124,7 +124,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   CheckSpec(*spec, rules);
-  const auto set = quire::SetPrompt(PromptOf(*spec, rules), rules, &*spec);
+  const auto set = quire::SetPrompt(
+      PromptOf(*spec, rules), rules, [] { return absl::OkStatus(); }, &*spec);
   if (!set.ok()) {
     QUIRE_CHECK(!quire::ReasonOf(set).empty());
     return 0;

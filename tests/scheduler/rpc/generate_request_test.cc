@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "scheduler/rpc/resume_check.h"
 #include "tests/scheduler/rpc/tiny_served_model.h"
 
 namespace quire {
@@ -47,8 +48,10 @@ v1::GenerateRequest GoodRequest() {
 }
 
 // Both steps, as the service takes them.
-absl::StatusOr<GenerateSpec> Check(const v1::GenerateRequest& message,
-                                   const RequestRules& rules = Rules()) {
+absl::StatusOr<GenerateSpec> Check(
+    const v1::GenerateRequest& message,
+    const RequestRules& rules = Rules(),
+    const StopCheck& stop_check = [] { return absl::OkStatus(); }) {
   absl::StatusOr<GenerateSpec> spec = CheckGenerateRequest(message, rules);
   if (!spec.ok()) {
     return spec;
@@ -62,7 +65,7 @@ absl::StatusOr<GenerateSpec> Check(const v1::GenerateRequest& message,
     }
     prompt = *ids;
   }
-  const absl::Status status = SetPrompt(std::move(prompt), rules, &*spec);
+  const absl::Status status = SetPrompt(std::move(prompt), rules, stop_check, &*spec);
   if (!status.ok()) {
     return status;
   }
@@ -657,6 +660,42 @@ TEST(GenerateRequestTest, ASaltMayBeRequiredOfWhoUsesThePrefixCache) {
   message.set_bypass_prefix_cache(false);
   message.set_cache_salt("s");
   EXPECT_EQ(Check(message, rules)->request.cache_salt, "s");
+}
+
+TEST(ResumeTest, TokensThatNobodyWaitsForAreNotGoneThrough) {
+  v1::GenerateRequest message = GoodRequest();
+  message.mutable_stopping()->set_max_tokens(20'000);
+  AddTokens(Resume(message), 0, std::string(10'000, 'a'));
+  RequestRules rules = Rules();
+  rules.max_model_len = 50'000;
+  int num_asked = 0;
+  const auto is_left = [&num_asked] {
+    return ++num_asked < 3 ? absl::OkStatus() : absl::CancelledError("has left");
+  };
+
+  EXPECT_TRUE(absl::IsCancelled(Check(message, rules, is_left).status()));
+  EXPECT_EQ(num_asked, 3);
+}
+
+TEST(ResumeTest, MoreTokensThanThereAreBlocksForAreRefused) {
+  const StepLimits limits = {.num_blocks = 9, .block_size_tokens = 4};  // 8 usable
+  const auto check = [&limits](std::vector<size_t> lengths, bool has_one_ended = false) {
+    Request request = {.num_sequences = static_cast<int32_t>(lengths.size()), .is_resumed = true};
+    for (const size_t length : lengths) {
+      request.resumed.push_back({.token_ids = std::vector<TokenId>(length, 1)});
+    }
+    request.resumed.front().has_ended = has_one_ended;
+    return ReasonOf(CheckResumedFit(request, limits));
+  };
+
+  EXPECT_EQ(check({32}), "");
+  EXPECT_EQ(check({33}), "EXCEEDS_CAPACITY");
+  EXPECT_EQ(check({16, 16}), "");
+  EXPECT_EQ(check({1, 17}), "EXCEEDS_CAPACITY");  // both become as long as the longer one
+  EXPECT_EQ(check({0, 32}, /*has_one_ended=*/true), "");
+  EXPECT_TRUE(CheckResumedFit({.num_sequences = 1}, limits).ok());
+  const Request large = {.resumed = {{.token_ids = std::vector<TokenId>(33, 1)}}};
+  EXPECT_TRUE(CheckResumedFit(large, {}).ok());  // no workers yet
 }
 
 TEST(ResumeTest, SequencesGoOnBehindTheirTokensWithTheirSeed) {

@@ -100,6 +100,7 @@ class GenerationServiceTest : public testing::Test {
                .tasks = tasks_.get(),
                .live_requests = &live_requests_,
                .observer = &observer_,
+               .unread = &unread_,
                .outbox_limits = {}} {
     Restart();
   }
@@ -204,6 +205,7 @@ class GenerationServiceTest : public testing::Test {
   SchedulerLoop loop_;
   std::unique_ptr<TaskPool> tasks_;
   LiveRequests live_requests_;
+  UnreadAnswers unread_;
   ServiceParts parts_;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors_;
   std::unique_ptr<GenerationService> service_;
@@ -610,6 +612,18 @@ TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
   EXPECT_TRUE(stub_->Tokenize(&context, request, &responses[2]).ok());  // there is room again
 }
 
+TEST_F(GenerationServiceTest, OutputThatIsBroughtIsBoundedByItsBytesWhileItWaits) {
+  tasks_ = std::make_unique<TaskPool>(1, TenantShares::Bounds{.resumed = {100, 2 + 2 * 4}});
+  parts_.tasks = tasks_.get();
+  Restart();
+  Run();
+  const v1::GenerateRequest request = Prompt("ab", 9);  // of two bytes
+  const Answer whole = Generate(request);
+
+  EXPECT_TRUE(Generate(BehindTokens(request, whole, 2)).status.ok());
+  EXPECT_EQ(ReasonOf(Generate(BehindTokens(request, whole, 3)).status), "QUEUE_FULL");
+}
+
 TEST_F(GenerationServiceTest, TokenizeRefusesWhatIsWrongBeforeItWaits) {
   Run();
   const BusyPool busy(tasks_.get());
@@ -742,12 +756,17 @@ TEST_F(GenerationServiceTest, TokensThatAreTooManyToBeSentAreRefusedByTokenize) 
   EXPECT_EQ(ReasonOf(tokenize(kMaxPromptBytes)), "PROMPT_TOO_LONG");
 }
 
-TEST_F(GenerationServiceTest, TextThatIsTooLongToBeSentIsRefusedByDetokenize) {
+// Its token 0 is 4 KiB of text.
+std::unique_ptr<Tokenizer> LongTokenTokenizer() {
   auto tokenizer = Tokenizer::FromJson(
       {{"decoder", {{"type", "ByteLevel"}}},
        {"model", {{"vocab", {{std::string(4096, 'a'), 0}}}, {"merges", Json::array()}}}});
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  model_.tokenizer = *std::move(tokenizer);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+TEST_F(GenerationServiceTest, TextThatIsTooLongToBeSentIsRefusedByDetokenize) {
+  model_.tokenizer = LongTokenTokenizer();
   const auto detokenize = [this](int num_ids, v1::DetokenizeResponse* response) {
     v1::DetokenizeRequest request;
     request.mutable_token_ids()->Resize(num_ids, 0);
@@ -760,6 +779,86 @@ TEST_F(GenerationServiceTest, TextThatIsTooLongToBeSentIsRefusedByDetokenize) {
   EXPECT_EQ(response.text().size(), size_t{255} * 4096);
   EXPECT_EQ(ReasonOf(detokenize(256, &response)), "TEXT_BYTES");
   EXPECT_EQ(ReasonOf(detokenize(1 << 18, &response)), "TEXT_BYTES");
+}
+
+// A call whose answer is not read.
+class UnreadCall {
+ public:
+  UnreadCall(const std::shared_ptr<grpc::Channel>& channel,
+             const std::string& method,
+             const grpc::ByteBuffer& request)
+      : stub_(channel),
+        stream_(stub_.PrepareCall(&context_, "/quire.v1.GenerationService/" + method, &queue_)) {
+    stream_->StartCall(this);
+    Wait();
+    stream_->WriteLast(request, grpc::WriteOptions(), this);
+    Wait();
+  }
+  ~UnreadCall() { context_.TryCancel(); }
+
+  // After all, one answer.
+  void Read() {
+    grpc::ByteBuffer answer;
+    stream_->Read(&answer, this);
+    Wait();
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    stream_->Finish(&status, this);
+    Wait();
+    return status;
+  }
+
+ private:
+  void Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+  }
+
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  grpc::GenericStub stub_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+};
+
+TEST_F(GenerationServiceTest, AnswersThatNobodyReadsAreBoundedAndEndAfterAMinute) {
+  constexpr int kNumIds = 255;
+  constexpr int64_t kNumBytes = int64_t{kNumIds} * 4096;  // and a few for the field
+  constexpr int64_t kNumHeld = UnreadAnswers::kMaxBytes / (kNumBytes + 16);
+  model_.tokenizer = LongTokenTokenizer();
+  v1::DetokenizeRequest request;
+  request.mutable_token_ids()->Resize(kNumIds, 0);
+  const auto detokenize = [this, &request] {
+    v1::DetokenizeResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(stub_->Detokenize(&context, request, &response));
+  };
+  std::vector<std::unique_ptr<UnreadCall>> calls;
+  for (int64_t i = 0; i < kNumHeld; ++i) {
+    calls.push_back(
+        std::make_unique<UnreadCall>(channel_, "Detokenize", SerializeMessage(request)));
+    while (unread_.num_bytes() < (i + 1) * kNumBytes) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_LE(unread_.num_bytes(), UnreadAnswers::kMaxBytes);
+  EXPECT_EQ(ReasonOf(detokenize()), "UNREAD_ANSWERS");
+
+  const Instant now = SteadyNow();
+  unread_.CancelOld(now);
+  calls.back()->Read();
+  EXPECT_TRUE(calls.back()->Finish().ok());
+  calls.pop_back();
+  unread_.CancelOld(now + UnreadAnswers::kLongestNs);
+  for (const auto& call : calls) {
+    EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  while (unread_.num_bytes() > 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(detokenize().ok());
+  calls.clear();
 }
 
 TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {

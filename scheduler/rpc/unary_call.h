@@ -1,0 +1,63 @@
+// UnaryCall is one call of a method with one answer, of which UnreadAnswers keeps watch.
+//
+// Thread safety: Answer or Refuse is called once, from any thread.
+// Lifetime:      it deletes itself when the library is done with it, some time after that.
+#ifndef QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
+#define QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/unread_answers.h"
+
+namespace quire {
+
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  // REQUIRES: all of them live until the library is done with the call.
+  UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, UnreadAnswers* unread)
+      : context_(context), response_(response), unread_(*unread) {}
+
+  // Whether the client still waits.
+  absl::Status CheckWanted() const {
+    return context_->IsCancelled() ? CancelledByClient() : absl::OkStatus();
+  }
+
+  template <typename Response>
+  void Answer(const absl::StatusOr<Response>& answer) {
+    absl::StatusOr<grpc::ByteBuffer> bytes =
+        answer.ok() ? unread_.Take(*answer) : absl::StatusOr<grpc::ByteBuffer>(answer.status());
+    if (!bytes.ok()) {
+      Refuse(bytes.status());
+      return;
+    }
+    *response_ = *std::move(bytes);
+    End(grpc::Status::OK);
+  }
+
+  void Refuse(const absl::Status& status) { End(ToPublicStatus(status)); }
+
+  void OnDone() override {
+    unread_.End(context_);
+    delete this;
+  }
+
+ private:
+  void End(const grpc::Status& status) {
+    unread_.Begin(context_, SteadyNow());
+    Finish(status);
+  }
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  UnreadAnswers& unread_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
