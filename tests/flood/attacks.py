@@ -13,8 +13,8 @@ import threading
 import time
 import zlib
 
-from floods import (ACK, DATA, END_HEADERS, END_STREAM, HEADER_BLOCK, HEADERS, PING, SETTINGS, Connection,
-                    field, frame)
+from floods import (ACK, END_STREAM, HEADER_BLOCK, HEADERS, PING, SETTINGS, Connection, call_frames, field,
+                    frame)
 from quire_server import BIN, api, api_grpc, grpc, server_info
 from slow_reader_test import ClosedWindow
 
@@ -39,13 +39,6 @@ def open_channel(target):
         ("grpc.max_metadata_size", 1 << 20)])
 
 
-def call_frames(stream, message, is_compressed=False, headers=b""):
-    """A whole call. The message fits a frame."""
-    body = struct.pack(">BI", is_compressed, len(message)) + message
-    return (frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK + headers)
-            + frame(DATA, END_STREAM, stream, body))
-
-
 def bomb(target, seconds=10, num_connections=64):
     """Messages of 8 KiB that would become 8 MiB. Every half second as many as a connection's window lets through."""
     zeros = bytes(8 * MIB)
@@ -58,7 +51,7 @@ def bomb(target, seconds=10, num_connections=64):
             encoding, packed = bombs[i % len(bombs)]
             streams = range(first, first + 2 * (INITIAL_WINDOW // (len(packed) + 5)), 2)
             connection.socket.sendall(b"".join(call_frames(
-                stream, packed, True, field(b"grpc-encoding", encoding)) for stream in streams))
+                stream, packed, True, HEADER_BLOCK + field(b"grpc-encoding", encoding)) for stream in streams))
             num_sent += len(streams)
         first += 100  # more than were sent
         time.sleep(0.5)  # they are read

@@ -11,6 +11,7 @@ END_STREAM, END_HEADERS, ACK = 1, 4, 1
 CANCEL = 8
 BATCH = 200  # frames in one write
 PATH = b"/quire.v1.GenerationService/Generate"
+WATCH = b"/grpc.health.v1.Health/Watch"
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -33,17 +34,27 @@ def _string(text):
     return length + bytes([rest]) + text
 
 
-HEADER_BLOCK = b"".join(field(*pair) for pair in (
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH), (b":authority", b"flood"),
-    (b"te", b"trailers"), (b"content-type", b"application/grpc")))
+def header_block(path):
+    return b"".join(field(*pair) for pair in (
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"flood"),
+        (b"te", b"trailers"), (b"content-type", b"application/grpc")))
+
+
+HEADER_BLOCK = header_block(PATH)
+
+
+def call_frames(stream, message, is_compressed=False, block=HEADER_BLOCK):
+    """A whole call. The message fits a frame."""
+    body = struct.pack(">BI", is_compressed, len(message)) + message
+    return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body)
 
 
 class Connection:
     """Bytes that come are thrown away by a thread."""
 
-    def __init__(self, address):
+    def __init__(self, address, source=SOURCE):
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 10, (SOURCE, 0))
+        self.socket = socket.create_connection((host, int(port)), 10, (source, 0))
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
         self.is_open = True
         threading.Thread(target=self._read, daemon=True).start()
@@ -185,6 +196,35 @@ class IdleConnections:
             connection.close()
 
 
+class HeldCalls:
+    """Calls that last, so many a second, 100 of a connection, until the end."""
+
+    def __init__(self, address, path, message=b"", calls_per_second=45, source=SOURCE):
+        self.num_frames = self.num_connections = self.num_refused = 0
+        self._address, self._source = address, source
+        self._message, self._block = message, header_block(path)
+        self._pause = 1 / calls_per_second
+
+    def run(self, end):
+        connections, stream = [], 1
+        next_at = time.monotonic()
+        while time.monotonic() < end:
+            try:
+                if stream == 1:
+                    connections.append(Connection(self._address, self._source))
+                    self.num_connections += 1
+                connections[-1].socket.sendall(call_frames(stream, self._message, block=self._block))
+                self.num_frames += 1
+                stream = (stream + 2) % 200
+            except OSError:
+                self.num_refused += 1
+                stream = 1
+            next_at += self._pause
+            time.sleep(max(0.0, next_at - time.monotonic()))
+        for connection in connections:
+            connection.close()
+
+
 FLOODS = {
     "rapid-reset": lambda address: Flood(address, rapid_reset),
     "reset-requests": lambda address: Flood(address, reset_requests),
@@ -196,4 +236,5 @@ FLOODS = {
     "priority": lambda address: Flood(address, priority),
     "half-messages": lambda address: Flood(address, half_messages),
     "idle-connections": IdleConnections,
+    "health-watch": lambda address: HeldCalls(address, WATCH),
 }

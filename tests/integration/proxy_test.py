@@ -9,9 +9,10 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../flood"))
 
-from floods import FLOODS  # noqa: E402
+from floods import FLOODS, PATH, WATCH, HeldCalls  # noqa: E402
 from quire_server import (admin_api, admin_stub, api, api_grpc, failure_of, generate,  # noqa: E402
                           server_info)
+from proto.grpc.health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 from run import Proxy  # noqa: E402
 from serve_test import Served  # noqa: E402
 import grpc  # noqa: E402
@@ -71,6 +72,47 @@ class ProxyTest(unittest.TestCase):
         thread.join()
         self.assertGreater(flood.num_frames, 5000)
         self.assertGreater(num_answered, 5)
+
+    def test_health_cannot_be_watched(self):
+        with failure_of() as failures:
+            next(health_pb2_grpc.HealthStub(self.channel).Watch(health_pb2.HealthCheckRequest()))
+        self.assertEqual(failures[0].code, grpc.StatusCode.UNIMPLEMENTED)
+
+    def test_2100_calls_of_one_address_that_watch_health_take_no_place_of_others(self):
+        # As fast as one address may call; then time for whoever has to wait to be given up.
+        end = time.monotonic() + 30
+        flood = HeldCalls(self.proxy.address, WATCH, calls_per_second=95, source="127.0.0.10")
+        thread = threading.Thread(target=flood.run, args=(end,))
+        thread.start()
+        try:
+            while time.monotonic() < end:
+                self.assertTrue(server_info(self.channel).ready)
+                self.assertEqual(health_pb2_grpc.HealthStub(self.channel).Check(
+                    health_pb2.HealthCheckRequest()).status, health_pb2.HealthCheckResponse.SERVING)
+                time.sleep(0.1)
+        finally:
+            thread.join()
+        self.assertGreater(flood.num_frames, 2100)
+        self.assertEqual(flood.num_refused, 0)
+
+    def test_an_address_holds_500_streams_and_no_more(self):
+        request = api.GenerateRequest(text=b"Once", stopping={"max_tokens": 1900, "ignore_eos": True})
+        end = time.monotonic() + 8
+        flood = HeldCalls(self.proxy.address, PATH, request.SerializeToString(), calls_per_second=300,
+                          source="127.0.0.11")
+        thread = threading.Thread(target=flood.run, args=(end,))
+        thread.start()
+        most = 0
+        with grpc.insecure_channel(self.served.admin_address) as direct:
+            while time.monotonic() < end:
+                load = admin_stub(direct).GetLoad(admin_api.GetLoadRequest())
+                most = max(most, load.num_running_requests + load.num_waiting_requests
+                           + load.num_swapped_requests)
+                self.assertTrue(server_info(self.channel).ready)
+                time.sleep(0.1)
+        thread.join()
+        self.assertGreater(flood.num_frames, 700)
+        self.assertEqual(most, 500)
 
 
 if __name__ == "__main__":
