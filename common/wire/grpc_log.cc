@@ -1,13 +1,10 @@
 #include "common/wire/grpc_log.h"
 
-#include <atomic>
-#include <string_view>
-
 #include "absl/strings/str_cat.h"
 #include <grpc/support/log.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 
 namespace quire {
 namespace {
@@ -24,31 +21,41 @@ LogLevel LevelOf(gpr_log_severity severity) {
   return LogLevel::kError;
 }
 
-// Where the library says that TLS failed.
-constexpr std::string_view kTlsFile = "ssl_transport_security.cc";
-constexpr int64_t kTlsIntervalNs = 10 * kNanosPerSecond;
-
-bool IsTlsTooOften(std::string_view file) {
-  static std::atomic<Instant> next_at = 0;
-  if (!file.ends_with(kTlsFile)) {
-    return false;
-  }
-  const Instant now = SteadyNow();
-  Instant due = next_at.load(std::memory_order_relaxed);
-  return now < due || !next_at.compare_exchange_strong(due, now + kTlsIntervalNs);
-}
+constexpr size_t kMaxTextBytes = 200;
 
 // Its severities are filtered before, by GRPC_VERBOSITY.
 void Write(gpr_log_func_args* args) {
-  if (IsTlsTooOften(args->file)) {
+  static auto* const limit = new GrpcLogLimit;  // threads of the library may outlive main
+  std::optional<int64_t> num_left_out = 0;
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    num_left_out = limit->Admit(args->file, args->line, SteadyNow());
+  }
+  if (!num_left_out.has_value()) {
     return;
   }
-  Log(LevelOf(args->severity),
-      "gRPC",
-      {{"text", args->message}, {"at", absl::StrCat(args->file, ":", args->line)}});
+  const std::string text = Printable(args->message, kMaxTextBytes);
+  const std::string at = absl::StrCat(args->file, ":", args->line);
+  if (*num_left_out == 0) {
+    Log(LevelOf(args->severity), "gRPC", {{"text", text}, {"at", at}});
+  } else {
+    Log(LevelOf(args->severity),
+        "gRPC",
+        {{"text", text}, {"at", at}, {"left_out", absl::StrCat(*num_left_out)}});
+  }
 }
 
 }  // namespace
+
+std::optional<int64_t> GrpcLogLimit::Admit(std::string_view file, int line, Instant now) {
+  const MutexLock lock(mutex_);
+  Place& place = places_[{std::string(file), line}];
+  if (now < place.next_at) {
+    ++place.num_left_out;
+    return std::nullopt;
+  }
+  place.next_at = now + kIntervalNs;
+  return std::exchange(place.num_left_out, 0);
+}
 
 void SendGrpcLogToOurs() { gpr_set_log_function(Write); }
 

@@ -10,6 +10,7 @@
 #include "proto/google/rpc/status.pb.h"
 
 #include "common/base/error.h"
+#include "common/base/printable.h"
 #include "common/base/string_view.h"
 
 namespace quire {
@@ -17,14 +18,6 @@ namespace {
 
 // Metadata values are numbers and short names; anything longer is not for the wire.
 constexpr size_t kMaxMetadataBytes = 128;
-
-// Printable ASCII, at most `limit` bytes; other bytes become '?'.
-std::string Printable(absl::string_view text, size_t limit) {
-  std::string printable(text.substr(0, limit));
-  std::replace_if(
-      printable.begin(), printable.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return printable;
-}
 
 bool IsRetryable(absl::StatusCode code) {
   return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kResourceExhausted;
@@ -106,7 +99,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, std::optional<absl::Durati
   if (status.ok()) {
     return grpc::Status::OK;
   }
-  std::string message = Printable(status.message(), kMaxStatusMessageBytes);
+  std::string message = Printable(ToStd(status.message()), kMaxStatusMessageBytes);
   google::rpc::Status details = DetailsOf(status, message, retry_delay, true);
   if (details.ByteSizeLong() > kMaxStatusDetailsBytes) {
     details = DetailsOf(status, message, retry_delay, false);

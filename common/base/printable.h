@@ -1,0 +1,23 @@
+// Text of strangers for a line of ours: it neither ends the line nor moves the cursor.
+//
+// Thread safety: a free function, safe from any thread.
+#ifndef QUIRE_COMMON_BASE_PRINTABLE_H_
+#define QUIRE_COMMON_BASE_PRINTABLE_H_
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// The first `max_bytes` bytes. Those that are no printable ASCII become '?'.
+inline std::string Printable(std::string_view text, size_t max_bytes) {
+  std::string printable(text.substr(0, max_bytes));
+  std::replace_if(
+      printable.begin(), printable.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return printable;
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_PRINTABLE_H_
