@@ -12,6 +12,7 @@
 #include "common/base/file_limit.h"
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/flags/command_line.h"
 #include "common/flags/log_flags.h"
 #include "common/flags/process.h"
@@ -24,11 +25,14 @@ namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
 
-// `quire serve` reads it: before anything was served, such a worker will never do.
+constexpr size_t kMaxRefusalBytes = 1024;
+
+// `quire serve` reads it: before anything was served, such a worker will never do. The text may be
+// the worker's, which must not write lines of ours.
 void SayRefusal(const absl::Status& status) {
-  std::printf("quire_scheduler: refuses %s %s\n",
-              quire::ReasonOf(status).c_str(),
-              std::string(status.message()).c_str());
+  const std::string refusal =
+      absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
+  std::printf("quire_scheduler: refuses %s\n", quire::Printable(refusal, kMaxRefusalBytes).c_str());
   std::fflush(stdout);
 }
 

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,9 +24,14 @@ std::atomic<LogFormat> log_format{LogFormat::kText};
 
 constexpr const char* kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
+bool IsControl(char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }
+
 // Quotes a value that would not read as one word, and keeps the line a line.
 void AppendValue(std::string& line, std::string_view value) {
-  if (!value.empty() && value.find_first_of(" \"=\n\r\t") == std::string_view::npos) {
+  const bool is_word = std::none_of(value.begin(), value.end(), [](char c) {
+    return IsControl(c) || c == ' ' || c == '"' || c == '=';
+  });
+  if (is_word && !value.empty()) {
     line.append(value);
     return;
   }
@@ -33,7 +40,7 @@ void AppendValue(std::string& line, std::string_view value) {
     if (c == '"' || c == '\\') {
       line.push_back('\\');
     }
-    line.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+    line.push_back(IsControl(c) ? ' ' : c);
   }
   line.push_back('"');
 }

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """A worker that would go on with other bits is refused by name; streams wait for a right one."""
+from concurrent import futures
 import os
 import shutil
 import threading
+import time
 import unittest
 
-from quire_server import BIN, MODEL, Process, Server, api, generate
+from quire_server import (BIN, MODEL, Process, Server, any_pb2, api, error_details_pb2, generate, grpc,
+                          status_pb2)
 
 # Only CPUs store keys and values so: an emulated GPU is a worker of another cache type.
 CACHE = "--kv-cache-dtype=int8"
@@ -31,6 +34,29 @@ def with_another_weight(data):
 
 def with_another_rope(data):
     return data.replace(b'"rope_theta": 10000.0', b'"rope_theta": 20000.0')
+
+
+class LyingWorker(grpc.GenericRpcHandler):
+    """Refuses every call, with this message."""
+
+    def __init__(self, address, message):
+        details = status_pb2.Status(details=[any_pb2.Any()])
+        details.details[0].Pack(error_details_pb2.ErrorInfo(reason="CONFIG_MISMATCH", domain="quire"))
+        self._details = details.SerializeToString()
+        self._message = message
+        self._server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[self])
+        self._server.add_insecure_port(address)
+        self._server.start()
+
+    def service(self, _):
+        return grpc.unary_unary_rpc_method_handler(self._refuse)
+
+    def _refuse(self, _, context):
+        context.set_trailing_metadata([("grpc-status-details-bin", self._details)])
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, self._message)
+
+    def close(self):
+        self._server.stop(grace=None)
 
 
 class WrongWorkerTest(unittest.TestCase):
@@ -79,6 +105,21 @@ class WrongWorkerTest(unittest.TestCase):
                 thread.join()
 
         self.assertEqual([answer.tokens for answer in answers], expected)
+
+    def test_a_worker_that_lies_writes_no_line_of_its_own(self):
+        with Server(with_worker=False) as server:
+            false_line = "quire_scheduler: ready grpc=127.0.0.1:1 http=127.0.0.1:2"
+            worker = LyingWorker(server.worker_address, f"other\x1b[2J\r\n{false_line}")
+            try:
+                refusal = server.scheduler.wait_for("^quire_scheduler: refuses CONFIG_MISMATCH")
+            finally:
+                worker.close()
+            time.sleep(0.5)  # for lines that should not come
+            lines = server.scheduler.lines
+
+        self.assertEqual([line for line in lines if line.startswith(false_line)], [], "\n".join(lines))
+        self.assertTrue(all(line.isprintable() for line in lines), lines)
+        self.assertIn(false_line, refusal.string)
 
 
 if __name__ == "__main__":

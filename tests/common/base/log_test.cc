@@ -29,6 +29,11 @@ TEST_F(LogTest, TextIsOneLineOfWords) {
                                     "cause=\"say .\"no.\" more\" path=\"\"\n"));
 }
 
+TEST_F(LogTest, TextHoldsNoControlCharacter) {
+  EXPECT_THAT(Written("worker lost", {{"cause", "\x1b[2J\x7f"}, {"rank", "a\vb"}}),
+              testing::EndsWith("Z WARNING worker lost cause=\" [2J \" rank=\"a b\"\n"));
+}
+
 TEST_F(LogTest, JsonIsOneObjectALineWhateverAValueHolds) {
   SetLogFormat(LogFormat::kJson);
   const std::string line = Written(
