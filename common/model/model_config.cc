@@ -33,7 +33,7 @@ constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
 constexpr IntRange kLayersRange = {.min = 1, .max = 1024};
 constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
 constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
-constexpr IntRange kPositionsRange = {.min = 1, .max = 1 << 30};
+constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
 // What the transformers class of a family takes for fields that are missing, and which parts its
 // modules have.

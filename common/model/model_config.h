@@ -22,6 +22,9 @@
 
 namespace quire {
 
+// The most positions, and the widest sliding window, of a model that is served.
+inline constexpr int32_t kMaxPositionsLimit = 1 << 24;
+
 enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
 
 struct RopeConfig {

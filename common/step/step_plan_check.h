@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/model/model_config.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
 
@@ -46,7 +47,7 @@ inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // a few words are kept for
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
-inline constexpr int32_t kMaxModelLenLimit = 1 << 24;
+inline constexpr int32_t kMaxModelLenLimit = kMaxPositionsLimit;
 
 // Every limit is positive and within the bounds above; there is a block beside the null block; the
 // block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -302,6 +303,12 @@ class StartTest(unittest.TestCase):
             port = taken.getsockname()[1]
             with open(os.path.join(broken, "config.json"), "w", encoding="utf-8") as file:
                 file.write("{")
+            endless = os.path.join(broken, "endless")
+            shutil.copytree(MODEL, endless)
+            with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
+                config = json.load(file) | {"max_position_embeddings": 1 << 30}
+            with open(os.path.join(endless, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(config, file)
             for code, named, *arguments in [
                     (2, "--model"),
                     (2, "--workers", model, "--workers=unix:/w"),
@@ -325,6 +332,7 @@ class StartTest(unittest.TestCase):
                      "--swap-space", "0"),
                     (3, "load: ", "--port=0", "--model=/nonexistent"),
                     (3, "load: config.json: ", "--port=0", f"--model={broken}"),
+                    (3, "load: config.json: max_position_embeddings: ", "--port=0", f"--model={endless}"),
                     *((3, "load: --generation-config: ", "--port=0", model, f"--generation-config={path}")
                       for path in ("/nonexistent", pipe, os.path.join(broken, "config.json"), loop, "")),
                     (4, "(got 1099511627776 bytes, limit ", model, "--port=0",
