@@ -1,7 +1,6 @@
 #include "scheduler/text/post_processor.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,15 +15,18 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
                                                  const Vocabulary& vocabulary) {
   QUIRE_ASSIGN_OR_RETURN(JsonNode special, specials.Get(name.c_str()));
   QUIRE_RETURN_IF_ERROR(special.CheckKeys({"id", "ids", "tokens"}));
-  QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, special.GetArray("ids"));
+  QUIRE_ASSIGN_OR_RETURN(JsonNode items, special.Get("ids"));
+  if (!items.json().is_array()) {
+    return items.Error("must be an array");
+  }
   std::vector<TokenId> ids;
-  for (const JsonNode& item : items) {
-    if (!item.json().is_number_integer() ||
-        item.json().get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
-        !vocabulary.Contains(static_cast<TokenId>(item.json().get<uint64_t>()))) {
-      return item.Error("must be the id of a token");
+  for (const Json& item : items.json()) {  // no nodes: each would have a copy of the name
+    if (!item.is_number_integer() ||
+        item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
+        !vocabulary.Contains(static_cast<TokenId>(item.get<uint64_t>()))) {
+      return items.Error("each must be the id of a token");
     }
-    ids.push_back(static_cast<TokenId>(item.json().get<uint64_t>()));
+    ids.push_back(static_cast<TokenId>(item.get<uint64_t>()));
   }
   return ids;
 }
@@ -67,11 +69,17 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const JsonNode& node,
   return post_processor;
 }
 
+absl::Status PostProcessor::CheckRoom(const JsonNode& node, size_t num_ids) const {
+  if (prefix_.size() + suffix_.size() + num_ids > kMaxSpecialIds) {
+    return node.Error(absl::StrCat("must not stand for more than ", kMaxSpecialIds, " ids"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PostProcessor::AddTemplate(const JsonNode& node, const Vocabulary& vocabulary) {
   QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "single", "pair", "special_tokens"}));
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, node.GetArray("single"));
-  std::vector<TokenId> before;
-  std::vector<TokenId> after;
+  ptrdiff_t num_before = 0;  // ids of this template in front of the text
   bool seen_text = false;
   for (const JsonNode& item : items) {
     QUIRE_RETURN_IF_ERROR(item.CheckKeys({"Sequence", "SpecialToken"}));
@@ -88,13 +96,17 @@ absl::Status PostProcessor::AddTemplate(const JsonNode& node, const Vocabulary& 
     QUIRE_ASSIGN_OR_RETURN(std::string name, special.GetString("id"));
     QUIRE_ASSIGN_OR_RETURN(JsonNode specials, node.Get("special_tokens"));
     QUIRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, TemplateIds(specials, name, vocabulary));
-    std::vector<TokenId>& side = seen_text ? after : before;
-    side.insert(side.end(), ids.begin(), ids.end());
+    QUIRE_RETURN_IF_ERROR(CheckRoom(item, ids.size()));
+    if (seen_text) {
+      suffix_.insert(suffix_.end(), ids.begin(), ids.end());
+    } else {
+      prefix_.insert(prefix_.begin() + num_before, ids.begin(), ids.end());
+      num_before += static_cast<ptrdiff_t>(ids.size());
+    }
   }
   if (!seen_text) {
     return node.Error("a template for one text must have the sequence A once");
   }
-  Wrap(before, after);
   return absl::OkStatus();
 }
 
@@ -102,13 +114,10 @@ absl::Status PostProcessor::AddRoberta(const JsonNode& node, const Vocabulary& v
   QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"}));
   QUIRE_ASSIGN_OR_RETURN(TokenId sep, TokenPair(node, "sep", vocabulary));
   QUIRE_ASSIGN_OR_RETURN(TokenId cls, TokenPair(node, "cls", vocabulary));
-  Wrap({cls}, {sep});
+  QUIRE_RETURN_IF_ERROR(CheckRoom(node, 2));
+  prefix_.insert(prefix_.begin(), cls);
+  suffix_.push_back(sep);
   return absl::OkStatus();
-}
-
-void PostProcessor::Wrap(const std::vector<TokenId>& before, const std::vector<TokenId>& after) {
-  prefix_.insert(prefix_.begin(), before.begin(), before.end());
-  suffix_.insert(suffix_.end(), after.begin(), after.end());
 }
 
 }  // namespace quire

@@ -7,6 +7,7 @@
 #ifndef QUIRE_SCHEDULER_TEXT_POST_PROCESSOR_H_
 #define QUIRE_SCHEDULER_TEXT_POST_PROCESSOR_H_
 
+#include <cstddef>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,9 +19,13 @@
 
 namespace quire {
 
+// Tokens that every text gets, on both sides together. A file of a few bytes can name many.
+inline constexpr size_t kMaxSpecialIds = 1024;
+
 class PostProcessor {
  public:
-  // node: the value of the key "post_processor"; null means none.
+  // node: the value of the key "post_processor"; null means none. Linear in the file, whatever its
+  // templates stand for.
   static absl::StatusOr<PostProcessor> Parse(const JsonNode& node, const Vocabulary& vocabulary);
 
   const std::vector<TokenId>& prefix() const { return prefix_; }
@@ -29,7 +34,8 @@ class PostProcessor {
  private:
   absl::Status AddTemplate(const JsonNode& node, const Vocabulary& vocabulary);
   absl::Status AddRoberta(const JsonNode& node, const Vocabulary& vocabulary);
-  void Wrap(const std::vector<TokenId>& before, const std::vector<TokenId>& after);
+  // Whether so many more ids may be added.
+  absl::Status CheckRoom(const JsonNode& node, size_t num_ids) const;
 
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;

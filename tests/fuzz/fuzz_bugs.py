@@ -52,6 +52,8 @@ BUGS = [
         "  if (status_.ok() && num_steps_ > max_steps_) {", "  if (false) {"),
     Bug("tokenizer_json", "counts_of_any_size", "scheduler/text/pattern.cc",
         "LargestRepeat(pattern.substr(i)) > kMaxRepeat) {", "LargestRepeat(pattern.substr(i)) > kMaxRepeat + 1) {"),
+    Bug("tokenizer_json", "template_of_any_size", "scheduler/text/post_processor.cc",
+        "num_ids > kMaxSpecialIds) {", "num_ids > kMaxSpecialIds + 32) {"),
     Bug("encode", "surrogates_are_characters", "scheduler/text/utf8.cc", "return {3, 0x80, 0x9F};",
         "return {3, 0x80, 0xBF};"),
     Bug("encode", "pair_that_has_changed_is_merged", "scheduler/text/bpe_model.cc",

@@ -87,6 +87,13 @@ def hostile_tokenizers():
             "strips": small_tokenizer({"type": "NFKD"}, [], [spaces])}
 
 
+def template(num_ids, num_uses):
+    """Of one special token, behind the text."""
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, *[{"SpecialToken": {"id": "x", "type_id": 0}}] * num_uses]
+    return {"type": "TemplateProcessing", "single": single, "pair": [],
+            "special_tokens": {"x": {"id": "x", "ids": [0] * num_ids, "tokens": ["a"] * num_ids}}}
+
+
 def tokenizers_at_bounds():
     """Names as those of safetensors."""
     files = {}
@@ -94,6 +101,7 @@ def tokenizers_at_bounds():
         files[f"last_id_{past}_bound"] = small_tokenizer(None, [], [added_token("c", 7 + more)])
         files[f"added_token_bytes_{past}_bound"] = small_tokenizer(None, [], [added_token("c" * (256 + more))])
         files[f"repeat_{past}_bound"] = small_tokenizer(None, [split("a{1,%d}" % (256 + more))])
+        files[f"template_ids_{past}_bound"] = small_tokenizer(None, []) | {"post_processor": template(32, 32 + more)}
         files[f"pattern_bytes_{past}_bound"] = small_tokenizer(None, [split("a" * (4096 + more))])
         files[f"end_token_{past}_bound"] = small_tokenizer(None, []) | {
             "post_processor": {"type": "RobertaProcessing", "sep": ["c", 2 + more], "cls": ["a", 0],

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "scheduler/text/post_processor.h"
 #include "scheduler/text/tokenizer.h"
 
 namespace quire {
@@ -170,6 +171,47 @@ TEST(HostileTextTest, FileThatAsksForTooMuchIsRefused) {
 
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << file.name;
     EXPECT_EQ(ReasonOf(status), "TOKENIZER") << file.name;
+  }
+}
+
+// A template that names a special token of num_ids ids so many times behind the text.
+Json Template(size_t num_ids, size_t num_uses) {
+  Json single = {{{"Sequence", {{"id", "A"}}}}};
+  for (size_t i = 0; i < num_uses; ++i) {
+    single.push_back({{"SpecialToken", {{"id", "x"}}}});
+  }
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"special_tokens", {{"x", {{"id", "x"}, {"ids", std::vector<int>(num_ids, 0)}}}}}};
+}
+
+Json Sequence(const std::vector<Json>& processors) {
+  return {{"type", "Sequence"}, {"processors", processors}};
+}
+
+TEST(HostileTextTest, TemplateBringsEachTextSoManyIdsAtMost) {
+  const Json roberta = {{"type", "RobertaProcessing"}, {"sep", {"a", 0}}, {"cls", {"b", 1}}};
+  const std::vector<Json> allowed = {Template(1024, 1),
+                                     Template(1, 1024),
+                                     Template(32, 32),
+                                     Sequence({Template(512, 1), Template(512, 1)}),
+                                     Sequence({Template(1022, 1), roberta})};
+  const std::vector<Json> refused = {Template(1025, 1),
+                                     Template(1, 1025),
+                                     Template(2000, 2000),
+                                     Sequence({Template(512, 1), Template(513, 1)}),
+                                     Sequence({Template(1023, 1), roberta})};
+  Json json = PlainJson();
+  for (const Json& post_processor : allowed) {
+    json["post_processor"] = post_processor;
+    EXPECT_EQ(FromJson(json)->Encode("b", true, false)->size(), 1 + kMaxSpecialIds);
+  }
+  for (const Json& post_processor : refused) {
+    json["post_processor"] = post_processor;
+    const absl::Status status = Tokenizer::FromJson(json).status();
+
+    EXPECT_EQ(ReasonOf(status), "TOKENIZER");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("more than 1024 ids"));
   }
 }
 
