@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
@@ -20,6 +22,10 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
 constexpr int kMaxRepeat = 256;
+// MULTILINE because ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT for CountItem.
+// NO_AUTO_CAPTURE since a match sets all groups that capture, which no step would count.
+constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                              PCRE2_AUTO_CALLOUT | PCRE2_NO_AUTO_CAPTURE;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
 constexpr size_t kJitStackStartBytes = size_t{32} * 1024;
 constexpr size_t kJitStackMaxBytes = size_t{1024} * 1024;
@@ -41,8 +47,12 @@ absl::Status Refused(std::string_view rule) {
 }
 
 // Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. A
-// reference to a group reads all of it in one item.
-constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZ123456789";
+// reference to a group reads all of it in one item; \c takes the next character, also a bracket.
+constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
+
+// What may follow "(?". The others capture, call a part of the pattern, which copies what all items
+// of the pattern remember, or change how the rest is read.
+constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
 // The largest number of a count like {1,3}, which starts at pattern[0]; 0 when it is none.
 int LargestRepeat(std::string_view pattern) {
@@ -79,36 +89,45 @@ int CountItem(pcre2_callout_block* item, void* data) {
   return progress->budget->Spend(1 + num_read) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
+// The length of a class inside of a class, like [:alpha:], at the front of text; 0 without one.
+size_t NamedClassBytes(std::string_view text) {
+  if (!text.starts_with("[:")) {
+    return 0;
+  }
+  size_t end = text.starts_with("[:^") ? 3 : 2;
+  while (end < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[end]))) {
+    ++end;
+  }
+  return text.substr(end).starts_with(":]") ? end + 2 : 0;
+}
+
 // Finds the syntax that both engines accept and read differently.
 absl::Status CheckPortable(std::string_view pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
+    const std::string_view rest = pattern.substr(i);
     char c = pattern[i];
     if (c == '\\') {
-      if (i + 1 < pattern.size() &&
-          kRefusedEscapes.find(pattern[i + 1]) != std::string_view::npos) {
-        return Refused(
-            absl::StrCat("escape \\", std::string(1, pattern[i + 1]), " is not supported"));
+      if (rest.size() > 1 && kRefusedEscapes.find(rest[1]) != std::string_view::npos) {
+        return Refused(absl::StrCat("escape \\", ToAbsl(rest.substr(1, 1)), " is not supported"));
       }
       ++i;
-    } else if (in_class && c == '[' && !pattern.substr(i).starts_with("[:")) {
+    } else if (in_class && NamedClassBytes(rest) > 0) {
+      i += NamedClassBytes(rest) - 1;
+    } else if (in_class && c == '[') {
       return Refused("nested character classes are not supported");
-    } else if (in_class && pattern.substr(i).starts_with("&&")) {
+    } else if (in_class && rest.starts_with("&&")) {
       return Refused("intersections of character classes are not supported");
-    } else if (in_class &&
-               (pattern.substr(i).starts_with("[:") || pattern.substr(i).starts_with(":]"))) {
-      i += 1;
     } else if (c == '[' || c == ']') {
       in_class = c == '[';
-    } else if (!in_class && pattern.substr(i).starts_with("(*")) {
+    } else if (!in_class && rest.starts_with("(*")) {
       return Refused("verbs are not supported");
-    } else if (!in_class && pattern.substr(i).starts_with("(?") && i + 2 < pattern.size() &&
-               std::string_view("imsx-").find(pattern[i + 2]) != std::string_view::npos &&
-               !pattern.substr(i).starts_with("(?i:")) {
-      return Refused("of the inline options only (?i: is supported");
-    } else if (!in_class && pattern.substr(i).starts_with("(?P=")) {
-      return Refused("references to groups are not supported");
-    } else if (!in_class && c == '{' && LargestRepeat(pattern.substr(i)) > kMaxRepeat) {
+    } else if (!in_class && rest.starts_with("(?") &&
+               std::none_of(std::begin(kKnownGroups), std::end(kKnownGroups), [&](auto known) {
+                 return rest.substr(2).starts_with(known);
+               })) {
+      return Refused("of the groups with (? only (?: (?= (?! (?<= (?<! (?> (?i: are supported");
+    } else if (!in_class && c == '{' && LargestRepeat(rest) > kMaxRepeat) {
       return Refused(absl::StrCat("counts must be at most ", kMaxRepeat));
     }
   }
@@ -149,16 +168,19 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   QUIRE_RETURN_IF_ERROR(CheckPortable(pattern));
   int error = 0;
   size_t error_offset = 0;
-  // MULTILINE because ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT for CountItem.
-  CodePtr code(pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(pattern.data()),
-      pattern.size(),
-      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
-      &error,
-      &error_offset,
-      nullptr));
+  CodePtr code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
+                             pattern.size(),
+                             kOptions,
+                             &error,
+                             &error_offset,
+                             nullptr));
   if (code == nullptr) {
     return Refused(absl::StrCat("does not compile (error ", error, " at byte ", error_offset, ")"));
+  }
+  uint32_t num_captures = 0;
+  pcre2_pattern_info(code.get(), PCRE2_INFO_CAPTURECOUNT, &num_captures);
+  if (num_captures != 0) {
+    return Refused("groups must not capture");
   }
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);

@@ -39,8 +39,9 @@ void FindLiteral(std::string_view literal, std::string_view text, std::vector<Te
 class Pattern {
  public:
   // Errors: kInvalidArgument with reason TOKENIZER when the pattern does not compile, may match the
-  // empty string, uses syntax that means another thing in Oniguruma, or has an item that reads
-  // more than 256 characters before the next one is tried: a count, a reference to a group.
+  // empty string, uses syntax that means another thing in Oniguruma, has an item that reads more
+  // than 256 characters before the next one is tried (a count, a reference to a group), or a group
+  // that captures or is called. Plain groups do not capture.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 
   Pattern(Pattern&&) noexcept;

@@ -51,7 +51,7 @@ BUGS = [
     Bug("tokenizer_json", "pattern_of_any_cost", "scheduler/text/text_budget.cc",
         "  if (status_.ok() && num_steps_ > max_steps_) {", "  if (false) {"),
     Bug("tokenizer_json", "counts_of_any_size", "scheduler/text/pattern.cc",
-        "LargestRepeat(pattern.substr(i)) > kMaxRepeat) {", "LargestRepeat(pattern.substr(i)) > kMaxRepeat + 1) {"),
+        "LargestRepeat(rest) > kMaxRepeat) {", "LargestRepeat(rest) > kMaxRepeat + 1) {"),
     Bug("tokenizer_json", "template_of_any_size", "scheduler/text/post_processor.cc",
         "num_ids > kMaxSpecialIds) {", "num_ids > kMaxSpecialIds + 32) {"),
     Bug("encode", "surrogates_are_characters", "scheduler/text/utf8.cc", "return {3, 0x80, 0x9F};",

@@ -101,6 +101,8 @@ def tokenizers_at_bounds():
         files[f"last_id_{past}_bound"] = small_tokenizer(None, [], [added_token("c", 7 + more)])
         files[f"added_token_bytes_{past}_bound"] = small_tokenizer(None, [], [added_token("c" * (256 + more))])
         files[f"repeat_{past}_bound"] = small_tokenizer(None, [split("a{1,%d}" % (256 + more))])
+        files[f"repeat_behind_class_{past}_bound"] = small_tokenizer(None, [split("[a:]b{%d}" % (256 + more))])
+        files[f"group_{past}_bound"] = small_tokenizer(None, [split("(?<n>a)" if more else "(?<=a)b")])
         files[f"template_ids_{past}_bound"] = small_tokenizer(None, []) | {"post_processor": template(32, 32 + more)}
         files[f"pattern_bytes_{past}_bound"] = small_tokenizer(None, [split("a" * (4096 + more))])
         files[f"end_token_{past}_bound"] = small_tokenizer(None, []) | {

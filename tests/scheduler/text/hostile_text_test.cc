@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "scheduler/text/pattern.h"
 #include "scheduler/text/post_processor.h"
 #include "scheduler/text/tokenizer.h"
 
@@ -171,6 +172,40 @@ TEST(HostileTextTest, FileThatAsksForTooMuchIsRefused) {
 
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << file.name;
     EXPECT_EQ(ReasonOf(status), "TOKENIZER") << file.name;
+  }
+}
+
+TEST(HostileTextTest, PatternHasGroupsThatCostNothingAMatch) {
+  for (const char* pattern : {"(a)b|c",
+                              "(?:a)b|c",
+                              "a(?=b)|c",
+                              "a(?!b)|c",
+                              "(?<=a)b|c",
+                              "(?<!a)b|c",
+                              "(?>a+)b|c",
+                              "(?i:a)b|c",
+                              "[[:alpha:]:]b|c"}) {
+    EXPECT_TRUE(Pattern::Compile(pattern).ok()) << pattern;
+  }
+  for (const char* pattern : {"(?<n>a)b|c",
+                              "(?'n'a)b|c",
+                              "(?P<n>a)b|c",
+                              "(?|a)b|c",
+                              "(a)(?1)|c",
+                              "(a)(?(1)b|c)",
+                              "a(?R)?c|b",
+                              "a(?0)?c|b",
+                              "a(?+1)(b)|c",
+                              "(?C)a"}) {
+    EXPECT_EQ(ReasonOf(Pattern::Compile(pattern).status()), "TOKENIZER") << pattern;
+  }
+}
+
+TEST(HostileTextTest, LongCountIsSeenBehindWhatLooksLikeAClass) {
+  for (const char* begin : {"[a:]", "[[:alpha:]]", "[]]", "[\\]]", "\\c[", "(?#[)", "(?^x)#[\n"}) {
+    const std::string pattern = absl::StrCat(begin, "b{257}|c");
+
+    EXPECT_EQ(ReasonOf(Pattern::Compile(pattern).status()), "TOKENIZER") << pattern;
   }
 }
 
