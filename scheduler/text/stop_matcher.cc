@@ -1,6 +1,6 @@
 #include "scheduler/text/stop_matcher.h"
 
-#include <deque>
+#include <bitset>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,102 +11,170 @@
 namespace quire {
 
 // States are the prefixes of the stop strings; state 0 is the empty one. At most
-// kMaxStopStrings * kMaxStopStringBytes + 1 of them, of 32 bytes each.
+// kMaxStopStrings * kMaxStopStringBytes + 1 of them, of 3 bytes each, for every waiting request has
+// an automaton. What a string adds to the strings before it is a branch: states in a row, each the
+// child of the one before. So only the first states of branches are looked for.
 class StopAutomaton {
  public:
-  explicit StopAutomaton(const std::vector<std::string>& stop_strings) : states_(1) {
-    for (size_t i = 0; i < stop_strings.size(); ++i) {
-      AddString(stop_strings[i], static_cast<int32_t>(i));
+  // The end of a stop string.
+  struct End {
+    int32_t state;
+    int32_t index;
+    size_t num_bytes;
+  };
+
+  explicit StopAutomaton(const std::vector<std::string>& stop_strings) {
+    size_t max_states = 1;
+    for (const std::string& text : stop_strings) {
+      max_states += text.size();
+    }
+    bytes_.reserve(max_states);
+    links_.reserve(max_states);
+    AddState(0);
+    for (const std::string& text : stop_strings) {
+      first_bytes_.set(static_cast<unsigned char>(text[0]));
+      AddString(text);
     }
     LinkFallbacks();
   }
 
-  bool empty() const { return states_.size() == 1; }
+  bool empty() const { return links_.size() == 1; }
 
   // Amortised O(1): every step to a fallback undoes an earlier step deeper.
   int32_t Next(int32_t state, char byte) const {
-    while (true) {
+    while (state != 0) {
       int32_t child = Child(state, byte);
       if (child != kNone) {
         return child;
       }
-      if (state == 0) {
-        return 0;
+      state = At(state).fallback;
+    }
+    return first_bytes_[static_cast<unsigned char>(byte)] ? Child(0, byte) : 0;
+  }
+
+  // The length of the prefix that the state stands for: what has to be held back.
+  size_t Depth(int32_t state) const {
+    auto branch = branches_.rbegin();
+    while (branch != branches_.rend() && branch->first > state) {
+      ++branch;
+    }
+    return branch == branches_.rend() ? 0 : static_cast<size_t>(branch->DepthOf(state));
+  }
+
+  // Whether a stop string ends in the state.
+  bool IsMatch(int32_t state) const { return At(state).is_match; }
+  // The longest that does, of equal ones the first. REQUIRES: IsMatch(state).
+  const End& Match(int32_t state) const {
+    while (true) {
+      for (const End& end : ends_) {
+        if (end.state == state) {
+          return end;
+        }
       }
       state = At(state).fallback;
     }
   }
 
-  // The length of the prefix that the state stands for: what has to be held back.
-  size_t Depth(int32_t state) const { return At(state).depth; }
-  // The longest stop string that ends in the state, as an index, or -1.
-  int32_t Match(int32_t state) const { return At(state).match; }
-  size_t MatchBytes(int32_t state) const { return At(state).match_bytes; }
-
  private:
   static constexpr int32_t kNone = -1;
+  static constexpr uint16_t kFallbackMask = 0x1FFF;
+  static_assert(kMaxStopStrings * kMaxStopStringBytes <= kFallbackMask);
 
-  struct State {
-    int32_t first_child = kNone;
-    int32_t next_sibling = kNone;
-    int32_t fallback = 0;  // the longest proper suffix that is a state, too
-    int32_t match = kNone;
-    uint32_t match_bytes = 0;
-    uint32_t depth = 0;
-    char byte = 0;  // that leads here from the parent
+  struct Link {
+    uint16_t fallback : 13 = 0;  // the longest proper suffix that is a state, too
+    bool is_match : 1 = false;
+    bool has_next : 1 = false;      // the state behind it in its branch
+    bool has_branches : 1 = false;  // that begin here
+  };
+  static_assert(sizeof(Link) == 2);
+
+  struct Branch {
+    int32_t DepthOf(int32_t state) const { return parent_depth + 1 + state - first; }
+
+    int32_t parent;
+    int32_t parent_depth;
+    int32_t first;
+    int32_t end;  // behind its last state
   };
 
-  const State& At(int32_t state) const { return states_[static_cast<size_t>(state)]; }
-  State& At(int32_t state) { return states_[static_cast<size_t>(state)]; }
+  const Link& At(int32_t state) const { return links_[static_cast<size_t>(state)]; }
+  Link& At(int32_t state) { return links_[static_cast<size_t>(state)]; }
+  // That leads here from the parent.
+  char ByteOf(int32_t state) const { return bytes_[static_cast<size_t>(state)]; }
 
-  // A state has at most kMaxStopStrings children.
   int32_t Child(int32_t state, char byte) const {
-    int32_t child = At(state).first_child;
-    while (child != kNone && At(child).byte != byte) {
-      child = At(child).next_sibling;
+    const Link link = At(state);
+    if (link.has_next && ByteOf(state + 1) == byte) {
+      return state + 1;
     }
-    return child;
-  }
-
-  int32_t AddChild(int32_t parent, char byte) {
-    int32_t child = static_cast<int32_t>(states_.size());
-    states_.push_back(
-        {.next_sibling = At(parent).first_child, .depth = At(parent).depth + 1, .byte = byte});
-    At(parent).first_child = child;
-    return child;
-  }
-
-  void AddString(const std::string& text, int32_t index) {
-    int32_t state = 0;
-    for (char byte : text) {
-      int32_t child = Child(state, byte);
-      state = child == kNone ? AddChild(state, byte) : child;
-    }
-    if (At(state).match == kNone) {
-      At(state).match = index;
-      At(state).match_bytes = static_cast<uint32_t>(text.size());
-    }
-  }
-
-  // Breadth first: a fallback is shallower than its state, so it is complete before.
-  void LinkFallbacks() {
-    std::deque<int32_t> order = {0};
-    while (!order.empty()) {
-      int32_t parent = order.front();
-      order.pop_front();
-      for (int32_t child = At(parent).first_child; child != kNone; child = At(child).next_sibling) {
-        State& state = At(child);
-        state.fallback = parent == 0 ? 0 : Next(At(parent).fallback, state.byte);
-        if (state.match == kNone) {
-          state.match = At(state.fallback).match;
-          state.match_bytes = At(state.fallback).match_bytes;
+    if (link.has_branches) {
+      for (const Branch& branch : branches_) {  // one a string at most
+        if (branch.parent == state && ByteOf(branch.first) == byte) {
+          return branch.first;
         }
-        order.push_back(child);
+      }
+    }
+    return kNone;
+  }
+
+  void AddState(char byte) {
+    bytes_.push_back(byte);
+    links_.emplace_back();
+  }
+
+  void AddString(const std::string& text) {
+    int32_t state = 0;
+    size_t depth = 0;
+    while (depth < text.size() && Child(state, text[depth]) != kNone) {
+      state = Child(state, text[depth]);
+      ++depth;
+    }
+    if (depth < text.size()) {
+      state = AddBranch(state, std::string_view(text).substr(depth), static_cast<int32_t>(depth));
+    }
+    At(state).is_match = true;
+    ends_.push_back(
+        {.state = state, .index = static_cast<int32_t>(ends_.size()), .num_bytes = text.size()});
+  }
+
+  // Returns its last state.
+  int32_t AddBranch(int32_t parent, std::string_view text, int32_t parent_depth) {
+    const auto first = static_cast<int32_t>(links_.size());
+    const int32_t end = first + static_cast<int32_t>(text.size());
+    branches_.push_back(
+        {.parent = parent, .parent_depth = parent_depth, .first = first, .end = end});
+    At(parent).has_branches = true;
+    for (char byte : text) {
+      AddState(byte);
+      links_.back().has_next = true;
+    }
+    links_.back().has_next = false;
+    return end - 1;
+  }
+
+  // By depth: a fallback is shallower than its state, so it is complete before.
+  void LinkFallbacks() {
+    for (int32_t depth = 1; depth <= static_cast<int32_t>(kMaxStopStringBytes); ++depth) {
+      for (const Branch& branch : branches_) {
+        const int32_t state = branch.first + depth - branch.DepthOf(branch.first);
+        if (state >= branch.first && state < branch.end) {
+          LinkFallback(state, state == branch.first ? branch.parent : state - 1);
+        }
       }
     }
   }
 
-  std::vector<State> states_;
+  void LinkFallback(int32_t state, int32_t parent) {
+    const int32_t fallback = parent == 0 ? 0 : Next(At(parent).fallback, ByteOf(state));
+    At(state).fallback = static_cast<uint16_t>(fallback) & kFallbackMask;
+    At(state).is_match = At(state).is_match || At(fallback).is_match;
+  }
+
+  std::bitset<256> first_bytes_;  // of strings: most bytes of a text are none
+  std::string bytes_;             // by state
+  std::vector<Link> links_;       // likewise
+  std::vector<Branch> branches_;  // by first
+  std::vector<End> ends_;
 };
 
 StopMatcher::StopMatcher(std::shared_ptr<const StopAutomaton> automaton,
@@ -149,12 +217,13 @@ StopMatcher::Output StopMatcher::Push(std::string_view text) {
   }
   for (size_t i = 0; i < text.size(); ++i) {
     state_ = automaton_->Next(state_, text[i]);
-    matched_index_ = automaton_->Match(state_);
-    if (matched()) {
+    if (automaton_->IsMatch(state_)) {
+      const StopAutomaton::End& match = automaton_->Match(state_);
+      matched_index_ = match.index;
       std::string sent = std::exchange(held_, {});
       sent.append(text.substr(0, i + 1));
       if (!include_stop_in_output_) {
-        sent.resize(sent.size() - automaton_->MatchBytes(state_));
+        sent.resize(sent.size() - match.num_bytes);
       }
       return {.text = std::move(sent), .matched = true};
     }

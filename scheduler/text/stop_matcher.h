@@ -9,8 +9,8 @@
 //                automaton, the only reason for a shared_ptr here).
 // Invariants:    text returned so far + text held back + stop string (when matched) = text pushed.
 //                Text returned ends at a character boundary when the text pushed does.
-// Cost:          O(bytes pushed), whatever the number of stop strings; memory at most
-//                kMaxStopStringBytes held back.
+// Cost:          O(bytes pushed), whatever the number of stop strings. Memory: 3 bytes for each of
+//                theirs and less than 1 KiB, and at most kMaxStopStringBytes held back.
 // Source:        Aho and Corasick 1975.
 #ifndef QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_

@@ -254,6 +254,9 @@ def main():
     write("stop_matcher", "none", bytes([0]) + b"\x03abc\x02de")
     write("stop_matcher", "overlap", bytes([2]) + b"\x04abcd\x02bc" + b"\x01a\x02bc\x01d")
     write("stop_matcher", "periodic", bytes([0x81]) + b"\x03aab" + b"\x04aaaa\x01b")
+    write("stop_matcher", "equal", bytes([3]) + b"\x01b\x02ab\x02ab" + b"\x03xab")
+    write("stop_matcher", "bytes_at_limit", bytes([1]) + b"\xff" + b"a" * 256)
+    write("stop_matcher", "bytes_over_limit", bytes([1]) + b"\xff" + b"a" * 257)
     write("stop_matcher", "character", bytes([1]) + b"\x03\xe2\x82\xac" + b"\x02\xe2\x82\x01\xac")
 
 

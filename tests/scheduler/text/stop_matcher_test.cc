@@ -1,12 +1,33 @@
 #include "scheduler/text/stop_matcher.h"
 
+#include <atomic>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+
+namespace {
+
+std::atomic<size_t> num_allocated_bytes = 0;
+
+}  // namespace
+
+// Of this program, in place of the library's. Inlined, they look mismatched to the compiler.
+ABSL_ATTRIBUTE_NOINLINE void* operator new(size_t bytes) {
+  num_allocated_bytes += bytes;
+  void* memory = std::malloc(bytes);
+  return memory != nullptr ? memory : throw std::bad_alloc();
+}
+ABSL_ATTRIBUTE_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+ABSL_ATTRIBUTE_NOINLINE void operator delete(void* memory, size_t /*bytes*/) noexcept {
+  std::free(memory);
+}
 
 namespace quire {
 namespace {
@@ -102,6 +123,24 @@ TEST(StopMatcherTest, LimitsOfTheStringsAreKept) {
   EXPECT_EQ(reason({std::string(257, 'x')}), "STOP_LIMIT");
   EXPECT_EQ(reason({"a", ""}), "STOP_LIMIT");
   EXPECT_EQ(reason({"\xFF"}), "STOP_LIMIT");
+}
+
+TEST(StopMatcherTest, MatcherTakesAtMostFourTimesTheBytesOfItsStrings) {
+  std::mt19937 random(5);
+  for (size_t num_letters : {1, 2, 26}) {
+    std::vector<std::string> stops(kMaxStopStrings, std::string(kMaxStopStringBytes, 'a'));
+    for (std::string& stop : stops) {
+      for (char& c : stop) {
+        c = static_cast<char>('a' + random() % num_letters);
+      }
+    }
+    const size_t before = num_allocated_bytes;
+
+    StopMatcher matcher = Make(stops);
+
+    EXPECT_LE(num_allocated_bytes - before, 4 * kMaxStopStrings * kMaxStopStringBytes)
+        << num_letters << " letters";
+  }
 }
 
 // The rule, applied to the whole text at once.
