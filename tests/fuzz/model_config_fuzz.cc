@@ -23,13 +23,13 @@ void CheckSizes(const quire::ModelConfig& config) {
   CheckRange(config.num_kv_heads, 1, config.num_heads);
   QUIRE_CHECK_EQ(config.num_heads % config.num_kv_heads, 0);
   CheckRange(config.head_dim, 1, 1024);
-  CheckRange(config.max_position_embeddings, 1, 1 << 30);
+  CheckRange(config.max_position_embeddings, 1, 1 << 24);
   CheckRange(config.norm_eps, 0.0, 1.0);
 }
 
 void CheckPositions(const quire::ModelConfig& config) {
   if (config.sliding_window.has_value()) {
-    CheckRange(*config.sliding_window, 1, 1 << 30);
+    CheckRange(*config.sliding_window, 1, 1 << 24);
     QUIRE_CHECK_EQ(config.layer_uses_sliding_window.size(), static_cast<size_t>(config.num_layers));
   }
   QUIRE_CHECK_LE(quire::WindowOfAllLayers(config), config.sliding_window.value_or(0));
@@ -41,7 +41,7 @@ void CheckPositions(const quire::ModelConfig& config) {
   QUIRE_CHECK_EQ(config.head_dim % 2, 0);
   CheckRange(rope.theta, 1.0, 1e12);
   CheckRange(rope.factor, 1.0, 1e6);
-  CheckRange(rope.original_max_position_embeddings, 1, 1 << 30);
+  CheckRange(rope.original_max_position_embeddings, 1, 1 << 24);
   if (rope.scaling == quire::RopeScalingKind::kLlama3) {
     CheckRange(rope.low_freq_factor, 1e-6, 1e6);
     CheckRange(rope.high_freq_factor, 1e-6, 1e6);

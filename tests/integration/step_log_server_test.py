@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 import grpc
@@ -43,18 +42,19 @@ class StepLogTest(unittest.TestCase):
     def load(self, server, channel):
         """Streams that finish, are cancelled, expire; a worker dies under them."""
         info = server_info(channel)
+        streams = threading.Event()
 
         def ask(i):
             try:
                 generate(channel, request(i, info), timeout=0.3 if i == 3 else 60,
-                         on_message=(lambda: 1 / 0) if i == 5 else lambda: None)
+                         on_message=(lambda: 1 / 0) if i == 5 else streams.set)
             except (grpc.RpcError, ZeroDivisionError):
                 pass  # expired, or left
 
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(NUM_REQUESTS)]
         for thread in threads:
             thread.start()
-        time.sleep(0.1)
+        self.assertTrue(streams.wait(30))
         server.worker.kill()
         server.start_worker()
         for thread in threads:
