@@ -107,7 +107,7 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
   if (status.ok()) {
     status = CheckIds(*message);
   }
-  const size_t num_bytes = message->token_ids_size() * sizeof(TokenId);
+  const size_t num_bytes = static_cast<size_t>(message->token_ids_size()) * sizeof(TokenId);
   Submit(call, std::move(status), num_bytes, [this, message, call] {
     const absl::Status wanted = call->CheckWanted();
     call->Answer(wanted.ok() ? DoDetokenize(*message) : wanted);
