@@ -5,6 +5,7 @@
 #ifndef QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 #define QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -28,6 +29,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     return context_->IsCancelled() ? CancelledByClient() : absl::OkStatus();
   }
 
+  // REQUIRES: as UnreadAnswers::Take.
   template <typename Response>
   void Answer(const absl::StatusOr<Response>& answer) {
     absl::StatusOr<grpc::ByteBuffer> bytes =
@@ -37,10 +39,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
       return;
     }
     *response_ = *std::move(bytes);
-    End(grpc::Status::OK);
+    End(grpc::Status::OK, response_->Length());
   }
 
-  void Refuse(const absl::Status& status) { End(ToPublicStatus(status)); }
+  void Refuse(const absl::Status& status) { End(ToPublicStatus(status), 0); }
 
   void OnDone() override {
     unread_.End(context_);
@@ -48,8 +50,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  void End(const grpc::Status& status) {
-    unread_.Begin(context_, SteadyNow());
+  void End(const grpc::Status& status, size_t num_bytes) {
+    unread_.Begin(context_, SteadyNow(), num_bytes);
     Finish(status);
   }
 

@@ -3,10 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "scheduler/rpc/wire_message.h"
 
 namespace quire {
 namespace {
@@ -22,17 +21,20 @@ struct CountedBytes {
 }  // namespace
 
 absl::StatusOr<grpc::ByteBuffer> UnreadAnswers::Take(const google::protobuf::Message& answer) {
+  const size_t num_bytes = answer.ByteSizeLong();
+  if (num_bytes <= kSmallBytes) {
+    return SerializeMessage(answer);
+  }
   auto counted = std::make_unique<CountedBytes>();
-  counted->count = num_bytes_;
   QUIRE_CHECK(answer.SerializeToString(&counted->bytes));
-  const auto num_bytes = static_cast<int64_t>(counted->bytes.size());
-  if ((*num_bytes_ += num_bytes) > kMaxBytes) {
+  counted->count = num_bytes_;
+  if ((*num_bytes_ += static_cast<int64_t>(num_bytes)) > kMaxBytes) {
+    MakeRoom();
+  }
+  if (*num_bytes_ > 2 * kMaxBytes) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "UNREAD_ANSWERS",
-                 absl::StrCat("server: too many bytes of answers wait for clients that do not read "
-                              "(limit ",
-                              kMaxBytes,
-                              ")"));
+                 "server: too many bytes of answers wait for clients that do not read");
   }
   std::string& bytes = counted->bytes;
   const grpc::Slice slice(
@@ -43,23 +45,51 @@ absl::StatusOr<grpc::ByteBuffer> UnreadAnswers::Take(const google::protobuf::Mes
   return grpc::ByteBuffer(&slice, 1);
 }
 
-void UnreadAnswers::Begin(grpc::CallbackServerContext* context, Instant now) {
+void UnreadAnswers::MakeRoom() {
   const MutexLock lock(mutex_);
-  calls_[context] = now;
+  for (Call& call : large_) {
+    if (*num_bytes_ - num_cancelled_bytes_ <= kMaxBytes) {
+      return;
+    }
+    Cancel(call);
+  }
+}
+
+void UnreadAnswers::Begin(grpc::CallbackServerContext* context, Instant now, size_t num_bytes) {
+  const int64_t counted = num_bytes > kSmallBytes ? static_cast<int64_t>(num_bytes) : 0;
+  const MutexLock lock(mutex_);
+  Calls& calls = counted > 0 ? large_ : small_;
+  places_[context] = calls.insert(calls.end(), {context, now, counted});
 }
 
 void UnreadAnswers::End(grpc::CallbackServerContext* context) {
   const MutexLock lock(mutex_);
-  calls_.erase(context);
+  const auto place = places_.find(context);
+  num_cancelled_bytes_ -= place->second->is_cancelled ? place->second->num_bytes : 0;
+  (place->second->num_bytes > 0 ? large_ : small_).erase(place->second);
+  places_.erase(place);
 }
 
 void UnreadAnswers::CancelOld(Instant now) {
-  const MutexLock lock(mutex_);  // End waits for it, and with it the end of the context
-  for (auto& [context, since] : calls_) {
-    if (since <= now - kLongestNs) {
-      since = kInfiniteFuture;
-      context->TryCancel();
+  const MutexLock lock(mutex_);
+  CancelOldOf(small_, now);
+  CancelOldOf(large_, now);
+}
+
+void UnreadAnswers::CancelOldOf(Calls& calls, Instant now) {
+  for (Call& call : calls) {
+    if (call.since > now - kLongestNs) {
+      return;
     }
+    Cancel(call);
+  }
+}
+
+// The context lives: End waits for the mutex, and the library for End.
+void UnreadAnswers::Cancel(Call& call) {
+  if (!std::exchange(call.is_cancelled, true)) {
+    num_cancelled_bytes_ += call.num_bytes;
+    call.context->TryCancel();
   }
 }
 

@@ -822,43 +822,93 @@ class UnreadCall {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 
-TEST_F(GenerationServiceTest, AnswersThatNobodyReadsAreBoundedAndEndAfterAMinute) {
-  constexpr int kNumIds = 255;
-  constexpr int64_t kNumBytes = int64_t{kNumIds} * 4096;  // and a few for the field
-  constexpr int64_t kNumHeld = UnreadAnswers::kMaxBytes / (kNumBytes + 16);
-  model_.tokenizer = LongTokenTokenizer();
-  v1::DetokenizeRequest request;
-  request.mutable_token_ids()->Resize(kNumIds, 0);
-  const auto detokenize = [this, &request] {
-    v1::DetokenizeResponse response;
-    grpc::ClientContext context;
-    return FromGrpcStatus(stub_->Detokenize(&context, request, &response));
-  };
-  std::vector<std::unique_ptr<UnreadCall>> calls;
-  for (int64_t i = 0; i < kNumHeld; ++i) {
-    calls.push_back(
-        std::make_unique<UnreadCall>(channel_, "Detokenize", SerializeMessage(request)));
-    while (unread_.num_bytes() < (i + 1) * kNumBytes) {
+class UnreadAnswersTest : public GenerationServiceTest {
+ protected:
+  static constexpr int kNumIds = 255;
+  static constexpr int64_t kNumBytes = int64_t{kNumIds} * 4096;  // and a few for the field
+
+  UnreadAnswersTest() {
+    model_.tokenizer = LongTokenTokenizer();
+    request_.mutable_token_ids()->Resize(kNumIds, 0);
+  }
+
+  // An answer of almost 1 MiB that is there, and not read.
+  std::unique_ptr<UnreadCall> Hold() {
+    const int64_t num_before = unread_.num_bytes();
+    auto call = std::make_unique<UnreadCall>(channel_, "Detokenize", SerializeMessage(request_));
+    while (unread_.num_bytes() <= num_before) {
       std::this_thread::yield();
     }
+    absl::Notification is_begun;  // behind the end of the task that made the answer
+    EXPECT_TRUE(tasks_->Submit({.run = [&is_begun] { is_begun.Notify(); }}).ok());
+    is_begun.WaitForNotification();
+    return call;
   }
-  EXPECT_LE(unread_.num_bytes(), UnreadAnswers::kMaxBytes);
-  EXPECT_EQ(ReasonOf(detokenize()), "UNREAD_ANSWERS");
 
-  const Instant now = SteadyNow();
-  unread_.CancelOld(now);
-  calls.back()->Read();
-  EXPECT_TRUE(calls.back()->Finish().ok());
-  calls.pop_back();
-  unread_.CancelOld(now + UnreadAnswers::kLongestNs);
-  for (const auto& call : calls) {
-    EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  absl::Status Detokenize() {
+    v1::DetokenizeResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(stub_->Detokenize(&context, request_, &response));
   }
+
+  v1::DetokenizeRequest request_;
+};
+
+TEST_F(UnreadAnswersTest, WhoHasWaitedLongestEndsWhereThereAreTooMany) {
+  constexpr int64_t kNumHeld = UnreadAnswers::kMaxBytes / (kNumBytes + 16);
+  std::deque<std::unique_ptr<UnreadCall>> calls;
+  for (int64_t i = 0; i < kNumHeld; ++i) {
+    calls.push_back(Hold());
+  }
+  EXPECT_GE(unread_.num_bytes(), kNumHeld * kNumBytes);
+
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Detokenize().ok());  // who reads is answered
+    EXPECT_EQ(calls.front()->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    calls.pop_front();
+    while (unread_.num_bytes() >= kNumHeld * kNumBytes) {
+      std::this_thread::yield();
+    }
+    calls.push_back(Hold());
+  }
+  EXPECT_LE(unread_.num_bytes(), UnreadAnswers::kMaxBytes + kNumBytes + 16);
+  calls[0]->Read();
+  EXPECT_TRUE(calls[0]->Finish().ok());
+}
+
+TEST_F(UnreadAnswersTest, WhoIsNotReadForAMinuteEnds) {
+  const std::unique_ptr<UnreadCall> read = Hold();
+  const std::unique_ptr<UnreadCall> unread = Hold();
+  const Instant now = SteadyNow();
+
+  unread_.CancelOld(now);
+  read->Read();
+  EXPECT_TRUE(read->Finish().ok());
+  unread_.CancelOld(now + UnreadAnswers::kLongestNs);
+  EXPECT_EQ(unread->Finish().error_code(), grpc::StatusCode::CANCELLED);
   while (unread_.num_bytes() > 0) {
     std::this_thread::yield();
   }
-  EXPECT_TRUE(detokenize().ok());
-  calls.clear();
+}
+
+// What the library has not let go of yet, although its calls are cancelled.
+TEST(UnreadBytesTest, AtTwiceAsManyNoMoreAreTaken) {
+  v1::DetokenizeResponse answer;
+  answer.set_text(std::string(1 << 20, 'a'));
+  std::vector<grpc::ByteBuffer> held;
+  auto unread = std::make_unique<UnreadAnswers>();
+  for (absl::StatusOr<grpc::ByteBuffer> bytes = unread->Take(answer); bytes.ok();
+       bytes = unread->Take(answer)) {
+    held.push_back(*std::move(bytes));
+  }
+  EXPECT_EQ(held.size(), 127U);
+  EXPECT_EQ(ReasonOf(unread->Take(answer).status()), "UNREAD_ANSWERS");
+  EXPECT_TRUE(unread->Take(v1::AbortResponse()).ok());  // small ones are
+
+  held.pop_back();
+  EXPECT_TRUE(unread->Take(answer).ok());
+  unread.reset();
+  held.clear();  // the bytes outlive who counts them
 }
 
 TEST_F(GenerationServiceTest, AbortOfAnUnknownRequestIsNotFound) {
