@@ -11,8 +11,9 @@ TRACE = (("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),)
 CANARY = b"canary in a coal mine"
 
 
-def request(request_id, **fields):
-    return api.GenerateRequest(request_id=request_id, text=CANARY, stopping={"max_tokens": 7, "ignore_eos": True},
+def request(request_id, max_tokens=7, **fields):
+    return api.GenerateRequest(request_id=request_id, text=CANARY,
+                               stopping={"max_tokens": max_tokens, "ignore_eos": True},
                                tenant="canary-tenant", cache_salt=b"canary-salt", **fields)
 
 
@@ -25,7 +26,8 @@ class RequestLogTest(unittest.TestCase):
 
     def ends(self, server, num):
         """The lines of the requests that ended, by request id."""
-        server.scheduler.wait_for(r'"last"', seconds=60)
+        for request_id in ("cancelled", "last"):
+            server.scheduler.wait_for(f'"{request_id}"', seconds=60)
         found = [line for line in lines_of_json(server.scheduler) if line["message"] == "request ended"]
         self.assertEqual(len(found), num, found)
         return {line["request_id"]: line for line in found}
@@ -39,7 +41,8 @@ class RequestLogTest(unittest.TestCase):
                 list(stub.Generate(request("traced-twice"), metadata=TRACE + TRACE, timeout=60))
                 with self.assertRaises(grpc.RpcError):
                     generate(channel, request("refused", sampling={"temperature": -1}))
-                call = stub.Generate(request("cancelled", n=16), timeout=60)
+                # So long that no machine has ended it before the client leaves.
+                call = stub.Generate(request("cancelled", max_tokens=1500, n=16), timeout=60)
                 next(call)
                 call.cancel()
                 answer = generate(channel, request("last", n=2, sampling={"temperature": 1, "seed": 1}))
