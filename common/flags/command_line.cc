@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "common/flags/flag_sources.h"
 
 namespace quire {
 namespace {
@@ -80,7 +81,7 @@ absl::Status UnknownFlag(std::string_view typed) {
 
 class ArgumentParser {
  public:
-  explicit ArgumentParser(std::span<const char* const> arguments) : arguments_(arguments) {}
+  explicit ArgumentParser(std::span<const std::string> arguments) : arguments_(arguments) {}
 
   absl::StatusOr<CommandLine> Parse() {
     while (next_ < arguments_.size()) {
@@ -156,7 +157,7 @@ class ArgumentParser {
     return arguments_[next_++];
   }
 
-  std::span<const char* const> arguments_;
+  std::span<const std::string> arguments_;
   size_t next_ = 0;
   CommandLine result_;
 };
@@ -181,7 +182,9 @@ std::string HelpOf(const absl::CommandLineFlag& flag) {
 std::string_view Version() { return QUIRE_VERSION; }
 
 absl::StatusOr<CommandLine> ParseArguments(std::span<const char* const> arguments) {
-  return ArgumentParser(arguments).Parse();
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string> expanded,
+                         ExpandFlagSources({arguments.begin(), arguments.end()}));
+  return ArgumentParser(expanded).Parse();
 }
 
 std::string HelpText(const ProgramInfo& program) {
@@ -194,8 +197,10 @@ std::string HelpText(const ProgramInfo& program) {
   for (const auto& [name, help] : flags) {
     text += help;
   }
-  return text +
-         "  --help\n      Print this and exit.\n  --version\n      Print the version and exit.\n";
+  return absl::StrCat(
+      text,
+      ToAbsl(FlagSourcesHelp()),
+      "  --help\n      Print this and exit.\n  --version\n      Print the version and exit.\n");
 }
 
 std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const ProgramInfo& program) {

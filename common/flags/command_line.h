@@ -1,7 +1,8 @@
 // ParseCommandLineOrExit gives every program of Quire the same command line, over flags defined
 // with ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
 // values as --flag value or --flag=value, booleans as --flag, --no-flag or --flag=true. "--" ends
-// the flags; what is no flag is positional.
+// the flags; what is no flag is positional. Flags may stand in a file or in the environment
+// (flag_sources.h).
 //
 // abseil's own parser is not used: it knows no dashes, lists its own flags among ours and leaves
 // the exit code of a mistake no choice.

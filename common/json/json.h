@@ -34,9 +34,6 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits =
 // message starts with the path.
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes);
 
-// Reads a regular file of at most max_bytes. Errors as for ParseJsonFile.
-absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
-
 }  // namespace quire
 
 #endif  // QUIRE_COMMON_JSON_JSON_H_

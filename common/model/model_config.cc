@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"

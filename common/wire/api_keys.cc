@@ -12,9 +12,9 @@
 #include "absl/strings/strip.h"
 
 #include "common/base/error.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
-#include "common/json/json.h"
 #include "common/wire/id_text.h"
 
 #include <openssl/crypto.h>

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
-#include "common/json/json.h"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>

@@ -15,6 +15,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
+#include "common/flags/flag_sources.h"
 #include "common/wire/grpc_log.h"
 #include "deploy/cli/serve_arguments.h"
 #include "deploy/cli/supervisor.h"
@@ -37,6 +38,9 @@ Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flag
 
 --worker-http-port N gives each worker a port of its own for metrics and health: rank r has N + r,
 or any free one where N is 0. It is on the loopback address unless --worker-http-host says otherwise.
+
+--flagfile FILE reads flags of both programs from a file, one a line; --fromenv and --tryfromenv NAME,...
+read --NAME from the variable FLAGS_NAME.
 
 It takes the flags of both programs, except --workers, --listen, --rank, --ranks-on-host and
 --worker-ssl-.... A worker's flags are for each of the workers; --ssl-..., --http-host and
@@ -105,6 +109,14 @@ int PrintHelp(const std::string& folder) {
   return EXIT_SUCCESS;
 }
 
+absl::StatusOr<ServeArguments> ReadArguments(const std::vector<std::string>& args) {
+  const absl::StatusOr<std::vector<std::string>> expanded = ExpandFlagSources(args);
+  if (!expanded.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("serve: ", expanded.status().message()));
+  }
+  return SplitServeArguments(*expanded);
+}
+
 // Signals that the supervisor reads come from the returned descriptor alone. Threads of libraries
 // inherit the mask.
 int OpenSignalFd() {
@@ -149,7 +161,7 @@ int RunServe(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     return PrintHelp(folder);
   }
-  absl::StatusOr<ServeArguments> split = SplitServeArguments(args);
+  absl::StatusOr<ServeArguments> split = ReadArguments(args);
   if (!split.ok()) {
     std::fprintf(stderr, "quire: %s\n", std::string(split.status().message()).c_str());
     return kExitUsage;

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
-#include "common/json/json.h"
 #include "common/wire/api_key.h"
 #include "common/wire/credentials.h"
 

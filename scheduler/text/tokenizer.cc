@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/fold_hash.h"
+#include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "scheduler/text/added_token_matcher.h"

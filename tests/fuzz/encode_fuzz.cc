@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/read_file.h"
 #include "scheduler/text/utf8.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_tokenizers.h"

@@ -15,7 +15,7 @@ import threading
 import time
 import unittest
 
-from quire_server import BIN, MODEL, Process, api, api_grpc, generate
+from quire_server import BIN, MODEL, Process, api, api_grpc, generate, server_info
 import grpc
 
 NUM_STREAMS = 4
@@ -378,6 +378,23 @@ class StartTest(unittest.TestCase):
                     self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
                     self.assertIn(named, done.stderr)
                     self.assertRegex(done.stderr, r"\(got \d+( bytes)?, limit \d+( bytes)?\)")
+
+    def test_flags_of_both_programs_from_a_file_and_the_environment(self):
+        with tempfile.TemporaryDirectory(prefix="quire-test-") as folder:
+            path = os.path.join(folder, "flags")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("# what this machine has\n--block-size=8\n--max-num-seqs 5\n"
+                           "--num-gpu-blocks-override=99\n")
+            under = ["env", "FLAGS_num_gpu_blocks_override=300"]
+            with Served(f"--flagfile={path}", "--fromenv=num-gpu-blocks-override", under=under) as served:
+                with grpc.insecure_channel(served.address) as channel:
+                    info = server_info(channel)
+            self.assertEqual((info.block_size_tokens, info.max_sequences, info.num_blocks), (8, 5, 299))
+
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("block-size=16\n")
+            self.assertEqual(self.refusal("--model", MODEL, f"--flagfile={path}"),
+                             (2, f"quire: serve: --flagfile: {path}:5: not a flag"))
 
     def test_help_lists_the_flags_of_both_programs(self):
         help_of = {}

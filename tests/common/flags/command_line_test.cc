@@ -1,5 +1,7 @@
 #include "common/flags/command_line.h"
 
+#include <stdlib.h>
+
 #include <string>
 #include <vector>
 
@@ -67,6 +69,16 @@ TEST_F(CommandLineTest, NegativeNumbersAreValues) {
   EXPECT_EQ(absl::GetFlag(FLAGS_block_size), -5);
 }
 
+TEST_F(CommandLineTest, FlagsMayStandInTheEnvironment) {
+  ::setenv("FLAGS_block_size", "64", /*overwrite=*/1);
+
+  ASSERT_TRUE(Parse({"--block-size=8", "--fromenv=block-size"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_block_size), 64);
+
+  ASSERT_TRUE(Parse({"--fromenv=block-size", "--block-size=8"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_block_size), 8) << "what comes later wins";
+}
+
 struct Mistake {
   std::vector<const char*> arguments;
   std::string message;
@@ -95,23 +107,31 @@ TEST_F(CommandLineTest, HelpListsOurFlagsAndNoOthers) {
   std::string text =
       HelpText({.name = "quire_test", .usage = "[flags]", .summary = "For this test."});
 
-  EXPECT_EQ(text,
-            "usage: quire_test [flags]\n"
-            "For this test.\n"
-            "\n"
-            "flags:\n"
-            "  --block-size (default 16)\n"
-            "      Tokens in a block.\n"
-            "  --model\n"
-            "      Model directory.\n"
-            "  --[no-]prefix-caching (default on)\n"
-            "      Reuse blocks.\n"
-            "  --verbose\n"
-            "      Say more.\n"
-            "  --help\n"
-            "      Print this and exit.\n"
-            "  --version\n"
-            "      Print the version and exit.\n");
+  EXPECT_EQ(
+      text,
+      "usage: quire_test [flags]\n"
+      "For this test.\n"
+      "\n"
+      "flags:\n"
+      "  --block-size (default 16)\n"
+      "      Tokens in a block.\n"
+      "  --model\n"
+      "      Model directory.\n"
+      "  --[no-]prefix-caching (default on)\n"
+      "      Reuse blocks.\n"
+      "  --verbose\n"
+      "      Say more.\n"
+      "  --flagfile\n"
+      "      A file of flags, one a line (--name=value), in place of this one. # begins a "
+      "comment.\n"
+      "  --fromenv\n"
+      "      Names of flags, separated by commas: --x is what FLAGS_x in the environment says.\n"
+      "  --tryfromenv\n"
+      "      The same, where the variable is there.\n"
+      "  --help\n"
+      "      Print this and exit.\n"
+      "  --version\n"
+      "      Print the version and exit.\n");
 }
 
 using CommandLineDeathTest = CommandLineTest;

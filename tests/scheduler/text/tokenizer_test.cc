@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "common/base/read_file.h"
 #include "common/base/string_view.h"
 #include "scheduler/text/json_node.h"
 #include "scheduler/text/utf8.h"

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "common/base/read_file.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"

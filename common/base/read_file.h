@@ -1,0 +1,21 @@
+// A whole file as text.
+//
+// Thread safety: a free function, safe from any thread.
+#ifndef QUIRE_COMMON_BASE_READ_FILE_H_
+#define QUIRE_COMMON_BASE_READ_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace quire {
+
+// A regular file of at most max_bytes; never waits for one that is none.
+// Errors: kNotFound when it is missing, else kInvalidArgument, reason FILE; the message starts with
+//         the path.
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_BASE_READ_FILE_H_
