@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -123,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address)
   std::unique_ptr<Listener> listener(new Listener(address));
   QUIRE_RETURN_IF_ERROR(address.is_unix() ? listener->BindUnix() : listener->BindHost());
   listener->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!listener->stop_.is_open()) {
+  if (!listener->stop_.is_open() || !listener->silent_.events().is_open()) {
     return CannotListen(address);
   }
   return listener;
@@ -210,16 +211,28 @@ void Listener::Stop() {
 }
 
 void Listener::Run() {
-  std::vector<pollfd> waits = {{.fd = stop_.fd(), .events = POLLIN, .revents = 0}};
+  std::vector<pollfd> waits = {{.fd = stop_.fd(), .events = POLLIN, .revents = 0},
+                               {.fd = silent_.events().fd(), .events = POLLIN, .revents = 0}};
   for (const FileDescriptor& socket : sockets_) {
     waits.push_back({.fd = socket.fd(), .events = POLLIN, .revents = 0});
   }
   while (waits[0].revents == 0) {
-    ::poll(waits.data(), waits.size(), /*timeout=*/-1);
+    ::poll(waits.data(), waits.size(), PollTimeoutMillis());
     for (const FileDescriptor& socket : sockets_) {
       AcceptFrom(socket);
     }
+    HandOverSpeakers();
+    silent_.EndExpired(SteadyNow());
   }
+}
+
+// Until somebody has been silent for too long.
+int Listener::PollTimeoutMillis() const {
+  const std::optional<Instant> expiry = silent_.next_expiry();
+  if (!expiry.has_value()) {
+    return -1;
+  }
+  return static_cast<int>(std::max<int64_t>(0, (*expiry - SteadyNow()) / kNanosPerMilli + 1));
 }
 
 void Listener::AcceptFrom(const FileDescriptor& socket) {
@@ -233,16 +246,27 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       return;  // nobody waits, or who waited has gone; poll says when somebody comes
     }
     if (connection.fd() >= max_open_files_) {
-      Refuse(std::move(connection));
-      continue;
+      HandOverSpeakers();  // who has spoken by now is not silent
+      if (silent_.empty()) {
+        Refuse(std::move(connection));
+        continue;
+      }
+      silent_.EndOldest();
     }
     if (address_.is_unix() && !IsOwnUsers(connection)) {
       RefuseUser();
       continue;
     }
+    silent_.Add(
+        {.socket = std::move(connection), .listener_fd = socket.fd(), .since = SteadyNow()});
+  }
+}
+
+void Listener::HandOverSpeakers() {
+  for (SilentConnections::Connection& speaker : silent_.TakeSpeakers()) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = socket.fd();
-    parameters.fd = connection.Release();
+    parameters.listener_fd = speaker.listener_fd;
+    parameters.fd = speaker.socket.Release();
     acceptor_->HandleNewConnection(&parameters);
   }
 }

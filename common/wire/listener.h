@@ -2,10 +2,11 @@
 // those take any number, and stop for good once the process has no file descriptor left
 // (CVE-2023-4785).
 //
-// This one closes at once what comes while too many files are open, so that the rest of the process
-// always has some left, and goes on when there are fewer again. It counts open files, and not
-// connections, since the library does not tell when one ends: a new descriptor is the lowest that
-// is free, so one of at least N says that N files are open.
+// The library gets a connection when its client has said a word (silent_connections.h). What comes
+// while too many files are open takes the place of the one that has been silent longest; where none
+// is silent it is closed at once, so that the rest of the process always has some files left. It
+// counts open files, and not connections, since the library does not tell when one ends: a new
+// descriptor is the lowest that is free, so one of at least N says that N files are open.
 //
 // Who reaches a Unix socket of ours is trusted with all that is behind it, so connections of other
 // users than this process's and root are closed, whatever the permissions of the file are. The log
@@ -27,6 +28,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_descriptor.h"
 #include "common/wire/address.h"
+#include "common/wire/silent_connections.h"
 
 namespace quire {
 
@@ -65,7 +67,9 @@ class Listener {
   absl::Status BindUnix();
   absl::Status BindHost();
   void Run();
+  int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
+  void HandOverSpeakers();
   void Refuse(FileDescriptor connection);
   void RefuseUser();
   void WaitForFiles();
@@ -73,6 +77,7 @@ class Listener {
   Address address_;
   const int max_open_files_;
   std::vector<FileDescriptor> sockets_;
+  SilentConnections silent_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   FileDescriptor stop_;      // readable: the thread ends

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,9 @@
 
 namespace quire {
 namespace {
+
+// With which HTTP/2 begins (RFC 9113, section 3.4): a Listener hands over who speaks.
+constexpr std::string_view kHello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 Address Dialled(Address address) {
   if (address.host == "0.0.0.0") {
@@ -55,7 +59,8 @@ bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
   if (error != 0) {
     return false;  // nobody listens
   }
-  // With and without TLS a server has a word for who has nothing to say, or closes.
+  // With and without TLS a server has a word for who says no more than this, or closes.
+  static_cast<void>(::send(socket.fd(), kHello.data(), kHello.size(), MSG_NOSIGNAL));
   ::shutdown(socket.fd(), SHUT_WR);
   return WaitFor(socket, POLLIN, deadline);
 }

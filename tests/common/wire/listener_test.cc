@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -121,6 +124,22 @@ FileDescriptor Connect(const Address& address) {
 bool IsClosed(const FileDescriptor& socket) {
   char byte = 0;
   return ::recv(socket.fd(), &byte, 1, 0) <= 0;
+}
+
+// Whether it has by now; what it said is taken.
+bool IsClosedNow(const FileDescriptor& socket) {
+  std::array<char, 256> bytes = {};
+  ssize_t num_bytes = 0;
+  do {
+    num_bytes = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  } while (num_bytes > 0);
+  return num_bytes == 0 || errno != EAGAIN;
+}
+
+constexpr std::string_view kHello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+void Say(std::string_view bytes, const FileDescriptor& socket) {
+  ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
 // Lowers the limit for as long as it lives.
@@ -279,12 +298,56 @@ TEST(ListenerTest, ConnectionsThatAreTooManyAreClosedAndItServesAgainAfterwards)
   for (int i = 0; i < 2 * kNumConnections; ++i) {
     connections.push_back(Connect(server.address()));
     ASSERT_TRUE(connections.back().is_open());
+    Say(kHello, connections.back());
   }
 
-  EXPECT_TRUE(IsClosed(connections.back())) << "more than there is room for";
+  WaitUntil([&] { return IsClosedNow(connections.back()); });  // more than there is room for
   connections.clear();
 
   EXPECT_TRUE(IsServed(server.address()));
+}
+
+TEST(ListenerTest, WhoSaysNothingKeepsNobodyOut) {
+  // Both ends of 55 connections and what else is open are more than the 120 that may be, and the
+  // clients' ends alone are fewer.
+  const LowerFileLimit lower(160);
+  TestServer server(Loopback());
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 55; ++i) {
+    silent.push_back(Connect(server.address()));
+    ASSERT_TRUE(silent.back().is_open());
+  }
+
+  EXPECT_TRUE(IsClosed(silent.front())) << "it has been silent longest";
+  EXPECT_TRUE(IsServed(server.address()));
+  EXPECT_FALSE(IsClosedNow(silent.back()));
+}
+
+TEST(ListenerTest, WhatIsNoClientIsHungUpOn) {
+  TestServer server(Loopback());
+
+  for (const std::string_view said :
+       {"GET / HTTP/1.1\r\n", "x", "PRI * HTTP/1.1\r\n", "\x16\x02"}) {
+    const FileDescriptor connection = Connect(server.address());
+    Say(said, connection);
+    EXPECT_TRUE(IsClosed(connection)) << said;
+  }
+  const FileDescriptor leaving = Connect(server.address());
+  ::shutdown(leaving.fd(), SHUT_WR);
+  EXPECT_TRUE(IsClosed(leaving));
+}
+
+TEST(ListenerTest, AClientMayBeginSlowly) {
+  TestServer server(Loopback());
+  const FileDescriptor connection = Connect(server.address());
+
+  for (const char letter : kHello) {
+    Say({&letter, 1}, connection);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  char byte = 0;
+  EXPECT_EQ(::recv(connection.fd(), &byte, 1, 0), 1) << "the server's settings";
 }
 
 TEST(ListenerTest, ItWaitsWhileTheProcessHasNoFileLeftAndServesAfterwards) {

@@ -1,0 +1,88 @@
+#include "common/wire/silent_connections.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "common/base/check.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+namespace quire {
+namespace {
+
+constexpr size_t kMaxEvents = 64;  // at once
+constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
+constexpr std::string_view kTlsHandshake = "\x16\x03";
+
+// As far as it is known.
+bool BeginsLike(std::string_view word, std::string_view said) {
+  const size_t length = std::min(word.size(), said.size());
+  return word.substr(0, length) == said.substr(0, length);
+}
+
+// Whether a client has begun. What it said stays in the socket, for the library.
+bool IsClient(const FileDescriptor& socket) {
+  std::array<char, kHttp2.size()> buffer = {};
+  const ssize_t num_bytes =
+      ::recv(socket.fd(), buffer.data(), buffer.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (num_bytes <= 0) {
+    return false;
+  }
+  const std::string_view said(buffer.data(), static_cast<size_t>(num_bytes));
+  return BeginsLike(kHttp2, said) || BeginsLike(kTlsHandshake, said);
+}
+
+}  // namespace
+
+SilentConnections::SilentConnections() : events_(::epoll_create1(EPOLL_CLOEXEC)) {}
+
+void SilentConnections::Add(Connection connection) {
+  if (connections_.size() == kMaxConnections) {
+    EndOldest();
+  }
+  epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data = {.u64 = ++last_id_}};
+  // Where the kernel has no memory for it, it is ended.
+  if (::epoll_ctl(events_.fd(), EPOLL_CTL_ADD, connection.socket.fd(), &event) == 0) {
+    connections_.emplace(last_id_, std::move(connection));
+  }
+}
+
+void SilentConnections::EndOldest() {
+  QUIRE_CHECK(!connections_.empty());
+  connections_.erase(connections_.begin());  // closed, it leaves the epoll by itself
+}
+
+void SilentConnections::EndExpired(Instant now) {
+  while (!connections_.empty() && connections_.begin()->second.since + kMaxSilenceNs <= now) {
+    EndOldest();
+  }
+}
+
+std::optional<Instant> SilentConnections::next_expiry() const {
+  return connections_.empty() ? std::nullopt
+                              : std::optional(connections_.begin()->second.since + kMaxSilenceNs);
+}
+
+std::vector<SilentConnections::Connection> SilentConnections::TakeSpeakers() {
+  std::array<epoll_event, kMaxEvents> events = {};
+  const int num_events =
+      ::epoll_wait(events_.fd(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
+  std::vector<Connection> speakers;
+  for (int i = 0; i < num_events; ++i) {
+    const auto found = connections_.find(events[static_cast<size_t>(i)].data.u64);
+    QUIRE_CHECK(found != connections_.end());
+    Connection connection = std::move(found->second);
+    connections_.erase(found);
+    if (IsClient(connection.socket)) {
+      // The library has events of its own for it.
+      ::epoll_ctl(events_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
+      speakers.push_back(std::move(connection));
+    }
+  }
+  return speakers;
+}
+
+}  // namespace quire
