@@ -1,5 +1,6 @@
 #include "common/http/http_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 
 #include <boost/asio/io_context.hpp>
@@ -40,8 +42,11 @@ constexpr std::chrono::seconds kReadTimeout(10);
 constexpr std::chrono::seconds kWriteTimeout(10);
 // When the process has no file descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(100);
-// Half of the connections: whoever came with the last of them is asked before the next are taken.
-constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 2;
+// A page that takes longer to make is no older for that.
+constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
+// Half of the connections at two addresses, as many as a name has: whoever came with the last of
+// them is asked before the next are taken.
+constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
   Response response(status, /*version=*/11);
@@ -52,8 +57,9 @@ Response ErrorResponse(http::status status) {
 
 class Connection;
 
-// A page and the connections that wait for it. It is made once for all who ask meanwhile: however
-// many ask, and however often, making it takes no more time than the answers do.
+// A page and the connections that wait for it. It is made once for all who ask meanwhile, and again
+// when four times as long has passed as that took: however many ask, one after the other too, a
+// fifth of the thread's time goes into making it.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)
@@ -74,6 +80,8 @@ class SharedPage {
 
   asio::io_context& context_;
   const HttpPage page_;
+  HttpResponse made_;
+  Instant fresh_until_ = 0;
   std::vector<std::shared_ptr<Connection>> waiting_;
 };
 
@@ -204,9 +212,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 };
 
 void SharedPage::AnswerAll() {
-  const HttpResponse made = page_.make();
+  if (const Instant begun = SteadyNow(); begun >= fresh_until_) {
+    made_ = page_.make();
+    const Instant done = SteadyNow();
+    fresh_until_ = done + std::min(kMaxPageAgeNs, 4 * (done - begun));
+  }
   for (const std::shared_ptr<Connection>& connection : std::exchange(waiting_, {})) {
-    connection->Answer(made);
+    connection->Answer(made_);
   }
 }
 

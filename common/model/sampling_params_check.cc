@@ -82,8 +82,9 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
       CheckRange({"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"top_p", "TOP_P_RANGE", params.top_p, 0.0F, 1.0F, true}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"min_p", "MIN_P_RANGE", params.min_p, 0.0F, 1.0F}));
+  // A smaller one makes infinity of a logit, as if the model's row were broken.
   QUIRE_RETURN_IF_ERROR(CheckRange(
-      {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.0F, 100.0F, true}));
+      {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.01F, 100.0F}));
   QUIRE_RETURN_IF_ERROR(
       CheckRange({"presence_penalty", "PENALTY_RANGE", params.presence_penalty, -2.0F, 2.0F}));
   QUIRE_RETURN_IF_ERROR(

@@ -152,7 +152,7 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
     rank->broken_at = now;
   }
   if (now - *rank->broken_at >= timing_.lease_ns) {
-    Lose(Blame(*rank, status), now);
+    Lose(Blame(*rank, CauseOfBreaks(status)), now);
     return;
   }
   // The step is asked for again over another connection; a worker executes it once.

@@ -3,10 +3,17 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/base/string_view.h"
 
 namespace quire {
 
 bool IsTransportError(const absl::Status& status) { return ReasonOf(status).empty(); }
+
+absl::Status CauseOfBreaks(const absl::Status& status) {
+  return absl::IsDataLoss(status)
+             ? Error(absl::StatusCode::kInternal, "NONSENSE", ToStd(status.message()))
+             : status;
+}
 
 bool IsMismatch(const absl::Status& status) {
   const std::string reason = ReasonOf(status);

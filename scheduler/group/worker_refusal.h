@@ -11,6 +11,11 @@ namespace quire {
 // A connection that broke: it has no reason. A worker that refuses something gives one.
 bool IsTransportError(const absl::Status& status);
 
+// For which a rank is given up whose connections all broke with this status. Bytes may be damaged
+// on their way, and are asked for again; a worker that goes on to answer with nonsense (kDataLoss)
+// has failed at the step.
+absl::Status CauseOfBreaks(const absl::Status& status);
+
 // The worker is there, and asking it again does not help until somebody changes something.
 bool IsMismatch(const absl::Status& status);
 

@@ -131,7 +131,7 @@ void WorkerLink::OpenSteps() {
       return;
     }
     LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
-    self->callbacks_.on_steps_end(absl::UnknownError("worker: answered with nonsense"));
+    self->callbacks_.on_steps_end(absl::DataLossError("worker: answered with nonsense"));
   };
   steps_ = StepStream::Start(
       channel_,

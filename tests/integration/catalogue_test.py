@@ -113,6 +113,7 @@ def rows(info):
         ("B037 top_k over the vocabulary", sampling(top_k=vocab + 1), INVALID, "TOP_K_RANGE"),
         ("B038 min_p 2", sampling(min_p=2), INVALID, "MIN_P_RANGE"),
         ("B039 repetition 0", sampling(repetition_penalty=0), INVALID, "PENALTY_RANGE"),
+        ("B039 repetition 1e-45", sampling(repetition_penalty=1e-45), INVALID, "PENALTY_RANGE"),
         ("B039 repetition NaN", sampling(repetition_penalty=math.nan), INVALID, "PENALTY_RANGE"),
         ("B040 presence 3", sampling(presence_penalty=3), INVALID, "PENALTY_RANGE"),
         ("B040 frequency -3", sampling(frequency_penalty=-3), INVALID, "PENALTY_RANGE"),

@@ -1,9 +1,11 @@
 #include "common/http/http_server.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -190,8 +192,28 @@ TEST(HttpServerTest, APageIsMadeOnceForAllWhoAskMeanwhile) {
         client->ReadToEnd(),
         AllOf(HasSubstr("text of the pageHTTP/1.1 200 OK\r\n"), EndsWith("text of the page")));
   }
-  // The first alone, then those of each of the two times that connections are taken, twice each.
-  EXPECT_LE(num_made, 8);
+  // The first alone, then those of each of the four times that connections are taken, twice each.
+  EXPECT_LE(num_made, 9);
+}
+
+TEST(HttpServerTest, WhoeverAsksWithoutPauseTakesAFifthOfTheTimeForMaking) {
+  std::atomic<int> num_made = 0;
+  const auto make = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    return HttpResponse{.status_code = 200, .body = std::to_string(++num_made)};
+  };
+  const auto server = HttpServer::Start("127.0.0.1", 0, {{"/page", make}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_THAT(Ask(**server, kGetAndClose), StartsWith("HTTP/1.1 200 OK\r\n"));
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+
+  EXPECT_LE(num_made, took / std::chrono::milliseconds(20) + 1);
+  const int before = num_made;
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_THAT(Ask(**server, kGetAndClose), EndsWith("\r\n" + std::to_string(before + 1)));
 }
 
 TEST(HttpServerTest, EndsBesideOpenConnections) {

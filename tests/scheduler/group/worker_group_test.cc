@@ -122,6 +122,7 @@ class WorkerGroupTest : public testing::Test {
         "scheduler_incarnation",
         claim);
   }
+  bool IsCrashAfter(const absl::Status& status);
   // The next epoch is ready: was the loss before it a crash?
   bool WasCrash() {
     BecomeReady();
@@ -321,6 +322,26 @@ TEST_F(WorkerGroupTest, AConnectionThatIsNotMendedWithinTheLeaseLosesTheGroup) {
   const auto lost = Take<ReportLost>();
   ASSERT_THAT(lost, SizeIs(1));
   EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 0: "));
+}
+
+// Whether the loss counts as a crash of the step, when every answer for a lease ended so.
+bool WorkerGroupTest::IsCrashAfter(const absl::Status& status) {
+  BecomeReady();
+  Plan();
+  for (int64_t passed = 0; passed <= kTiming.lease_ns; passed += kTiming.mend_pause_ns) {
+    group_.OnStepsEnd(Link(0), status, now_);
+    Tick(kTiming.mend_pause_ns);
+  }
+  EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
+  return WasCrash();
+}
+
+TEST_F(WorkerGroupTest, NonsenseForALeaseIsACrashOfTheStep) {
+  EXPECT_TRUE(IsCrashAfter(absl::DataLossError("worker: answered with nonsense")));
+}
+
+TEST_F(WorkerGroupTest, ABrokenConnectionForALeaseIsNone) {
+  EXPECT_FALSE(IsCrashAfter(absl::UnavailableError("reset")));
 }
 
 TEST_F(WorkerGroupTest, BreaksThatLieFarApartAreMendedEachTime) {

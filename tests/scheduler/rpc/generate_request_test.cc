@@ -179,6 +179,8 @@ std::vector<BadRequest> BadSampling() {
       {"B038_LargeMinP", "MIN_P_RANGE", number(&S::set_min_p, 1.1F)},
       {"B038_NanMinP", "MIN_P_RANGE", number(&S::set_min_p, kNan)},
       {"B039_ZeroRepetition", "PENALTY_RANGE", number(&S::set_repetition_penalty, 0.0F)},
+      {"B039_TinyRepetition", "PENALTY_RANGE", number(&S::set_repetition_penalty, 1e-38F)},
+      {"B039_SmallRepetition", "PENALTY_RANGE", number(&S::set_repetition_penalty, 0.0099F)},
       {"B039_NanRepetition", "PENALTY_RANGE", number(&S::set_repetition_penalty, kNan)},
       {"B039_InfiniteRepetition", "PENALTY_RANGE", number(&S::set_repetition_penalty, kInf)},
       {"B040_Presence", "PENALTY_RANGE", number(&S::set_presence_penalty, 2.1F)},
