@@ -233,6 +233,10 @@ CoreStats SchedulerCore::stats() const {
   return stats;
 }
 
+BlockMap SchedulerCore::block_map(const BlockMapLimits& limits) const {
+  return MakeBlockMap(*state_, limits);
+}
+
 void SchedulerCore::CheckInvariants() const { quire::CheckInvariants(*state_); }
 
 }  // namespace quire

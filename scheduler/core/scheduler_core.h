@@ -36,6 +36,7 @@
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
+#include "scheduler/core/block_map.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
 #include "scheduler/core/output_event.h"
@@ -136,6 +137,8 @@ class SchedulerCore {
   // The earliest deadline of any live request; kInfiniteFuture when none has one.
   Instant next_deadline() const;
   CoreStats stats() const;
+  // See block_map.h; its counts are those of stats(). REQUIRES: as MakeBlockMap.
+  BlockMap block_map(const BlockMapLimits& limits) const;
 
   // Checks every invariant against the state, aborts with the broken one. O(state): for tests,
   // simulation and debug builds.

@@ -400,12 +400,37 @@ void KvCacheManager::OnSwapsDone(uint64_t step_id) {
   }
 }
 
-KvCacheManager::Occupancy KvCacheManager::CountTokens(
-    std::span<const BlockTable* const> tables) const {
-  std::map<BlockId, int32_t> num_copies;  // that read a block on its way to host memory
+std::map<BlockId, int32_t> KvCacheManager::CopiesUnderWay() const {
+  std::map<BlockId, int32_t> num_copies;
   for (const UnderWay& leaving : leaving_) {
     ++num_copies[leaving.copy.block];
   }
+  return num_copies;
+}
+
+std::vector<BlockState> KvCacheManager::BlockStates() const {
+  std::vector<BlockState> states(static_cast<size_t>(pool_.num_blocks()), BlockState::kFree);
+  for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
+    BlockState& state = states[static_cast<size_t>(block_id)];
+    if (pool_.ref_count(block_id) > 0) {
+      state = BlockState::kActive;
+    } else if (!pool_.is_free(block_id)) {
+      state = BlockState::kPending;
+    } else if (pool_.is_cached(block_id)) {
+      state = BlockState::kCached;
+    }
+  }
+  for (const auto& [block_id, num_copies] : CopiesUnderWay()) {
+    if (pool_.ref_count(block_id) == num_copies) {
+      states[static_cast<size_t>(block_id)] = BlockState::kLeaving;
+    }
+  }
+  return states;
+}
+
+KvCacheManager::Occupancy KvCacheManager::CountTokens(
+    std::span<const BlockTable* const> tables) const {
+  const std::map<BlockId, int32_t> num_copies = CopiesUnderWay();
   Occupancy occupancy{.num_held_blocks = pool_.num_used_blocks()};
   for (const auto& [block_id, count] : num_copies) {
     occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;

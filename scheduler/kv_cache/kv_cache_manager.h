@@ -57,6 +57,15 @@ struct CopiedBlock {
   BlockId dst = kNullBlockId;
 };
 
+// Where a block of the device is.
+enum class BlockState : uint8_t {
+  kFree,     // nobody's, and what it holds cannot be found
+  kCached,   // nobody's, found by what it holds
+  kActive,   // in a table
+  kLeaving,  // in no table any more, and read by copies to host memory
+  kPending,  // given back while a step that may touch it is unanswered
+};
+
 // What the tables of one group hold, a shared block once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
@@ -213,6 +222,9 @@ class KvCacheManager {
   // tables are all the tables in use, in any order. O(tables + blocks on their way).
   Occupancy CountTokens(std::span<const BlockTable* const> tables) const;
 
+  // By block id, the null block as a free one. O(blocks + blocks on their way).
+  std::vector<BlockState> BlockStates() const;
+
   // Aborts with the broken invariant; tables are all the tables in use, in any order.
   // O(blocks + table entries).
   void CheckInvariants(std::span<const BlockTable* const> tables,
@@ -226,6 +238,8 @@ class KvCacheManager {
   };
 
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
+  // Copies to host memory that are under way, by the block that they read.
+  std::map<BlockId, int32_t> CopiesUnderWay() const;
 
   // Takes blocks from the pool, to hold something else: the caller unlists them.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);

@@ -59,6 +59,7 @@ class RecordedCore {
   bool has_work() const { return core_.has_work(); }
   Instant next_deadline() const { return core_.next_deadline(); }
   CoreStats stats() const { return core_.stats(); }
+  BlockMap block_map(const BlockMapLimits& limits) const { return core_.block_map(limits); }
   void CheckInvariants() const { core_.CheckInvariants(); }
 
  private:

@@ -15,6 +15,7 @@
 //   and
 //     after five at most; kills from outside end none, and other losses count for nothing;
 //   - a request is refused exactly when a bound says so (I13);
+//   - whoever looks at the map of blocks sees what the counts say;
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11);
 //   - when the scheduler dies, another one goes on with the tokens that clients have, to the same
@@ -133,6 +134,7 @@ class CoreSimulation {
   bool Fits(const RequestModel& request) const;
   void CheckNobodyIsOverdue();
   void CheckCounts();
+  void CheckBlockMap(int32_t max_cells);
   RequestModel* AnyRequest();
   bool HasLiveRequest() const;
   Instant DurationOf(const StepPlan& plan) const;

@@ -242,6 +242,39 @@ void CoreSimulation::CheckCounts() {
          "held blocks hold tokens, shared ones once");
   Expect(stats.num_shared_blocks > 0 || stats.num_stored_tokens == stats.num_table_tokens,
          "without sharing a token is stored once");
+  if (num_events_ % 4 == 0) {
+    CheckBlockMap(/*max_cells=*/num_events_ % 8 == 0 ? 7 : 1 << 20);
+  }
+}
+
+void CoreSimulation::CheckBlockMap(int32_t max_cells) {
+  const CoreStats stats = core_->stats();
+  const BlockMap map = core_->block_map({.max_cells = max_cells, .max_holders = 1 << 20});
+  BlockMapCell sum;
+  for (const BlockMapCell& cell : map.cells) {
+    sum.num_cached += cell.num_cached;
+    sum.num_active += cell.num_active;
+    sum.num_leaving += cell.num_leaving;
+    sum.num_shared += cell.num_shared;
+    Expect((cell.num_active > 0) == (cell.holder.value() > 0), "who is held has a holder");
+    Expect(cell.num_cached + cell.num_active + cell.num_leaving <= map.blocks_per_cell,
+           "a cell has no more blocks than it stands for");
+  }
+  Expect(sum.num_cached == stats.num_free_cached_blocks && sum.num_active == stats.num_held_blocks,
+         "the map shows the cached and the held blocks");
+  Expect(
+      sum.num_leaving == stats.num_used_blocks - stats.num_held_blocks + stats.num_pending_blocks,
+      "the map shows the blocks that leave");
+  Expect(sum.num_shared == stats.num_shared_blocks, "the map shows the shared blocks");
+  const auto num_cells = static_cast<int32_t>(map.cells.size());
+  Expect(num_cells <= max_cells && num_cells * map.blocks_per_cell >= stats.num_blocks &&
+             (num_cells - 1) * map.blocks_per_cell < std::max(1, stats.num_blocks),
+         "the cells are all blocks");
+  int32_t num_held = 0;
+  for (const BlockHolder& holder : map.holders) {
+    num_held += holder.num_blocks;
+  }
+  Expect(num_held == stats.num_held_blocks, "what holders have adds up");
 }
 
 }  // namespace quire

@@ -445,9 +445,29 @@ void KvCacheWorld::CheckContents(const Sequence& sequence) {
   }
 }
 
+// By those who hold it, and not by the manager's books.
+BlockState KvCacheWorld::StateOf(BlockId block_id) const {
+  for (const Sequence& sequence : sequences_) {
+    if (std::ranges::count(sequence.table.block_ids(), block_id) > 0) {
+      return BlockState::kActive;
+    }
+  }
+  if (NumHolders(block_id) > 0) {
+    return BlockState::kLeaving;
+  }
+  if (!manager_.pool().is_free(block_id)) {
+    return BlockState::kPending;
+  }
+  const bool is_listed = std::ranges::any_of(
+      listed_, [block_id](const auto& entry) { return entry.second == block_id; });
+  return is_listed ? BlockState::kCached : BlockState::kFree;
+}
+
 void KvCacheWorld::CheckCounts() {
   int32_t num_used = 0;
+  const std::vector<BlockState> states = manager_.BlockStates();
   for (BlockId block_id = 1; block_id < sizes_.num_blocks; ++block_id) {
+    Expect(states[static_cast<size_t>(block_id)] == StateOf(block_id), "a block is where it is");
     const int32_t num_holders = NumHolders(block_id);
     num_used += num_holders > 0 ? 1 : 0;
     Expect(manager_.pool().ref_count(block_id) == num_holders, "a reference for each holder");

@@ -104,6 +104,7 @@ class KvCacheWorld {
   PrefixMatch ModelMatch(const Contents& contents, size_t num_blocks) const;
   void HandOut(BlockId block_id);  // it holds something else from now on
   int32_t NumHolders(BlockId block_id) const;
+  BlockState StateOf(BlockId block_id) const;
   void CopyOut(SwapUnderWay& swap);
   void Expect(bool condition, const char* what);
   void CheckContents(const Sequence& sequence);
