@@ -29,6 +29,7 @@
 #include "scheduler/loop/output_router.h"
 #include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/response_stream.h"
+#include "scheduler/loop/state_calls.h"
 #include "scheduler/loop/tenant_shares.h"
 
 namespace quire {
@@ -97,6 +98,7 @@ using LoopEvent = std::variant<AddRequest,
                                PinCall,
                                UnpinCall,
                                ListPrefixesCall,
+                               GetStateCall,
                                GroupReady,
                                StepReply,
                                StaleReply,

@@ -24,7 +24,8 @@ enum class RequestOutcome : uint8_t { kStop, kLength, kAborted, kExpired, kRejec
 // One step, from the decision to the answer. Durations in nanoseconds.
 struct StepObservation {
   int64_t plan_ns = 0;        // PlanStep
-  int64_t round_trip_ns = 0;  // sent until answered
+  int64_t send_ns = 0;        // SendStep
+  int64_t round_trip_ns = 0;  // from its begin until the answer
   int64_t apply_ns = 0;       // ApplyStepResult
   int64_t publish_ns = 0;     // the publishing that ran while this step was computed
   StepTimings worker;

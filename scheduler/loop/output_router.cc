@@ -375,6 +375,11 @@ std::vector<RequestId> OutputRouter::FindStalled(Instant before) {
   return stalled;
 }
 
+std::string_view OutputRouter::RequestIdOf(RequestId id) const {
+  const auto it = requests_.find(id);
+  return it == requests_.end() ? "" : it->second->stream->request_id();
+}
+
 std::vector<RequestId> OutputRouter::OpenRequests() const {
   std::vector<RequestId> ids;
   ids.reserve(requests_.size());

@@ -106,6 +106,8 @@ class OutputRouter {
 
   size_t num_open() const { return requests_.size(); }
   std::vector<RequestId> OpenRequests() const;
+  // As its client knows it; empty when the request is not open. Valid until it is closed.
+  std::string_view RequestIdOf(RequestId id) const;
 
  private:
   struct SequenceOutput {

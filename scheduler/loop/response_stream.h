@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,9 @@ class ResponseStream {
 
   // Since when something waits to be sent and nothing gets through; kInfiniteFuture when it flows.
   virtual Instant stalled_since() const = 0;
+
+  // The request as its client knows it; empty where nobody does.
+  virtual std::string_view request_id() const { return ""; }
 };
 
 }  // namespace quire

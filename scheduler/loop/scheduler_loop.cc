@@ -82,6 +82,7 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
   Publish();
   PublishStats();
   prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // an operator then looks at the metrics
+  state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
   return !stopping_;
 }
 
@@ -140,6 +141,8 @@ void SchedulerLoop::Handle(UnpinCall& call) { prefix_calls_.Unpin(core_, call); 
 
 void SchedulerLoop::Handle(ListPrefixesCall& call) { call.answer(core_.prefixes()); }
 
+void SchedulerLoop::Handle(GetStateCall& call) { state_calls_.Add(std::move(call)); }
+
 void SchedulerLoop::Handle(GroupReady& ready) {
   if (epoch_.has_value()) {  // its predecessor went unreported
     core_.OnWorkersLost();
@@ -184,6 +187,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step.round_trip_ns = answered_at - sent_->sent_at;
   step.apply_ns = parts_.clock() - answered_at;
   step.worker = reply.result.timings;
+  step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
 }
@@ -244,6 +248,7 @@ void SchedulerLoop::Dispatch() {
   step.observation.num_tokens = NumTokens(*plan);
   sent_ = step;
   parts_.workers->SendStep(*plan);
+  sent_->observation.send_ns = parts_.clock() - sent_at;
 }
 
 void SchedulerLoop::Publish() {

@@ -30,6 +30,7 @@
 #include "scheduler/loop/output_router.h"
 #include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/serving_state.h"
+#include "scheduler/loop/state_calls.h"
 #include "scheduler/loop/worker_client.h"
 #include "scheduler/step_log/recorded_core.h"
 
@@ -76,6 +77,7 @@ class SchedulerLoop {
   void Handle(PinCall& call);
   void Handle(UnpinCall& call);
   void Handle(ListPrefixesCall& call);
+  void Handle(GetStateCall& call);
   void Handle(GroupReady& ready);
   void Handle(StepReply& reply);
   void Handle(StaleReply& reply);
@@ -97,6 +99,8 @@ class SchedulerLoop {
   RecordedCore core_;
   OutputRouter router_;
   PrefixCalls prefix_calls_;
+  StateCalls state_calls_;
+  StepTotals step_totals_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
   int64_t block_bytes_ = 0;               // of the last group that was ready

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "scheduler/rpc/generate_request.h"
 #include "scheduler/rpc/public_status.h"
+#include "scheduler/rpc/state_message.h"
 #include "scheduler/rpc/wire_message.h"
 
 namespace quire {
@@ -30,36 +31,6 @@ void Fill(const PrefixInfo& info, v1::PinnedPrefix* message) {
   message->set_state(StateOf(info.state));
   message->set_num_tokens(info.num_tokens);
   message->set_num_blocks(info.num_blocks);
-}
-
-void FillBlocks(const ServingState::Snapshot& state, v1::KvBlocks* blocks) {
-  const CoreStats& stats = state.stats;
-  blocks->set_num_blocks(stats.num_blocks);
-  blocks->set_num_free(stats.num_free_blocks - stats.num_free_cached_blocks);
-  blocks->set_num_cached(stats.num_free_cached_blocks);
-  blocks->set_num_active(stats.num_held_blocks);
-  blocks->set_num_leaving(stats.num_used_blocks - stats.num_held_blocks);
-  blocks->set_num_pending(stats.num_pending_blocks);
-  blocks->set_num_shared(stats.num_shared_blocks);
-  blocks->set_block_size_tokens(stats.block_size_tokens);
-  blocks->set_block_bytes(state.block_bytes);
-  blocks->set_num_stored_tokens(stats.num_stored_tokens);
-  blocks->set_num_referenced_tokens(stats.num_table_tokens);
-  blocks->set_fragmentation(stats.fragmentation());
-}
-
-v1::Rank::Phase ToProto(RankPhase phase) {
-  switch (phase) {
-    case RankPhase::kAway:
-      return v1::Rank::AWAY;
-    case RankPhase::kLoading:
-      return v1::Rank::LOADING;
-    case RankPhase::kWaiting:
-      return v1::Rank::WAITING;
-    case RankPhase::kReady:
-      return v1::Rank::READY;
-  }
-  return v1::Rank::PHASE_UNSPECIFIED;
 }
 
 }  // namespace
@@ -280,38 +251,28 @@ grpc::ServerUnaryReactor* AdminService::GetLoad(grpc::CallbackServerContext* con
   v1::GetLoadRequest message;
   const absl::Status parsed = ParseMessage(*request, &message);
   if (parsed.ok()) {
-    *response = SerializeMessage(Load());
+    *response = SerializeMessage(LoadMessage(parts_.state->Get()));
   }
   reactor->Finish(ToPublicStatus(parsed));
   return reactor;
 }
 
-v1::GetLoadResponse AdminService::Load() const {
-  const ServingState::Snapshot state = parts_.state->Get();
-  const CoreStats& stats = state.stats;
-  v1::GetLoadResponse load;
-  load.set_ready(state.is_ready());
-  load.set_num_running_requests(stats.num_running_requests);
-  load.set_num_waiting_requests(stats.num_waiting_requests);
-  load.set_num_swapped_requests(stats.num_swapped_requests);
-  load.set_num_running_sequences(stats.num_running_sequences);
-  load.set_num_queued_tokens(stats.num_queued_tokens);
-  load.set_num_recompute_preemptions(stats.num_preemptions - stats.num_swap_preemptions);
-  load.set_num_swap_preemptions(stats.num_swap_preemptions);
-  load.set_swapped_out_bytes(state.swap_bytes.out);
-  load.set_swapped_in_bytes(state.swap_bytes.in);
-  load.set_num_failed_swap_ins(stats.num_failed_swap_ins);
-  load.set_num_prefix_queried_tokens(stats.num_prefix_queried_tokens);
-  load.set_num_prefix_hit_tokens(stats.num_prefix_hit_tokens);
-  FillBlocks(state, load.mutable_kv_blocks());
-  for (const RankStatus& rank : state.ranks) {
-    v1::Rank* out = load.add_ranks();
-    out->set_address(rank.address);
-    out->set_phase(ToProto(rank.phase));
+grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::GetStateRequest message;
+  const absl::Status parsed = ParseMessage(*request, &message);
+  if (!parsed.ok()) {
+    reactor->Finish(ToPublicStatus(parsed));
+    return reactor;
   }
-  load.mutable_host_blocks()->set_num_blocks(stats.num_host_blocks);
-  load.mutable_host_blocks()->set_num_free(stats.num_host_blocks - stats.num_used_host_blocks);
-  return load;
+  parts_.inbox->Post(GetStateCall{
+      .answer = [this, reactor, response](const std::shared_ptr<const LoopState>& state) {
+        *response = SerializeMessage(StateMessage(*parts_.model, parts_.state->Get(), *state));
+        reactor->Finish(grpc::Status::OK);
+      }});
+  return reactor;
 }
 
 }  // namespace quire

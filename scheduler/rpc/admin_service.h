@@ -24,7 +24,8 @@ namespace quire {
 using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
     v1::AdminService::WithRawCallbackMethod_UnpinPrefix<
         v1::AdminService::WithRawCallbackMethod_ListPrefixes<
-            v1::AdminService::WithRawCallbackMethod_GetLoad<v1::AdminService::Service>>>>;
+            v1::AdminService::WithRawCallbackMethod_GetLoad<
+                v1::AdminService::WithRawCallbackMethod_GetState<v1::AdminService::Service>>>>>;
 
 class AdminService final : public RawAdminService {
  public:
@@ -46,6 +47,9 @@ class AdminService final : public RawAdminService {
   grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
                                     const grpc::ByteBuffer* request,
                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
 
  private:
   // In the log, where calls bring API keys.
@@ -64,7 +68,6 @@ class AdminService final : public RawAdminService {
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
   // Not on the caller's thread either, and nobody is told but the log.
   void SaveLater() const;
-  v1::GetLoadResponse Load() const;
 
   const ServiceParts parts_;
   PrefixStore* const store_;

@@ -68,6 +68,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   [[nodiscard]] bool Write(SequenceUpdate update, Instant now) override;
   void End(absl::Status status) override;
   Instant stalled_since() const override;
+  std::string_view request_id() const override { return request_id_; }
 
   // Of LiveRequests::Abortable.
   void Abort(absl::Status status) override;

@@ -22,7 +22,7 @@ HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LIST_SERVICES = b"\x3a\x01*"
 METHODS = [SERVICE + name for name in ("Generate", "Abort", "Tokenize", "Detokenize", "GetServerInfo", "NoSuchMethod")]
-ADMIN_METHODS = [ADMIN + name for name in ("PinPrefix", "UnpinPrefix", "ListPrefixes", "GetLoad")]
+ADMIN_METHODS = [ADMIN + name for name in ("PinPrefix", "UnpinPrefix", "ListPrefixes", "GetLoad", "GetState")]
 NEEDED = "authorization: a valid API key is needed (Bearer KEY)"
 REFUSED_KEYS = 'quire_admission_rejects_total{reason="api_key"}'
 CLIENTS = pathlib.Path(os.environ["QUIRE_SOURCE"], "deploy/clients")

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,10 @@ class RecordingStream : public ResponseStream {
     return stalled_since_;
   }
 
+  std::string_view request_id() const override { return request_id_; }
+
+  // Before the loop has it.
+  void SetRequestId(const std::string& request_id) { request_id_ = request_id; }
   void RefuseWrites() {
     std::lock_guard<std::mutex> lock(mutex_);
     refuses_writes_ = true;
@@ -97,6 +102,7 @@ class RecordingStream : public ResponseStream {
   }
 
  private:
+  std::string request_id_;
   mutable std::mutex mutex_;  // guards all below
   std::condition_variable ended_;
   std::vector<SequenceUpdate> updates_;

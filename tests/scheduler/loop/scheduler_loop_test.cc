@@ -667,5 +667,75 @@ TEST(SchedulerLoopSwapTest, SwapBytesAreCountedWithTheBlocksOfEachGroup) {
             2 * bytes * (second.stats.num_blocks_swapped_in - first.stats.num_blocks_swapped_in));
 }
 
+class SchedulerLoopStateTest : public SchedulerLoopTest {
+ protected:
+  // The moment that a call gets in the next turn.
+  std::shared_ptr<const LoopState> Look() {
+    std::shared_ptr<const LoopState> seen;
+    inbox_.Post(GetStateCall{.answer = [&seen](const auto& state) { seen = state; }});
+    Turn();
+    EXPECT_NE(seen, nullptr);
+    return seen;
+  }
+};
+
+TEST_F(SchedulerLoopStateTest, AMomentShowsStepsBlocksAndWhoHasThem) {
+  client_.BeginEpoch();
+  const Added added = Add({.id = 7, .prompt = 5, .max_tokens = 6});
+  added.stream->SetRequestId("as-its-client-calls-it");
+  Turn();
+  now_ += 3 * kNanosPerMilli;
+  client_.Answer();
+
+  const auto state = Look();
+
+  EXPECT_EQ(state->taken_at, now_);
+  EXPECT_EQ(state->stats.num_running_requests, 1);
+  EXPECT_EQ(state->steps.num_steps, 1);
+  EXPECT_EQ(state->steps.round_trip_ns, 3 * kNanosPerMilli);
+  EXPECT_EQ(state->block_map.cells.size(), static_cast<size_t>(kLimits.num_blocks - 1));
+  ASSERT_THAT(state->block_map.holders, SizeIs(1));
+  EXPECT_EQ(state->block_map.holders[0].id, added.id);
+  EXPECT_EQ(state->block_map.holders[0].num_blocks, state->stats.num_held_blocks);
+  EXPECT_THAT(state->request_ids, ElementsAre("as-its-client-calls-it"));
+}
+
+TEST_F(SchedulerLoopStateTest, WhoeverAsksSoonAfterGetsTheSameMoment) {
+  client_.BeginEpoch();
+  const auto first = Look();
+  now_ += StateCalls::kIntervalNs - 1;
+
+  const auto soon = Look();
+  now_ += 1;
+  const auto later = Look();
+
+  EXPECT_EQ(soon, first);
+  EXPECT_EQ(later->taken_at, now_);
+}
+
+TEST_F(SchedulerLoopStateTest, ThereIsAMomentWithoutWorkersAndWhileItDrains) {
+  Add({.prompt = 5, .max_tokens = 6});
+
+  const auto without = Look();
+  inbox_.Post(AbortAll{absl::UnavailableError("no more")});
+  now_ += StateCalls::kIntervalNs;
+  const auto draining = Look();
+
+  EXPECT_EQ(without->stats.num_waiting_requests, 1);
+  EXPECT_THAT(without->block_map.cells, SizeIs(0));
+  EXPECT_EQ(draining->stats.num_waiting_requests, 0);
+}
+
+TEST_F(SchedulerLoopStateTest, ACallBesideTheEndIsAnswered) {
+  bool is_answered = false;
+  inbox_.Post(
+      GetStateCall{.answer = [&is_answered](const auto& /*state*/) { is_answered = true; }});
+  inbox_.Post(Stop{});
+
+  EXPECT_FALSE(Turn());
+
+  EXPECT_TRUE(is_answered);
+}
+
 }  // namespace
 }  // namespace quire

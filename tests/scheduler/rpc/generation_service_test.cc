@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -157,6 +158,9 @@ class GenerationServiceTest : public testing::Test {
   }
   // Bytes of any kind to any method.
   absl::Status CallRaw(const std::string& method, const std::string& bytes) {
+    return CallPath("/quire.v1.GenerationService/" + method, bytes);
+  }
+  absl::Status CallPath(const std::string& path, const std::string& bytes) {
     const grpc::Slice slice(bytes);
     grpc::ByteBuffer request(&slice, 1);
     grpc::ByteBuffer response;
@@ -164,15 +168,10 @@ class GenerationServiceTest : public testing::Test {
     grpc::ClientContext context;
     absl::Mutex mutex;
     std::optional<grpc::Status> status;
-    stub.UnaryCall(&context,
-                   "/quire.v1.GenerationService/" + method,
-                   {},
-                   &request,
-                   &response,
-                   [&](grpc::Status done) {
-                     absl::MutexLock lock(&mutex);
-                     status = std::move(done);
-                   });
+    stub.UnaryCall(&context, path, {}, &request, &response, [&](grpc::Status done) {
+      absl::MutexLock lock(&mutex);
+      status = std::move(done);
+    });
     absl::MutexLock lock(&mutex);
     const auto is_done = [&status] { return status.has_value(); };
     mutex.Await(absl::Condition(&is_done));
@@ -1102,6 +1101,44 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   EXPECT_EQ(load.ranks(0).phase(), v1::Rank::AWAY);
   EXPECT_EQ(load.ranks(1).phase(), v1::Rank::LOADING);
   EXPECT_EQ(load.ranks(1).address(), "unix:/b");
+}
+
+TEST_F(GenerationServiceTest, StateIsTheLoadWithAMapOfItsBlocks) {
+  Run();
+  v1::GenerateRequest request = Prompt("hello", 90);
+  request.set_request_id("one-that-runs");
+  const auto admin = v1::AdminService::NewStub(channel_);
+  grpc::ClientContext generate_context;
+  const auto reader = stub_->Generate(&generate_context, request);
+  v1::GenerateResponse first;
+  ASSERT_TRUE(reader->Read(&first));
+  grpc::ClientContext context;
+  v1::GetStateResponse state;
+
+  ASSERT_TRUE(admin->GetState(&context, {}, &state).ok());
+  const Answer answer = Finish(generate_context, *reader);
+
+  EXPECT_TRUE(answer.status.ok());
+  EXPECT_EQ(state.model(), "tiny");
+  EXPECT_TRUE(state.load().ready());
+  EXPECT_GT(state.time_us(), 0);
+  EXPECT_EQ(state.load().kv_blocks().num_blocks(), 63);
+  const v1::BlockMap& map = state.block_map();
+  EXPECT_EQ(map.blocks_per_cell(), 1);
+  ASSERT_EQ(map.num_active_size(), 63);
+  EXPECT_EQ(std::accumulate(map.num_active().begin(), map.num_active().end(), 0U),
+            static_cast<uint32_t>(state.load().kv_blocks().num_active()));
+  if (state.load().num_running_requests() == 1) {  // it may have ended
+    ASSERT_EQ(map.holders_size(), 1);
+    EXPECT_EQ(map.holders(0).request_id(), "one-that-runs");
+    EXPECT_EQ(map.holder(0), map.holders(0).number());
+  }
+}
+
+TEST_F(GenerationServiceTest, BytesThatAreNoQuestionForTheStateAreRefused) {
+  Run();
+
+  EXPECT_EQ(ReasonOf(CallPath("/quire.v1.AdminService/GetState", "\xff")), "MALFORMED_PROTO");
 }
 
 }  // namespace
