@@ -27,6 +27,7 @@
 #include "common/metrics/process_metrics.h"
 #include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
+#include "scheduler/top_page.h"
 
 namespace quire {
 namespace {
@@ -158,6 +159,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                       .tasks = &tasks_,
                       .api_keys = config.admin_api_keys.get()},
                      prefix_store_.get()),
+      state_page_(model, &inbox_, &state_),
       step_log_(config.step_log.empty() ? nullptr : std::make_unique<StepLogFile>(config.step_log)),
       workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
                                                  SettingsOf(config, *model),
@@ -281,6 +283,11 @@ absl::Status SchedulerServer::StartHttp() {
   pages.push_back({"/metrics/native", [this, metrics_type] {
                      return HttpResponse{200, registry_.NativeText(), metrics_type};
                    }});
+  pages.push_back({"/top", TopPage});
+  pages.push_back(
+      {"/top.json", [this] {
+         return HttpResponse{200, state_page_.Json(SteadyNow()), "application/json; charset=utf-8"};
+       }});
   QUIRE_ASSIGN_OR_RETURN(http_,
                          HttpServer::Start(config_.http_host, config_.http_port, std::move(pages)));
   return absl::OkStatus();

@@ -3,7 +3,7 @@
 //
 //   operator ── AdminService ── Inbox
 //   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
-//   Prometheus, probes ── HttpServer ── MetricsRegistry, ServingState
+//   Prometheus, probes ── HttpServer ── MetricsRegistry, ServingState, StatePage ── Inbox
 //
 // Thread safety: one thread constructs, polls and shuts down.
 #ifndef QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
@@ -32,6 +32,7 @@
 #include "scheduler/rpc/grpc_worker_group.h"
 #include "scheduler/rpc/live_requests.h"
 #include "scheduler/rpc/prefix_store.h"
+#include "scheduler/rpc/state_page.h"
 #include "scheduler/rpc/task_pool.h"
 #include "scheduler/rpc/unread_answers.h"
 #include "scheduler/scheduler_config.h"
@@ -103,6 +104,7 @@ class SchedulerServer {
   UnreadAnswers unread_;
   GenerationService service_;
   AdminService admin_service_;
+  StatePage state_page_;
   std::unique_ptr<StepLogFile> step_log_;  // null: none
   std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;

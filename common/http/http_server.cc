@@ -108,6 +108,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (is_open_) {
       Response response(static_cast<http::status>(page.status_code), /*version=*/11);
       response.set(http::field::content_type, page.content_type);
+      if (!page.content_security_policy.empty()) {
+        response.set("Content-Security-Policy", page.content_security_policy);
+      }
       response.body() = page.body;
       Write(std::move(response), parser_->get().keep_alive());
     }

@@ -1,6 +1,6 @@
-// HttpServer answers GET and HEAD on a few fixed paths with text made on demand: metrics and
-// health. It holds what strangers can take to what is written here, so that whoever asks for health
-// is answered whatever others do:
+// HttpServer answers GET and HEAD on a few fixed paths with text made on demand: metrics, health
+// and the page that shows them. It holds what strangers can take to what is written here, so that
+// whoever asks for health is answered whatever others do:
 //
 //   connections  kMaxConnections; one more ends the one that has been silent longest
 //   a request    8 KiB, all of it within 10 s of the answer before; a body is refused unread
@@ -26,6 +26,7 @@ struct HttpResponse {
   unsigned status_code = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
+  std::string content_security_policy = {};  // empty: a page that a browser takes for no document
 };
 
 struct HttpPage {

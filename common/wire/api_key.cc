@@ -8,8 +8,7 @@
 
 #include "common/base/random_bytes.h"
 #include "common/base/string_view.h"
-
-#include <openssl/sha.h>
+#include "common/wire/sha256.h"
 
 namespace quire {
 namespace {
@@ -32,11 +31,7 @@ absl::StatusOr<std::string> ParseApiKey(std::string_view text) {
   return std::string(key);
 }
 
-ApiKeyHash HashApiKey(std::string_view key) {
-  ApiKeyHash hash = {};
-  ::SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), hash.data());
-  return hash;
-}
+ApiKeyHash HashApiKey(std::string_view key) { return Sha256(key); }
 
 std::string ApiKeyLine(std::string_view key, std::string_view tenant) {
   const ApiKeyHash hash = HashApiKey(key);

@@ -28,6 +28,7 @@ using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /page HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -238,6 +239,28 @@ TEST(HttpServerTest, AllAddressesOfANameAreListenedOn) {
   const auto server = HttpServer::Start("localhost", 0, {});
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT(Ask(**server, kGetAndClose), StartsWith("HTTP/1.1 404 "));
+}
+
+TEST(HttpServerTest, ADocumentHasItsPolicyAndNoOtherPageHasOne) {
+  auto server = HttpServer::Start(
+      "127.0.0.1", 0, {{"/page", [] {
+                          return HttpResponse{.status_code = 200,
+                                              .body = "<p>",
+                                              .content_type = "text/html",
+                                              .content_security_policy = "default-src 'none'"};
+                        }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  Client document(**server);
+  const std::unique_ptr<HttpServer> plain_server = StartServer();
+  Client plain(*plain_server);
+
+  document.Send(kGetAndClose);
+  plain.Send(kGetAndClose);
+
+  EXPECT_THAT(document.ReadToEnd(),
+              AllOf(HasSubstr("\r\nContent-Security-Policy: default-src 'none'\r\n"),
+                    HasSubstr("\r\nCache-Control: no-store\r\n")));
+  EXPECT_THAT(plain.ReadToEnd(), Not(HasSubstr("Security")));
 }
 
 }  // namespace

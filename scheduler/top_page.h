@@ -1,0 +1,18 @@
+// The page /top of the HTTP port: `quire top` for a browser. One text, compiled into the program,
+// which asks for nothing but /top.json.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_SCHEDULER_TOP_PAGE_H_
+#define QUIRE_SCHEDULER_TOP_PAGE_H_
+
+#include "common/http/http_server.h"
+
+namespace quire {
+
+// With a policy by which a browser runs the page's own script and style, loads nothing from
+// elsewhere, and shows it in nobody's frame.
+HttpResponse TopPage();
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TOP_PAGE_H_
