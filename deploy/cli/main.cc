@@ -1,5 +1,5 @@
-// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, prefix, key, sim,
-// replay.
+// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, top, prefix, key,
+// sim, replay.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "deploy/cli/replay_command.h"
 #include "deploy/cli/serve_command.h"
 #include "deploy/cli/sim_command.h"
+#include "deploy/cli/top_command.h"
 
 namespace {
 
@@ -21,6 +22,7 @@ constexpr char kQuireUsage[] =
     serve         start a scheduler and a worker on this machine
     generate      send one request and stream its tokens
     bench serve   load a running server and print the result table
+    top           look inside a running server: its KV blocks, queues and rates, live
     prefix        keep beginnings of prompts in the KV cache of a running server
     key           make an API key, and its line for the server's file
     sim           simulate serving, and make the PagedAttention paper's figures anew
@@ -46,6 +48,9 @@ int main(int argc, char** argv) {
   }
   if (command == "bench" && !rest.empty() && rest[0] == "serve") {
     return quire::RunBenchServe({rest.begin() + 1, rest.end()});
+  }
+  if (command == "top") {
+    return quire::RunTop(rest);
   }
   if (command == "prefix") {
     return quire::RunPrefix(rest);

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "grpcpp/grpcpp.h"
 
@@ -12,8 +10,6 @@
 
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
-#include "common/wire/address.h"
-#include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "deploy/cli/describe_error.h"
 #include "deploy/cli/flag_table.h"
@@ -56,18 +52,6 @@ void Print(const v1::PinnedPrefix& prefix) {
               NameOf(prefix.state()),
               prefix.num_tokens(),
               prefix.num_blocks());
-}
-
-struct AdminServer {
-  std::shared_ptr<grpc::Channel> channel;
-  std::string api_key;
-};
-
-absl::StatusOr<AdminServer> Dial(const PrefixOptions& options) {
-  QUIRE_ASSIGN_OR_RETURN(const Address address, ParseAddress(options.admin));
-  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
-  QUIRE_ASSIGN_OR_RETURN(std::string api_key, ApiKeyOf(options.access, address));
-  return AdminServer{.channel = DialPublic(address, credentials), .api_key = std::move(api_key)};
 }
 
 absl::Status Call(v1::AdminService::Stub& stub,
@@ -147,7 +131,8 @@ int RunPrefix(const std::vector<std::string>& args) {
     return 0;
   }
   absl::StatusOr<PrefixOptions> options = ParsePrefixArguments(args);
-  const auto server = options.ok() ? Dial(*options) : absl::StatusOr<AdminServer>(options.status());
+  const auto server = options.ok() ? DialAdmin(options->admin, options->access)
+                                   : absl::StatusOr<AdminServer>(options.status());
   if (!server.ok()) {
     std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(server.status()).c_str());
     return kExitUsage;

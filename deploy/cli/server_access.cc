@@ -10,6 +10,7 @@
 #include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/wire/api_key.h"
+#include "common/wire/channel.h"
 #include "common/wire/credentials.h"
 
 namespace quire {
@@ -57,6 +58,13 @@ absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& 
   absl::StatusOr<std::string> key = ParseApiKey(text);
   return key.ok() ? std::move(key)
                   : absl::InvalidArgumentError(absl::StrCat(source, ": ", key.status().message()));
+}
+
+absl::StatusOr<AdminServer> DialAdmin(const std::string& address, const ServerAccess& access) {
+  QUIRE_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
+  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(access));
+  QUIRE_ASSIGN_OR_RETURN(std::string api_key, ApiKeyOf(access, parsed));
+  return AdminServer{.channel = DialPublic(parsed, credentials), .api_key = std::move(api_key)};
 }
 
 void AddApiKey(const std::string& key, grpc::ClientContext& context) {

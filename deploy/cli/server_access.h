@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/security/credentials.h>
 
@@ -43,6 +44,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Se
 // Errors: kInvalidArgument, for what is no key, and for one that would cross the network
 // unencrypted.
 absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
+
+// The admin address of a server.
+struct AdminServer {
+  std::shared_ptr<grpc::Channel> channel;  // connects when first used
+  std::string api_key;
+};
+
+// Errors: as those of CredentialsOf and ApiKeyOf; kInvalidArgument for what is no address.
+absl::StatusOr<AdminServer> DialAdmin(const std::string& address, const ServerAccess& access);
 
 // Of a call that has not begun. key: empty for none.
 void AddApiKey(const std::string& key, grpc::ClientContext& context);

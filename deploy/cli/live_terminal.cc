@@ -1,0 +1,133 @@
+#include "deploy/cli/live_terminal.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <string_view>
+
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+
+#include <sys/ioctl.h>
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[2J";
+constexpr std::string_view kLeave = "\x1b[0m\x1b[?25h\x1b[?1049l";
+constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
+constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+// For signal handlers, which get at nothing else. Set before there are any.
+termios saved_input;
+bool has_saved_input = false;
+
+void Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      return;
+    }
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, written)));
+  }
+}
+
+// These two call nothing that a signal handler may not.
+void Enter() {
+  if (has_saved_input) {
+    termios input = saved_input;
+    input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &input);
+  }
+  Write(kEnter);
+}
+
+void Leave() {
+  Write(kLeave);
+  if (has_saved_input) {
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &saved_input);
+  }
+}
+
+void OnEnd(int /*signal*/) {
+  Leave();
+  ::_exit(0);
+}
+
+void OnStop(int /*signal*/) {
+  Leave();
+  ::kill(::getpid(), SIGSTOP);
+  Enter();  // somebody has sent SIGCONT
+}
+
+void SetHandler(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  ::sigfillset(&action.sa_mask);
+  ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+LiveTerminal::LiveTerminal() {
+  has_saved_input = ::tcgetattr(STDIN_FILENO, &saved_input) == 0;
+  for (const int signal : kEndingSignals) {
+    SetHandler(signal, OnEnd);
+  }
+  SetHandler(SIGTSTP, OnStop);
+  Enter();
+}
+
+LiveTerminal::~LiveTerminal() {
+  Leave();
+  for (const int signal : kEndingSignals) {
+    SetHandler(signal, SIG_DFL);
+  }
+  SetHandler(SIGTSTP, SIG_DFL);
+}
+
+TerminalSize CurrentTerminalSize() {
+  winsize size = {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) {
+    return {};
+  }
+  return {.columns = size.ws_col, .lines = size.ws_row};
+}
+
+void LiveTerminal::Draw(const std::string& frame) const {
+  // Each line is cleared to its end, and all below the last. The last one has no end: it would
+  // scroll.
+  std::string_view lines = frame;
+  if (!lines.empty() && lines.back() == '\n') {
+    lines.remove_suffix(1);
+  }
+  Write("\x1b[H" + absl::StrReplaceAll({lines.data(), lines.size()}, {{"\n", "\x1b[K\r\n"}}) +
+        "\x1b[K\x1b[J");
+}
+
+char LiveTerminal::WaitForKey(absl::Duration timeout) const {
+  const absl::Time deadline = absl::Now() + timeout;
+  const TerminalSize before = CurrentTerminalSize();
+  bool reads_keys = has_saved_input;
+  while (absl::Now() < deadline && CurrentTerminalSize() == before) {
+    const absl::Duration wait = std::min(kSizePoll, deadline - absl::Now());
+    pollfd keys = {.fd = reads_keys ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};
+    ::poll(&keys, 1, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
+    char key = '\0';
+    if (keys.revents != 0) {
+      if (::read(STDIN_FILENO, &key, 1) == 1) {
+        return key;
+      }
+      reads_keys = false;  // it was closed
+    }
+  }
+  return '\0';
+}
+
+}  // namespace quire

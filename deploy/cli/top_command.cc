@@ -1,0 +1,197 @@
+#include "deploy/cli/top_command.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include <grpcpp/client_context.h>
+
+#include "proto/v1/admin.grpc.pb.h"
+
+#include "common/base/status_macros.h"
+#include "common/flags/command_line.h"
+#include "common/wire/grpc_status.h"
+#include "deploy/cli/describe_error.h"
+#include "deploy/cli/flag_table.h"
+#include "deploy/cli/live_terminal.h"
+#include "deploy/cli/top_frame.h"
+#include "deploy/cli/top_history.h"
+
+namespace quire {
+namespace {
+
+constexpr double kMinIntervalSeconds = 0.25;  // a server makes no more moments than that
+constexpr double kMaxIntervalSeconds = 3600;
+constexpr std::chrono::seconds kTimeout(3);
+
+constexpr char kTopUsage[] =
+    R"(usage: quire top --admin ADDR [flags]
+
+Shows a server that runs with --admin-address ADDR: its KV blocks and who has them, queues, tokens a
+second, and where the time of steps goes. q or Ctrl-C ends it. Where the output is no terminal, it
+is a line of key=value pairs every --interval. NO_COLOR is honoured.
+
+    --admin HOST:PORT | unix:PATH
+    --interval SECONDS               between two looks; 1 unless given, at least 0.25
+    --once                           one frame, after one interval, and no more
+)";
+
+class Server {
+ public:
+  explicit Server(const AdminServer& server)
+      : stub_(v1::AdminService::NewStub(server.channel)), api_key_(server.api_key) {}
+
+  absl::StatusOr<v1::GetStateResponse> Ask() const {
+    grpc::ClientContext context;
+    AddApiKey(api_key_, context);
+    context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+    v1::GetStateResponse state;
+    QUIRE_RETURN_IF_ERROR(FromGrpcStatus(stub_->GetState(&context, {}, &state)));
+    return state;
+  }
+
+ private:
+  const std::unique_ptr<v1::AdminService::Stub> stub_;
+  const std::string api_key_;
+};
+
+std::string Environment(const char* name) {
+  const char* value = ::getenv(name);  // NOLINT(concurrency-mt-unsafe): one thread
+  return value == nullptr ? "" : value;
+}
+
+// As the C library looks for it.
+bool IsUtf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string locale = absl::AsciiStrToLower(Environment(name));
+    if (!locale.empty()) {
+      return absl::StrContains(locale, "utf-8") || absl::StrContains(locale, "utf8");
+    }
+  }
+  return false;
+}
+
+bool IsTerminal() { return ::isatty(STDOUT_FILENO) != 0 && Environment("TERM") != "dumb"; }
+
+FrameStyle StyleOf(const TerminalSize& size) {
+  return {.width = size.columns,
+          .height = size.lines,
+          .has_colour = IsTerminal() && Environment("NO_COLOR").empty(),
+          .has_unicode = IsTerminal() && IsUtf8Locale()};
+}
+
+void PrintError(const absl::Status& status) {
+  std::fprintf(stderr, "quire: top: %s\n", Printable(DescribeError(status)).c_str());
+}
+
+// One frame, of two answers: rates need both.
+int RunOnce(const Server& server, const TopOptions& options) {
+  TopHistory history;
+  for (int i = 0; i < 2; ++i) {
+    if (i > 0) {
+      absl::SleepFor(absl::Seconds(options.interval_seconds));
+    }
+    absl::StatusOr<v1::GetStateResponse> state = server.Ask();
+    if (!state.ok()) {
+      PrintError(state.status());
+      return 1;
+    }
+    history.Add(*std::move(state));
+  }
+  FrameStyle style = StyleOf(CurrentTerminalSize());
+  style.height = 0;
+  std::fputs(TopFrame(history, options.admin, "", style).c_str(), stdout);
+  return 0;
+}
+
+// A line each time, until nobody reads them.
+int RunLines(const Server& server, const TopOptions& options) {
+  TopHistory history;
+  for (;;) {
+    absl::StatusOr<v1::GetStateResponse> state = server.Ask();
+    if (state.ok()) {
+      history.Add(*std::move(state));
+      std::fputs(TopLine(history).c_str(), stdout);
+      if (std::fflush(stdout) != 0) {
+        return 1;
+      }
+    } else {
+      PrintError(state.status());
+    }
+    absl::SleepFor(absl::Seconds(options.interval_seconds));
+  }
+}
+
+int RunLive(const Server& server, const TopOptions& options) {
+  const LiveTerminal terminal;
+  TopHistory history;
+  for (std::string trouble = "connecting";;) {
+    const absl::Time next = absl::Now() + absl::Seconds(options.interval_seconds);
+    absl::StatusOr<v1::GetStateResponse> state = server.Ask();
+    if (state.ok()) {
+      history.Add(*std::move(state));
+      trouble.clear();
+    } else {
+      trouble = DescribeError(state.status());
+    }
+    do {  // again when the size has changed
+      terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
+      if (terminal.WaitForKey(std::max(next - absl::Now(), absl::Milliseconds(100))) == 'q') {
+        return 0;
+      }
+    } while (absl::Now() < next);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& args) {
+  TopOptions options;
+  FlagTable flags;
+  AddServerAccessFlags(options.access, flags);
+  flags.Text("admin", [&](const std::string& v) { options.admin = v; });
+  flags.Double("interval", [&](double seconds) { options.interval_seconds = seconds; });
+  flags.Switch("once", [&] { options.once = true; });
+  QUIRE_RETURN_IF_ERROR(flags.Parse(args));
+  if (options.admin.empty()) {
+    return absl::InvalidArgumentError("--admin is needed");
+  }
+  // What is no number is in no range.
+  if (!(options.interval_seconds >= kMinIntervalSeconds &&
+        options.interval_seconds <= kMaxIntervalSeconds)) {
+    return absl::InvalidArgumentError("--interval is 0.25 to 3600 seconds");
+  }
+  return options;
+}
+
+int RunTop(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::fputs(kTopUsage, stdout);
+    std::fputs(kServerAccessUsage, stdout);
+    return 0;
+  }
+  const absl::StatusOr<TopOptions> options = ParseTopArguments(args);
+  const auto dialled = options.ok() ? DialAdmin(options->admin, options->access)
+                                    : absl::StatusOr<AdminServer>(options.status());
+  if (!dialled.ok()) {
+    std::fprintf(stderr, "quire: top: %s\n", DescribeError(dialled.status()).c_str());
+    return kExitUsage;
+  }
+  const Server server(*dialled);
+  if (options->once) {
+    return RunOnce(server, *options);
+  }
+  return IsTerminal() ? RunLive(server, *options) : RunLines(server, *options);
+}
+
+}  // namespace quire
