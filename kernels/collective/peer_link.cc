@@ -19,20 +19,27 @@ namespace {
 constexpr size_t kPieceBytes = size_t{16} << 10;
 
 constexpr const char* kClosed = "the other end has closed";
+constexpr const char* kBroken = "the connection is broken";
 constexpr const char* kGarbled = "the shared memory is garbled";
 
 absl::Status Broken(const char* what) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", what);
 }
 
-bool MayGoOn(ssize_t result) {
-  return result > 0 || (result < 0 && (errno == EAGAIN || errno == EINTR));
+// Of send and recv: how many bytes, perhaps 0; none: there will be no more.
+std::optional<size_t> NumMoved(ssize_t result) {
+  if (result < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return 0;
+  }
+  return result > 0 ? std::optional(static_cast<size_t>(result)) : std::nullopt;
 }
 
 }  // namespace
 
-PeerLink::PeerLink(int socket, std::unique_ptr<SharedChannel> channel)
-    : socket_(socket), channel_(std::move(channel)) {}
+PeerLink::PeerLink(int socket,
+                   std::unique_ptr<SharedChannel> channel,
+                   std::unique_ptr<TlsChannel> tls)
+    : socket_(socket), channel_(std::move(channel)), tls_(std::move(tls)) {}
 
 absl::Status PeerLink::Exchange(std::span<const std::byte> out, std::span<std::byte> in) {
   if (channel_ == nullptr) {
@@ -107,33 +114,47 @@ bool PeerLink::has_ended() const {
   return ::poll(&socket, 1, 0) > 0;
 }
 
+std::optional<size_t> PeerLink::Send(std::span<const std::byte> bytes) {
+  if (tls_ != nullptr) {
+    return tls_->Send(bytes);
+  }
+  return NumMoved(::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+std::optional<size_t> PeerLink::Receive(std::span<std::byte> bytes) {
+  if (tls_ != nullptr) {
+    return tls_->Receive(bytes);
+  }
+  return NumMoved(::recv(socket_.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT));
+}
+
 absl::Status PeerLink::ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in) {
   // Both ways in turns: two ranks that only sent would wait for each other once the sockets are
   // full.
-  while (!out.empty() || !in.empty()) {
+  while (!out.empty() || has_unsent() || !in.empty()) {
     bool has_moved = false;
-    if (!out.empty()) {
-      const ssize_t sent =
-          ::send(socket_.fd(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (!MayGoOn(sent)) {
-        return Broken("the connection is broken");
+    if (!out.empty() || has_unsent()) {
+      const std::optional<size_t> sent = Send(out);
+      if (!sent.has_value()) {
+        return Broken(has_ended() ? kClosed : kBroken);
       }
-      has_moved |= sent > 0;
-      out = out.subspan(sent > 0 ? static_cast<size_t>(sent) : 0);
+      has_moved |= *sent > 0;
+      out = out.subspan(*sent);
     }
     if (!in.empty()) {
-      const ssize_t came = ::recv(socket_.fd(), in.data(), in.size(), MSG_DONTWAIT);
-      if (!MayGoOn(came)) {
-        return Broken(came == 0 ? kClosed : "the connection is broken");
+      const std::optional<size_t> came = Receive(in);
+      if (!came.has_value()) {
+        return Broken(has_ended() ? kClosed : kBroken);
       }
-      has_moved |= came > 0;
-      in = in.subspan(came > 0 ? static_cast<size_t>(came) : 0);
+      has_moved |= *came > 0;
+      in = in.subspan(*came);
     }
-    if (!has_moved) {
+    const bool wants_room = !out.empty() || has_unsent();
+    if (!has_moved && (wants_room || !in.empty())) {
       constexpr int kForEver = -1;
       pollfd wanted = {
           .fd = socket_.fd(),
-          .events = static_cast<int16_t>((out.empty() ? 0 : POLLOUT) | (in.empty() ? 0 : POLLIN)),
+          .events = static_cast<int16_t>((wants_room ? POLLOUT : 0) | (in.empty() ? 0 : POLLIN)),
           .revents = 0};
       ::poll(&wanted, 1, kForEver);
     }

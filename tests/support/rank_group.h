@@ -3,6 +3,7 @@
 #ifndef QUIRE_TESTS_SUPPORT_RANK_GROUP_H_
 #define QUIRE_TESTS_SUPPORT_RANK_GROUP_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,21 +14,27 @@
 #include "common/base/file_descriptor.h"
 #include "kernels/collective/communicator.h"
 #include "kernels/collective/peer_link.h"
+#include "kernels/collective/tls_channel.h"
 
 namespace quire {
 
-enum class Transport : uint8_t { kSocket, kShared, kSharedSpinning };
+// TCP in the clear is for comparison: ranks do not speak it.
+enum class Transport : uint8_t { kSocket, kShared, kSharedSpinning, kTls, kTcpInTheClear };
 std::string NameOf(Transport transport);
 
 // What two ends are made of.
 struct LinkParts {
-  FileDescriptor sockets[2];  // NOLINT(modernize-avoid-c-arrays)
-  FileDescriptor memory;      // not open: none
+  std::array<FileDescriptor, 2> sockets;
+  FileDescriptor memory;                           // not open: none
+  std::array<std::unique_ptr<TlsChannel>, 2> tls;  // their handshakes are done
 
   // Of end 0 or 1, once.
   PeerLink Take(size_t end, Transport transport);
 };
-LinkParts MakeLinkParts(Transport transport);
+LinkParts MakeLinkParts(Transport transport,
+                        int64_t max_records_per_key = TlsChannel::kMaxRecordsPerKey);
+// Two ends of a TCP connection on loopback.
+std::array<FileDescriptor, 2> TcpPair();
 std::pair<PeerLink, PeerLink> ConnectLinks(Transport transport);
 
 // REQUIRES: size is a power of two.

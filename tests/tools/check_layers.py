@@ -20,7 +20,7 @@ LAYERS = {
     "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus", "openssl"]),
     "common/metrics": (["common/base"], ["prometheus"]),
     "common/http": (["common/base"], ["boost"]),
-    "kernels/collective": (["common/base"], []),
+    "kernels/collective": (["common/base"], ["openssl"]),
     "kernels/api": (["kernels/collective", "common/base", "common/model"], []),
     "kernels/reference": (["kernels/api", "common/base", "common/model"], []),
     "kernels/cpu": (["kernels/api", "common/base", "common/model"], []),

@@ -180,7 +180,8 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          CommunicatorTest,
                          testing::Combine(testing::Values(Transport::kSocket,
                                                           Transport::kShared,
-                                                          Transport::kSharedSpinning),
+                                                          Transport::kSharedSpinning,
+                                                          Transport::kTls),
                                           testing::Values(2, 4, 8)),
                          [](const auto& param_info) {
                            return NameOf(std::get<0>(param_info.param)) +
@@ -188,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(Groups,
                          });
 
 TEST(BrokenCommunicatorTest, BrokenGroupLeavesDataAsItIs) {
-  for (const Transport transport : {Transport::kSocket, Transport::kShared}) {
+  for (const Transport transport : {Transport::kSocket, Transport::kShared, Transport::kTls}) {
     std::vector<std::shared_ptr<Communicator>> group = ConnectRanks(2, transport);
     group[1]->Abort();
     std::vector<float> data = {1.0F, 2.0F};

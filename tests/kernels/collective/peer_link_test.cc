@@ -21,6 +21,7 @@
 #include "tests/support/rank_group.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 namespace quire {
@@ -129,6 +130,16 @@ TEST_P(PeerLinkTest, WhatWasSentBeforeTheEndIsReceived) {
   EXPECT_EQ(ReasonOf(links_.second.Exchange({}, received)), "GROUP_BROKEN");
 }
 
+TEST_P(PeerLinkTest, AnEndIsSeenBehindBytesThatNobodyHasTaken) {
+  const std::vector<std::byte> sent(1000);
+  {
+    PeerLink gone = std::move(links_.first);
+    EXPECT_TRUE(gone.Exchange(sent, {}).ok());
+    EXPECT_FALSE(links_.second.has_ended());
+  }
+  EXPECT_TRUE(links_.second.has_ended());
+}
+
 // Waits in vain for what the other end does not send (in), or does not take (out).
 enum class Waits : uint8_t { kForData, kForRoom };
 
@@ -205,8 +216,77 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          PeerLinkTest,
                          testing::Values(Transport::kSocket,
                                          Transport::kShared,
-                                         Transport::kSharedSpinning),
+                                         Transport::kSharedSpinning,
+                                         Transport::kTls),
                          [](const auto& param_info) { return NameOf(param_info.param); });
+
+// Each record has a key of its own, and the sockets take little: an end that waited until its
+// change of keys is on its way, and read nothing meanwhile, would wait for ever.
+TEST(EncryptedLinkTest, BothEndsChangeKeysWhileBothSend) {
+  Random random(1);
+  LinkParts parts = MakeLinkParts(Transport::kTls, /*max_records_per_key=*/1);
+  for (const FileDescriptor& socket : parts.sockets) {
+    const int few = 32'768;
+    ASSERT_EQ(::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDBUF, &few, sizeof(few)), 0);
+    ASSERT_EQ(::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVBUF, &few, sizeof(few)), 0);
+  }
+  PeerLink first = parts.Take(0, Transport::kTls);
+  PeerLink second = parts.Take(1, Transport::kTls);
+  for (const auto& [to_second, to_first] : {std::pair(kManyRings, kManyRings),
+                                            std::pair(kManyRings, size_t{1}),
+                                            std::pair(size_t{100'001}, kManyRings),
+                                            std::pair(kManyRings, size_t{0})}) {
+    const std::vector<std::byte> from_first = RandomBytes(random, to_second);
+    const std::vector<std::byte> from_second = RandomBytes(random, to_first);
+    std::vector<std::byte> at_first(to_first);
+    std::vector<std::byte> at_second(to_second);
+    const auto exchange =
+        [](PeerLink& link, std::span<const std::byte> out, std::span<std::byte> in) {
+          const absl::Status status = link.Exchange(out, in);
+          EXPECT_TRUE(status.ok()) << status;
+          if (!status.ok()) {
+            link.Abort();
+          }
+        };
+    Both([&] { exchange(first, from_first, at_first); },
+         [&] { exchange(second, from_second, at_second); });
+    EXPECT_TRUE(at_first == from_second) << to_first;
+    EXPECT_TRUE(at_second == from_first) << to_second;
+  }
+}
+
+TEST(EncryptedLinkTest, AChangeOfKeysIsNoEnd) {
+  LinkParts parts = MakeLinkParts(Transport::kTls, /*max_records_per_key=*/1);
+  PeerLink second = parts.Take(1, Transport::kTls);
+  const std::vector<std::byte> sent(10);
+  {
+    PeerLink first = parts.Take(0, Transport::kTls);
+    ASSERT_TRUE(first.Exchange(sent, {}).ok());
+    ASSERT_TRUE(first.Exchange(sent, {}).ok());
+    EXPECT_FALSE(second.has_ended());
+  }
+  EXPECT_TRUE(second.has_ended());
+  std::vector<std::byte> received(20);
+  EXPECT_TRUE(second.Exchange({}, received).ok());
+}
+
+// Whatever writes into a connection breaks it, and what was sent before is received.
+TEST(EncryptedLinkTest, BytesOfAStrangerBreakTheLink) {
+  LinkParts parts = MakeLinkParts(Transport::kTls);
+  const int stranger = ::dup(parts.sockets[0].fd());
+  PeerLink first = parts.Take(0, Transport::kTls);
+  PeerLink second = parts.Take(1, Transport::kTls);
+  const std::vector<std::byte> sent(1000, std::byte{7});
+  std::vector<std::byte> received(1000);
+  ASSERT_TRUE(first.Exchange(sent, {}).ok());
+  ASSERT_EQ(::send(stranger, "hello", 5, MSG_NOSIGNAL), 5);
+  EXPECT_TRUE(second.Exchange({}, received).ok());
+  EXPECT_TRUE(received == sent);
+  const absl::Status status = second.Exchange({}, received);
+  EXPECT_EQ(ReasonOf(status), "GROUP_BROKEN");
+  EXPECT_EQ(status.message(), "the connection is broken");
+  ::close(stranger);
+}
 
 // Everything before the rings: words and counters.
 constexpr size_t kCountersBytes = 2 * kRingLineBytes + 2 * sizeof(RingCounters);
