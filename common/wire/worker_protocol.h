@@ -9,7 +9,7 @@
 
 namespace quire {
 
-inline constexpr uint32_t kWorkerProtocolVersion = 1;
+inline constexpr uint32_t kWorkerProtocolVersion = 2;
 
 }  // namespace quire
 

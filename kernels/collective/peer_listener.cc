@@ -1,7 +1,6 @@
 #include "kernels/collective/peer_listener.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/error.h"
@@ -17,13 +17,13 @@
 #include "common/base/status_macros.h"
 #include "common/base/unix_socket.h"
 #include "common/base/usable_cpus.h"
-#include "kernels/collective/fd_passing.h"
+#include "kernels/collective/rank_address.h"
+#include "kernels/collective/rank_connection.h"
 #include "kernels/collective/shared_channel.h"
+#include "kernels/collective/tls_channel.h"
 
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 namespace quire {
 namespace {
@@ -35,8 +35,6 @@ constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
 // An attempt that nobody answers was lost on a way that is cut. Kernels before 6.5 repeat it after
 // 1, 3 and 7 s, and a way that is mended meanwhile would lie idle until then.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-constexpr std::string_view kUnixPrefix = "unix:";
-constexpr std::string_view kTcpPrefix = "tcp:";
 // What the higher rank says to the lower one.
 constexpr char kWelcome = 'w';        // through the socket
 constexpr char kWelcomeShared = 'm';  // through the memory that came with the hello
@@ -47,107 +45,12 @@ absl::Status CannotListen(const std::string& where) {
                "ranks: cannot listen on " + where + " (errno " + std::to_string(errno) + ")");
 }
 
-absl::Status BadRendezvous(std::string_view rule) {
-  return InvalidArgument("RENDEZVOUS", "rendezvous: " + std::string(rule));
-}
-
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  socklen_t length = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  int family() const { return storage.ss_family; }
-};
-
-std::optional<SocketAddress> UnixAddress(const std::string& path) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return std::nullopt;
-  }
-  std::copy(path.begin(), path.end(), address.sun_path);
-  SocketAddress result;
-  std::memcpy(&result.storage, &address, sizeof(address));
-  result.length = sizeof(address);
-  return result;
-}
-
-// All that the name has, in the order to try them; none: it cannot be found.
-std::vector<SocketAddress> TcpAddresses(const std::string& host,
-                                        const std::string& port,
-                                        bool passive) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = passive ? AI_PASSIVE | AI_NUMERICSERV : AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return {};
-  }
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    SocketAddress& address = addresses.emplace_back();
-    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
-    address.length = entry->ai_addrlen;
-  }
-  ::freeaddrinfo(found);
-  return addresses;
-}
-
-absl::StatusOr<std::vector<SocketAddress>> ParseRendezvous(std::string_view text) {
-  std::vector<SocketAddress> addresses;
-  if (text.starts_with(kUnixPrefix)) {
-    if (const auto address = UnixAddress(std::string(text.substr(kUnixPrefix.size())))) {
-      addresses.push_back(*address);
-    }
-  } else if (const size_t colon = text.rfind(':');
-             text.starts_with(kTcpPrefix) && colon >= kTcpPrefix.size()) {
-    const std::string host(text.substr(kTcpPrefix.size(), colon - kTcpPrefix.size()));
-    addresses = TcpAddresses(host, std::string(text.substr(colon + 1)), /*passive=*/false);
-  }
-  if (addresses.empty()) {
-    return BadRendezvous("no address that can be found here (" + std::string(text) + ")");
-  }
-  return addresses;
-}
-
 // Ranks that listen on Unix sockets are all on this host.
 int32_t NumOnThisHost(const std::vector<std::string>& rendezvous) {
   return static_cast<int32_t>(
       std::count_if(rendezvous.begin(), rendezvous.end(), [](const std::string& text) {
         return text.starts_with(kUnixPrefix);
       }));
-}
-
-FileDescriptor NewSocket(const SocketAddress& address) {
-  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.is_open() && address.family() != AF_UNIX) {
-    const int on = 1;
-    static_cast<void>(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
-  }
-  return socket;
-}
-
-// The rest of what is expected has come, and perhaps a file with it; nothing: it may still come;
-// false: it will not.
-std::optional<bool> ReadRest(int fd,
-                             std::span<std::byte> expected,
-                             size_t* num_read,
-                             FileDescriptor* memory) {
-  while (*num_read < expected.size()) {
-    const auto rest = expected.subspan(*num_read);
-    const ssize_t came = ReceiveWithFd(fd, rest, memory);
-    if (came <= 0) {
-      const bool may_come = came < 0 && (errno == EAGAIN || errno == EINTR);
-      return may_come ? std::nullopt : std::optional(false);
-    }
-    *num_read += static_cast<size_t>(came);
-  }
-  return true;
-}
-
-bool SendAll(int fd, std::span<const std::byte> bytes, const FileDescriptor& memory = {}) {
-  // Fits the empty buffer of a new connection.
-  return SendWithFd(fd, bytes, memory.fd()) == static_cast<ssize_t>(bytes.size());
 }
 
 absl::Status OfRank(int32_t rank, const absl::Status& status) {
@@ -158,11 +61,20 @@ absl::Status OfRank(int32_t rank, const absl::Status& status) {
 
 }  // namespace
 
+bool PeerListener::Hello::IsSameAs(const Hello& other) const {
+  static_assert(std::has_unique_object_representations_v<Hello>);
+  const auto text_of = [](const Hello& hello) {
+    return std::string_view(reinterpret_cast<const char*>(&hello), sizeof(hello));
+  };
+  return AreEqualSecrets(text_of(*this), text_of(other));
+}
+
 // Connect, while it goes on.
 class PeerListener::Gathering {
  public:
-  Gathering(int listener, const GroupMembership& group, bool spins)
+  Gathering(int listener, bool over_tcp, const GroupMembership& group, bool spins)
       : listener_(listener),
+        over_tcp_(over_tcp),
         group_(group),
         spins_(spins),
         neighbours_(static_cast<size_t>(std::countr_zero(group.rendezvous.size()))) {}
@@ -192,19 +104,20 @@ class PeerListener::Gathering {
     for (Stranger& stranger : strangers_) {
       Recognise(stranger);
     }
-    std::erase_if(strangers_, [](const Stranger& s) { return !s.socket.is_open(); });
+    std::erase_if(strangers_, [](const Stranger& s) { return !s.way.socket.is_open(); });
   }
 
   // Sleeps until something may have happened, or a moment.
   void Wait() const {
     std::vector<pollfd> fds = {{.fd = listener_, .events = POLLIN, .revents = 0}};
     for (const Neighbour& neighbour : neighbours_) {
-      if (!neighbour.is_there && neighbour.socket.is_open() && neighbour.has_said_hello) {
-        fds.push_back({.fd = neighbour.socket.fd(), .events = POLLIN, .revents = 0});
+      if (!neighbour.is_there && neighbour.way.socket.is_open()) {
+        const int16_t wanted = neighbour.is_connected ? POLLIN : POLLOUT;
+        fds.push_back({.fd = neighbour.way.socket.fd(), .events = wanted, .revents = 0});
       }
     }
     for (const Stranger& stranger : strangers_) {
-      fds.push_back({.fd = stranger.socket.fd(), .events = POLLIN, .revents = 0});
+      fds.push_back({.fd = stranger.way.socket.fd(), .events = POLLIN, .revents = 0});
     }
     ::poll(fds.data(), fds.size(), kTickMillis);
   }
@@ -223,7 +136,9 @@ class PeerListener::Gathering {
       std::shared_ptr<std::atomic<int32_t>> waits_for_rank) {
     std::vector<PeerLink> links;
     for (Neighbour& neighbour : neighbours_) {
-      links.emplace_back(neighbour.socket.Release(), std::move(neighbour.channel));
+      links.emplace_back(neighbour.way.socket.Release(),
+                         std::move(neighbour.channel),
+                         std::move(neighbour.way.tls));
     }
     return std::make_shared<Communicator>(group_.rank, std::move(links), std::move(waits_for_rank));
   }
@@ -231,18 +146,19 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<SocketAddress> addresses;  // of one that is dialled, each in its turn
+    std::vector<RankAddress> addresses;  // of one that is dialled, each in its turn
     size_t num_dials = 0;
-    FileDescriptor socket;
+    RankConnection way;
     std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
     Instant dial_at = 0;
     Instant give_up_at = 0;  // unless it is connected by then
+    bool is_connected = false;
     bool has_said_hello = false;
     bool is_there = false;
   };
 
   struct Stranger {
-    FileDescriptor socket;
+    RankConnection way;
     FileDescriptor memory;
     Hello hello;
     size_t num_read = 0;
@@ -257,49 +173,81 @@ class PeerListener::Gathering {
     return hello;
   }
 
-  void Dial(Neighbour& neighbour, Instant now) {
-    if (!neighbour.socket.is_open()) {
-      if (now < neighbour.dial_at) {
-        return;
-      }
-      neighbour.dial_at = now + kRetryNanos;
-      neighbour.give_up_at = now + kDialNanos;
-      neighbour.has_said_hello = false;
-      const SocketAddress& address =
-          neighbour.addresses[neighbour.num_dials++ % neighbour.addresses.size()];
-      neighbour.socket = NewSocket(address);
-      static_cast<void>(::connect(neighbour.socket.fd(), address.get(), address.length));
+  // Names the epoch and both ends, so that TLS lets nobody into another place than its own.
+  std::string IdentityOf(int32_t from, int32_t to) const {
+    return "quire ranks, scheduler " + std::to_string(group_.scheduler_incarnation) + ", epoch " +
+           std::to_string(group_.group_epoch) + ", from " + std::to_string(from) + " to " +
+           std::to_string(to);
+  }
+
+  void Dial(Neighbour& neighbour, Instant now) const {
+    if ((neighbour.way.socket.is_open() || BeginDial(neighbour, now)) &&
+        (neighbour.is_connected || FinishDial(neighbour, now)) &&
+        (neighbour.has_said_hello || SayHello(neighbour))) {
+      HearWelcome(neighbour);
     }
+  }
+
+  static bool BeginDial(Neighbour& neighbour, Instant now) {
+    if (now < neighbour.dial_at) {
+      return false;
+    }
+    neighbour.dial_at = now + kRetryNanos;
+    neighbour.give_up_at = now + kDialNanos;
+    neighbour.is_connected = false;
+    neighbour.has_said_hello = false;
+    const RankAddress& address =
+        neighbour.addresses[neighbour.num_dials++ % neighbour.addresses.size()];
+    neighbour.way.socket = address.NewSocket();
+    static_cast<void>(::connect(neighbour.way.socket.fd(), address.get(), address.length));
+    return neighbour.way.socket.is_open();
+  }
+
+  bool FinishDial(Neighbour& neighbour, Instant now) const {
+    pollfd ready = {.fd = neighbour.way.socket.fd(), .events = POLLOUT, .revents = 0};
+    if (::poll(&ready, 1, 0) == 0) {
+      if (now >= neighbour.give_up_at) {
+        neighbour.way.Close();
+      }
+      return false;
+    }
+    neighbour.is_connected = true;
+    if (!neighbour.addresses.front().is_unix()) {
+      neighbour.way.tls = TlsChannel::Dial(
+          neighbour.way.socket.fd(),
+          {.secret = group_.secret, .identities = {IdentityOf(group_.rank, neighbour.rank)}});
+    }
+    return true;
+  }
+
+  bool SayHello(Neighbour& neighbour) const {
+    const std::optional<bool> is_known = neighbour.way.ShakeHands();
+    if (!is_known.has_value()) {
+      return false;
+    }
+    const Hello hello = HelloTo(group_.rank, neighbour.rank);
+    neighbour.has_said_hello =
+        *is_known &&
+        neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
     if (!neighbour.has_said_hello) {
-      pollfd ready = {.fd = neighbour.socket.fd(), .events = POLLOUT, .revents = 0};
-      if (::poll(&ready, 1, 0) == 0) {
-        if (now >= neighbour.give_up_at) {
-          neighbour.socket.Close();
-        }
-        return;
-      }
-      const Hello hello = HelloTo(group_.rank, neighbour.rank);
-      const FileDescriptor memory = MemoryFor(neighbour);
-      if (!SendAll(neighbour.socket.fd(), std::as_bytes(std::span(&hello, 1)), memory)) {
-        neighbour.socket.Close();
-        return;
-      }
-      neighbour.has_said_hello = true;
+      neighbour.way.Close();  // it is not in this epoch yet, or is gone, or no rank: again
     }
+    return neighbour.has_said_hello;
+  }
+
+  static void HearWelcome(Neighbour& neighbour) {
     char welcome = 0;
     size_t num_read = 0;
     FileDescriptor unwanted;
-    const auto read = ReadRest(neighbour.socket.fd(),
-                               std::as_writable_bytes(std::span(&welcome, 1)),
-                               &num_read,
-                               &unwanted);
+    const auto read = neighbour.way.ReadRest(
+        std::as_writable_bytes(std::span(&welcome, 1)), &num_read, &unwanted);
     if (!read.has_value()) {
       return;
     }
     const bool is_shared = welcome == kWelcomeShared && neighbour.channel != nullptr;
     neighbour.is_there = *read && (is_shared || welcome == kWelcome);
     if (!neighbour.is_there) {
-      neighbour.socket.Close();  // it is not in this epoch yet, or is gone: again
+      neighbour.way.Close();  // as in SayHello
     }
     if (!is_shared) {
       neighbour.channel.reset();
@@ -310,7 +258,7 @@ class PeerListener::Gathering {
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
     FileDescriptor memory;
-    if (neighbour.addresses.front().family() == AF_UNIX) {
+    if (neighbour.addresses.front().is_unix()) {
       memory = SharedChannel::CreateMemory();
       neighbour.channel = SharedChannel::Map(memory, SharedChannel::Side::kCreator, spins_);
     }
@@ -320,39 +268,65 @@ class PeerListener::Gathering {
     return memory;
   }
 
+  // Not more at once than there is room for: each is heard before it may have to go.
   void AcceptStrangers() {
-    for (;;) {
-      FileDescriptor socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket.is_open()) {
+    for (size_t i = 0; i < kMaxStrangers; ++i) {
+      RankConnection way = {.socket = FileDescriptor(::accept4(
+                                listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)),
+                            .tls = nullptr};
+      if (!way.socket.is_open()) {
         return;
       }
       if (strangers_.size() == kMaxStrangers) {
-        strangers_.erase(strangers_.begin());  // who is silent longest
+        strangers_.erase(LeastKnown());
       }
-      const int on = 1;
-      static_cast<void>(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
-      strangers_.push_back({.socket = std::move(socket), .memory = {}, .hello = {}, .num_read = 0});
+      if (over_tcp_) {
+        SendAtOnce(way.socket);
+        way.tls = TlsChannel::Accept(way.socket.fd(),
+                                     {.secret = group_.secret, .identities = LowerIdentities()});
+      }
+      strangers_.push_back({.way = std::move(way), .memory = {}, .hello = {}, .num_read = 0});
     }
+  }
+
+  // Who is there longest of those that have not shown the secret, so that a crowd of them does not
+  // drive out a rank whose handshake takes its time.
+  std::vector<Stranger>::iterator LeastKnown() {
+    const auto found = std::ranges::find_if(strangers_, [](const Stranger& stranger) {
+      return stranger.way.tls == nullptr || !stranger.way.tls->has_shown_secret();
+    });
+    return found == strangers_.end() ? strangers_.begin() : found;
+  }
+
+  std::vector<std::string> LowerIdentities() const {
+    std::vector<std::string> identities;
+    for (const Neighbour& neighbour : neighbours_) {
+      if (neighbour.rank < group_.rank) {
+        identities.push_back(IdentityOf(neighbour.rank, group_.rank));
+      }
+    }
+    return identities;
   }
 
   // A stranger that says the right words is a neighbour.
   void Recognise(Stranger& stranger) {
-    const auto read = ReadRest(stranger.socket.fd(),
-                               std::as_writable_bytes(std::span(&stranger.hello, 1)),
-                               &stranger.num_read,
-                               &stranger.memory);
+    std::optional<bool> read = stranger.way.ShakeHands();
+    if (read.value_or(false)) {
+      read = stranger.way.ReadRest(std::as_writable_bytes(std::span(&stranger.hello, 1)),
+                                   &stranger.num_read,
+                                   &stranger.memory);
+    }
     if (!read.has_value()) {
       return;
     }
     for (Neighbour& neighbour : neighbours_) {
-      const Hello expected = HelloTo(neighbour.rank, group_.rank);
-      const bool is_neighbour =
-          *read && std::memcmp(&stranger.hello, &expected, sizeof(expected)) == 0;
-      if (is_neighbour && neighbour.rank < group_.rank && Welcome(stranger, neighbour)) {
+      const bool is_neighbour = *read && neighbour.rank < group_.rank &&
+                                stranger.hello.IsSameAs(HelloTo(neighbour.rank, group_.rank));
+      if (is_neighbour && Welcome(stranger, neighbour)) {
         return;
       }
     }
-    stranger.socket.Close();
+    stranger.way.Close();
   }
 
   // One that dialled again takes the place of its first attempt.
@@ -362,16 +336,17 @@ class PeerListener::Gathering {
       channel = SharedChannel::Map(stranger.memory, SharedChannel::Side::kOther, spins_);
     }
     const char word = channel == nullptr ? kWelcome : kWelcomeShared;
-    if (!SendAll(stranger.socket.fd(), std::as_bytes(std::span(&word, 1)))) {
+    if (!stranger.way.SendAll(std::as_bytes(std::span(&word, 1)))) {
       return false;
     }
-    neighbour.socket = std::move(stranger.socket);
+    neighbour.way = std::move(stranger.way);
     neighbour.channel = std::move(channel);
     neighbour.is_there = true;
     return true;
   }
 
   const int listener_;
+  const bool over_tcp_;
   const GroupMembership& group_;
   const bool spins_;
   std::vector<Neighbour> neighbours_;
@@ -394,7 +369,7 @@ PeerListener::~PeerListener() {
 
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::string& path,
                                                                    int32_t num_sharers) {
-  const std::optional<SocketAddress> address = UnixAddress(path);
+  const std::optional<RankAddress> address = UnixAddress(path);
   if (!address.has_value()) {
     errno = ENAMETOOLONG;
     return CannotListen(path);
@@ -404,7 +379,7 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::st
     return CannotListen(path);
   }
   ::unlink(path.c_str());  // left by a process that died
-  FileDescriptor socket = NewSocket(*address);
+  FileDescriptor socket = address->NewSocket();
   if (!socket.is_open() || ::bind(socket.fd(), address->get(), address->length) != 0 ||
       ::listen(socket.fd(), kBacklog) != 0) {
     return CannotListen(path);
@@ -418,15 +393,20 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::st
 absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::string& host,
                                                                    int32_t port,
                                                                    const std::string& public_host) {
+  if (!TlsChannel::IsPossible()) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "LISTEN",
+                 "ranks: the TLS library has no TLS 1.3 with X25519 and AES-128-GCM");
+  }
   const auto addresses = TcpAddresses(host, std::to_string(port), /*passive=*/true);
   if (addresses.empty()) {
     errno = EADDRNOTAVAIL;
     return CannotListen(host);
   }
-  const SocketAddress& address = addresses.front();
-  FileDescriptor socket = NewSocket(address);
+  const RankAddress& address = addresses.front();
+  FileDescriptor socket = address.NewSocket();
   const int on = 1;
-  SocketAddress taken;
+  RankAddress taken;
   taken.length = sizeof(taken.storage);
   if (!socket.is_open() ||
       ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
@@ -453,7 +433,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupM
   }
   const uint64_t num_aborts = num_aborts_.load();
   const bool spins = spins_ && NumOnThisHost(group.rendezvous) <= UsableCpus();
-  Gathering gathering(socket_, group, spins);
+  Gathering gathering(socket_, /*over_tcp=*/path_.empty(), group, spins);
   QUIRE_RETURN_IF_ERROR(gathering.Prepare());
   const Instant end = SteadyNow() + timeout_ns;
   for (;;) {

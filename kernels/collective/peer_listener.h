@@ -1,7 +1,12 @@
 // PeerListener is where a rank waits for the others, and how a group of ranks connects: of each
-// pair the lower rank dials and the higher one accepts. Both ends show the secret of the epoch,
-// which the scheduler gave to the ranks alone; whoever does not is hung up on. Ranks that meet at a
-// Unix socket share memory from then on: the one that dials sends it with its hello.
+// pair the lower rank dials and the higher one accepts. Both ends have the secret of the epoch,
+// which the scheduler gave to the ranks alone; whoever has not is hung up on. Over TCP everything
+// is encrypted by that secret, which is never said there (TlsChannel). On a Unix socket, in a
+// folder of one user, the one that dials says it, with the memory that both share from then on.
+//
+// Strangers are heard beside the ranks that come, 64 of them at a time, and keep nobody out: the
+// next one takes the place of the one that has been there longest without the secret. Whoever is
+// left when the group is there, or Connect gives up, is hung up on.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank
 //                and Abort.
@@ -37,7 +42,7 @@ struct GroupMembership {
   std::vector<std::string> rendezvous;  // by rank; their number is the size, a power of two
 };
 
-inline constexpr size_t kGroupSecretBytes = 16;
+inline constexpr size_t kGroupSecretBytes = 32;
 
 class PeerListener {
  public:
@@ -72,12 +77,14 @@ class PeerListener {
  private:
   // As it goes over the wire: both ends are of one build on machines of one kind.
   struct Hello {
-    std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '2'};
+    std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
     std::array<char, kGroupSecretBytes> secret = {};
     uint64_t scheduler_incarnation = 0;
     uint64_t group_epoch = 0;
     int32_t from_rank = 0;
     int32_t to_rank = 0;
+
+    bool IsSameAs(const Hello& other) const;
   };
 
   PeerListener(int socket, std::string rendezvous, std::string path, bool spins);

@@ -23,8 +23,8 @@ namespace {
 constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
 constexpr absl::Duration kBuryInterval = absl::Milliseconds(1);
 
-// Of an epoch; nobody but the scheduler and the ranks knows it.
-constexpr size_t kSecretBytes = 16;
+// Of an epoch; nobody but the scheduler and the ranks knows it. kGroupSecretBytes of the ranks.
+constexpr size_t kSecretBytes = 32;
 
 std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
   std::vector<RankStatus> ranks;

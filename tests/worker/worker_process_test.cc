@@ -21,6 +21,7 @@
 #include "common/wire/address.h"
 #include "common/wire/channel.h"
 #include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
 #include "tests/support/with_digest.h"
 
 #include <sys/wait.h>
@@ -124,7 +125,7 @@ absl::Status Handshake(const std::string& target, v1::HandshakeResponse* respons
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   v1::HandshakeRequest request;
-  request.set_protocol_version(1);
+  request.set_protocol_version(kWorkerProtocolVersion);
   request.set_block_size_tokens(16);
   request.set_tensor_parallel_size(1);
   grpc::Status status = stub->Handshake(&context, request, response);

@@ -219,7 +219,7 @@ TEST(PeerListenerDialTest, AnAttemptThatNobodyAnswersIsFollowedByAnother) {
   EXPECT_EQ(seen.size(), 2);
 }
 
-constexpr int64_t kHelloBytes = 48;
+constexpr int64_t kHelloBytes = 64;
 
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address = {};
@@ -300,15 +300,15 @@ class SharedMemoryTest : public testing::Test {
 
   // What rank 1 answers to the right words of rank 0, which `memory` comes with.
   char AnswerTo(int memory) {
-    const struct {
-      std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '2'};
-      std::array<char, kGroupSecretBytes> secret;
+    struct {
+      std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
+      std::array<char, kGroupSecretBytes> secret = {};
       uint64_t scheduler_incarnation = 0;
       uint64_t group_epoch = 0;
       int32_t from_rank = 0;
       int32_t to_rank = 1;
-    } hello = {
-        .secret = {'s', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's', 's'}};
+    } hello;
+    hello.secret.fill('s');
     static_assert(sizeof(hello) == kHelloBytes);
     char answer = 0;
     OnAllRanks(2, [&](int32_t rank) {

@@ -24,6 +24,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
 #include "tests/support/with_digest.h"
 
 namespace quire {
@@ -77,7 +78,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     if (const auto status = CheckNewest(request->scheduler_incarnation()); !status.ok()) {
       return status;
     }
-    response->set_protocol_version(1);
+    response->set_protocol_version(kWorkerProtocolVersion);
     response->set_config_hash(
         HashOf(ModelConfig{.vocab_size = 100, .max_position_embeddings = 50}));
     response->set_worker_uuid(uuid_);

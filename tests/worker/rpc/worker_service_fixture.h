@@ -19,6 +19,7 @@
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
 #include "common/wire/step_codec.h"
+#include "common/wire/worker_protocol.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/runtime/fake_model.h"
 #include "worker/rpc/worker_server.h"
@@ -104,7 +105,7 @@ class LoadingWorkerTest : public testing::Test {
 
   static v1::HandshakeRequest GoodHandshake() {
     v1::HandshakeRequest request;
-    request.set_protocol_version(1);
+    request.set_protocol_version(kWorkerProtocolVersion);
     request.set_scheduler_incarnation(1);
     request.set_block_size_tokens(4);
     request.set_tensor_parallel_size(1);

@@ -14,6 +14,7 @@
 #include "proto/v1/generation.grpc.pb.h"
 
 #include "common/base/clock.h"
+#include "common/wire/worker_protocol.h"
 #include "tests/support/random.h"
 #include "tests/support/with_digest.h"
 #include "tests/worker/rpc/worker_service_fixture.h"
@@ -30,7 +31,7 @@ TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   absl::Status status = Handshake(GoodHandshake(), &response);
 
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(response.protocol_version(), 1U);
+  EXPECT_EQ(response.protocol_version(), kWorkerProtocolVersion);
   EXPECT_EQ(response.worker_uuid().size(), 16U);
   EXPECT_EQ(response.version(), "1.2.3");
   EXPECT_EQ(response.config_hash(), HashOf(model_.config()));
@@ -89,7 +90,7 @@ struct BadHandshake {
 
 TEST_F(WorkerServiceTest, HandshakesThatDoNotFitAreRefused) {
   const std::vector<BadHandshake> cases = {
-      {"CONFIG_MISMATCH", "protocol_version", [](auto& r) { r.set_protocol_version(2); }},
+      {"CONFIG_MISMATCH", "protocol_version", [](auto& r) { r.set_protocol_version(1); }},
       {"CONFIG_MISMATCH", "tensor_parallel_size", [](auto& r) { r.set_tensor_parallel_size(2); }},
       {"CONFIG_MISMATCH", "rank", [](auto& r) { r.set_rank(1); }},
       {"CONFIG_MISMATCH", "rank", [](auto& r) { r.set_rank(-1); }},
