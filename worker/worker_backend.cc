@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_library.h"
@@ -91,6 +92,18 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
   }
   LogInfo("computing on the CPU", {{"gpu", std::string(gpu.status().message())}});
   return CreateCpu(config);
+}
+
+absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend) {
+  const bool is_on_gpu = backend.space().has_value();
+  if (config.place.size == 1 || !is_on_gpu || config.listen.is_local() ||
+      config.allows_insecure_bind) {
+    return absl::OkStatus();
+  }
+  return FlagError(
+      "listen",
+      "other machines reach this address and NCCL, by which ranks on GPUs add up, does "
+      "not encrypt; give --allow-insecure-bind if the network is isolated");
 }
 
 }  // namespace quire

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
@@ -17,6 +18,10 @@ namespace quire {
 // --device=auto falls back to the CPU, and logs why; but not with --quantization, which the CPU
 // does not have. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
+
+// Whether other ranks may reach this one where it listens: those on GPUs may add up by NCCL, which
+// encrypts nothing. Errors: kInvalidArgument, reason FLAG.
+absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend);
 
 }  // namespace quire
 

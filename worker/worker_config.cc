@@ -31,8 +31,8 @@ ABSL_FLAG(
     bool,
     allow_insecure_bind,
     false,
-    "Listen on an address that other machines reach without TLS, or for other ranks there, whose "
-    "links have none. For isolated networks only.");
+    "Listen on an address that other machines reach without TLS, or there for other ranks on GPUs, "
+    "which add up by NCCL, without any. For isolated networks only.");
 ABSL_FLAG(std::string, http_host, "127.0.0.1", "Address of the HTTP port.");
 ABSL_FLAG(int32_t, http_port, -1, "Port of metrics and health. 0 takes any free one. -1: none.");
 ABSL_FLAG(std::string,
@@ -237,28 +237,21 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   return TlsFiles::Open(paths);
 }
 
-// REQUIRES: Tls and Place before.
+// Links between ranks need no word of their own: what encrypts them comes over this port, and is as
+// secret as TLS keeps it. REQUIRES: Tls before.
 absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);
   if (!address.ok()) {
     return FlagError("listen", ToStd(address.status().message()));
   }
-  if (address->is_local() || absl::GetFlag(FLAGS_allow_insecure_bind)) {
+  if (address->is_local() || config.tls != nullptr || config.allows_insecure_bind) {
     return address;
   }
-  if (config.tls == nullptr) {
-    return FlagError("listen",
-                     "other machines reach this address and the connection is not encrypted: use "
-                     "a loopback address, a Unix socket or --ssl-certfile, --ssl-keyfile and "
-                     "--ssl-ca-certs, or give --allow-insecure-bind");
-  }
-  if (config.place.size > 1) {
-    return FlagError("listen",
-                     "other machines reach this address and the links between ranks are not "
-                     "encrypted; give --allow-insecure-bind if the network is isolated");
-  }
-  return address;
+  return FlagError("listen",
+                   "other machines reach this address and the connection is not encrypted: use "
+                   "a loopback address, a Unix socket or --ssl-certfile, --ssl-keyfile and "
+                   "--ssl-ca-certs, or give --allow-insecure-bind");
 }
 
 absl::StatusOr<std::optional<Address>> HttpAddress() {
@@ -383,6 +376,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.http, HttpAddress());
   QUIRE_ASSIGN_OR_RETURN(config.place, Place());
+  config.allows_insecure_bind = absl::GetFlag(FLAGS_allow_insecure_bind);
   QUIRE_ASSIGN_OR_RETURN(config.tls, Tls());
   QUIRE_ASSIGN_OR_RETURN(config.listen, ListenAddress(config));
   config.num_threads = absl::GetFlag(FLAGS_threads);

@@ -39,8 +39,9 @@ struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random ones, for benchmarks
   // Local to this machine, or behind TLS that asks schedulers for a certificate, unless
-  // --allow-insecure-bind was given.
+  // allows_insecure_bind.
   Address listen;
+  bool allows_insecure_bind = false;
   std::optional<Address> http;    // none: no HTTP port; never a Unix socket
   std::shared_ptr<TlsFiles> tls;  // null: plain text
   RankPlace place;

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""TLS on the gRPC ports: who is let in, files that change, and what depends on it."""
+"""TLS on the gRPC ports and between ranks: who is let in, files that change, and what depends on it."""
 import contextlib
 import http.client
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -228,17 +229,86 @@ class StartTest(TlsTest):
                 ("quire_scheduler", ["--worker-ssl-certfile=x"], "--worker-ssl-certfile: goes together"),
                 ("quire_worker", ["--listen=0.0.0.0:0"], "--listen: other machines reach"),
                 ("quire_worker", ["--listen=0.0.0.0:0", certificate, key], "--ssl-certfile: goes together"),
-                ("quire_worker", ["--listen=0.0.0.0:0", *self.server.flags(), "--tensor-parallel-size=2"],
-                 "links between ranks are not encrypted")):
+                ("quire_worker", ["--listen=0.0.0.0:0", "--tensor-parallel-size=2"], "--listen: other machines reach"),
+                ("quire_worker", ["--listen=0.0.0.0:0", *self.server.flags(), "--tensor-parallel-size=2", "--device=emu"],
+                 "--listen: other machines reach this address and NCCL")):
             with self.subTest(program=program, flags=flags):
                 self.assert_refused(program, flags, why)
         with Server("--host=0.0.0.0", *self.server.flags(), "--admin-address=0.0.0.0:0", with_worker=False) as server:
             address = "127.0.0.1:" + server.address.rpartition(":")[2]
             self.assertIsNone(code_of_check(self.client.channel(address)))
-        worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen=0.0.0.0:0",
+        for ranks in ("1", "2"):
+            worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen=0.0.0.0:0",
+                              "--tensor-parallel-size", ranks, *self.server.flags()])
+            self.addCleanup(worker.kill)
+            worker.wait_for("^quire_worker: ready")
+
+
+def listening_ports(pid):
+    """Of TCP."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            inodes.update(re.findall(r"^socket:\[(\d+)\]$", os.readlink(f"/proc/{pid}/fd/{name}")))
+    with open(f"/proc/{pid}/net/tcp", encoding="utf-8") as file:
+        rows = [line.split() for line in file]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+class RanksTest(TlsTest):
+    """Ranks at addresses, as on several hosts: their links are TCP, and need no flag of their own."""
+
+    FLAGS = ["--threads=1", "--kv-cache-memory-bytes=64MiB", "--swap-space=0"]
+
+    def expected(self, num_tokens):
+        with Server(worker_flags=self.FLAGS) as server, server.channel() as channel:
+            return generate(channel, request(num_tokens)).tokens[0]
+
+    def start_rank(self, rank, port=0):
+        worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, f"--listen=127.0.0.1:{port}",
+                          "--tensor-parallel-size=2", f"--rank={rank}", "--ranks-on-host=2", *self.FLAGS,
                           *self.server.flags()])
         self.addCleanup(worker.kill)
-        worker.wait_for("^quire_worker: ready")
+        return worker, worker.wait_for(r"^quire_worker: ready listen=(\S+)").group(1)
+
+    def test_they_write_what_one_worker_writes(self):
+        expected = self.expected(64)
+        workers = ",".join(self.start_rank(rank)[1] for rank in range(2))
+        with (Server(f"--workers={workers}", *self.client.flags("worker-ssl"), with_worker=False) as server,
+              server.channel() as channel):
+            server.wait_until_ready()
+            self.assertEqual(generate(channel, request(64)).tokens[0], expected)
+
+    def test_one_dies_among_strangers_and_the_stream_goes_on(self):
+        expected = self.expected(400)
+        (lower, first), (higher, second) = [self.start_rank(rank) for rank in range(2)]
+        with (contextlib.ExitStack() as stack,
+              Server(f"--workers={first},{second}", *self.client.flags("worker-ssl"), with_worker=False) as server,
+              server.channel() as channel):
+            server.wait_until_ready()
+            stream = api_grpc.GenerationServiceStub(channel).Generate(request(400), timeout=300)
+            tokens = list(next(stream).chunk.token_ids)
+            own = int(second.rpartition(":")[2])
+            port, = listening_ports(higher.popen.pid) - {own}
+            strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
+                         for _ in range(60)]  # the kernel queues 64
+            for i, stranger in enumerate(strangers):
+                stranger.sendall((b"", b"hello" * 100, HALF_HELLO)[i % 3])
+
+            lower.kill()
+            self.start_rank(0, first.rpartition(":")[2])
+
+            for message in stream:
+                tokens += message.chunk.token_ids
+            self.assertEqual(tokens, expected)
+            for stranger in strangers:
+                heard = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while more := stranger.recv(4096):
+                        heard += more
+                # Nothing, or one alert.
+                self.assertIn(heard[:1], (b"", b"\x15"))
+                self.assertLessEqual(len(heard), 7)
 
 
 class ServeTest(TlsTest):

@@ -194,6 +194,17 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
   }
 }
 
+TEST_F(WorkerConfigTest, RanksNeedNoOtherWordThanTheirWorker) {
+  for (const char* address : {"--listen=0.0.0.0:0", "--listen=10.1.2.3:1"}) {
+    const absl::Status refused = Parse({"m", address, "--tensor-parallel-size=2"}).status();
+    EXPECT_EQ(ReasonOf(refused), "FLAG") << refused;
+
+    const auto open = Parse({"m", address, "--tensor-parallel-size=2", "--allow-insecure-bind"});
+    ASSERT_TRUE(open.ok()) << open.status();
+    EXPECT_TRUE(open->allows_insecure_bind);
+  }
+}
+
 TEST_F(WorkerConfigTest, AnOpenAddressNeedsTheOperatorsWord) {
   auto config = Parse({"m", "--listen=0.0.0.0:0", "--allow-insecure-bind"});
 
