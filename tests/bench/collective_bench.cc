@@ -1,7 +1,9 @@
 // How long an AllReduce of two ranks takes that are two processes of one host: through a Unix
-// socket, through shared memory, waiting ranks asleep or spinning, and, where it is installed, by
-// gloo over TCP on loopback. The ways take turns; p50 and p90 of rank 0 over all rounds, and what
-// part the p50 is of gloo's better one. With `pin` the processes stay on cores 0 and 1.
+// socket, through shared memory, waiting ranks asleep or spinning, over TCP on loopback encrypted
+// and in the clear, and, where it is installed, by gloo over TCP. The ways take turns; p50 and p90
+// of rank 0 over all rounds, what part the p50 is of gloo's better one and of TCP in the clear, and
+// the processor time of rank 0 for a call, which other work on the machine changes less. With `pin`
+// the processes stay on cores 0 and 1.
 //
 //   collective_bench [rounds [pin]]
 #include <sched.h>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -44,6 +47,7 @@ struct Way {
   std::string name;
   std::function<void(std::span<float>)> all_reduce;
   std::vector<int64_t> nanos = {};
+  int64_t cpu_nanos = 0;  // of all of them
 };
 
 // What both processes need of a way that is ours, made before there are two of them.
@@ -87,15 +91,24 @@ void AddGlooWays(const std::string& folder, int rank, std::vector<Way>* ways) {
 }
 #endif
 
+int64_t CpuNanos() {
+  timespec time = {};
+  QUIRE_CHECK(::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+  return time.tv_sec * kNanosPerSecond + time.tv_nsec;
+}
+
 void Measure(Way& way, std::span<float> data) {
   for (int32_t i = 0; i < kWarmUpCalls + kCallsPerRound; ++i) {
     std::ranges::fill(data, 1.0F);
+    const int64_t cpu_begin = CpuNanos();
     const Instant begin = SteadyNow();
     way.all_reduce(data);
     const Instant end = SteadyNow();
+    const int64_t cpu_end = CpuNanos();
     QUIRE_CHECK(data.front() == 2.0F && data.back() == 2.0F);
     if (i >= kWarmUpCalls) {
       way.nanos.push_back(end - begin);
+      way.cpu_nanos += cpu_end - cpu_begin;
     }
   }
 }
@@ -108,17 +121,24 @@ double MicrosAt(std::vector<int64_t>& nanos, double part) {
 
 void Print(size_t bytes, std::vector<Way>& ways) {
   double of_gloo = 0.0;  // the better one's
+  double of_clear = 0.0;
   for (Way& way : ways) {
+    const double p50 = MicrosAt(way.nanos, 0.5);
     if (way.name.starts_with("gloo")) {
-      const double p50 = MicrosAt(way.nanos, 0.5);
       of_gloo = of_gloo == 0.0 ? p50 : std::min(of_gloo, p50);
+    } else if (way.name == NameOf(Transport::kTcpInTheClear)) {
+      of_clear = p50;
     }
   }
   for (Way& way : ways) {
     const double p50 = MicrosAt(way.nanos, 0.5);
     std::printf(
         "%8zu  %-16s %10.1f %10.1f", bytes, way.name.c_str(), p50, MicrosAt(way.nanos, 0.9));
-    std::printf(of_gloo > 0.0 ? " %8.2f\n" : "\n", p50 / of_gloo);
+    std::printf(of_gloo > 0.0 ? " %8.2f" : "        -", p50 / of_gloo);
+    const auto num_calls = static_cast<double>(way.nanos.size());
+    std::printf(" %8.2f %8.1f\n",
+                p50 / of_clear,
+                static_cast<double>(way.cpu_nanos) / num_calls / double{kNanosPerMicro});
   }
 }
 
@@ -145,6 +165,7 @@ void RunRank(size_t rank,
     }
     for (Way& way : ways) {
       way.nanos.clear();
+      way.cpu_nanos = 0;
     }
   }
 }
@@ -158,11 +179,14 @@ int main(int argc, char** argv) {
       (std::filesystem::temp_directory_path() / "collective_bench_XXXXXX").string();
   QUIRE_CHECK(rounds > 0 && ::mkdtemp(folder.data()) != nullptr);
   std::vector<quire::OwnParts> own;
-  for (const quire::Transport transport :
-       {quire::Transport::kSocket, quire::Transport::kShared, quire::Transport::kSharedSpinning}) {
+  for (const quire::Transport transport : {quire::Transport::kSocket,
+                                           quire::Transport::kShared,
+                                           quire::Transport::kSharedSpinning,
+                                           quire::Transport::kTcpInTheClear,
+                                           quire::Transport::kTls}) {
     own.push_back({.transport = transport, .parts = quire::MakeLinkParts(transport)});
   }
-  std::printf("   bytes  way                p50 us     p90 us  of gloo\n");
+  std::printf("   bytes  way                p50 us     p90 us  of gloo of clear   cpu us\n");
   std::fflush(stdout);
   const pid_t child = ::fork();
   QUIRE_CHECK(child >= 0);
