@@ -39,8 +39,8 @@ Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flag
 --worker-http-port N gives each worker a port of its own for metrics and health: rank r has N + r,
 or any free one where N is 0. It is on the loopback address unless --worker-http-host says otherwise.
 
---flagfile FILE reads flags of both programs from a file, one a line; --fromenv and --tryfromenv NAME,...
-read --NAME from the variable FLAGS_NAME.
+--flagfile FILE reads flags of both programs from a file, one a line; --fromenv and --tryfromenv
+NAME,... read --NAME from the variable FLAGS_NAME.
 
 It takes the flags of both programs, except --workers, --listen, --rank, --ranks-on-host and
 --worker-ssl-.... A worker's flags are for each of the workers; --ssl-..., --http-host and
