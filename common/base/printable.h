@@ -10,8 +10,8 @@
 
 namespace quire {
 
-// The first `max_bytes` bytes. Those that are no printable ASCII become '?'.
-inline std::string Printable(std::string_view text, size_t max_bytes) {
+// At most the first `max_bytes` bytes. Those that are no printable ASCII become '?'.
+inline std::string Printable(std::string_view text, size_t max_bytes = std::string_view::npos) {
   std::string printable(text.substr(0, max_bytes));
   std::replace_if(
       printable.begin(), printable.end(), [](char c) { return c < ' ' || c > '~'; }, '?');

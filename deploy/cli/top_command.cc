@@ -18,6 +18,7 @@
 
 #include "proto/v1/admin.grpc.pb.h"
 
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
 #include "common/wire/grpc_status.h"

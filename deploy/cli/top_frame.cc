@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "common/base/printable.h"
 #include "deploy/cli/block_map_text.h"
 
 namespace quire {
@@ -300,13 +301,6 @@ void AddRanks(const v1::GetLoadResponse& load, Lines& lines) {
 }
 
 }  // namespace
-
-std::string Printable(std::string_view text) {
-  std::string printable(text);
-  std::replace_if(
-      printable.begin(), printable.end(), [](char c) { return c < 0x20 || c > 0x7E; }, '?');
-  return printable;
-}
 
 std::string TopFrame(const TopHistory& history,
                      std::string_view server,

@@ -26,13 +26,10 @@ inline constexpr int kMinFrameWidth = 24;
 std::string TopFrame(const TopHistory& history,
                      std::string_view server,
                      std::string_view trouble,
-                     const FrameStyle& style);
+                     const FrameStyle& wanted);
 
 // key=value pairs, with the end of the line. REQUIRES: there was an answer.
 std::string TopLine(const TopHistory& history);
-
-// The text with a "?" for each byte that is not printable ASCII.
-std::string Printable(std::string_view text);
 
 }  // namespace quire
 

@@ -192,8 +192,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
     }
     return;
   }
-  const bool is_asked = pending_.has_value() && !rank->answer.has_value();
-  if (!is_asked || report.phase != WorkerPhase::kIdle) {
+  if (!IsAsked(*rank) || report.phase != WorkerPhase::kIdle) {
     rank->idle_at.reset();
     if (rank->has_stream) {
       rank->broken_at.reset();
@@ -201,6 +200,11 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   } else if (!rank->idle_at.has_value()) {
     rank->idle_at = now;
   }
+}
+
+bool WorkerGroup::IsAsked(const Rank& rank) const {
+  return rank.state == RankState::kGreeting || rank.state == RankState::kBeginning ||
+         (pending_.has_value() && !rank.answer.has_value());
 }
 
 void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant now) {
@@ -276,6 +280,7 @@ void WorkerGroup::Dial(Rank& rank, Instant now) {
 
 void WorkerGroup::Greet(Rank& rank) {
   rank.state = RankState::kGreeting;
+  rank.idle_at.reset();
   actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation_});
 }
 
@@ -336,6 +341,7 @@ void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
   }
   for (Rank& rank : ranks_) {
     rank.state = RankState::kBeginning;
+    rank.idle_at.reset();
     actions_.push_back(BeginWorkerEpoch{.link = LinkOf(rank),
                                         .scheduler_incarnation = scheduler_incarnation_,
                                         .group_epoch = group_epoch_,
@@ -477,6 +483,7 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
     return;
   }
   if (!is_ready()) {
+    CheckCall(rank, now);
     return;
   }
   if (!rank.has_stream && now >= rank.reopen_at) {
@@ -484,6 +491,17 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
     OpenStream(rank);
   }
   CheckStep(rank, now);
+}
+
+// A call or its answer went astray on a connection whose reports come.
+void WorkerGroup::CheckCall(Rank& rank, Instant now) {
+  if (IsAsked(rank) && rank.idle_at.has_value() && now - *rank.idle_at >= timing_.call_ns) {
+    DropRank(rank,
+             Error(absl::StatusCode::kUnavailable,
+                   "CALL_LOST",
+                   "worker: idle, and does not answer a call to it"),
+             now);
+  }
 }
 
 void WorkerGroup::CheckStep(Rank& rank, Instant now) {

@@ -65,6 +65,7 @@ struct GroupTiming {
   int64_t arrival_ns = 5 * kNanosPerSecond;
   int64_t lease_ns = 1500 * kNanosPerMilli;       // a broken stream of steps may be mended so long
   int64_t silence_ns = 2000 * kNanosPerMilli;     // without a report
+  int64_t call_ns = 5 * kNanosPerSecond;          // idle, and a handshake or an epoch is unanswered
   int64_t step_timeout_ns = 5 * kNanosPerSecond;  // of a step without progress
   int64_t mend_pause_ns = 50 * kNanosPerMilli;
   int64_t min_backoff_ns = 50 * kNanosPerMilli;
@@ -121,7 +122,7 @@ class WorkerGroup {
     WorkerReport report;
     WorkerReport stale_report;         // when it last spoke of a newer scheduler
     Instant moved_at = 0;              // progress was seen
-    std::optional<Instant> idle_at;    // idle since then, although a step is asked for
+    std::optional<Instant> idle_at;    // idle since then, although something is asked for
     std::string slow_uuid;             // fenced for standing still
     int64_t slowness = 1;              // times the step timeout
     bool has_stream = false;           // of steps
@@ -164,6 +165,8 @@ class WorkerGroup {
   bool WasCrash();
   void BeginToWaitAnew(Instant now);
   void CheckRank(Rank& rank, Instant now);
+  bool IsAsked(const Rank& rank) const;
+  void CheckCall(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
   bool WaitsForAnother(const Rank& rank) const;
   void AnswerIfComplete(Instant now);

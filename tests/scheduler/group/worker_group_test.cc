@@ -336,6 +336,63 @@ bool WorkerGroupTest::IsCrashAfter(const absl::Status& status) {
   return WasCrash();
 }
 
+TEST_F(WorkerGroupTest, AnIdleWorkerThatDoesNotAnswerTheHandshakeIsDialledAgain) {
+  Tick();
+  Take<GreetWorker>();
+  Hello(1);
+
+  for (int64_t passed = 0; passed < kTiming.call_ns; passed += kNanosPerSecond) {
+    EXPECT_THAT(Take<CloseLink>(), IsEmpty());
+    Report(0, {.phase = WorkerPhase::kIdle});
+    Report(1, {.phase = WorkerPhase::kIdle});
+    Tick(kNanosPerSecond);
+  }
+  Report(0, {.phase = WorkerPhase::kIdle});
+  Report(1, {.phase = WorkerPhase::kIdle});
+  Tick(1);
+
+  const auto closed = Take<CloseLink>();
+  ASSERT_THAT(closed, SizeIs(1)) << "rank 1 has answered";
+  EXPECT_EQ(closed[0].link.rank, 0);
+}
+
+TEST_F(WorkerGroupTest, AnEpochThatAnIdleWorkerKnowsNothingOfIsBegunAnew) {
+  Tick();
+  Hello(0);
+  Hello(1);
+  const uint64_t epoch = Take<BeginWorkerEpoch>().at(0).group_epoch;
+  group_.OnEpochBegun(Link(1), absl::OkStatus(), now_);
+
+  Report(0, {.phase = WorkerPhase::kIdle});
+  Tick(kTiming.silence_ns - 1);
+  EXPECT_THAT(Take<CloseLink>(), IsEmpty());
+  for (int64_t passed = 0; passed < kTiming.call_ns; passed += kNanosPerSecond) {
+    Report(0, {.phase = WorkerPhase::kIdle});
+    Report(1, {.phase = WorkerPhase::kIdle});
+    Tick(kNanosPerSecond);
+  }
+
+  EXPECT_THAT(Take<CloseLink>(), testing::Not(IsEmpty()));
+  PassQuietly(kTiming.max_backoff_ns);
+  Hello(0);
+  Hello(1);
+  EXPECT_GT(Take<BeginWorkerEpoch>().at(0).group_epoch, epoch);
+}
+
+TEST_F(WorkerGroupTest, AnEpochThatAWorkerIsBusyBeginningIsWaitedFor) {
+  Tick();
+  Hello(0);
+  Hello(1);
+
+  for (int64_t passed = 0; passed < 20 * kTiming.call_ns; passed += kNanosPerSecond) {
+    Report(0, {.phase = WorkerPhase::kBeginningEpoch});
+    Report(1, {.phase = WorkerPhase::kBeginningEpoch});
+    Tick(kNanosPerSecond);
+  }
+
+  EXPECT_THAT(Take<CloseLink>(), IsEmpty());
+}
+
 TEST_F(WorkerGroupTest, NonsenseForALeaseIsACrashOfTheStep) {
   EXPECT_TRUE(IsCrashAfter(absl::DataLossError("worker: answered with nonsense")));
 }
@@ -716,6 +773,7 @@ TEST_F(WorkerGroupTest, APlanForAnEpochThatIsOverGoesNowhere) {
 
 TEST_F(WorkerGroupTest, ARankThatIsAwayIsDialledWithGrowingPauses) {
   Tick();
+  Hello(1);
   int64_t last_pause = 0;
   for (int i = 0; i < 10; ++i) {
     group_.OnHello(Link(0), absl::UnavailableError("refused"), now_);
