@@ -44,6 +44,8 @@ constexpr std::chrono::seconds kWriteTimeout(10);
 constexpr std::chrono::milliseconds kAcceptPause(100);
 // A page that takes longer to make is no older for that.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
+// So long after silence, every page is made anew: what a few ask one after the other is of now.
+constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
 // Half of the connections at two addresses, as many as a name has: whoever came with the last of
 // them is asked before the next are taken.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
@@ -57,9 +59,10 @@ Response ErrorResponse(http::status status) {
 
 class Connection;
 
-// A page and the connections that wait for it. It is made once for all who ask meanwhile, and again
-// when four times as long has passed as that took: however many ask, one after the other too, a
-// fifth of the thread's time goes into making it.
+// A page and the connections that wait for it. It is made once for all who ask meanwhile. Each
+// making is paid for with five times its length, up to kBurstNs in advance, and until then a page
+// that was made serves again: however many ask without a pause, one after the other too, a fifth of
+// the thread's time goes into making it.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)
@@ -81,7 +84,7 @@ class SharedPage {
   asio::io_context& context_;
   const HttpPage page_;
   HttpResponse made_;
-  Instant fresh_until_ = 0;
+  Instant paid_until_ = 0;
   std::vector<std::shared_ptr<Connection>> waiting_;
 };
 
@@ -215,10 +218,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 };
 
 void SharedPage::AnswerAll() {
-  if (const Instant begun = SteadyNow(); begun >= fresh_until_) {
+  if (const Instant begun = SteadyNow(); begun + kBurstNs >= paid_until_) {
     made_ = page_.make();
     const Instant done = SteadyNow();
-    fresh_until_ = done + std::min(kMaxPageAgeNs, 4 * (done - begun));
+    paid_until_ = std::min(std::max(paid_until_, begun) + 5 * (done - begun),
+                           done + kMaxPageAgeNs + kBurstNs);
   }
   for (const std::shared_ptr<Connection>& connection : std::exchange(waiting_, {})) {
     connection->Answer(made_);

@@ -5,7 +5,8 @@
 //   connections  kMaxConnections; one more ends the one that has been silent longest
 //   a request    8 KiB, all of it within 10 s of the answer before; a body is refused unread
 //   an answer    taken within 10 s
-//   a page       made once for all who ask for it meanwhile, or soon after: it is up to 20 ms old
+//   a page       made once for all who ask for it meanwhile; where they ask without a pause, it is
+//                up to 20 ms old, and a fifth of the time goes into making it
 //
 // Thread safety: Start and the destructor from one thread. Pages are made by the server's one
 //                thread, one after the other: they must not wait.

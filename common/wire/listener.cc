@@ -208,6 +208,9 @@ void Listener::Stop() {
     std::filesystem::remove(address_.unix_path, error);
   }
   sockets_.clear();
+  while (!silent_.empty()) {
+    silent_.EndOldest();  // nobody would hear them
+  }
 }
 
 void Listener::Run() {

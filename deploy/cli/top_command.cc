@@ -34,6 +34,7 @@ namespace {
 constexpr double kMinIntervalSeconds = 0.25;  // a server makes no more moments than that
 constexpr double kMaxIntervalSeconds = 3600;
 constexpr std::chrono::seconds kTimeout(3);
+constexpr std::chrono::milliseconds kConnectWait(250);
 
 constexpr char kTopUsage[] =
     R"(usage: quire top --admin ADDR [flags]
@@ -50,9 +51,13 @@ is a line of key=value pairs every --interval. NO_COLOR is honoured.
 class Server {
  public:
   explicit Server(const AdminServer& server)
-      : stub_(v1::AdminService::NewStub(server.channel)), api_key_(server.api_key) {}
+      : channel_(server.channel),
+        stub_(v1::AdminService::NewStub(server.channel)),
+        api_key_(server.api_key) {}
 
   absl::StatusOr<v1::GetStateResponse> Ask() const {
+    // gRPC connects again in the threads that wait in it, and not between our calls.
+    channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);
     grpc::ClientContext context;
     AddApiKey(api_key_, context);
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
@@ -62,6 +67,7 @@ class Server {
   }
 
  private:
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::AdminService::Stub> stub_;
   const std::string api_key_;
 };

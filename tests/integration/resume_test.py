@@ -246,6 +246,29 @@ class FullQueueTest(unittest.TestCase):
             time.sleep(0.005)
 
 
+class AbsentServerTest(unittest.TestCase):
+
+    def test_clients_find_it_when_it_comes(self):
+        """gRPC connects in the threads that wait in it, and for clients that wait elsewhere every 5 s: that is
+        switched off here, so that their own waits must do."""
+        example = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/clients/python/generate_example.py")
+        with Server() as server:
+            server.scheduler.kill()
+            clients = [subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS": "0",
+                     "PYTHONPATH": os.environ["QUIRE_PYTHON_STUBS"]})
+                for command in (
+                    [os.path.join(BIN, "quire"), "generate", "--server", server.address, "--prompt", TEXT],
+                    [os.path.join(BIN, "generate_example"), server.address, TEXT],
+                    [sys.executable, "-B", example, server.address, TEXT])]
+            time.sleep(1.5)  # all have been refused by then, or have nothing to show
+            server.start_scheduler(port=server.address.rpartition(":")[2])
+            for client in clients:
+                said = client.communicate(timeout=60)[1]
+                self.assertEqual(client.returncode, 0, said)
+
+
 class SmallerWorkerTest(unittest.TestCase):
 
     def test_a_stream_that_its_next_worker_cannot_finish_ends_with_an_error(self):

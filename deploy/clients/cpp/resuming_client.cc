@@ -233,12 +233,27 @@ class Patience {
   milliseconds waited_for_a_place_{0};
 };
 
+// gRPC connects again in the threads that wait in it; in one that sleeps outside, nobody would
+// for up to 5 s, as long as an attempt may take.
+void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
+  const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+  const auto deadline = std::chrono::system_clock::now() + left;
+  while (Clock::now() < end) {
+    const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_SHUTDOWN) {  // a channel within the process has no other one to tell
+      std::this_thread::sleep_until(end);
+    } else {
+      channel.WaitForStateChange(state, deadline);
+    }
+  }
+}
+
 }  // namespace
 
 ResumingClient::ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
                                RetryPolicy policy,
                                std::string api_key)
-    : policy_(policy), api_key_(std::move(api_key)) {
+    : channels_(channels), policy_(policy), api_key_(std::move(api_key)) {
   for (const std::shared_ptr<grpc::Channel>& channel : channels) {
     stubs_.push_back(v1::GenerationService::NewStub(channel));
   }
@@ -265,8 +280,9 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
         patience.IsOver(attempt.status, policy_)) {
       return attempt.status;
     }
-    std::this_thread::sleep_until(
-        std::min(deadline, Clock::now() + patience.WaitAfter(attempt.status, policy_)));
+    server = (server + 1) % stubs_.size();
+    SleepUntil(std::min(deadline, Clock::now() + patience.WaitAfter(attempt.status, policy_)),
+               *channels_[server]);
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed while no server was there"};
@@ -275,7 +291,6 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
       next.set_timeout_ms(left.count());
     }
     progress.FillNext(&next);
-    server = (server + 1) % stubs_.size();
   }
 }
 

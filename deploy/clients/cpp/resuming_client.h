@@ -56,7 +56,8 @@ class ResumingClient {
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:
-  std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;  // one for each
   RetryPolicy policy_;
   std::string api_key_;
 };

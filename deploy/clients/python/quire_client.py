@@ -92,8 +92,8 @@ def generate(channels, request, api_key=None):
             wait = patience.wait_after(error)
         finally:
             call.cancel()
-        time.sleep(wait if deadline is None else max(0, min(wait, _seconds_left(deadline))))
         server = (server + 1) % len(channels)
+        _sleep(wait if deadline is None else max(0, min(wait, _seconds_left(deadline))), channels[server])
         if deadline is not None:
             attempt.timeout_ms = int(1000 * _seconds_left(deadline))
             if attempt.timeout_ms <= 0:
@@ -103,6 +103,19 @@ def generate(channels, request, api_key=None):
 
 def _seconds_left(deadline, grace=0.0):
     return None if deadline is None else deadline - time.monotonic() + grace
+
+
+def _sleep(seconds, channel):
+    """gRPC connects again in the threads that wait in it, as a subscription has one. Beside one that sleeps,
+    nobody would for up to 5 s, as long as an attempt may take."""
+    def ignore(_):
+        pass
+
+    channel.subscribe(ignore, try_to_connect=True)
+    try:
+        time.sleep(seconds)
+    finally:
+        channel.unsubscribe(ignore)
 
 
 def _is_worth_a_retry(error, is_resuming):
