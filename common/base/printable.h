@@ -18,6 +18,14 @@ inline std::string Printable(std::string_view text, size_t max_bytes = std::stri
   return printable;
 }
 
+// All of it, in one line: control characters become '?', letters of any language stay.
+inline std::string OneLine(std::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return (c >= '\0' && c < ' ') || c == '\x7f'; }, '?');
+  return line;
+}
+
 }  // namespace quire
 
 #endif  // QUIRE_COMMON_BASE_PRINTABLE_H_

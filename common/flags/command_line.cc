@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 
 #include "common/base/error.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
@@ -210,7 +211,7 @@ std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const Pro
     std::fprintf(stderr,
                  "%s: %s (see %s --help)\n",
                  program.name.c_str(),
-                 std::string(parsed.status().message()).c_str(),
+                 OneLine(ToStd(parsed.status().message())).c_str(),
                  program.name.c_str());
     std::exit(kExitUsage);  // NOLINT(concurrency-mt-unsafe)
   }

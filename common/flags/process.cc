@@ -7,6 +7,8 @@
 
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
+#include "common/base/printable.h"
+#include "common/base/string_view.h"
 
 namespace quire {
 
@@ -22,7 +24,7 @@ sigset_t PrepareSignals() {
 }
 
 void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code) {
-  std::string line(status.message());
+  std::string line = OneLine(ToStd(status.message()));
   if (!line.starts_with(prefix)) {
     line.insert(0, prefix);
   }

@@ -34,6 +34,8 @@ constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
 constexpr IntRange kLayersRange = {.min = 1, .max = 1024};
 constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
 constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
+// Of max_position_embeddings: a token and one that follows it.
+constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
 // What the transformers class of a family takes for fields that are missing, and which parts its
@@ -356,7 +358,7 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   ParseCommon(reader, {}, config);
   config.intermediate_size = reader.RequiredInt("intermediate_size", kIntermediateRange);
   config.max_position_embeddings =
-      reader.Int("max_position_embeddings", kPositionsRange, family.max_position_embeddings);
+      reader.Int("max_position_embeddings", kLengthsRange, family.max_position_embeddings);
   config.norm = NormKind::kRmsNorm;
   config.norm_eps = reader.Number("rms_norm_eps", 0.0, 1.0, 1e-6);
   config.activation = ParseActivation(reader, "hidden_act", "silu");
@@ -417,7 +419,7 @@ void ParseMultiHead(ConfigReader& reader, const SizeFields& fields, ModelConfig&
 absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   ParseCommon(reader, {}, config);
   config.intermediate_size = reader.RequiredInt("ffn_dim", kIntermediateRange);
-  config.max_position_embeddings = reader.Int("max_position_embeddings", kPositionsRange, 2048);
+  config.max_position_embeddings = reader.Int("max_position_embeddings", kLengthsRange, 2048);
   config.norm = NormKind::kLayerNorm;
   config.norm_eps = 1e-5;  // torch.nn.LayerNorm's default; OPT has no field for it
   config.activation = ParseActivation(reader, "activation_function", "relu");
@@ -456,7 +458,7 @@ absl::Status ParseBloom(ConfigReader& reader, ModelConfig& config) {
   ParseCommon(reader, fields, config);
   config.intermediate_size = 4 * config.hidden_size;
   // ALiBi ends nowhere; this is how long the texts were that the model was trained on.
-  config.max_position_embeddings = reader.Int("seq_length", kPositionsRange, 2048);
+  config.max_position_embeddings = reader.Int("seq_length", kLengthsRange, 2048);
   config.norm = NormKind::kLayerNorm;
   config.norm_eps = reader.Number("layer_norm_epsilon", 0.0, 1.0, 1e-5);
   config.activation = ActivationKind::kGeluTanh;

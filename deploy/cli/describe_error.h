@@ -10,16 +10,17 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/printable.h"
 
 namespace quire {
 
 inline std::string DescribeError(const absl::Status& status) {
   std::string reason = ReasonOf(status);
-  return absl::StrCat(absl::StatusCodeToString(status.code()),
-                      reason.empty() ? "" : " ",
-                      reason,
-                      ": ",
-                      status.message());
+  return OneLine(absl::StrCat(absl::StatusCodeToString(status.code()),
+                              reason.empty() ? "" : " ",
+                              reason,
+                              ": ",
+                              status.message()));
 }
 
 }  // namespace quire

@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/exit_codes.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
+#include "common/base/string_view.h"
 #include "common/wire/api_key.h"
 #include "common/wire/id_text.h"
 #include "deploy/cli/flag_table.h"
@@ -88,7 +90,7 @@ int RunKey(const std::vector<std::string>& args) {
   const absl::StatusOr<KeyOptions> options = ParseKeyArguments(args);
   const absl::Status status = options.ok() ? PrintKey(*options) : options.status();
   if (!status.ok()) {
-    std::fprintf(stderr, "quire: key: %s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "quire: key: %s\n", OneLine(ToStd(status.message())).c_str());
     return options.ok() ? 1 : kExitUsage;
   }
   return 0;

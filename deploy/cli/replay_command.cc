@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "common/base/printable.h"
 #include "common/flags/command_line.h"
 #include "deploy/cli/describe_error.h"
 #include "scheduler/step_log/replay.h"
@@ -58,7 +59,7 @@ int RunReplay(const std::vector<std::string>& args) {
   }
   std::ifstream file(args[0], std::ios::binary);
   if (!file) {
-    std::fprintf(stderr, "quire replay: %s: cannot be read\n", args[0].c_str());
+    std::fprintf(stderr, "quire replay: %s: cannot be read\n", OneLine(args[0]).c_str());
     return 1;
   }
   absl::StatusOr<StepLogReader> log = StepLogReader::Open(&file);

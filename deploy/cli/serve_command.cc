@@ -15,6 +15,8 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
+#include "common/base/printable.h"
+#include "common/base/string_view.h"
 #include "common/flags/flag_sources.h"
 #include "common/wire/grpc_log.h"
 #include "deploy/cli/serve_arguments.h"
@@ -163,7 +165,7 @@ int RunServe(const std::vector<std::string>& args) {
   }
   absl::StatusOr<ServeArguments> split = ReadArguments(args);
   if (!split.ok()) {
-    std::fprintf(stderr, "quire: %s\n", std::string(split.status().message()).c_str());
+    std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
   SocketFolder sockets;

@@ -51,6 +51,9 @@ class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
 
+  // Its request is in the queue; one that is refused never hears this.
+  virtual void OnQueued() {}
+
   // False when what waits to be sent is past its bound: the reader is too slow to be served.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 

@@ -101,6 +101,7 @@ absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
 
 void SchedulerLoop::Handle(AddRequest& add) {
   const RequestId id = add.request.id;
+  const std::shared_ptr<ResponseStream> stream = add.stream;
   router_.Open(add.request, std::move(add.output), std::move(add.stream));
   if (refuse_with_.has_value()) {
     router_.Reject(id, *refuse_with_, now_);
@@ -116,7 +117,9 @@ void SchedulerLoop::Handle(AddRequest& add) {
   const AddOutcome outcome = core_.AddRequest(std::move(add.request));
   if (outcome != AddOutcome::kQueued) {
     router_.Reject(id, RefusalOf(outcome), now_);
+    return;
   }
+  stream->OnQueued();
 }
 
 void SchedulerLoop::Handle(AbortRequest& abort) { Abort(abort.id, abort.status); }

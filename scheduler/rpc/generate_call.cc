@@ -199,9 +199,6 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   QUIRE_RETURN_IF_ERROR(SetPrompt(std::move(prompt), rules_, check_wanted, &spec_));
   spec_.request.arrival = arrival_;
   spec_.request.deadline = deadline_;
-  if (spec_.request.is_resumed) {
-    QUIRE_RETURN_IF_ERROR(TakeOver());
-  }
   absl::MutexLock lock(&mutex_);
   if (abort_.has_value()) {
     return *abort_;
@@ -216,22 +213,25 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-absl::Status GenerateCall::TakeOver() {
+// The id of a resumed request becomes this call's: the stream that broke may not have noticed. Not
+// before it has a place, since one that is refused takes nobody's.
+void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
-    if (abort_.has_value()) {
-      return *abort_;  // its client has left: the stream that is there may be the one it came back
-                       // to
+    if (is_registered_ || is_abort_posted_) {
+      return;  // a new one; or its client has left, perhaps for the stream that is there
     }
   }
-  // The stream that broke may not have noticed. One that cannot be resumed takes nobody's place.
-  QUIRE_RETURN_IF_ERROR(parts_.live_requests->TakeOver(live_name_, shared_from_this()));
+  const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());
+  if (!status.ok()) {
+    Abort(status);
+    return;
+  }
   absl::MutexLock lock(&mutex_);
   if (is_finished_) {
     parts_.live_requests->Remove(live_name_, this);
   }
   is_registered_ = true;
-  return absl::OkStatus();
 }
 
 void GenerateCall::Refuse(absl::Status status) {

@@ -65,6 +65,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                                                            const grpc::ByteBuffer& request);
 
   // Of ResponseStream: the loop.
+  void OnQueued() override;
   [[nodiscard]] bool Write(SequenceUpdate update, Instant now) override;
   void End(absl::Status status) override;
   Instant stalled_since() const override;
@@ -90,8 +91,6 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Whether the client still waits for what the pool does.
   absl::Status CheckWanted() const;
   absl::Status Admit(std::vector<TokenId> prompt);
-  // The id of a resumed request becomes this call's.
-  absl::Status TakeOver();
   // Ends a call that the loop never heard of.
   void Refuse(absl::Status status);
   // Starts the next write, or sends the status when all is written.

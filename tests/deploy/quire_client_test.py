@@ -222,7 +222,7 @@ class QuireClientTest(unittest.TestCase):
                              [started(), finished(0), OK])
 
         self.assertIsNone(self.run_client(server)[1])
-        self.assertEqual(self.time.waits[1], 40.5)
+        self.assertAlmostEqual(self.time.waits[1], 40.5)
         self.assertLess(self.time.waits[2], quire_client.MAX_WAIT_S)
 
     def test_retries_that_bring_nothing_are_bounded(self):

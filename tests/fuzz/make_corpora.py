@@ -181,7 +181,7 @@ def write_configs():
                         ("num_key_value_heads", 4, 5), ("num_key_value_heads", 4, 3),
                         ("num_key_value_heads", 1, 0), ("num_key_value_heads", 4, 8), ("head_dim", 1024, 1026),
                         ("head_dim", 2, 0), ("head_dim", 8, 7), ("max_position_embeddings", 1 << 24, (1 << 24) + 1),
-                        ("max_position_embeddings", 1, 0), ("rms_norm_eps", 1.0, 1.01), ("rms_norm_eps", 0, -0.5),
+                        ("max_position_embeddings", 2, 1), ("rms_norm_eps", 1.0, 1.01), ("rms_norm_eps", 0, -0.5),
                         ("bos_token_id", 95, 96), ("bos_token_id", 0, -1), ("eos_token_id", 95, 96),
                         ("eos_token_id", [0, 95], [0, 96]), ("eos_token_id", 0, -1)],
               "mistral": [("sliding_window", 1, 0), ("sliding_window", 1 << 24, (1 << 24) + 1)],

@@ -252,6 +252,19 @@ class HttpTest(unittest.TestCase):
         self.assertIn("--http-host: other machines can reach it", ended.stderr)
 
 
+class CommandLineTest(unittest.TestCase):
+
+    def test_what_is_refused_is_refused_in_one_line(self):
+        for command in (["quire_scheduler", "--port=1\n2"], ["quire_scheduler", "--model=/a\nb"],
+                        ["quire_worker", "--model=/a\nb"], ["quire", "serve", "--model=/a\nb"],
+                        ["quire", "serve", "--por\nt=1"], ["quire", "generate", "--\n"], ["quire", "replay", "/a\nb"]):
+            ended = subprocess.run([os.path.join(BIN, command[0]), *command[1:]], capture_output=True, text=True,
+                                   timeout=60, check=False)
+            self.assertNotEqual(ended.returncode, 0, command)
+            lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+            self.assertEqual(len(lines), 1, ended.stderr)
+
+
 class ConnectionsTest(unittest.TestCase):
 
     def test_a_server_that_ran_out_of_connections_serves_again(self):

@@ -249,8 +249,8 @@ class FullQueueTest(unittest.TestCase):
 class AbsentServerTest(unittest.TestCase):
 
     def test_clients_find_it_when_it_comes(self):
-        """gRPC connects in the threads that wait in it, and for clients that wait elsewhere every 5 s: that is
-        switched off here, so that their own waits must do."""
+        # gRPC connects in the threads that wait in it, and for clients that wait elsewhere every 5 s: that is
+        # switched off here, so that their own waits must do.
         example = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/clients/python/generate_example.py")
         with Server() as server:
             server.scheduler.kill()
@@ -262,6 +262,8 @@ class AbsentServerTest(unittest.TestCase):
                     [os.path.join(BIN, "quire"), "generate", "--server", server.address, "--prompt", TEXT],
                     [os.path.join(BIN, "generate_example"), server.address, TEXT],
                     [sys.executable, "-B", example, server.address, TEXT])]
+            for client in clients:
+                self.addCleanup(client.kill)
             time.sleep(1.5)  # all have been refused by then, or have nothing to show
             server.start_scheduler(port=server.address.rpartition(":")[2])
             for client in clients:

@@ -106,16 +106,14 @@ def _seconds_left(deadline, grace=0.0):
 
 
 def _sleep(seconds, channel):
-    """gRPC connects again in the threads that wait in it, as a subscription has one. Beside one that sleeps,
-    nobody would for up to 5 s, as long as an attempt may take."""
-    def ignore(_):
-        pass
-
-    channel.subscribe(ignore, try_to_connect=True)
+    """gRPC connects again in the threads that wait in it, so this one does, in a probe of any outcome. Beside one
+    that sleeps, nobody would for up to 5 s, as long as an attempt may take."""
+    end = time.monotonic() + seconds
     try:
-        time.sleep(seconds)
-    finally:
-        channel.unsubscribe(ignore)
+        channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=seconds, wait_for_ready=True)
+    except grpc.RpcError:
+        pass
+    time.sleep(max(0, end - time.monotonic()))
 
 
 def _is_worth_a_retry(error, is_resuming):

@@ -24,6 +24,10 @@ namespace quire {
 
 class RecordingStream : public ResponseStream {
  public:
+  void OnQueued() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_queued_ = true;
+  }
   bool Write(SequenceUpdate update, Instant /*now*/) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (refuses_writes_) {
@@ -65,6 +69,10 @@ class RecordingStream : public ResponseStream {
   std::vector<SequenceUpdate> updates() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return updates_;
+  }
+  bool is_queued() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return is_queued_;
   }
   std::optional<absl::Status> end() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -108,6 +116,7 @@ class RecordingStream : public ResponseStream {
   std::vector<SequenceUpdate> updates_;
   std::optional<absl::Status> end_;
   int num_ends_ = 0;
+  bool is_queued_ = false;
   bool refuses_writes_ = false;
   Instant stalled_since_ = kInfiniteFuture;
 };

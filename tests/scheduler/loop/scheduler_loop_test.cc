@@ -447,7 +447,7 @@ class BoundedQueueLoopTest : public SchedulerLoopTest {
 };
 
 TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
-  Add({.id = 1, .prompt = 2});
+  Added first = Add({.id = 1, .prompt = 2});
   Added too_many_tokens = Add({.id = 2, .prompt = 9});
   Add({.id = 3, .prompt = 2});
   Added one_too_many = Add({.id = 4, .prompt = 2});
@@ -456,6 +456,10 @@ TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
 
   EXPECT_EQ(ReasonOf(*too_many_tokens.stream->end()), "QUEUE_TOKENS");
   EXPECT_EQ(ReasonOf(*one_too_many.stream->end()), "QUEUE_FULL");
+  // By this a resumed request takes the place of its predecessor.
+  EXPECT_TRUE(first.stream->is_queued());
+  EXPECT_FALSE(too_many_tokens.stream->is_queued());
+  EXPECT_FALSE(one_too_many.stream->is_queued());
 }
 
 class SwappingLoopTest : public SchedulerLoopTest {
