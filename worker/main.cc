@@ -118,6 +118,25 @@ struct Ports {
   }
 };
 
+// What was chosen, and by what.
+void LogReady(const quire::WorkerConfig& config,
+              const quire::KernelBackend& backend,
+              int64_t weight_bytes,
+              const quire::KvCacheBudget& budget) {
+  const char* const of_free = backend.space().has_value() ? "what --gpu-memory-utilization leaves"
+                                                          : "30 % of free memory, at most 4 GiB";
+  quire::LogInfo(
+      "worker ready",
+      {{"backend", backend.name()},
+       {"threads", config.num_threads > 0 ? absl::StrCat(config.num_threads) : "all"},
+       {"weight_bytes", absl::StrCat(weight_bytes)},
+       {"kv_cache_bytes", absl::StrCat(budget.bytes)},
+       {"kv_cache_by", config.kv_cache_bytes_given ? "--kv-cache-memory-bytes" : of_free},
+       {"swap_space_bytes", absl::StrCat(budget.swap_space_bytes)},
+       {"swap_space_by",
+        config.swap_space_given ? "--swap-space" : "4 GiB, at most a quarter of the memory"}});
+}
+
 void LogStop(int signal) { quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}}); }
 
 // The value, or the end of a process that listens already.
@@ -263,10 +282,7 @@ int main(int argc, char** argv) {
                  .determinism_fingerprint = backend->name()},
                 executor);
   ports.server->SetReady();
-  quire::LogInfo("worker ready",
-                 {{"backend", backend->name()},
-                  {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
-                  {"kv_cache_bytes", absl::StrCat(budget.bytes)}});
+  LogReady(config, *backend, loaded.model->weight_bytes(), budget);
   // The flags with which another one would have the same pools.
   std::printf("quire_worker: ready listen=%s --kv-cache-memory-bytes=%s --swap-space=%s\n",
               ports.server->address().ToString().c_str(),

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "scheduler/core/admission.h"
 
 namespace quire {
 namespace {
@@ -51,6 +53,30 @@ int32_t NumTokens(const StepPlan& plan) {
     num_tokens += slice.num_tokens;
   }
   return num_tokens;
+}
+
+// 43520 as 43,520.
+std::string WithCommas(int64_t number) {
+  const std::string digits = absl::StrCat(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[i];
+  }
+  return text;
+}
+
+// What fits, in the words that users of other servers look for.
+void LogCacheSize(const StepLimits& limits) {
+  const int64_t num_blocks = limits.num_blocks - 1;
+  LogInfo(absl::StrCat(
+      "KV cache size: ", WithCommas(num_blocks * limits.block_size_tokens), " tokens"));
+  LogInfo(absl::StrFormat("Maximum concurrency for %s tokens per request: %.2fx",
+                          WithCommas(limits.max_model_len),
+                          static_cast<double>(num_blocks) / static_cast<double>(NumBlocksAtMost(
+                                                                1, limits.max_model_len, limits))));
 }
 
 }  // namespace
@@ -157,6 +183,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
            {"after_crash", ready.after_crash ? "yes" : "no"}});
+  LogCacheSize(ready.limits);
   if (config_.core.preemption_mode == PreemptionMode::kSwap && ready.limits.num_host_blocks == 0) {
     LogWarning("no worker has swap space: blocks are computed again");
   }

@@ -5,6 +5,7 @@
 #define QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
@@ -38,6 +39,13 @@ struct HistogramPair {
     native->Observe(value);
     if (foreign != nullptr) {
       foreign->Observe(value);
+    }
+  }
+  // counts: by bucket. sum: of all that were counted.
+  void ObserveMultiple(const std::vector<double>& counts, double sum) const {
+    native->ObserveMultiple(counts, sum);
+    if (foreign != nullptr) {
+      foreign->ObserveMultiple(counts, sum);
     }
   }
   void ObserveNanos(int64_t duration_ns) const {

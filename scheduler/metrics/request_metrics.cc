@@ -28,7 +28,12 @@ constexpr OutcomeName kOutcomes[] = {
 
 RequestMetrics::RequestMetrics(MetricsRegistry* registry,
                                const std::string& model_name,
-                               int32_t max_model_len) {
+                               int32_t max_model_len)
+    : inter_token_(
+          {&registry->Histogram(metric::kInterTokenLatency, InterTokenBuckets()),
+           &registry->Histogram(
+               metric::kVllmInterTokenLatency, InterTokenBuckets(), ForeignLabels(model_name))},
+          InterTokenBuckets()) {
   MetricsRegistry& r = *registry;
   for (const OutcomeName& entry : kOutcomes) {
     const auto index = static_cast<size_t>(entry.outcome);
@@ -56,8 +61,6 @@ void RequestMetrics::MakeTimes(MetricsRegistry& registry, const std::string& mod
   };
   first_token_ =
       pair(metric::kTimeToFirstToken, metric::kVllmTimeToFirstToken, FirstTokenBuckets());
-  inter_token_ =
-      pair(metric::kInterTokenLatency, metric::kVllmInterTokenLatency, InterTokenBuckets());
   per_output_token_ =
       pair(metric::kTimePerOutputToken, metric::kVllmTimePerOutputToken, InterTokenBuckets());
   request_ = pair(metric::kRequestDuration, metric::kVllmRequestDuration, RequestBuckets());

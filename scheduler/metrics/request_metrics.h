@@ -4,7 +4,7 @@
 // being preempted meanwhile is part of what it interrupted.
 //
 // Thread safety: construction from one thread; OnEnd from any, the rest from the loop.
-// Cost:          a few locks a request; OnInterToken two for each token.
+// Cost:          a few locks a request, and two a step for all that OnInterToken was told in it.
 #ifndef QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 
@@ -16,6 +16,7 @@
 
 #include "common/metrics/registry.h"
 #include "scheduler/loop/loop_observer.h"
+#include "scheduler/metrics/histogram_batch.h"
 #include "scheduler/metrics/metric_pair.h"
 
 namespace quire {
@@ -27,6 +28,8 @@ class RequestMetrics {
 
   void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
   void OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
+  // What OnInterToken was told is seen from here on.
+  void Flush() { inter_token_.Flush(); }
   void OnEnd(const RequestObservation& request);
 
  private:
@@ -57,7 +60,7 @@ class RequestMetrics {
   std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};  // the last one: all others
 
   HistogramPair first_token_;
-  HistogramPair inter_token_;
+  HistogramBatch inter_token_;
   HistogramPair request_;
   HistogramPair queue_;
   HistogramPair prefill_;

@@ -137,6 +137,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
+  requests_.Flush();  // here, since every turn of the loop ends with its numbers
   blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);

@@ -1,6 +1,9 @@
-// step_metrics_bench: what metrics cost the executor thread, in a pair: a step of decoding with an
-// observer and without one, and the observer alone. The model is one that does nothing, so that
-// what is left is the executor's own work.
+// step_metrics_bench: what metrics cost the threads that do steps.
+//
+// a worker's executor:  in a pair, a step of decoding with an observer and without one, and the
+//                       observer alone. The model is one that does nothing, so that what is left is
+//                       the executor's own work.
+// the scheduler's loop: all that it tells its observer in a step of decoding.
 #include <memory>
 #include <vector>
 
@@ -8,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "kernels/reference/reference_backend.h"
+#include "scheduler/metrics/scheduler_metrics.h"
 #include "tests/support/with_digest.h"
 #include "worker/metrics/worker_metrics.h"
 #include "worker/model/model.h"
@@ -124,6 +128,34 @@ void BM_Scrape(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_Scrape);
+
+void BM_LoopStep(benchmark::State& state) {
+  const auto num_sequences = static_cast<int32_t>(state.range(0));
+  MetricsRegistry registry;
+  SchedulerMetrics metrics(&registry, "1", "model", 2048, /*has_prefix_caching=*/true);
+  LoopObserver& observer = metrics;
+  CoreStats stats = {.num_blocks = 2048};
+  int64_t nanos = 1;
+  for (auto _ : state) {
+    nanos = nanos * 3 % 100'000'007;
+    observer.OnStep({.plan_ns = nanos / 100,
+                     .send_ns = nanos / 200,
+                     .round_trip_ns = nanos,
+                     .apply_ns = nanos / 300,
+                     .publish_ns = nanos / 50,
+                     .worker = {.forward_us = nanos / 1000},
+                     .num_sequences = num_sequences,
+                     .num_tokens = num_sequences});
+    for (int32_t i = 0; i < num_sequences; ++i) {
+      observer.OnInterToken(nanos);  // a step has one time for all that it gave
+    }
+    stats.num_running_requests = num_sequences;
+    stats.num_tokens_committed += num_sequences;
+    stats.num_blocks_allocated += num_sequences / 16;
+    observer.OnStats(stats, {});
+  }
+}
+BENCHMARK(BM_LoopStep)->Arg(1)->Arg(64)->Arg(256)->Arg(1024);
 
 }  // namespace
 }  // namespace quire

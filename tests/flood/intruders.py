@@ -1,20 +1,26 @@
 #!/usr/bin/python3
-"""intruders.py [NUMBER]: so many strangers (1,000), of four kinds, at each gRPC port of a server with mTLS: how many were refused.
+"""intruders.py [NUMBER]: so many strangers (1,000), of four kinds, at each port of a server with mTLS: how many were refused.
 
-Needs QUIRE_BIN, QUIRE_PYTHON_STUBS and QUIRE_SOURCE, as the integration tests do. A stranger asks for the health of the
-port, over a connection of its own. Fails when one of them gets an answer, or an honest client among them gets none.
+Needs QUIRE_BIN, QUIRE_PYTHON_STUBS and QUIRE_SOURCE, as the integration tests do. At a gRPC port a stranger asks for its
+health, over a connection of its own; at a rank's port, which knows no certificates, it has another secret or none. Fails
+when one of them gets an answer, or an honest client among them gets none.
 """
 import collections
 import concurrent.futures
+import contextlib
 import os
+import socket
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests/integration"))
 
 from certificates import Authority  # noqa: E402
-from quire_server import Server  # noqa: E402
+from quire_server import BIN, MODEL, Process, Server, api, generate  # noqa: E402
+from tls_test import HALF_HELLO, listening_ports  # noqa: E402
 import grpc  # noqa: E402
 
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -62,6 +68,75 @@ def try_port(name, address, strangers, honest, number):
     return is_good
 
 
+def heard_from(stranger):
+    """All that a rank says to a stranger until it hangs up."""
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := stranger.recv(4096):
+            heard += more
+    return heard
+
+
+def shake_hands(port, *secret):
+    """By TLS 1.3, with a secret of its own where there is one. Ends when the rank hangs up."""
+    return subprocess.Popen(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_3", "-quiet", *secret],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def try_rank_port(own, honest, number):
+    """Strangers come to a rank that waits for another one, which was killed under a stream. As try_port."""
+    begin = time.monotonic()
+
+    def start(rank, port="0"):
+        worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, f"--listen=127.0.0.1:{port}", f"--rank={rank}",
+                          "--tensor-parallel-size=2", "--ranks-on-host=2", "--threads=1", "--kv-cache-memory-bytes=64MiB",
+                          "--swap-space=0", *own.flags()])
+        return worker, worker.wait_for(r"^quire_worker: ready listen=(\S+)").group(1)
+
+    request = api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": 7},
+                                  stopping={"max_tokens": 300, "ignore_eos": True})
+    refused = came = answered = asked = 0
+    (lower, first), (higher, second) = start(0), start(1)
+    try:
+        with (Server(f"--workers={first},{second}", *honest.flags("worker-ssl"), with_worker=False) as server,
+              server.channel() as channel):
+            server.wait_until_ready()
+            port, = listening_ports(higher.popen.pid) - {int(second.rpartition(":")[2])}
+            expected = generate(channel, request).tokens
+            while came < number:
+                killed = threading.Event()
+
+                def kill_once(killed=killed):
+                    if not killed.is_set():
+                        killed.set()
+                        lower.kill()
+
+                words = (b"", b"hello" * 100, HALF_HELLO)
+                plain = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(30)]
+                for i, stranger in enumerate(plain):
+                    with contextlib.suppress(ConnectionError):
+                        stranger.sendall(words[i % 3])
+                shakers = [shake_hands(port, *(("-psk", "00" * 32) if i % 2 else ())) for i in range(20)]
+                came += len(plain) + len(shakers)
+                asked += 1
+                with concurrent.futures.ThreadPoolExecutor(1) as threads:
+                    answer = threads.submit(generate, channel, request, on_message=kill_once)
+                    killed.wait(60)
+                    lower, _ = start(0, first.rpartition(":")[2])
+                    answered += answer.result(timeout=120).tokens == expected
+                # Nothing, or one alert.
+                refused += sum(heard[:1] in (b"", b"\x15") and len(heard) <= 7 for heard in map(heard_from, plain))
+                refused += sum(shaker.communicate(timeout=120)[0] == b"" and shaker.returncode != 0 for shaker in shakers)
+                for stranger in plain:
+                    stranger.close()
+            is_good = higher.popen.poll() is None
+    finally:
+        lower.kill()
+        higher.kill()
+    print(f"| rank | no secret, another one | {came} | {refused} | {answered} of {asked} | {time.monotonic() - begin:.0f} s |")
+    return is_good and refused == came and answered == asked
+
+
 def main():
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory(prefix="quire-intruders-") as folder:
@@ -73,6 +148,7 @@ def main():
             ports = {"clients": server.address, "admin": server.admin_address, "worker": server.worker_address}
             is_good = all([try_port(name, address, strangers, honest, number // len(strangers)) for name, address in ports.items()])
             is_good &= server.scheduler.popen.poll() is None and server.worker.popen.poll() is None
+        is_good &= try_rank_port(own, honest, number)
     return 0 if is_good else 1
 
 

@@ -98,6 +98,13 @@ class HealthTest(unittest.TestCase):
             server.start_worker()
             self.assertEqual(worker_health(), (SERVING, SERVING))
 
+    def test_the_start_tells_what_was_chosen_and_what_fits(self):
+        with Server("--num-gpu-blocks-override=513", worker_flags=["--threads=1", "--swap-space=64MiB"]) as server:
+            server.worker.wait_for(r"worker ready backend=cpu-\S+ threads=1 .* kv_cache_by=\"30 % of free .* "
+                                   r"swap_space_bytes=67108864 swap_space_by=--swap-space$")
+            server.scheduler.wait_for(r"KV cache size: 8,192 tokens$")
+            server.scheduler.wait_for(r"Maximum concurrency for 2,048 tokens per request: 4.00x$")
+
     def test_reflection_knows_our_service_and_health(self):
         with Server("--enable-reflection") as server, server.channel() as channel:
             ask = channel.stream_stream(REFLECTION)

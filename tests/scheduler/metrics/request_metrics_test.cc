@@ -50,6 +50,24 @@ TEST_F(RequestMetricsTest, PartsOfARequestAreObservedUnderBothNames) {
   EXPECT_TRUE(Has("vllm:request_time_per_output_token_seconds_sum" + labels + " 0.5"));
 }
 
+TEST_F(RequestMetricsTest, TimesBetweenTokensAreSeenTogetherAndEachInItsBucket) {
+  for (int i = 0; i < 3; ++i) {
+    metrics_.OnInterToken(10 * kNanosPerMilli);  // as long as a bound
+  }
+  metrics_.OnInterToken(11 * kNanosPerMilli);
+  metrics_.OnInterToken(1000 * kNanosPerSecond);  // above all bounds
+  EXPECT_TRUE(Has("quire_itl_seconds_count 0"));
+
+  metrics_.Flush();
+  metrics_.Flush();  // nothing more
+
+  EXPECT_TRUE(Has("quire_itl_seconds_count 5"));
+  EXPECT_TRUE(Has("quire_itl_seconds_bucket{le=\"0.01\"} 3"));
+  EXPECT_TRUE(Has("quire_itl_seconds_bucket{le=\"0.025\"} 4"));
+  EXPECT_TRUE(Has("quire_itl_seconds_bucket{le=\"+Inf\"} 5"));
+  EXPECT_TRUE(Has(R"(vllm:inter_token_latency_seconds_count{engine="0",model_name="tiny"} 5)"));
+}
+
 TEST_F(RequestMetricsTest, WhoEndedInTheQueueHasNoOtherParts) {
   metrics_.OnEnd({.outcome = RequestOutcome::kExpired, .duration_ns = kNanosPerSecond});
 
