@@ -252,7 +252,7 @@ absl::Status SchedulerServer::StartGrpc() {
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
   QUIRE_ASSIGN_OR_RETURN(
       grpc_server_, Serve(address, "grpc", config_.api_keys.get(), &service_, &grpc_listener_));
-  probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address());
+  probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
   return absl::OkStatus();
 }
 

@@ -131,7 +131,10 @@ void LogReady(const quire::WorkerConfig& config,
        {"threads", config.num_threads > 0 ? absl::StrCat(config.num_threads) : "all"},
        {"weight_bytes", absl::StrCat(weight_bytes)},
        {"kv_cache_bytes", absl::StrCat(budget.bytes)},
-       {"kv_cache_by", config.kv_cache_bytes_given ? "--kv-cache-memory-bytes" : of_free},
+       {"kv_cache_by",
+        config.kv_cache.num_blocks_override > 0 ? "--num-gpu-blocks-override, whatever bytes it is"
+        : config.kv_cache_bytes_given           ? "--kv-cache-memory-bytes"
+                                                : of_free},
        {"swap_space_bytes", absl::StrCat(budget.swap_space_bytes)},
        {"swap_space_by",
         config.swap_space_given ? "--swap-space" : "4 GiB, at most a quarter of the memory"}});

@@ -217,7 +217,7 @@ inline constexpr MetricInfo kVllmKvUsage{"vllm:kv_cache_usage_perc",
 inline constexpr MetricInfo kVllmCacheConfig{"vllm:cache_config_info",
                                              "Always 1; labels tell the KV cache's geometry."};
 inline constexpr MetricInfo kVllmPromptTokens{"vllm:prompt_tokens_total",
-                                              "Prompt tokens computed."};
+                                              "Prompt tokens, computed or found in cached blocks."};
 inline constexpr MetricInfo kVllmGenerationTokens{"vllm:generation_tokens_total",
                                                   "Tokens generated."};
 inline constexpr MetricInfo kVllmPrefixCacheQueries{

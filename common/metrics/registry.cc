@@ -18,6 +18,13 @@ prometheus::Registry& MetricsRegistry::RegistryFor(const MetricInfo& info) {
   return info.name.find(':') == std::string_view::npos ? native_ : foreign_;
 }
 
+prometheus::Family<prometheus::Gauge>& MetricsRegistry::GaugesOf(const MetricInfo& info) {
+  return prometheus::BuildGauge()
+      .Name(std::string(info.name))
+      .Help(std::string(info.help))
+      .Register(RegistryFor(info));
+}
+
 prometheus::Counter& MetricsRegistry::Counter(const MetricInfo& info, const MetricLabels& labels) {
   return prometheus::BuildCounter()
       .Name(std::string(info.name))
@@ -27,11 +34,11 @@ prometheus::Counter& MetricsRegistry::Counter(const MetricInfo& info, const Metr
 }
 
 prometheus::Gauge& MetricsRegistry::Gauge(const MetricInfo& info, const MetricLabels& labels) {
-  return prometheus::BuildGauge()
-      .Name(std::string(info.name))
-      .Help(std::string(info.help))
-      .Register(RegistryFor(info))
-      .Add(labels);
+  return GaugesOf(info).Add(labels);
+}
+
+void MetricsRegistry::Remove(const MetricInfo& info, prometheus::Gauge* gauge) {
+  GaugesOf(info).Remove(gauge);
 }
 
 prometheus::Histogram& MetricsRegistry::Histogram(const MetricInfo& info,

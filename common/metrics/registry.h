@@ -13,6 +13,7 @@
 
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
+#include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
@@ -33,6 +34,9 @@ class MetricsRegistry {
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
+  // It is read no more; made again, it begins at 0. REQUIRES: made with this info, and here still.
+  void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
+
   // Metrics that are read when the text is, under our names. Not while a text is read.
   void Add(std::shared_ptr<prometheus::Collectable> collectable);
 
@@ -42,6 +46,7 @@ class MetricsRegistry {
 
  private:
   prometheus::Registry& RegistryFor(const MetricInfo& info);
+  prometheus::Family<prometheus::Gauge>& GaugesOf(const MetricInfo& info);
 
   prometheus::Registry native_;
   prometheus::Registry foreign_;

@@ -1,6 +1,11 @@
 #include "common/wire/call_metrics.h"
 
+#include <functional>
+#include <set>
+#include <string>
 #include <string_view>
+
+#include <google/protobuf/descriptor.h>
 
 #include "common/base/clock.h"
 
@@ -24,6 +29,29 @@ constexpr const char* kCodeNames[MethodMetrics::kNumCodes] = {"OK",
                                                               "UNAVAILABLE",
                                                               "DATA_LOSS",
                                                               "UNAUTHENTICATED"};
+
+using Paths = std::set<std::string, std::less<>>;
+
+// "/package.Service/Method" of all services of this process, and those that the library brings.
+Paths MakeKnownPaths() {
+  Paths paths = {"/grpc.health.v1.Health/Check",
+                 "/grpc.health.v1.Health/Watch",
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
+  const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
+  for (const char* name :
+       {"quire.v1.GenerationService", "quire.v1.AdminService", "quire.v1.WorkerService"}) {
+    const google::protobuf::ServiceDescriptor* const service = pool->FindServiceByName(name);
+    for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
+      paths.insert(std::string("/") + name + "/" + service->method(i)->name());
+    }
+  }
+  return paths;
+}
+
+bool IsKnown(std::string_view path) {
+  static const Paths paths = MakeKnownPaths();
+  return paths.contains(path);
+}
 
 // Lives as long as its call.
 class CallObserver : public grpc::experimental::Interceptor {
@@ -61,8 +89,8 @@ grpc::experimental::Interceptor* CallMetrics::CreateServerInterceptor(
   return new CallObserver(Find(info->method()));
 }
 
-MethodMetrics* CallMetrics::Find(const char* path) {
-  const std::string_view key(path);
+MethodMetrics* CallMetrics::Find(std::string_view path) {
+  const std::string_view key = IsKnown(path) ? path : "/unknown";
   MutexLock lock(mutex_);
   if (auto it = methods_.find(key); it != methods_.end()) {
     return &it->second;

@@ -1,5 +1,6 @@
 // CallMetrics counts the calls of a gRPC server, by method and status code, and how long they took.
-// Calls of methods that no service has are not seen: the library answers them.
+// Calls of methods that no service of ours has are one method, "unknown": their names are the
+// client's, of any bytes and as many as it likes.
 //
 // Thread safety: any thread.
 // Cost:          per call, an allocation and a few atomic operations; per message, a virtual call.
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include <grpcpp/support/server_interceptor.h>
@@ -38,11 +40,11 @@ class CallMetrics : public grpc::experimental::ServerInterceptorFactoryInterface
       grpc::experimental::ServerRpcInfo* info) override;
 
  private:
-  MethodMetrics* Find(const char* path);
+  MethodMetrics* Find(std::string_view path);
 
   MetricsRegistry* const registry_;
   Mutex mutex_;
-  // Services have few methods: nothing is ever taken out.
+  // Those that services have, and one for all others: nothing is ever taken out.
   std::map<std::string, MethodMetrics, std::less<>> methods_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -9,11 +9,16 @@
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/wire/api_key.h"
 
 namespace quire {
 namespace {
+
+// A client that was let in may come back with a ticket in place of its certificate, which may have
+// expired since. Tickets are good for the configuration that gave them, so that lasts no longer.
+constexpr int64_t kTicketLifeNs = 10 * kNanosPerSecond;
 
 std::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
@@ -62,10 +67,12 @@ class PortCredentials : public grpc::ServerCredentials {
   grpc_ssl_certificate_config_reload_status FetchInto(grpc_ssl_server_certificate_config** config) {
     TlsTexts texts = files_->Get();
     const MutexLock lock(mutex_);
-    if (texts == in_use_) {
+    const Instant now = SteadyNow();
+    if (texts == in_use_ && now < renew_at_) {
       return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     }
     in_use_ = std::move(texts);
+    renew_at_ = now + kTicketLifeNs;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = in_use_.key.c_str(),
                                              .cert_chain = in_use_.certificate.c_str()};
     // The library wants authorities also where it asks nobody for a certificate.
@@ -108,6 +115,7 @@ class PortCredentials : public grpc::ServerCredentials {
   const CallCheck check_;                  // null: none
   Mutex mutex_;
   TlsTexts in_use_ ABSL_GUARDED_BY(mutex_);
+  Instant renew_at_ ABSL_GUARDED_BY(mutex_) = 0;
   grpc_server_credentials* credentials_ = nullptr;
 };
 

@@ -23,8 +23,11 @@
 namespace quire {
 namespace {
 
-// With which HTTP/2 begins (RFC 9113, section 3.4): a Listener hands over who speaks.
-constexpr std::string_view kHello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+// A Listener hands over who speaks. With this HTTP/2 begins (RFC 9113, section 3.4), and with this
+// a handshake of TLS (RFC 8446, section 5.1), of which no more comes: other words would be an error
+// in the log, among those of strangers.
+constexpr std::string_view kHttp2Hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr std::string_view kTlsHello = "\x16\x03\x01";
 
 Address Dialled(Address address) {
   if (address.host == "0.0.0.0") {
@@ -43,7 +46,10 @@ bool WaitFor(const FileDescriptor& socket, int16_t events, Instant deadline) {
 }
 
 // True if a server is there and answers.
-bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
+bool IsAnswered(const sockaddr* address,
+                socklen_t length,
+                std::string_view hello,
+                Instant deadline) {
   const FileDescriptor socket(
       ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) {
@@ -60,20 +66,20 @@ bool IsAnswered(const sockaddr* address, socklen_t length, Instant deadline) {
     return false;  // nobody listens
   }
   // With and without TLS a server has a word for who says no more than this, or closes.
-  static_cast<void>(::send(socket.fd(), kHello.data(), kHello.size(), MSG_NOSIGNAL));
+  static_cast<void>(::send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL));
   ::shutdown(socket.fd(), SHUT_WR);
   return WaitFor(socket, POLLIN, deadline);
 }
 
-bool IsUnixAnswered(const std::string& path, Instant deadline) {
+bool IsUnixAnswered(const std::string& path, std::string_view hello, Instant deadline) {
   sockaddr_un where = {};
   where.sun_family = AF_UNIX;
   std::copy_n(path.begin(), std::min(path.size(), sizeof(where.sun_path) - 1), where.sun_path);
-  return IsAnswered(reinterpret_cast<const sockaddr*>(&where), sizeof(where), deadline);
+  return IsAnswered(reinterpret_cast<const sockaddr*>(&where), sizeof(where), hello, deadline);
 }
 
 // On any of the addresses of a name.
-bool IsHostAnswered(const Address& address, Instant deadline) {
+bool IsHostAnswered(const Address& address, std::string_view hello, Instant deadline) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -84,7 +90,7 @@ bool IsHostAnswered(const Address& address, Instant deadline) {
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   for (; found != nullptr; found = found->ai_next) {
-    if (IsAnswered(found->ai_addr, found->ai_addrlen, deadline)) {
+    if (IsAnswered(found->ai_addr, found->ai_addrlen, hello, deadline)) {
       return true;
     }
   }
@@ -93,8 +99,11 @@ bool IsHostAnswered(const Address& address, Instant deadline) {
 
 }  // namespace
 
-ListenerProbe::ListenerProbe(const Address& address, ListenerProbeTiming timing)
-    : address_(Dialled(address)), timing_(timing), thread_([this] { Run(); }) {}
+ListenerProbe::ListenerProbe(const Address& address, bool is_tls, ListenerProbeTiming timing)
+    : address_(Dialled(address)),
+      hello_(is_tls ? kTlsHello : kHttp2Hello),
+      timing_(timing),
+      thread_([this] { Run(); }) {}
 
 ListenerProbe::~ListenerProbe() {
   {
@@ -117,8 +126,9 @@ void ListenerProbe::Run() {
     }
     lock.Unlock();
     const Instant deadline = SteadyNow() + timing_.patience.count() * kNanosPerMilli;
-    const bool is_answered = address_.is_unix() ? IsUnixAnswered(address_.unix_path, deadline)
-                                                : IsHostAnswered(address_, deadline);
+    const bool is_answered = address_.is_unix()
+                                 ? IsUnixAnswered(address_.unix_path, hello_, deadline)
+                                 : IsHostAnswered(address_, hello_, deadline);
     num_misses = is_answered ? 0 : num_misses + 1;
     if (num_misses == timing_.num_misses) {
       LogError("nobody answers on our own address", {{"address", address_.ToString()}});

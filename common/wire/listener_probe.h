@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <string_view>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -30,7 +31,7 @@ class ListenerProbe {
  public:
   // Of a Listener: an address, or a name that is one of this machine. "0.0.0.0" and "::" are
   // dialled on loopback.
-  explicit ListenerProbe(const Address& address, ListenerProbeTiming timing = {});
+  ListenerProbe(const Address& address, bool is_tls, ListenerProbeTiming timing = {});
   ~ListenerProbe();
   ListenerProbe(const ListenerProbe&) = delete;
   ListenerProbe& operator=(const ListenerProbe&) = delete;
@@ -42,6 +43,7 @@ class ListenerProbe {
   void Run();
 
   const Address address_;
+  const std::string_view hello_;
   const ListenerProbeTiming timing_;
   std::atomic<bool> is_deaf_ = false;
   Mutex mutex_;

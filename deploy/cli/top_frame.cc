@@ -178,13 +178,20 @@ void AddHeader(const TopHistory& history,
     const v1::GetStateResponse& state = *history.latest();
     items.front().text = absl::StrCat("quire ", Name(state.version()));
     items.push_back({absl::StrCat(" ", Name(state.model())), ""});
-    items.push_back(state.load().ready() ? ColouredText{" ready", kGood}
-                                         : ColouredText{" not ready", kBad});
+    items.push_back(!trouble.empty()       ? ColouredText{" NO ANSWER", kBad}
+                    : state.load().ready() ? ColouredText{" ready", kGood}
+                                           : ColouredText{" not ready", kBad});
   }
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
   if (!trouble.empty()) {
-    lines.Add({{Printable(trouble), kBad}});
+    // The library names all that it tried; what went wrong is behind the last of these words.
+    constexpr std::string_view kLast = "last error: ";
+    const size_t last = trouble.rfind(kLast);
+    const std::string_view cause =
+        last == std::string_view::npos ? trouble : trouble.substr(last + kLast.size());
+    lines.Add({{history.latest().has_value() ? "Figures are old: " : "", kBad},
+               {Printable(cause), kBad}});
   }
 }
 

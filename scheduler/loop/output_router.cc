@@ -42,18 +42,20 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
   }
 }
 
-RequestOutcome OutcomeOf(FinishReason reason) {
+// abort_status: why, where it was aborted. UNAVAILABLE is our fault, and not a client that left.
+RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) {
   switch (reason) {
     case FinishReason::kStop:
       return RequestOutcome::kStop;
     case FinishReason::kLength:
       return RequestOutcome::kLength;
     case FinishReason::kAborted:
-      return RequestOutcome::kAborted;
+      return absl::IsUnavailable(abort_status) ? RequestOutcome::kError : RequestOutcome::kAborted;
     case FinishReason::kExpiredQueued:
     case FinishReason::kExpiredRunning:
-    case FinishReason::kUnreachable:
       return RequestOutcome::kExpired;
+    case FinishReason::kUnreachable:
+      return RequestOutcome::kRejected;
     default:
       return RequestOutcome::kError;
   }
@@ -249,7 +251,7 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
   }
   sequence.ended = true;
   if (request.end_status.ok() || !ended_well) {
-    request.outcome = OutcomeOf(finished.reason);
+    request.outcome = OutcomeOf(finished.reason, request.abort_status);
   }
   if (finished.is_last_of_request) {
     if (request.is_held && request.end_status.ok()) {

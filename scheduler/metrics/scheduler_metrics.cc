@@ -52,8 +52,8 @@ void SchedulerMetrics::MakeGauges() {
 
 void SchedulerMetrics::MakeCounters() {
   MetricsRegistry& r = *registry_;
-  prompt_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "prompt"}}),
-                    &r.Counter(metric::kVllmPromptTokens, Foreign())};
+  prompt_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "prompt"}})};
+  vllm_prompt_tokens_ = {&r.Counter(metric::kVllmPromptTokens, Foreign())};
   generated_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "generated"}}),
                        &r.Counter(metric::kVllmGenerationTokens, Foreign())};
   recomputed_tokens_ = {&r.Counter(metric::kTokensTotal, {{"kind", "recomputed"}})};
@@ -160,6 +160,7 @@ void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_byt
   prefix_hits_.Set(stats.num_prefix_hit_tokens);
   prefix_misses_.Set(stats.num_prefix_queried_tokens - stats.num_prefix_hit_tokens);
   prefix_queries_.Set(stats.num_prefix_queried_tokens);
+  vllm_prompt_tokens_.Set(stats.num_prompt_tokens_computed + stats.num_prefix_hit_tokens);
   vllm_prompt_tokens_computed_.Set(stats.num_prompt_tokens_computed);
   vllm_prompt_tokens_found_.Set(stats.num_prefix_hit_tokens);
   vllm_prompt_tokens_cached_.Set(stats.num_prefix_hit_tokens);
@@ -174,20 +175,29 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
   worker_up_->Set(1);
   block_bytes_->Set(static_cast<double>(block_bytes));
   block_tokens_->Set(limits.block_size_tokens);
-  registry_
-      ->Gauge(metric::kModelInfo,
-              {{"model_name", model_name_},
-               {"kv_cache_dtype", kv_cache_dtype},
-               {"block_size", absl::StrCat(limits.block_size_tokens)},
-               {"max_model_len", absl::StrCat(limits.max_model_len)}})
-      .Set(1);
-  registry_
-      ->Gauge(metric::kVllmCacheConfig,
-              Foreign({{"block_size", absl::StrCat(limits.block_size_tokens)},
-                       {"num_gpu_blocks", absl::StrCat(limits.num_blocks - 1)},
-                       {"cache_dtype", kv_cache_dtype},
-                       {"enable_prefix_caching", has_prefix_caching_ ? "True" : "False"}}))
-      .Set(1);
+  SetInfo(metric::kModelInfo,
+          {{"model_name", model_name_},
+           {"kv_cache_dtype", kv_cache_dtype},
+           {"block_size", absl::StrCat(limits.block_size_tokens)},
+           {"max_model_len", absl::StrCat(limits.max_model_len)}},
+          &model_info_);
+  SetInfo(metric::kVllmCacheConfig,
+          Foreign({{"block_size", absl::StrCat(limits.block_size_tokens)},
+                   {"num_gpu_blocks", absl::StrCat(limits.num_blocks - 1)},
+                   {"cache_dtype", kv_cache_dtype},
+                   {"enable_prefix_caching", has_prefix_caching_ ? "True" : "False"}}),
+          &vllm_cache_config_);
+}
+
+// What it says is in its labels: one that says something else takes its place.
+void SchedulerMetrics::SetInfo(const MetricInfo& info,
+                               const MetricLabels& labels,
+                               prometheus::Gauge** gauge) {
+  if (*gauge != nullptr) {
+    registry_->Remove(info, *gauge);
+  }
+  *gauge = &registry_->Gauge(info, labels);
+  (*gauge)->Set(1);
 }
 
 void SchedulerMetrics::OnGroupLost() {

@@ -46,6 +46,7 @@ class SchedulerMetrics : public LoopObserver {
 
  private:
   MetricLabels Foreign(MetricLabels labels = {}) const;
+  void SetInfo(const MetricInfo& info, const MetricLabels& labels, prometheus::Gauge** gauge);
   void MakeGauges();
   void SetBlockCounters(const CoreStats& stats);
   void MakeCounters();
@@ -67,6 +68,8 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* requests_swapped_ = nullptr;
   prometheus::Gauge* queued_tokens_ = nullptr;
   prometheus::Gauge* crash_suspects_ = nullptr;
+  prometheus::Gauge* model_info_ = nullptr;
+  prometheus::Gauge* vllm_cache_config_ = nullptr;
   prometheus::Gauge* vllm_running_ = nullptr;
   prometheus::Gauge* vllm_waiting_ = nullptr;
   prometheus::Gauge* vllm_kv_usage_ = nullptr;
@@ -85,6 +88,7 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair prefix_queries_;
   CounterPair non_finite_;
   CounterPair poison_requests_;
+  CounterPair vllm_prompt_tokens_;
   CounterPair vllm_prompt_tokens_cached_;
   CounterPair vllm_prompt_tokens_computed_;
   CounterPair vllm_prompt_tokens_found_;

@@ -17,7 +17,7 @@ import grpc
 NUM_STREAMS = 256
 NUM_DIFFERENT = 32
 NUM_CANCELS = int(os.environ.get("QUIRE_NUM_CANCELS", "400"))
-NUM_CANCELLERS = 24
+NUM_CANCELLERS = 24 if NUM_CANCELS < 10_000 else 128  # at once
 
 # Requests that are cancelled before they have ended, most of them: a queue, a prefill, groups that share
 # blocks, a search that forks, a text that the tokenizer's threads have.

@@ -95,6 +95,26 @@ class PortsTest(TlsTest):
             with server.channel() as channel:
                 self.assertEqual(len(generate(channel, request()).tokens[0]), 64)
 
+    def test_a_ticket_does_not_outlive_its_certificate_for_long(self):
+        with Server(*self.server.flags(), with_worker=False) as server:
+            session = os.path.join(self.folder, "session")
+            own = ["-cert", self.client.certfile, "-key", self.client.keyfile]
+
+            def handshake(*flags):
+                with subprocess.Popen(
+                        ["openssl", "s_client", "-connect", server.address, "-alpn", "h2", "-CAfile", self.authority.path, *flags],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+                    time.sleep(1)  # the ticket comes behind the handshake
+                    return client.communicate(timeout=60)[0]
+
+            self.assertIn(b"\nNew, ", handshake(*own, "-sess_out", session))
+            self.assertIn(b"\nReused, ", handshake("-sess_in", session))  # for seconds
+            time.sleep(11)
+            self.assertIsNone(code_of_check(self.client.channel(server.address)))
+            self.assertIn(b"\nNew, ", handshake("-sess_in", session))  # which needs a certificate
+            # The scheduler dials itself all the while.
+            self.assertNotIn("wrong version", server.scheduler.text())
+
     def test_without_authorities_clients_need_no_certificate_and_plain_text_is_refused(self):
         with Server(*self.server.flags()[:2], with_worker=False) as server:
             self.assertIsNone(code_of_check(self.client.channel(server.address, with_certificate=False)))

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -84,6 +86,34 @@ TEST_F(CallMetricsTest, CallsAreCountedByMethodAndCode) {
   EXPECT_THAT(text, testing::HasSubstr(line("UNAUTHENTICATED", 1)));
   EXPECT_THAT(text, testing::HasSubstr(line("INTERNAL", 0)));
   EXPECT_THAT(text, testing::HasSubstr("\nquire_grpc_request_seconds_count{method=\"Abort\"} 4\n"));
+}
+
+TEST_F(CallMetricsTest, MethodsThatNoServiceHasAreOne) {
+  grpc::GenericStub stub(server_->InProcessChannel(grpc::ChannelArguments()));
+  std::vector<std::string> paths = {"/quire.v1.GenerationService/\xff\xfe",
+                                    "/quire.v1.Other/Generate"};
+  for (int i = 0; i < 100; ++i) {
+    paths.push_back("/quire.v1.GenerationService/Secret" + std::to_string(i));
+  }
+  for (const std::string& path : paths) {
+    grpc::ClientContext context;
+    grpc::ByteBuffer request;
+    grpc::ByteBuffer response;
+    absl::Notification done;
+    stub.UnaryCall(&context, path, {}, &request, &response, [&done](const grpc::Status& status) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
+  Call(grpc::StatusCode::OK);
+
+  const std::string text = TextAfterwards();
+  EXPECT_THAT(text,
+              testing::HasSubstr("\nquire_grpc_request_seconds_count{method=\"unknown\"} 102\n"));
+  EXPECT_THAT(text, testing::HasSubstr("\nquire_grpc_request_seconds_count{method=\"Abort\"} 1\n"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("Secret")));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("\xff")));
 }
 
 TEST_F(CallMetricsTest, AStreamIsOpenUntilItsClientLeaves) {

@@ -371,7 +371,7 @@ TEST(ListenerTest, ItWaitsWhileTheProcessHasNoFileLeftAndServesAfterwards) {
 
 TEST(ListenerProbeTest, AServerThatAnswersIsNotDeaf) {
   TestServer server(Loopback());
-  const ListenerProbe probe(server.address(), kFast);
+  const ListenerProbe probe(server.address(), /*is_tls=*/false, kFast);
 
   for (int i = 0; i < 50; ++i) {
     EXPECT_TRUE(IsServed(server.address()));
@@ -381,7 +381,7 @@ TEST(ListenerProbeTest, AServerThatAnswersIsNotDeaf) {
 
 TEST(ListenerProbeTest, OneThatTakesNoConnectionIsDeafUntilItDoes) {
   std::unique_ptr<Listener> listener = *Listener::Bind(Loopback());  // not started
-  const ListenerProbe probe(listener->address(), kFast);
+  const ListenerProbe probe(listener->address(), /*is_tls=*/false, kFast);
 
   WaitUntil([&] { return probe.is_deaf(); });
   const Address address = listener->address();
@@ -398,7 +398,7 @@ TEST(ListenerProbeTest, OneThatClosesEveryConnectionIsNotDeaf) {
   ASSERT_EQ(::bind(listening.fd(), reinterpret_cast<sockaddr*>(&where), length), 0);
   ASSERT_EQ(::listen(listening.fd(), 10), 0);
   ::getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&where), &length);
-  const ListenerProbe probe(Loopback(ntohs(where.sin_port)), kFast);
+  const ListenerProbe probe(Loopback(ntohs(where.sin_port)), /*is_tls=*/false, kFast);
 
   for (int i = 0; i < 50; ++i) {
     FileDescriptor(::accept(listening.fd(), nullptr, nullptr)).Close();

@@ -284,6 +284,7 @@ struct BadEnd {
   FinishReason reason;
   absl::StatusCode code;
   std::string name;
+  RequestOutcome outcome;
 };
 
 class OutputRouterBadEndTest : public OutputRouterTest,
@@ -299,24 +300,40 @@ TEST_P(OutputRouterBadEndTest, EndsTheStreamWithItsStatus) {
   EXPECT_EQ(ReasonOf(*stream->end()), GetParam().name);
   EXPECT_EQ(MetadataOf(*stream->end(), "next_index"), "1");
   EXPECT_EQ(stream->num_ends(), 1);
+  EXPECT_EQ(observer_.last->outcome, GetParam().outcome);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AllReasons,
-    OutputRouterBadEndTest,
-    testing::Values(
-        BadEnd{FinishReason::kAborted, absl::StatusCode::kCancelled, "CLIENT"},
-        BadEnd{FinishReason::kExpiredQueued, absl::StatusCode::kDeadlineExceeded, "EXPIRED_QUEUED"},
-        BadEnd{
-            FinishReason::kExpiredRunning, absl::StatusCode::kDeadlineExceeded, "EXPIRED_RUNNING"},
-        BadEnd{FinishReason::kNonFinite, absl::StatusCode::kInternal, "NON_FINITE_LOGITS"},
-        BadEnd{FinishReason::kUnreachable,
-               absl::StatusCode::kResourceExhausted,
-               "DEADLINE_UNREACHABLE"},
-        BadEnd{FinishReason::kWorkerCrash, absl::StatusCode::kInternal, "WORKER_CRASH"},
-        BadEnd{
-            FinishReason::kNoCapacity, absl::StatusCode::kResourceExhausted, "EXCEEDS_CAPACITY"}),
-    [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(AllReasons,
+                         OutputRouterBadEndTest,
+                         testing::Values(BadEnd{FinishReason::kAborted,
+                                                absl::StatusCode::kCancelled,
+                                                "CLIENT",
+                                                RequestOutcome::kAborted},
+                                         BadEnd{FinishReason::kExpiredQueued,
+                                                absl::StatusCode::kDeadlineExceeded,
+                                                "EXPIRED_QUEUED",
+                                                RequestOutcome::kExpired},
+                                         BadEnd{FinishReason::kExpiredRunning,
+                                                absl::StatusCode::kDeadlineExceeded,
+                                                "EXPIRED_RUNNING",
+                                                RequestOutcome::kExpired},
+                                         BadEnd{FinishReason::kNonFinite,
+                                                absl::StatusCode::kInternal,
+                                                "NON_FINITE_LOGITS",
+                                                RequestOutcome::kError},
+                                         BadEnd{FinishReason::kUnreachable,
+                                                absl::StatusCode::kResourceExhausted,
+                                                "DEADLINE_UNREACHABLE",
+                                                RequestOutcome::kRejected},
+                                         BadEnd{FinishReason::kWorkerCrash,
+                                                absl::StatusCode::kInternal,
+                                                "WORKER_CRASH",
+                                                RequestOutcome::kError},
+                                         BadEnd{FinishReason::kNoCapacity,
+                                                absl::StatusCode::kResourceExhausted,
+                                                "EXCEEDS_CAPACITY",
+                                                RequestOutcome::kError}),
+                         [](const auto& param) { return param.param.name; });
 
 TEST_F(OutputRouterTest, TheFirstAbortStatusIsTheOneToldToTheStream) {
   auto stream = Open();
@@ -327,6 +344,7 @@ TEST_F(OutputRouterTest, TheFirstAbortStatusIsTheOneToldToTheStream) {
   Publish({Finished(FinishReason::kAborted)});
 
   EXPECT_EQ(*stream->end(), absl::UnavailableError("first"));
+  EXPECT_EQ(observer_.last->outcome, RequestOutcome::kError);  // no client that left
 }
 
 TEST_F(OutputRouterTest, OneSequenceThatEndsBadlyEndsTheStreamBadly) {
