@@ -1,5 +1,6 @@
 #include "common/wire/listener.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <unistd.h>
@@ -255,6 +256,13 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
         continue;
       }
       silent_.EndOldest();
+      // To the number that is free now: above the bound it would be a file that nobody counts.
+      FileDescriptor moved(::fcntl(connection.fd(), F_DUPFD_CLOEXEC, 0));
+      if (!moved.is_open() || moved.fd() >= max_open_files_) {
+        Refuse(std::move(connection));
+        continue;
+      }
+      connection = std::move(moved);
     }
     if (address_.is_unix() && !IsOwnUsers(connection)) {
       RefuseUser();

@@ -151,8 +151,13 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
     End(absl::OkStatus());
     return absl::OkStatus();
   }
-  if (!spec_.request.is_resumed) {
+  is_resumed_ = spec_.request.is_resumed;
+  if (is_resumed_) {
+    parts_.live_requests->AddResumed(live_name_, weak_from_this());
+  } else {
     QUIRE_RETURN_IF_ERROR(parts_.live_requests->Add(live_name_, weak_from_this()));
+  }
+  {
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
   }
@@ -218,8 +223,8 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
-    if (is_registered_ || is_abort_posted_) {
-      return;  // a new one; or its client has left, perhaps for the stream that is there
+    if (!is_resumed_ || is_abort_posted_) {
+      return;  // or its client has left, perhaps for the stream that is there
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());
@@ -231,7 +236,6 @@ void GenerateCall::OnQueued() {
   if (is_finished_) {
     parts_.live_requests->Remove(live_name_, this);
   }
-  is_registered_ = true;
 }
 
 void GenerateCall::Refuse(absl::Status status) {

@@ -110,6 +110,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   RequestRules rules_;
   std::string request_id_;
   std::string live_name_;  // in live_requests
+  bool is_resumed_ = false;
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);

@@ -28,8 +28,13 @@ absl::Status LiveRequests::Add(const std::string& name, std::weak_ptr<Abortable>
                  "REQUEST_ID_IN_USE",
                  "request_id: a request with this id is running");
   }
-  entry->second = std::move(request);
+  entry->second.live = std::move(request);
   return absl::OkStatus();
+}
+
+void LiveRequests::AddResumed(const std::string& name, std::weak_ptr<Abortable> request) {
+  absl::MutexLock lock(&mutex_);
+  requests_[name].resumed.push_back(std::move(request));
 }
 
 absl::Status LiveRequests::TakeOver(const std::string& name,
@@ -37,12 +42,13 @@ absl::Status LiveRequests::TakeOver(const std::string& name,
   std::shared_ptr<Abortable> before;
   {
     absl::MutexLock lock(&mutex_);
-    std::weak_ptr<Abortable>& entry = requests_[name];
-    before = entry.lock();
+    Holders& holders = requests_[name];
+    before = holders.live.lock();
     if (before != nullptr && before->arrival() > request->arrival()) {
       return Resumed();
     }
-    entry = request;
+    RemoveResumed(holders, request.get());
+    holders.live = request;
   }
   if (before != nullptr) {
     before->Abort(Resumed());
@@ -53,26 +59,46 @@ absl::Status LiveRequests::TakeOver(const std::string& name,
 void LiveRequests::Remove(const std::string& name, const Abortable* request) {
   absl::MutexLock lock(&mutex_);
   auto it = requests_.find(name);
-  if (it != requests_.end() && it->second.lock().get() == request) {
+  if (it == requests_.end()) {
+    return;
+  }
+  Holders& holders = it->second;
+  RemoveResumed(holders, request);
+  if (holders.live.lock().get() == request) {
+    holders.live.reset();
+  }
+  if (holders.live.expired() && holders.resumed.empty()) {
     requests_.erase(it);
   }
 }
 
 absl::Status LiveRequests::Abort(const std::string& name, absl::Status status) {
-  std::shared_ptr<Abortable> request;
+  std::vector<std::shared_ptr<Abortable>> found;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = requests_.find(name);
-    if (it != requests_.end()) {
-      request = it->second.lock();
+    if (auto it = requests_.find(name); it != requests_.end()) {
+      found.push_back(it->second.live.lock());
+      for (const std::weak_ptr<Abortable>& each : it->second.resumed) {
+        found.push_back(each.lock());
+      }
+      std::erase(found, nullptr);
     }
   }
-  if (request == nullptr) {
+  if (found.empty()) {
     return Error(
         absl::StatusCode::kNotFound, "REQUEST_ID", "request_id: no such request is running");
   }
-  request->Abort(std::move(status));
+  for (const std::shared_ptr<Abortable>& each : found) {
+    each->Abort(status);
+  }
   return absl::OkStatus();
+}
+
+void LiveRequests::RemoveResumed(Holders& holders, const Abortable* request) {
+  std::erase_if(holders.resumed, [request](const std::weak_ptr<Abortable>& each) {
+    const std::shared_ptr<Abortable> resumed = each.lock();
+    return resumed == nullptr || resumed.get() == request;
+  });
 }
 
 }  // namespace quire

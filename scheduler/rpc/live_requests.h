@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -35,11 +36,15 @@ class LiveRequests {
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
   absl::Status Add(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // The same, and one of this name that lives ends with ABORTED RESUMED: its client is back.
+  // A resumed request waits for its place. Its name is taken meanwhile, and Abort finds it, beside
+  // the one of this name that may still live. Until TakeOver, or Remove.
+  void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
+
+  // It has its place, and one of this name that lives ends with ABORTED RESUMED: its client is back.
   // Errors: the same reason, when that one arrived later: then the client has left this one.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
-  // Nothing if the name is another one's by now.
+  // It is found no more, wherever it stood; nothing else of this name changes.
   void Remove(const std::string& name, const Abortable* request);
 
   // Errors: kNotFound REQUEST_ID.
@@ -48,7 +53,13 @@ class LiveRequests {
  private:
   absl::Mutex mutex_;
   // Weak: the map finds a call, and keeps none alive.
-  absl::flat_hash_map<std::string, std::weak_ptr<Abortable>> requests_ ABSL_GUARDED_BY(mutex_);
+  struct Holders {
+    std::weak_ptr<Abortable> live;
+    std::vector<std::weak_ptr<Abortable>> resumed;  // that wait
+  };
+  static void RemoveResumed(Holders& holders, const Abortable* request);
+
+  absl::flat_hash_map<std::string, Holders> requests_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire

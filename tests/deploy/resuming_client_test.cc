@@ -120,13 +120,15 @@ class ResumingClientTest : public testing::Test {
                                         .max_wait = std::chrono::milliseconds(2),
                                         .max_wait_for_a_place = std::chrono::milliseconds(20)};
 
+  RetryPolicy policy_ = kFast;
+
   grpc::Status Run(const std::vector<ScriptedServer*>& servers,
                    const GenerateRequest& request = {}) {
     std::vector<std::shared_ptr<grpc::Channel>> channels;
     for (ScriptedServer* server : servers) {
       channels.push_back(server->Channel());
     }
-    return ResumingClient(channels, kFast).Generate(request, [this](const GenerateResponse& r) {
+    return ResumingClient(channels, policy_).Generate(request, [this](const GenerateResponse& r) {
       num_started_ += r.has_started() ? 1 : 0;
       tokens_.insert(tokens_.end(), r.chunk().token_ids().begin(), r.chunk().token_ids().end());
       return tokens_.size() < max_tokens_;
@@ -281,8 +283,28 @@ TEST_F(ResumingClientTest, WaitingForAPlaceIsBounded) {
   EXPECT_LT(server.requests().size(), 100U);
 }
 
+TEST_F(ResumingClientTest, AServerThatAsksForMoreThanThereIsGetsTheRest) {
+  ScriptedServer server(
+      std::deque<ScriptedServer::Call>(10, {{}, Full(std::chrono::seconds::max())}));
+  GenerateRequest request;
+  request.mutable_resume();
+
+  EXPECT_EQ(Run({&server}, request).error_message(), "full");
+
+  EXPECT_EQ(server.requests().size(), 2U);
+}
+
+TEST_F(ResumingClientTest, ToBeginAgainIsNoProgress) {
+  ScriptedServer server(std::deque<ScriptedServer::Call>(100, {{Started()}, Unavailable()}));
+
+  EXPECT_EQ(Run({&server}).error_code(), StatusCode::UNAVAILABLE);
+
+  EXPECT_EQ(server.requests().size(), 4U);
+}
+
 // It is asked after an hour, or as here not at all.
 TEST_F(ResumingClientTest, AFullServerSaysWhenToAskAgain) {
+  policy_.max_wait_for_a_place = std::chrono::hours(1);
   for (const std::chrono::seconds delay :
        {std::chrono::seconds(3600), std::chrono::seconds::max()}) {
     ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()}, {{}, Full(delay)}});

@@ -282,6 +282,18 @@ class ConnectionsTest(unittest.TestCase):
             self.assertEqual(status_of(web, "/livez"), 200)
             web.close()
 
+    def test_who_speaks_beside_silent_ones_is_counted_too(self):
+        with Server(with_worker=False, prefix=("prlimit", "--nofile=256")) as server:
+            folder = f"/proc/{server.scheduler.popen.pid}/fd"
+            with contextlib.ExitStack() as stack:
+                for i in range(600):
+                    connection = stack.enter_context(dial(server.address))
+                    if i % 2 == 0:
+                        connection.sendall(PREFACE)
+                        time.sleep(0.005)  # it is taken for one that is silent until then
+                    self.assertLessEqual(len(os.listdir(folder)), 194, i)  # 192, and whom it looks at
+            self.assertTrue(tokenize(server, wait_for_ready=True).token_ids)
+
     def test_livez_notices_that_nobody_can_connect_any_more(self):
         with Server(with_worker=False) as server:
             web = http.client.HTTPConnection(server.http_address, timeout=10)

@@ -51,14 +51,14 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 4) {
-    std::fprintf(stderr, "usage: generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]\n");
-    return 2;
-  }
   std::vector<std::shared_ptr<grpc::Channel>> channels;
-  std::istringstream addresses(argv[1]);
+  std::istringstream addresses(argc > 1 ? argv[1] : "");
   for (std::string address; std::getline(addresses, address, ',');) {
     channels.push_back(Dial(address));
+  }
+  if ((argc != 3 && argc != 4) || channels.empty()) {
+    std::fprintf(stderr, "usage: generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]\n");
+    return 2;
   }
   quire::v1::GenerateRequest request;
   request.set_text(argv[2]);

@@ -178,8 +178,9 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   Attempt attempt;
   v1::GenerateResponse response;
   while (!attempt.is_final && reader->Read(&response)) {
-    attempt.has_brought_something = true;
-    attempt.status = progress.Take(&response);
+    attempt.status = progress.Take(&response);  // a second `started` is nothing new
+    attempt.has_brought_something |=
+        response.has_started() || response.has_chunk() || response.has_finished();
     if (attempt.status.ok() && !on_response(response)) {
       attempt.status = {grpc::StatusCode::CANCELLED, "request: cancelled by the caller"};
     }
@@ -216,7 +217,8 @@ class Patience {
     const double share = std::uniform_real_distribution<double>(0.5, 1.0)(generator);
     milliseconds wait(static_cast<int64_t>(static_cast<double>(longest.count()) * share));
     if (IsFull(status)) {
-      wait = std::max(wait, RetryDelayOf(status).value_or(wait));
+      wait = std::min(std::max(wait, RetryDelayOf(status).value_or(wait)),
+                      policy.max_wait_for_a_place - waited_for_a_place_);
       waited_for_a_place_ += wait;
       num_unanswered_ = 0;  // a full server is there
     } else {
@@ -238,8 +240,10 @@ class Patience {
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
+  // Once: a server that ends each connection would be dialled without a pause.
+  bool tries_to_connect = true;
   while (Clock::now() < end) {
-    const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
+    const grpc_connectivity_state state = channel.GetState(std::exchange(tries_to_connect, false));
     if (state == GRPC_CHANNEL_SHUTDOWN) {  // a channel within the process has no other one to tell
       std::this_thread::sleep_until(end);
     } else {

@@ -32,7 +32,7 @@ struct RetryPolicy {
   int max_retries = 12;  // in a row that no server answered: 20 to 40 s with these waits
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{5000};
-  // At the word of full servers, in all.
+  // At the word of full servers, in all. What they ask for is cut to what is left of it.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 

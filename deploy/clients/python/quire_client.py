@@ -36,6 +36,8 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_time_ms", 15000),
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Attempts are ours: the library's own have no pause where a server ends each connection.
+    ("grpc.enable_retries", 0),
 ]
 
 
@@ -77,8 +79,9 @@ def generate(channels, request, api_key=None):
             attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S), metadata=metadata)
         try:
             for message in call:
-                patience = _Patience()
-                progress.take(message)
+                progress.take(message)  # a second `started` is nothing new
+                if message.HasField("started") or message.HasField("chunk") or message.HasField("finished"):
+                    patience = _Patience()
                 yield message
             if not progress.is_complete():
                 raise ProtocolError("the stream ended before the answer did")
@@ -153,7 +156,7 @@ class _Patience:
         wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**min(self._num_waits, 20)) * random.uniform(0.5, 1)
         self._num_waits += 1
         if _is_full(error):
-            wait = max(wait, _retry_delay(error))
+            wait = min(max(wait, _retry_delay(error)), MAX_WAIT_FOR_A_PLACE_S - self._waited_for_a_place_s)
             self._num_unanswered = 0  # a full server is there
             self._waited_for_a_place_s += wait
         else:

@@ -97,7 +97,8 @@ TEST_F(CallMetricsTest, MethodsThatNoServiceHasAreOne) {
   }
   for (const std::string& path : paths) {
     grpc::ClientContext context;
-    grpc::ByteBuffer request;
+    const grpc::Slice nothing;
+    grpc::ByteBuffer request(&nothing, 1);
     grpc::ByteBuffer response;
     absl::Notification done;
     stub.UnaryCall(&context, path, {}, &request, &response, [&done](const grpc::Status& status) {

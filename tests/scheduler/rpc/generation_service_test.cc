@@ -677,6 +677,30 @@ TEST_F(GenerationServiceTest, TextWhoseRequestIsAbortedInTheQueueIsNotRead) {
   EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "ADMIN");
 }
 
+TEST_F(GenerationServiceTest, AResumedRequestThatWaitsForThePoolHasItsId) {
+  Run();
+  v1::GenerateRequest request = Prompt("AB", 3);
+  request.set_request_id("one");
+  request.mutable_resume();
+  auto busy = std::make_unique<BusyPool>(tasks_.get());
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  while (tasks_->num_bytes() == 0) {
+    std::this_thread::yield();
+  }
+
+  request.clear_resume();
+  EXPECT_EQ(ReasonOf(Generate(request).status), "REQUEST_ID_IN_USE");
+  grpc::ClientContext abort_context;
+  v1::AbortRequest abort;
+  abort.set_request_id("one");
+  v1::AbortResponse response;
+  EXPECT_TRUE(stub_->Abort(&abort_context, abort, &response).ok());
+  busy.reset();
+
+  EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "ADMIN");
+}
+
 // What a unary call ended with on this side, also when its client has left.
 class StatusRecorder : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:

@@ -51,6 +51,23 @@ TEST(LiveRequestsTest, WhoArrivedEarlierDoesNotTakeOver) {
   EXPECT_FALSE(left->aborted.has_value());
 }
 
+TEST(LiveRequestsTest, WhoWaitsToGoOnHasItsNameAndTheOneBeforeLives) {
+  LiveRequests requests;
+  const auto first = std::make_shared<Call>(1);
+  const auto second = std::make_shared<Call>(2);
+  ASSERT_TRUE(requests.Add("one", first).ok());
+
+  requests.AddResumed("one", second);
+
+  EXPECT_FALSE(first->aborted.has_value());
+  requests.Remove("one", first.get());
+  EXPECT_EQ(ReasonOf(requests.Add("one", std::make_shared<Call>(3))), "REQUEST_ID_IN_USE");
+  EXPECT_TRUE(requests.Abort("one", absl::CancelledError("by an operator")).ok());
+  EXPECT_TRUE(second->aborted.has_value());
+  requests.Remove("one", second.get());
+  EXPECT_TRUE(requests.Add("one", first).ok());
+}
+
 TEST(LiveRequestsTest, WhatLivesNoMoreKeepsNobodyOut) {
   LiveRequests requests;
   const auto early = std::make_shared<Call>(1);
