@@ -59,8 +59,17 @@ def argument(old, new):
     return change
 
 
+def become(other):
+    def change(each):
+        each.clear()
+        each.update(copy.deepcopy(other))
+    return change
+
+
 POD = ("spec", "template", "spec")
 LABEL = "app.kubernetes.io/component"
+HORIZONTAL = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
+              "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "quire"}}}
 # Folder, object, what is done to it, what is said then.
 FAULTS = [
     ("cpu", SERVER, set_at("spec", "selector", "matchLabels", LABEL, value="x"), "its pods are"),
@@ -69,7 +78,24 @@ FAULTS = [
     ("cpu", "PodDisruptionBudget/quire", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
     ("cpu", "PodDisruptionBudget/quire", set_at("spec", "maxUnavailable", value=0), "no node can be"),
+    ("multi-pod", "PodDisruptionBudget/quire-worker", delete_at("spec", "unhealthyPodEvictionPolicy"),
+     "keep a node"),
     ("cpu", SERVER, container("startupProbe"), "has no startupProbe"),
+    ("cpu", SERVER, container("startupProbe", "grpc", "service", value=""), "what loads or drains lives"),
+    ("cpu", SERVER, container("readinessProbe", "grpc", "service", value="liveness"), "for readiness"),
+    ("cpu", SERVER, container("args", 0, value="--ssl-certfile=/models/a"), "probes speak no TLS"),
+    ("cpu-tls", SERVER, container("startupProbe", "httpGet", "path", value="/readyz"), "loads or drains"),
+    ("cpu-tls", SERVER, container("readinessProbe", "httpGet", "path", value="/livez"), "for readiness"),
+    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "path", value="/healthz"), "for liveness"),
+    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "port", value="grpc"), "not that of --http-"),
+    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "port", value=8001), "not that of --http-"),
+    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "scheme", value="HTTPS"), "has no TLS"),
+    ("cpu-tls", SERVER, argument("--http-host=0.0.0.0", "--http-host=127.0.0.1"), "no kubelet reaches"),
+    ("cpu-tls", SERVER, container("volumeMounts", 3, "readOnly"), "of the wrong kind"),
+    ("cpu", SERVER, argument("--threads=4", "--threads=8"), "--threads: 8 for each of 1 ranks"),
+    ("cpu", SERVER, container("resources", "requests", "cpu", value="8"), "it requests 8 CPUs"),
+    ("cpu", SERVER, argument("--threads=4", "--tensor-parallel-size=4"), "--threads: none for each of 4"),
+    ("multi-pod", WORKER, argument("--threads=4", "--rank=0"), "--threads: none"),
     ("cpu", SERVER, container("readinessProbe", "grpc", "port", value=50052), "is not the container's"),
     ("cpu", SERVER, container("livenessProbe", "grpc", "service", value=""), "ask for liveness"),
     ("cpu", SERVER, container("livenessProbe", "timeoutSeconds", value=11), "longer than its period"),
@@ -102,6 +128,8 @@ FAULTS = [
      "port 'x' is none"),
     ("cpu-all", "ScaledObject/quire", set_at("spec", "scaleTargetRef", "name", value="x"),
      "scales what is not there"),
+    ("cpu-all", SERVER, set_at("spec", "replicas", value=1), "is scaled, and has replicas"),
+    ("cpu", "PodDisruptionBudget/quire", become(HORIZONTAL), "is scaled, and has replicas"),
     ("cpu-all", "ScaledObject/quire", set_at(
         "spec", "triggers", 0, "metadata", "query",
         value='sum(vllm:num_waiting{namespace="quire"})'), "vllm:num_waiting is no metric"),
@@ -182,7 +210,7 @@ def kubectl_builds():
 class CheckManifestsTest(unittest.TestCase):
 
     def test_no_folder_has_a_fault_and_the_programs_take_their_flags(self):
-        self.assertGreaterEqual(len(FOLDERS), 7)
+        self.assertGreaterEqual(len(FOLDERS), 8)
         for folder in FOLDERS:
             with self.subTest(folder.name):
                 self.assertEqual(check_manifests.faults_of(

@@ -23,7 +23,10 @@ from kustomize_subset import ManifestError, build, containers_of, pod_of
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METRICS = ROOT / "common/metrics/metric_names.h"
 CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh)/")
-PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+# What each probe may ask for, by the pages of the HTTP port; a worker has started when it is ready.
+PROBES = {"startupProbe": ("/livez",), "readinessProbe": ("/readyz",), "livenessProbe": ("/livez",)}
+# Flags with paths of files that are only read.
+READ_ONLY = re.compile(r"model|(worker-)?ssl-.*|(admin-)?api-keys-file")
 # What a program still needs after the drain: two servers at 500 ms each; `quire serve` its workers.
 SECONDS_TO_STOP = {"quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
 DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
@@ -95,6 +98,10 @@ def check_selectors(overlay):
     for each in overlay.of("PodDisruptionBudget"):
         if str(each["spec"].get("maxUnavailable", 0)) in ("0", "0%"):
             overlay.fault(each, "no pod may ever go: no node can be emptied")
+        programs = {program_of(container) for workload in overlay.selected(each["spec"]["selector"])
+                    for container in containers_of(workload)}
+        if "quire_worker" in programs and each["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            overlay.fault(each, "unhealthyPodEvictionPolicy: workers that are not ready keep a node")
 
 
 def _check_selects(overlay, each, selector):
@@ -134,32 +141,58 @@ def check_names(overlay):
     """Names that one object has of another."""
     services = {each["metadata"]["name"]: each for each in overlay.of("Service")}
     accounts = {each["metadata"]["name"] for each in overlay.of("ServiceAccount")}
-    workloads = {(each["kind"], each["metadata"]["name"]) for each in overlay.of("Deployment")}
+    workloads = {(each["kind"], each["metadata"]["name"]): each for each in overlay.of("Deployment")}
     for each in overlay.workloads():
         if each["kind"] == "StatefulSet" and each["spec"]["serviceName"] not in services:
             overlay.fault(each, f"its Service {each['spec']['serviceName']!r} is not there")
         if pod_of(each)["spec"].get("serviceAccountName") not in accounts:
             overlay.fault(each, "its service account is not there")
-    for each in overlay.of("ScaledObject"):
+    for each in overlay.of("ScaledObject", "HorizontalPodAutoscaler"):
         target = each["spec"]["scaleTargetRef"]
-        if (target["kind"], target["name"]) not in workloads:
+        scaled = workloads.get((target["kind"], target["name"]))
+        if scaled is None:
             overlay.fault(each, f"scales what is not there, or has a fixed number of pods: {target}")
+        elif "replicas" in scaled["spec"]:
+            overlay.fault(scaled, "is scaled, and has replicas: each apply sets that number again")
 
 
 def check_probes(overlay):
     for each in overlay.workloads():
         for container in containers_of(each):
-            ports = {port["containerPort"] for port in container.get("ports", [])}
             for kind in PROBES:
-                probe = container.get(kind)
-                if probe is None or "grpc" not in probe:
-                    overlay.fault(each, f"{container['name']} has no {kind} by gRPC")
-                elif probe["grpc"]["port"] not in ports:
-                    overlay.fault(each, f"{kind}: port {probe['grpc']['port']} is not the container's")
-                elif probe.get("timeoutSeconds", 1) > probe.get("periodSeconds", 10):
+                probe = container.get(kind, {})
+                if "grpc" not in probe and "httpGet" not in probe:
+                    overlay.fault(each, f"{container['name']} has no {kind} by gRPC or HTTP")
+                    continue
+                _check_probe(overlay, each, container, kind)
+                if probe.get("timeoutSeconds", 1) > probe.get("periodSeconds", 10):
                     overlay.fault(each, f"{kind}: takes longer than its period")
-            if container.get("livenessProbe", {}).get("grpc", {}).get("service") != "liveness":
-                overlay.fault(each, "livenessProbe: must ask for liveness: what loads or drains lives")
+
+
+def _check_probe(overlay, each, container, kind):
+    flags, probe = flags_of(container), container[kind]
+    ports = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+    if "grpc" in probe:
+        port = probe["grpc"]["port"]
+        page = "/livez" if probe["grpc"].get("service") == "liveness" else "/readyz"
+        if port not in ports.values():
+            overlay.fault(each, f"{kind}: port {port} is not the container's")
+        if "ssl-certfile" in flags:
+            overlay.fault(each, f"{kind}: the kubelet's gRPC probes speak no TLS: components/http-probes")
+    else:
+        port, page = probe["httpGet"]["port"], probe["httpGet"]["path"]
+        if str(ports.get(port, port)) != flags.get("http-port"):
+            overlay.fault(each, f"{kind}: port {port} is not that of --http-port")
+        if flags.get("http-host", "127.0.0.1") in ("127.0.0.1", "localhost", "::1", "[::1]"):
+            overlay.fault(each, f"{kind}: no kubelet reaches the HTTP port: --http-host")
+        if probe["httpGet"].get("scheme", "HTTP") != "HTTP":
+            overlay.fault(each, f"{kind}: the HTTP port has no TLS")
+    pages = PROBES[kind]
+    if kind == "startupProbe" and program_of(container) == "quire_worker":
+        pages = ("/livez", "/readyz")
+    if page not in pages:
+        word = "readiness" if pages == ("/readyz",) else "liveness: what loads or drains lives"
+        overlay.fault(each, f"{kind}: must ask for {word}")
 
 
 def drain_seconds(container):
@@ -216,7 +249,7 @@ def _check_paths(overlay, each, container):
                if pathlib.PurePath(value).is_relative_to(mount["mountPath"])]
         if not hit:
             overlay.fault(each, f"{name}: {value} is in no volume, and the root is read-only")
-        elif (name == "model") != bool(hit[-1].get("readOnly")):
+        elif bool(READ_ONLY.fullmatch(name)) != bool(hit[-1].get("readOnly")):
             overlay.fault(each, f"{name}: {value} is in a volume of the wrong kind")
 
 
@@ -271,6 +304,21 @@ def _check_workers(overlay, scheduler, names):
         overlay.fault(headless, "workers are found by name before they are ready, one by one")
 
 
+def check_threads(overlay):
+    """Ranks on CPUs have as many threads as the pod requests CPUs; by default they take all of the node."""
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            program, flags = program_of(container), flags_of(container)
+            if program == "quire_scheduler" or flags.get("device") == "cuda":
+                continue
+            ranks = int(flags.get("tensor-parallel-size") or 1) if program == "quire serve" else 1
+            threads = flags.get("threads") or "none"
+            requested = container.get("resources", {}).get("requests", {}).get("cpu")
+            if not threads.isdigit() or str(int(threads) * ranks) != str(requested):
+                overlay.fault(each, f"--threads: {threads} for each of {ranks} ranks, it requests "
+                                    f"{requested} CPUs")
+
+
 def check_metrics(overlay):
     known = set(re.findall(r'MetricInfo \w+\{\s*"([^"]+)"', METRICS.read_text(encoding="utf-8")))
     for each in overlay.of("ScaledObject"):
@@ -322,12 +370,15 @@ class Programs:
 
 
 def tried_arguments(container):
-    """Those of the manifest, with what only a pod has replaced: addresses, its model, its GPU."""
+    """Those of the manifest, with what only a pod has replaced: addresses, its model, its GPU; or left
+    out: its certificates."""
     variables = {"POD_IP": "127.0.0.1", "RANK": "0"}
     result = []
     for argument in container.get("args", []):
         name, _, value = argument.partition("=")
         value = re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), value)
+        if "ssl-" in name:
+            continue
         if name in ("--port", "--http-port"):
             value = "0"
         elif name == "--listen":
@@ -437,7 +488,7 @@ def faults_of(folder, programs=None, schemas=None, versions=()):
     overlay = Overlay(folder)
     check_objects(overlay)
     for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
-                  check_security, check_ranks, check_metrics):
+                  check_security, check_ranks, check_threads, check_metrics):
         check(overlay)
     check_command_lines(overlay, programs)
     if versions:

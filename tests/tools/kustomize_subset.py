@@ -6,6 +6,7 @@ Thread safety: functions without state.
 """
 import copy
 import pathlib
+import re
 
 import yaml
 
@@ -117,7 +118,8 @@ def _target_of(document, folder):
 
 
 def _is_meant(each, target):
-    return all(value == (each["kind"] if key == "kind" else each["metadata"].get(key))
+    """Kinds and names of a target are regular expressions, for the whole of each."""
+    return all(re.fullmatch(value, each["kind"] if key == "kind" else each["metadata"].get(key, ""))
                for key, value in target.items())
 
 
