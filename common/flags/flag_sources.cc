@@ -108,8 +108,8 @@ absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std
 
 std::string_view FlagSourcesHelp() {
   return "  --flagfile\n"
-         "      A file of flags, one a line (--name=value), in place of this one. # begins a "
-         "comment.\n"
+         "      A file of flags, one a line (--name=value), in place of this one. A line that "
+         "begins with # is a comment.\n"
          "  --fromenv\n"
          "      Names of flags, separated by commas: --x is what FLAGS_x in the environment says.\n"
          "  --tryfromenv\n"

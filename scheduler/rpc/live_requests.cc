@@ -72,7 +72,7 @@ void LiveRequests::Remove(const std::string& name, const Abortable* request) {
   }
 }
 
-absl::Status LiveRequests::Abort(const std::string& name, absl::Status status) {
+absl::Status LiveRequests::Abort(const std::string& name, const absl::Status& status) {
   std::vector<std::shared_ptr<Abortable>> found;
   {
     absl::MutexLock lock(&mutex_);
