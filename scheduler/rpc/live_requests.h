@@ -40,8 +40,8 @@ class LiveRequests {
   // the one of this name that may still live. Until TakeOver, or Remove.
   void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // The request has a place, and one of its name that lives ends with ABORTED RESUMED: its client is
-  // back.
+  // The request has a place; one of its name that lives ends with ABORTED RESUMED, for its client
+  // is back.
   // Errors: the same reason, when that one arrived later: then the client has left this one.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
