@@ -108,8 +108,8 @@ def try_rank_port(own, honest, number):
 
                 def kill_once(killed=killed):
                     if not killed.is_set():
-                        killed.set()
                         lower.kill()
+                        killed.set()
 
                 words = (b"", b"hello" * 100, HALF_HELLO)
                 plain = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(30)]
