@@ -66,7 +66,9 @@ TEST(ProcessMetricsTest, ProcessorTimeIsThatOfTheProcess) {
 
   // Ticks are hundredths of a second.
   ::getrusage(RUSAGE_SELF, &usage);
-  const double most = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + 1);
+  const double most = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                      1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) +
+                      0.05;
   EXPECT_GE(seconds, 0.03);
   EXPECT_LE(seconds, most);
 }
