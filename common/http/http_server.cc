@@ -44,7 +44,7 @@ constexpr std::chrono::seconds kWriteTimeout(10);
 constexpr std::chrono::milliseconds kAcceptPause(100);
 // A page that takes longer to make is no older for that.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
-// So long after silence, every page is made anew: what a few ask one after the other is of now.
+// Making is on credit for so long: the few that ask one after the other get a page of now.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
 // Half of the connections at two addresses, as many as a name has: whoever came with the last of
 // them is asked before the next are taken.
@@ -59,10 +59,9 @@ Response ErrorResponse(http::status status) {
 
 class Connection;
 
-// A page and the connections that wait for it. It is made once for all who ask meanwhile. Each
-// making is paid for with five times its length, up to kBurstNs in advance, and until then a page
-// that was made serves again: however many ask without a pause, one after the other too, a fifth of
-// the thread's time goes into making it.
+// A page and the connections that wait for it. It is made once for all who ask meanwhile. To make
+// it costs five times as long as it took; who asks while more than kBurstNs are owed gets the one
+// of before. So however many ask without a pause, a fifth of the thread's time goes into making.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)

@@ -135,8 +135,8 @@ void SchedulerLoop::Handle(AddRequest& add) {
   }
   // Its length was checked against a group before, and its client will be told it: the core would
   // cut it.
-  if (add.request.num_prompt_tokens() < max_model_len_ &&
-      add.request.num_tokens_at_most() > max_model_len_) {
+  if (add.request.num_prompt_tokens() < limits_.max_model_len &&
+      add.request.num_tokens_at_most() > limits_.max_model_len) {
     router_.Reject(id, NoCapacityStatus(), now_);
     return;
   }
@@ -183,7 +183,9 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
            {"after_crash", ready.after_crash ? "yes" : "no"}});
-  LogCacheSize(ready.limits);
+  if (ready.limits != limits_) {
+    LogCacheSize(ready.limits);
+  }
   if (config_.core.preemption_mode == PreemptionMode::kSwap && ready.limits.num_host_blocks == 0) {
     LogWarning("no worker has swap space: blocks are computed again");
   }
@@ -191,7 +193,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
   prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
-  max_model_len_ = ready.limits.max_model_len;
+  limits_ = ready.limits;
   waiting_since_.reset();
   parts_.state->SetGroupReady(ready.limits, ready.numerics, ready.block_bytes);
   parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype, ready.block_bytes);

@@ -25,6 +25,7 @@
 
 #include "common/base/clock.h"
 #include "common/step/step_plan.h"
+#include "common/step/step_limits.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/loop_observer.h"
 #include "scheduler/loop/output_router.h"
@@ -104,7 +105,7 @@ class SchedulerLoop {
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
   int64_t block_bytes_ = 0;               // of the last group that was ready
-  int32_t max_model_len_ = 0;             // likewise
+  StepLimits limits_;                     // likewise
   Instant now_ = 0;                       // of this turn
   std::optional<uint64_t> epoch_;         // of the group that is ready
   std::optional<Instant> waiting_since_;  // for a group; later when one gets on with loading
