@@ -24,8 +24,8 @@
 #include "absl/time/time.h"
 
 #include "common/base/clock.h"
-#include "common/step/step_plan.h"
 #include "common/step/step_limits.h"
+#include "common/step/step_plan.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/loop_observer.h"
 #include "scheduler/loop/output_router.h"
