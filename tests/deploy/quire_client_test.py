@@ -253,8 +253,10 @@ class QuireClientTest(unittest.TestCase):
 
             self.assertEqual(self.run_client(server), ([], "full"))
 
+        # The clock and this sum add the same waits from different starts, so they
+        # round apart.
         waited = sum(self.time.waits[1:])
-        self.assertGreaterEqual(waited, 60)
+        self.assertGreaterEqual(waited, 60 - 1e-6)
         self.assertLess(waited, 60 + quire_client.MAX_WAIT_S)
 
     def test_a_message_begins_the_wait_for_a_place_anew(self):
