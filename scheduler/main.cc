@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
   }
   const auto server = quire::ValueOrExit(
       quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
+  quire::LogSettings(config);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},
                   {"http", server->http_address()},

@@ -56,10 +56,12 @@ ABSL_FLAG(std::string,
           "gRPC port "
           "then need a key, health checks excepted. The file is read again when it changes. Empty: "
           "anybody may call.");
-ABSL_FLAG(std::string,
-          admin_api_keys_file,
-          "",
-          "The same for the calls of --admin-address. TENANT is who pins and unpins, for the log.");
+ABSL_FLAG(
+    std::string,
+    admin_api_keys_file,
+    "",
+    "Keys of operators, as in --api-keys-file, for the calls of --admin-address. TENANT is who "
+    "pins and unpins, for the log.");
 ABSL_FLAG(bool,
           enable_reflection,
           false,

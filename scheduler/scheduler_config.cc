@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
@@ -356,6 +357,25 @@ absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig&
                                 ", limit ",
                                 limit,
                                 ")"));
+}
+
+void LogSettings(const SchedulerConfig& config) {
+  const auto trust = [](const TlsFiles* tls) {
+    return tls == nullptr ? "none" : tls->has_authorities() ? "mutual" : "server";
+  };
+  const auto on = [](bool is_on) { return is_on ? "on" : "off"; };
+  LogInfo("scheduler settings",
+          {{"block_size", absl::StrCat(config.block_size_tokens)},
+           {"kv_cache_dtype", absl::GetFlag(FLAGS_kv_cache_dtype)},
+           {"max_num_seqs", absl::StrCat(config.max_sequences)},
+           {"max_num_batched_tokens", absl::StrCat(config.max_tokens_per_step)},
+           {"scheduling_policy", absl::GetFlag(FLAGS_scheduling_policy)},
+           {"preemption_mode", absl::GetFlag(FLAGS_preemption_mode)},
+           {"prefix_caching", on(config.loop.core.prefix_caching)},
+           {"tls", trust(config.tls.get())},
+           {"worker_tls", trust(config.worker_tls.get())},
+           {"api_keys", on(config.api_keys != nullptr)},
+           {"admin_api_keys", on(config.admin_api_keys != nullptr)}});
 }
 
 }  // namespace quire

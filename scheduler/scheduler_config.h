@@ -69,6 +69,9 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 
+// A line of the log with what was chosen, by a flag or for want of one.
+void LogSettings(const SchedulerConfig& config);
+
 }  // namespace quire
 
 #endif  // QUIRE_SCHEDULER_SCHEDULER_CONFIG_H_

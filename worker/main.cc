@@ -123,12 +123,13 @@ void LogReady(const quire::WorkerConfig& config,
               const quire::KernelBackend& backend,
               int64_t weight_bytes,
               const quire::KvCacheBudget& budget) {
-  const char* const of_free = backend.space().has_value() ? "what --gpu-memory-utilization leaves"
-                                                          : "30 % of free memory, at most 4 GiB";
+  const bool is_on_gpu = backend.space().has_value();
+  const char* const of_free =
+      is_on_gpu ? "what --gpu-memory-utilization leaves" : "30 % of free memory, at most 4 GiB";
   quire::LogInfo(
       "worker ready",
       {{"backend", backend.name()},
-       {"threads", config.num_threads > 0 ? absl::StrCat(config.num_threads) : "all"},
+       {"threads", is_on_gpu ? "none" : absl::StrCat(quire::NumThreads(quire::CpuOptions(config)))},
        {"weight_bytes", absl::StrCat(weight_bytes)},
        {"kv_cache_bytes", absl::StrCat(budget.bytes)},
        {"kv_cache_by",

@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_library.h"
 
@@ -21,9 +20,7 @@ absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& config) {
-  auto backend = CreateCpuBackend({.num_threads = config.num_threads,
-                                   .num_sharers = config.ranks_on_host,
-                                   .isa = config.cpu_isa});
+  auto backend = CreateCpuBackend(CpuOptions(config));
   if (!backend.ok()) {
     return WithFlag("cpu-isa", backend.status());
   }
@@ -73,6 +70,12 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
 }
 
 }  // namespace
+
+CpuBackendOptions CpuOptions(const WorkerConfig& config) {
+  return {.num_threads = config.num_threads,
+          .num_sharers = config.ranks_on_host,
+          .isa = config.cpu_isa};
+}
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config) {
   switch (config.device) {

@@ -11,9 +11,13 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "worker/worker_config.h"
 
 namespace quire {
+
+// What the command line says of the CPU.
+CpuBackendOptions CpuOptions(const WorkerConfig& config);
 
 // --device=auto falls back to the CPU, and logs why; but not with --quantization, which the CPU
 // does not have. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".

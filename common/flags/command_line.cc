@@ -1,6 +1,7 @@
 #include "common/flags/command_line.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -80,6 +81,15 @@ absl::Status UnknownFlag(std::string_view typed) {
                                    : absl::StrCat("unknown flag (did you mean --", nearest, "?)"));
 }
 
+// What a flag's type takes.
+const char* KindOf(const absl::CommandLineFlag& flag) {
+  return flag.IsOfType<bool>()                               ? "true or false"
+         : flag.IsOfType<int32_t>()                          ? "a whole number of 32 bits"
+         : flag.IsOfType<int64_t>()                          ? "a whole number of 64 bits"
+         : flag.IsOfType<double>() || flag.IsOfType<float>() ? "a number"
+                                                             : "a text";
+}
+
 class ArgumentParser {
  public:
   explicit ArgumentParser(std::span<const std::string> arguments) : arguments_(arguments) {}
@@ -127,7 +137,8 @@ class ArgumentParser {
     }
     std::string error;
     if (!flag->ParseFrom(ToAbsl(*value), &error)) {
-      return FlagError(typed, absl::StrCat("illegal value '", ToAbsl(*value), "'"));
+      return FlagError(typed,
+                       absl::StrCat("must be ", KindOf(*flag), " (got '", ToAbsl(*value), "')"));
     }
     return absl::OkStatus();
   }

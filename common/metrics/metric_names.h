@@ -212,6 +212,9 @@ inline constexpr MetricInfo kProcessMaxFds{"process_max_fds",
 
 inline constexpr MetricInfo kVllmRunning{"vllm:num_requests_running", "Requests running."};
 inline constexpr MetricInfo kVllmWaiting{"vllm:num_requests_waiting", "Requests waiting."};
+inline constexpr MetricInfo kVllmWaitingByReason{
+    "vllm:num_requests_waiting_by_reason",
+    "Requests waiting, by what they wait for: capacity, or something else (deferred)."};
 inline constexpr MetricInfo kVllmKvUsage{"vllm:kv_cache_usage_perc",
                                          "Share of KV blocks in use, from 0 to 1."};
 inline constexpr MetricInfo kVllmCacheConfig{"vllm:cache_config_info",

@@ -18,8 +18,9 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[2J";
-constexpr std::string_view kLeave = "\x1b[0m\x1b[?25h\x1b[?1049l";
+// The other screen, without a cursor, where what is too wide is cut.
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
+constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 

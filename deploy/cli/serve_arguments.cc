@@ -130,9 +130,9 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
   SwapFlags swap_flags;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string> words = {args[i]};
-    const bool positional_model = i == 0 && !args[0].starts_with('-');
+    const bool positional_model = !has_model && !args[i].starts_with('-');
     if (positional_model) {
-      words = {"--model", args[0]};
+      words = {"--model", args[i]};
     } else if (words[0] == "-tp" || words[0].starts_with("-tp=")) {
       words[0].replace(0, 3, "--tensor-parallel-size");
     } else if (!args[i].starts_with("--") || args[i] == "--") {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -35,6 +37,7 @@ constexpr double kMinIntervalSeconds = 0.25;  // a server makes no more moments 
 constexpr double kMaxIntervalSeconds = 3600;
 constexpr std::chrono::seconds kTimeout(3);
 constexpr std::chrono::milliseconds kConnectWait(250);
+constexpr absl::Duration kKeyWait = absl::Milliseconds(10);
 
 constexpr char kTopUsage[] =
     R"(usage: quire top --admin ADDR [flags]
@@ -56,9 +59,13 @@ class Server {
         api_key_(server.api_key) {}
 
   absl::StatusOr<v1::GetStateResponse> Ask() const {
+    grpc::ClientContext context;
+    return Ask(context);
+  }
+  // `context` may be cancelled meanwhile.
+  absl::StatusOr<v1::GetStateResponse> Ask(grpc::ClientContext& context) const {
     // gRPC connects again in the threads that wait in it, and not between our calls.
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);
-    grpc::ClientContext context;
     AddApiKey(api_key_, context);
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
     v1::GetStateResponse state;
@@ -139,17 +146,34 @@ int RunLines(const Server& server, const TopOptions& options) {
   }
 }
 
+// Keys are read beside the question. nullopt: the reader wants to end.
+std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server& server,
+                                                                   const LiveTerminal& terminal) {
+  grpc::ClientContext context;
+  auto answer = std::async(std::launch::async, [&] { return server.Ask(context); });
+  while (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (terminal.WaitForKey(kKeyWait) == 'q') {
+      context.TryCancel();
+      return std::nullopt;
+    }
+  }
+  return answer.get();
+}
+
 int RunLive(const Server& server, const TopOptions& options) {
   const LiveTerminal terminal;
   TopHistory history;
   for (std::string trouble = "connecting";;) {
     const absl::Time next = absl::Now() + absl::Seconds(options.interval_seconds);
-    absl::StatusOr<v1::GetStateResponse> state = server.Ask();
-    if (state.ok()) {
-      history.Add(*std::move(state));
+    auto state = AskBetweenKeys(server, terminal);
+    if (!state.has_value()) {
+      return 0;
+    }
+    if (state->ok()) {
+      history.Add(**std::move(state));
       trouble.clear();
     } else {
-      trouble = DescribeError(state.status());
+      trouble = DescribeError(state->status());
     }
     do {  // again when the size has changed
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));

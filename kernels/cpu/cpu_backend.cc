@@ -86,6 +86,13 @@ absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {
 
 }  // namespace
 
+int NumThreads(const CpuBackendOptions& options) {
+  return options.num_threads > 0
+             ? options.num_threads
+             : std::clamp(
+                   UsableCpus() / std::max(1, options.num_sharers), 1, ThreadTeam::kMaxThreads);
+}
+
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackendOptions& options) {
   if (options.num_threads < 0 || options.num_threads > ThreadTeam::kMaxThreads) {
     return InvalidArgument("CPU_THREADS",
@@ -93,11 +100,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackend
                                ", limit " + std::to_string(ThreadTeam::kMaxThreads) + ")");
   }
   QUIRE_ASSIGN_OR_RETURN(const KernelTable* table, ChooseTable(options.isa));
-  const int num_threads =
-      options.num_threads > 0
-          ? options.num_threads
-          : std::clamp(UsableCpus() / std::max(1, options.num_sharers), 1, ThreadTeam::kMaxThreads);
-  return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, num_threads));
+  return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, NumThreads(options)));
 }
 
 }  // namespace quire

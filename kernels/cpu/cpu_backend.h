@@ -26,6 +26,9 @@ struct CpuBackendOptions {
       "";  // "": the best there is; or "avx512bf16", "avx512", "avx2", "portable"
 };
 
+// The threads that a backend of these options has.
+int NumThreads(const CpuBackendOptions& options);
+
 // Errors: kInvalidArgument for an unknown isa; kFailedPrecondition when this machine lacks it.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackendOptions& options);
 

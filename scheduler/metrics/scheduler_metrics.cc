@@ -47,6 +47,9 @@ void SchedulerMetrics::MakeGauges() {
   crash_suspects_ = &r.Gauge(metric::kCrashSuspects);
   vllm_running_ = &r.Gauge(metric::kVllmRunning, Foreign());
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
+  vllm_waiting_for_capacity_ =
+      &r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "capacity"}}));
+  r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "deferred"}})).Set(0);  // nothing is
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
 }
 
@@ -146,6 +149,7 @@ void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_byt
   queued_tokens_->Set(static_cast<double>(stats.num_queued_tokens));
   vllm_running_->Set(stats.num_running_requests);
   vllm_waiting_->Set(stats.num_waiting_requests + stats.num_swapped_requests);
+  vllm_waiting_for_capacity_->Set(stats.num_waiting_requests + stats.num_swapped_requests);
   vllm_kv_usage_->Set(stats.num_blocks == 0 ? 0.0
                                             : double{1} * stats.num_used_blocks / stats.num_blocks);
   prompt_tokens_.Set(stats.num_prompt_tokens_computed);

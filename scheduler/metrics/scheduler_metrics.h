@@ -72,6 +72,7 @@ class SchedulerMetrics : public LoopObserver {
   prometheus::Gauge* vllm_cache_config_ = nullptr;
   prometheus::Gauge* vllm_running_ = nullptr;
   prometheus::Gauge* vllm_waiting_ = nullptr;
+  prometheus::Gauge* vllm_waiting_for_capacity_ = nullptr;
   prometheus::Gauge* vllm_kv_usage_ = nullptr;
 
   CounterPair prompt_tokens_;

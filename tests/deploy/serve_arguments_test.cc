@@ -31,6 +31,14 @@ TEST(ServeArgumentsTest, TheModelMayBeTheFirstWord) {
   EXPECT_EQ(split->scheduler, (Words{"--model", "DIR"}));
 }
 
+TEST(ServeArgumentsTest, TheModelMayStandBehindFlags) {
+  auto split = SplitServeArguments({"--port", "0", "DIR", "--threads=2"});
+
+  ASSERT_TRUE(split.ok());
+  EXPECT_EQ(split->worker, (Words{"--model", "DIR", "--threads=2"}));
+  EXPECT_EQ(split->scheduler, (Words{"--port", "0", "--model", "DIR"}));
+}
+
 TEST(ServeArgumentsTest, ASwitchOfTheWorkerMayBeTurnedOff) {
   auto split = SplitServeArguments(
       {"DIR", "--no-enforce-eager", "--nobatch_invariant", "--noenable_prefix_caching"});
@@ -87,6 +95,7 @@ TEST(ServeArgumentsTest, WhatServeSetsItselfIsRefused) {
 TEST(ServeArgumentsTest, AModelIsNeededAndStrayWordsAreRefused) {
   EXPECT_FALSE(SplitServeArguments({"--port=0"}).ok());
   EXPECT_FALSE(SplitServeArguments({"--model=DIR", "--port=0", "stray"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--port=0", "stray"}).ok());
   // What follows it would be no flag for the programs.
   EXPECT_FALSE(SplitServeArguments({"--model=DIR", "--", "--port=0"}).ok());
 }

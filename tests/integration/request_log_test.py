@@ -71,6 +71,8 @@ class RequestLogTest(unittest.TestCase):
             generate(channel, request("silent"))
             self.assertNotIn("silent", server.scheduler.text())
             server.scheduler.wait_for(r"^[-0-9T:.]+Z INFO scheduler listens grpc=")
+            self.assertRegex(server.scheduler.text(), r" INFO scheduler settings block_size=16 kv_cache_dtype=auto .*"
+                             r"scheduling_policy=fcfs preemption_mode=auto .*tls=none .*admin_api_keys=off\n")
 
 
 if __name__ == "__main__":

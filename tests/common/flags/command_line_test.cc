@@ -90,8 +90,8 @@ TEST_F(CommandLineTest, MistakesAreOneClearLine) {
       {{"--zzzzzzzzzzzz"}, "--zzzzzzzzzzzz: unknown flag"},
       {{"--block-size"}, "--block-size: needs a value"},
       {{"--model", "--verbose"}, "--model: needs a value"},
-      {{"--block-size=big"}, "--block-size: illegal value 'big'"},
-      {{"--verbose=perhaps"}, "--verbose: illegal value 'perhaps'"},
+      {{"--block-size=big"}, "--block-size: must be a whole number of 32 bits (got 'big')"},
+      {{"--verbose=perhaps"}, "--verbose: must be true or false (got 'perhaps')"},
       {{"--no-verbose=true"}, "--no-verbose: takes no value"},
       {{"--no-model"}, "--no-model: unknown flag"},
   };
