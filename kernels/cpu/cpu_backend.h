@@ -2,9 +2,9 @@
 //
 // Four instruction-set paths are compiled in and the first that the machine has is taken: AVX-512
 // with bf16 products, AVX-512, AVX2 with FMA, and portable C++. The first differs from the second
-// for bf16 weights alone: it rounds the inputs of their products to bf16 too and computes them
-// about twice as fast. Within one path a result is the same bits whatever the batch, the chunking
-// and the number of threads; across paths it agrees to rounding.
+// for bf16 weights and a bf16 KV cache alone: it rounds the inputs of their products to bf16 too
+// and computes them about twice as fast. Within one path a result is the same bits whatever the
+// batch, the chunking and the number of threads; across paths it agrees to rounding.
 //
 // Thread safety: CreateCpuBackend from any thread; the backend as KernelBackend says.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_

@@ -37,6 +37,7 @@ constexpr KernelTable Avx512Bf16() {
   KernelTable table = kAvx512;
   table.isa = "avx512bf16";
   table.linear = &LinearAvx512Bf16;
+  table.paged_attention = &PagedAttentionAvx512Bf16;
   return table;
 }
 
@@ -71,8 +72,8 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// The first that the machine has is taken. avx512bf16 differs from avx512 for bf16 weights alone,
-// whose own rounding is as coarse as the one it adds to activations.
+// The first that the machine has is taken. avx512bf16 differs from avx512 for bf16 weights and a
+// bf16 KV cache alone, whose own rounding is as coarse as the one it adds to what they meet.
 constexpr KernelTable kTables[] = {Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};

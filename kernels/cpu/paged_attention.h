@@ -9,6 +9,11 @@
 //             over positions 256k + lane, + lanes, ... and then across the lanes; weights times the
 //             values' scales where there are any; weighted values one position after the other;
 //   result    chunks merged in ascending order, divided by the sum at the end.
+// PagedAttentionAvx512Bf16 computes from a bf16 cache with the bf16 dot-product instruction:
+// queries and weights are rounded to bf16 (to nearest even); an accumulator takes dims, and
+// positions, two by two in ascending order, from an even one on. From other caches it is
+// PagedAttentionAvx512.
+//
 // A position outside a query's range (causal, sliding window) takes part in none of it, and memory
 // of positions that no query of the task may see is not read as a value.
 //
@@ -27,6 +32,7 @@
 namespace quire {
 
 void PagedAttentionAvx512(const PagedAttentionParams& params, ThreadTeam& team);
+void PagedAttentionAvx512Bf16(const PagedAttentionParams& params, ThreadTeam& team);
 void PagedAttentionAvx2(const PagedAttentionParams& params, ThreadTeam& team);
 void PagedAttentionPortable(const PagedAttentionParams& params, ThreadTeam& team);
 

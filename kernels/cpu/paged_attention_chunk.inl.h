@@ -1,7 +1,7 @@
 // Finds the keys and values of one chunk in the block pool: straight from the blocks where a vector
-// of slots lies inside one block, otherwise (or where many rows will read them) widened to fp32 in
-// a panel first. Scales stay apart: they multiply scores and weights, not elements. Templates over
-// a Simd struct S and the stored type T.
+// of slots lies inside one block, otherwise (or where many rows will read them) gathered in a panel
+// first, as the products want them. Scales stay apart: they multiply scores and weights, not
+// elements. Templates over a Simd struct S or a Products policy P, and the stored type T.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 
@@ -104,54 +104,54 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
-// Copies the wanted keys to panel [groups][head_dim][kLanes] and the values to [slots][head_dim].
-template <typename S, typename T>
+// Copies the wanted keys to panel [groups][head_dim / kGroup][kLanes] and the values to
+// [slots / kGroup][head_dim], in elements that hold kGroup terms each.
+template <typename P, typename T>
 void PackBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,
                 SlotRange wanted,
-                float* key_panel,
-                float* value_panel,
-                ChunkView<S, float>* view) {
+                typename P::Panel* key_panel,
+                typename P::Panel* value_panel,
+                ChunkView<typename P::Simd, typename P::Panel>* view) {
+  constexpr int kLanes = P::Simd::kLanes;
   const KvCacheLayout& layout = *context.layout;
   const int32_t head_dim = layout.head_dim;
-  const int64_t group_floats = int64_t{head_dim} * S::kLanes;
+  const int64_t group_elements = int64_t{(head_dim + P::kGroup - 1) / P::kGroup} * kLanes;
   view->first_position = chunk_position;
-  view->key_dim_stride = S::kLanes;
+  view->key_dim_stride = kLanes;
   view->value_slot_stride = head_dim;
   view->num_segments = 1;
-  view->segments[0] = {
-      value_panel + int64_t{wanted.begin} * head_dim, nullptr, wanted.begin, wanted.end};
-  for (int32_t group = wanted.begin / S::kLanes; group * S::kLanes < wanted.end; ++group) {
-    view->keys[group] = key_panel + group * group_floats;
+  view->segments[0] = {value_panel + int64_t{wanted.begin / P::kGroup} * head_dim,
+                       nullptr,
+                       wanted.begin,
+                       wanted.end};
+  for (int32_t group = wanted.begin / kLanes; group * kLanes < wanted.end; ++group) {
+    view->keys[group] = key_panel + group * group_elements;
     view->prefetch[group] = nullptr;
   }
-  ForEachBlock(
-      chunk_position,
-      wanted,
-      layout.block_size_tokens,
-      [&](int32_t index, int32_t in_block, SlotRange slots) {
-        const T* keys = context.Keys(index);
-        const T* values = context.Values(index);
-        for (int32_t slot = slots.begin; slot < slots.end;) {
-          const int32_t lane = slot % S::kLanes;
-          const int32_t left = slots.end - slot;
-          const int32_t n = left < S::kLanes - lane ? left : S::kLanes - lane;
-          const T* from = keys + in_block + (slot - slots.begin);
-          float* to = key_panel + slot / S::kLanes * group_floats + lane;
-          for (int32_t d = 0; d < head_dim; ++d) {
-            S::StoreN(to + d * S::kLanes, S::LoadN(from + d * layout.key_dim_stride, n), n);
-          }
-          slot += n;
-        }
-        for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
-          const T* from = values + (in_block + slot - slots.begin) * layout.value_slot_stride;
-          float* to = value_panel + int64_t{slot} * head_dim;
-          for (int32_t d = 0; d < head_dim; d += S::kLanes) {
-            const int32_t n = head_dim - d < S::kLanes ? head_dim - d : S::kLanes;
-            S::StoreN(to + d, S::LoadN(from + d, n), n);
-          }
-        }
-      });
+  const T* values_of[kAttentionChunkTokens];  // the wanted slots
+  ForEachBlock(chunk_position,
+               wanted,
+               layout.block_size_tokens,
+               [&](int32_t index, int32_t in_block, SlotRange slots) {
+                 const T* keys = context.Keys(index) + in_block;
+                 const T* values = context.Values(index) + in_block * layout.value_slot_stride;
+                 for (int32_t slot = slots.begin; slot < slots.end;) {
+                   const int32_t lane = slot % kLanes;
+                   const int32_t left = slots.end - slot;
+                   const int32_t n = left < kLanes - lane ? left : kLanes - lane;
+                   P::PackKeys(keys + (slot - slots.begin),
+                               layout.key_dim_stride,
+                               head_dim,
+                               n,
+                               key_panel + slot / kLanes * group_elements + lane);
+                   slot += n;
+                 }
+                 for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
+                   values_of[slot] = values + (slot - slots.begin) * layout.value_slot_stride;
+                 }
+               });
+  P::PackValues(values_of, wanted, head_dim, value_panel);
 }
 
 }  // namespace

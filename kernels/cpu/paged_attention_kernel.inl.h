@@ -1,5 +1,5 @@
-// The kernel of PagedAttention as a template over a Simd struct S. Included by
-// paged_attention_<isa>.cc only; see paged_attention.h for the order of all sums.
+// The kernel of PagedAttention as a template over a Products policy P (paged_attention_tile.inl.h).
+// Included by paged_attention_<isa>.cc only; see paged_attention.h for the order of all sums.
 //
 // A task goes through its chunks in ascending order. In each chunk its rows, in tiles of up to
 // kTileRows, compute scores, softmax and weighted values (AttendTile); the chunk's result is then
@@ -35,13 +35,13 @@ struct Partial {
 // A thread's memory: everything a task needs besides what it shares.
 template <typename S>
 struct TaskMemory {
-  float* q;             // tiles of [head_dim, rows of the tile]
+  float* q;             // tiles of [head_dim / kGroup, rows of the tile] Terms
   SlotRange* ranges;    // [rows], of the current chunk
   float* scores;        // [kTileRows, kScoreStride]
   float* running;       // a Partial
   float* chunk;         // a Partial
-  float* key_panel;     // [kGroups][head_dim][kLanes]
-  float* value_panel;   // [kAttentionChunkTokens][head_dim]
+  float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
+  float* value_panel;   // for [kAttentionChunkTokens][head_dim]
   float* key_scales;    // [kAttentionChunkTokens], of the current chunk, where there are any
   float* value_scales;  // [kAttentionChunkTokens]
 
@@ -101,8 +101,13 @@ struct RowTiles {
   int32_t end(int32_t tile) const { return begin(tile + 1); }
 };
 
-template <typename S, typename T>
+template <typename P, typename T>
 class AttentionTaskRunner {
+  using S = typename P::Simd;
+  using Panel = typename P::Panel;
+  using Term = typename P::Term;
+  static_assert(sizeof(Panel) <= sizeof(float) && sizeof(Term) <= sizeof(float));
+
  public:
   AttentionTaskRunner(const PagedAttentionParams& params,
                       const AttentionPlan& plan,
@@ -200,14 +205,16 @@ class AttentionTaskRunner {
     for (int32_t tile = 0; tile < tiles_.tiles; ++tile) {
       const int32_t begin = tiles_.begin(tile);
       const int32_t rows = tiles_.end(tile) - begin;
-      float* to = memory_.q + int64_t{begin} * head_dim_;
       for (int32_t r = 0; r < rows; ++r) {
         const float* from = static_cast<const float*>(p_.q) + RowOffset(begin + r, p_.q_row_stride);
-        for (int32_t d = 0; d < head_dim_; ++d) {
-          to[d * rows + r] = from[d];
-        }
+        P::PackQuery(from, head_dim_, rows, QueriesOf(begin) + r);
       }
     }
+  }
+
+  // Of the tile that begins there.
+  Term* QueriesOf(int32_t first_row) const {
+    return reinterpret_cast<Term*>(memory_.q) + int64_t{first_row} * head_dim_;
   }
 
   // The slots of the chunk that each row attends to go to memory_.ranges; returns their union.
@@ -236,10 +243,14 @@ class AttentionTaskRunner {
     }
     const bool vectors_inside_blocks = p_.cache.layout.block_size_tokens % S::kLanes == 0;
     if (tiles_.rows >= kPackRows || !vectors_inside_blocks) {
-      ChunkView<S, float> view;
-      PackBlocks<S, T>(
-          context_, chunk_position, wanted, memory_.key_panel, memory_.value_panel, &view);
-      AttendTiles<float, false>(view, result);
+      ChunkView<S, Panel> view;
+      PackBlocks<P, T>(context_,
+                       chunk_position,
+                       wanted,
+                       reinterpret_cast<Panel*>(memory_.key_panel),
+                       reinterpret_cast<Panel*>(memory_.value_panel),
+                       &view);
+      AttendTiles<Panel, false>(view, result);
     } else {
       ChunkView<S, T> view;
       ViewBlocks<S, T>(context_, chunk_position, wanted, &view);
@@ -314,10 +325,10 @@ class AttentionTaskRunner {
     const TileSlots slots = SlotsOfTile<kRows>(ranges);
     if (!slots.any.empty()) {
       const int32_t group_end = (slots.any.end + S::kLanes - 1) / S::kLanes;
-      ScoreGroups<S, E, kRows, kPrefetch>(view,
+      ScoreGroups<P, E, kRows, kPrefetch>(view,
                                           slots.any.begin / S::kLanes,
                                           group_end,
-                                          memory_.q + int64_t{first_row} * head_dim_,
+                                          QueriesOf(first_row),
                                           head_dim_,
                                           memory_.scores);
     }
@@ -327,7 +338,7 @@ class AttentionTaskRunner {
           WeightsOfRow(row, view.first_position, ranges[r], memory_.scores + r * kScoreStride);
     }
     if (!slots.any.empty()) {
-      WeightValues<S, E, kRows, kPrefetch>(
+      WeightValues<P, E, kRows, kPrefetch>(
           view, slots, memory_.scores, head_dim_, result.values + int64_t{first_row} * head_dim_);
     }
   }
@@ -344,29 +355,31 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-template <typename S, typename T>
+template <typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
+  using Memory = TaskMemory<typename P::Simd>;
   const int32_t group = p.num_heads / p.cache.layout.num_kv_heads;
-  const size_t work_bytes = TaskMemory<S>::Bytes(MaxTaskRows(group), p.cache.layout.head_dim);
+  const size_t work_bytes = Memory::Bytes(MaxTaskRows(group), p.cache.layout.head_dim);
   const AttentionPlan plan = PlanAttention(p, team, work_bytes);
   team.ParallelFor(plan.num_tasks, [&](int64_t task, int thread) {
-    AttentionTaskRunner<S, T>(p, plan, plan.tasks[task], plan.WorkMemory(team, thread)).Run();
+    AttentionTaskRunner<P, T>(p, plan, plan.tasks[task], plan.WorkMemory(team, thread)).Run();
   });
 }
 
 template <typename S>
 void PagedAttentionKernel(const PagedAttentionParams& p, ThreadTeam& team) {
+  using P = WidenedProducts<S>;
   switch (p.cache.layout.dtype) {
     case DType::kF32:
-      return PagedAttentionOf<S, float>(p, team);
+      return PagedAttentionOf<P, float>(p, team);
     case DType::kF16:
-      return PagedAttentionOf<S, Float16>(p, team);
+      return PagedAttentionOf<P, Float16>(p, team);
     case DType::kBF16:
-      return PagedAttentionOf<S, BFloat16>(p, team);
+      return PagedAttentionOf<P, BFloat16>(p, team);
     case DType::kF8E4M3:
-      return PagedAttentionOf<S, Float8E4M3>(p, team);
+      return PagedAttentionOf<P, Float8E4M3>(p, team);
     case DType::kInt8:
-      return PagedAttentionOf<S, Int8>(p, team);
+      return PagedAttentionOf<P, Int8>(p, team);
   }
 }
 

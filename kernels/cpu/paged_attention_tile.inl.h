@@ -1,8 +1,24 @@
 // The two inner products of attention for a tile of up to kTileRows rows: scores (q . k) and
-// weighted values, held in registers. Templates over a Simd struct S and the stored type E.
+// weighted values, held in registers. Templates over a Products policy P and the stored type E.
 //
 // Every accumulator belongs to one (row, position) or one (row, dim), and takes its terms in
 // ascending order; the shape of a tile is therefore free.
+//
+// A Products policy says how queries and keys, weights and values meet. One step multiplies kGroup
+// terms: so many dims of a key, or slots of a value.
+//   Simd              its vector interface
+//   Panel             the type of what PackBlocks (paged_attention_chunk.inl.h) has gathered
+//   Operand           kLanes elements of kGroup terms each, in a register
+//   Term              kGroup numbers of a query, or weights, side by side
+//   kPerElement<E>    terms in one element of E
+//   PackKeys          the keys of n slots to a panel, kLanes elements from dims to dims
+//   PackValues        the values of slots to a panel, head_dim elements from step to step
+//   PackQuery         a query row to Terms, kGroup dims each, `stride` Terms apart
+//   PackWeights       a row's weights to Terms, kGroup slots each, in place
+//   LoadKeys          the step's keys of kLanes slots; dims beyond head_dim are zero
+//   LoadValues        the step's values of `lanes` dims
+//   Multiply          adds the step's products to sums
+//   MultiplyPart      the same for the step's slots inside a range alone
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 
@@ -71,9 +87,63 @@ struct ChunkView {
   int64_t value_slot_stride;
 };
 
-template <typename S, typename E, int kRows, int kVecs, bool kPrefetch>
-inline void ScoreTile(
-    const ChunkView<S, E>& chunk, int32_t group, const float* q, int32_t head_dim, float* scores) {
+// Keys and values widened to fp32, one term a step.
+template <typename S>
+struct WidenedProducts {
+  using Simd = S;
+  using Vec = typename S::Vec;
+  using Operand = Vec;
+  using Panel = float;
+  using Term = float;
+  static constexpr int kGroup = 1;
+  template <typename E>
+  static constexpr int kPerElement = 1;
+
+  template <typename T>
+  static void PackKeys(const T* from, int64_t dim_stride, int32_t head_dim, int32_t n, Panel* to) {
+    for (int32_t d = 0; d < head_dim; ++d, to += S::kLanes) {
+      S::StoreN(to, S::LoadN(from + d * dim_stride, n), n);
+    }
+  }
+  template <typename T>
+  static void PackValues(const T* const* from, SlotRange slots, int32_t head_dim, Panel* to) {
+    for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
+      for (int32_t d = 0; d < head_dim; d += S::kLanes) {
+        const int32_t n = head_dim - d < S::kLanes ? head_dim - d : S::kLanes;
+        S::StoreN(to + int64_t{slot} * head_dim + d, S::LoadN(from[slot] + d, n), n);
+      }
+    }
+  }
+  static void PackQuery(const float* from, int32_t head_dim, int32_t stride, Term* to) {
+    for (int32_t d = 0; d < head_dim; ++d) {
+      to[d * stride] = from[d];
+    }
+  }
+  static const Term* PackWeights(float* row, SlotRange /*slots*/) { return row; }
+
+  template <typename E>
+  static Vec LoadKeys(const E* keys, int64_t dim_stride, int32_t dim, int32_t /*head_dim*/) {
+    return S::Load(keys + dim * dim_stride);
+  }
+  template <bool kPartial, typename E>
+  static Vec LoadValues(const E* values, int64_t /*slot_stride*/, int32_t lanes) {
+    return kPartial ? S::LoadN(values, lanes) : S::Load(values);
+  }
+  static Vec Multiply(Term term, Vec values, Vec sum) {
+    return S::Fma(S::Broadcast(term), values, sum);
+  }
+  static Vec MultiplyPart(Term term, Vec values, int32_t slot, SlotRange range, Vec sum) {
+    return range.contains(slot) ? Multiply(term, values, sum) : sum;
+  }
+};
+
+template <typename P, typename E, int kRows, int kVecs, bool kPrefetch>
+inline void ScoreTile(const ChunkView<typename P::Simd, E>& chunk,
+                      int32_t group,
+                      const typename P::Term* q,
+                      int32_t head_dim,
+                      float* scores) {
+  using S = typename P::Simd;
   const E* keys[kVecs];
   const char* prefetch[kVecs];
   typename S::Vec sums[kRows][kVecs];
@@ -86,17 +156,16 @@ inline void ScoreTile(
       sums[r][v] = S::Zero();
     }
   }
-  for (int32_t d = 0; d < head_dim; ++d) {
-    const int64_t at = d * chunk.key_dim_stride;
+  for (int32_t d = 0; d < head_dim; d += P::kGroup, q += kRows) {
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      const typename S::Vec k = S::Load(keys[v] + at);
+      const auto k = P::LoadKeys(keys[v], chunk.key_dim_stride, d, head_dim);
       if (kPrefetch && d * kVecBytes<S, E> % kCacheLine == 0) {
         __builtin_prefetch(prefetch[v] + d * kVecBytes<S, E>, 0, 2);
       }
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        sums[r][v] = S::Fma(S::Broadcast(q[d * kRows + r]), k, sums[r][v]);
+        sums[r][v] = P::Multiply(q[r], k, sums[r][v]);
       }
     }
   }
@@ -110,28 +179,28 @@ inline void ScoreTile(
 }
 
 // scores[r][slot] = q[r] . k[slot] for the slots of groups [group, group_end). q is
-// [head_dim, kRows].
-template <typename S, typename E, int kRows, bool kPrefetch>
-inline void ScoreGroups(const ChunkView<S, E>& chunk,
+// [head_dim / kGroup, kRows].
+template <typename P, typename E, int kRows, bool kPrefetch>
+inline void ScoreGroups(const ChunkView<typename P::Simd, E>& chunk,
                         int32_t group,
                         int32_t group_end,
-                        const float* q,
+                        const typename P::Term* q,
                         int32_t head_dim,
                         float* scores) {
-  constexpr int kMost = TileVecs<S>(kRows);
+  constexpr int kMost = TileVecs<typename P::Simd>(kRows);
   for (; group_end - group >= kMost; group += kMost) {
-    ScoreTile<S, E, kRows, kMost, kPrefetch>(chunk, group, q, head_dim, scores);
+    ScoreTile<P, E, kRows, kMost, kPrefetch>(chunk, group, q, head_dim, scores);
   }
   if (kMost > 4 && group_end - group >= 4) {
-    ScoreTile<S, E, kRows, 4, kPrefetch>(chunk, group, q, head_dim, scores);
+    ScoreTile<P, E, kRows, 4, kPrefetch>(chunk, group, q, head_dim, scores);
     group += 4;
   }
   if (kMost > 2 && group_end - group >= 2) {
-    ScoreTile<S, E, kRows, 2, kPrefetch>(chunk, group, q, head_dim, scores);
+    ScoreTile<P, E, kRows, 2, kPrefetch>(chunk, group, q, head_dim, scores);
     group += 2;
   }
   if (group_end > group) {
-    ScoreTile<S, E, kRows, 1, kPrefetch>(chunk, group, q, head_dim, scores);
+    ScoreTile<P, E, kRows, 1, kPrefetch>(chunk, group, q, head_dim, scores);
   }
 }
 
@@ -142,14 +211,16 @@ struct TileSlots {
   const SlotRange* rows;  // [kRows]
 };
 
-template <typename S, typename E, int kRows, int kVecs, bool kPartial, bool kPrefetch>
-inline void ValueTile(const ChunkView<S, E>& chunk,
+template <typename P, typename E, int kRows, int kVecs, bool kPartial, bool kPrefetch>
+inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
                       const TileSlots& slots,
-                      const float* weights,
+                      const typename P::Term* const (&weights)[kRows],
                       int32_t dim,
                       int32_t lanes,
                       float* out,
                       int64_t out_stride) {
+  using S = typename P::Simd;
+  constexpr int kPerElement = P::template kPerElement<E>;
   typename S::Vec sums[kRows][kVecs];
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -162,29 +233,34 @@ inline void ValueTile(const ChunkView<S, E>& chunk,
     const ValueSegment<E>& segment = chunk.segments[i];
     const int32_t begin = segment.begin > slots.any.begin ? segment.begin : slots.any.begin;
     const int32_t end = segment.end < slots.any.end ? segment.end : slots.any.end;
-    int64_t at = (begin - segment.begin) * chunk.value_slot_stride + dim;
-    for (int32_t slot = begin; slot < end; ++slot, at += chunk.value_slot_stride) {
-      typename S::Vec values[kVecs];
+    const int32_t first = begin / P::kGroup * P::kGroup;
+    const int64_t step = P::kGroup / kPerElement * chunk.value_slot_stride;
+    int64_t at =
+        (first / kPerElement - segment.begin / kPerElement) * chunk.value_slot_stride + dim;
+    for (int32_t slot = first; slot < end; slot += P::kGroup, at += step) {
+      typename P::Operand values[kVecs];
       QUIRE_UNROLL
       for (int v = 0; v < kVecs; ++v) {
         const E* source = segment.values + at + v * S::kLanes;
-        values[v] = kPartial ? S::LoadN(source, lanes) : S::Load(source);
+        values[v] = P::template LoadValues<kPartial>(source, chunk.value_slot_stride, lanes);
         if (kPrefetch && v * kVecBytes<S, E> % kCacheLine == 0) {
           const auto* ahead = static_cast<const E*>(segment.prefetch) + at + v * S::kLanes;
-          __builtin_prefetch(ahead, 0, 2);
+          QUIRE_UNROLL
+          for (int row = 0; row < P::kGroup / kPerElement; ++row) {
+            __builtin_prefetch(ahead + row * chunk.value_slot_stride, 0, 2);
+          }
         }
       }
       // A row takes nothing, not even a zero, from a slot outside its range: the value there may be
       // infinite.
-      const bool all = slots.all.contains(slot);
+      const bool all = slots.all.begin <= slot && slot + P::kGroup <= slots.all.end;
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        if (all || slots.rows[r].contains(slot)) {
-          const typename S::Vec weight = S::Broadcast(weights[r * kScoreStride + slot]);
-          QUIRE_UNROLL
-          for (int v = 0; v < kVecs; ++v) {
-            sums[r][v] = S::Fma(weight, values[v], sums[r][v]);
-          }
+        const typename P::Term weight = weights[r][slot / P::kGroup];
+        QUIRE_UNROLL
+        for (int v = 0; v < kVecs; ++v) {
+          sums[r][v] = all ? P::Multiply(weight, values[v], sums[r][v])
+                           : P::MultiplyPart(weight, values[v], slot, slots.rows[r], sums[r][v]);
         }
       }
     }
@@ -199,32 +275,38 @@ inline void ValueTile(const ChunkView<S, E>& chunk,
   }
 }
 
-// out[r][dim] = sum over the row's slots of weights[r][slot] * v[slot][dim].
-template <typename S, typename E, int kRows, bool kPrefetch>
-inline void WeightValues(const ChunkView<S, E>& chunk,
+// out[r][dim] = sum over the row's slots of weights[r][slot] * v[slot][dim]. The weights are in
+// `scores`, which is used up.
+template <typename P, typename E, int kRows, bool kPrefetch>
+inline void WeightValues(const ChunkView<typename P::Simd, E>& chunk,
                          const TileSlots& slots,
-                         const float* weights,
+                         float* scores,
                          int32_t head_dim,
                          float* out) {
+  using S = typename P::Simd;
   constexpr int kMost = TileVecs<S>(kRows);
+  const typename P::Term* weights[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    weights[r] = P::PackWeights(scores + int64_t{r} * kScoreStride, slots.any);
+  }
   int32_t dim = 0;
   for (; head_dim - dim >= kMost * S::kLanes; dim += kMost * S::kLanes) {
-    ValueTile<S, E, kRows, kMost, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
+    ValueTile<P, E, kRows, kMost, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
   }
   if (kMost > 4 && head_dim - dim >= 4 * S::kLanes) {
-    ValueTile<S, E, kRows, 4, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
+    ValueTile<P, E, kRows, 4, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
     dim += 4 * S::kLanes;
   }
   if (kMost > 2 && head_dim - dim >= 2 * S::kLanes) {
-    ValueTile<S, E, kRows, 2, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
+    ValueTile<P, E, kRows, 2, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
     dim += 2 * S::kLanes;
   }
   if (head_dim - dim >= S::kLanes) {
-    ValueTile<S, E, kRows, 1, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
+    ValueTile<P, E, kRows, 1, false, kPrefetch>(chunk, slots, weights, dim, 0, out, head_dim);
     dim += S::kLanes;
   }
   if (head_dim > dim) {
-    ValueTile<S, E, kRows, 1, true, kPrefetch>(
+    ValueTile<P, E, kRows, 1, true, kPrefetch>(
         chunk, slots, weights, dim, head_dim - dim, out, head_dim);
   }
 }

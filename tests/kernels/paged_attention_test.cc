@@ -22,6 +22,11 @@ namespace {
 // head_dim 256 that is 1e-6. A lost position in a context of 1,000 is 1e-3, a lost one in 16 more.
 constexpr double kMaxError = 5e-6;
 
+// Products of bf16 round queries and weights to 8 bits, each by up to 2^-9 of itself and half of
+// that on average. Numbers of both signs add up as their errors do, so that the error stays about
+// that part of the sum, and grows with the scores.
+constexpr double kMaxErrorOfPairs = 3e-3;
+
 using Sequences = std::vector<CaseSequence>;
 
 constexpr DType kAllTypes[] = {
@@ -58,7 +63,9 @@ class PagedAttentionTest : public CpuBackendTest {
   void ExpectMatchesReference(const AttentionCase& c) {
     auto backend = MakeBackend(2);
     std::vector<float> out = RunAttention(*backend, c);
-    EXPECT_LT(NormalisedError(out, ReferenceOf(c)), kMaxError) << Describe(c);
+    const bool rounds = GetParam() == "avx512bf16" && c.dtype == DType::kBF16;
+    EXPECT_LT(NormalisedError(out, ReferenceOf(c)), rounds ? kMaxErrorOfPairs : kMaxError)
+        << Describe(c);
   }
 
   // The outputs of positions [0, seq_len) of one sequence, computed chunk tokens at a time. Later
@@ -90,7 +97,7 @@ TEST_P(PagedAttentionTest, MatchesReferenceForEveryHeadDimAndType) {
 }
 
 TEST_P(PagedAttentionTest, MatchesReferenceForHeadDimsThatNoVectorDivides) {
-  for (int32_t head_dim : {4, 10, 20, 36, 100}) {
+  for (int32_t head_dim : {4, 10, 20, 21, 36, 100}) {
     for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
       AttentionCase c;
       c.head_dim = head_dim;
@@ -331,24 +338,25 @@ TEST_P(PagedAttentionTest, RepeatedCallsOnOneBackendGiveTheSameBits) {
 }
 
 TEST_P(PagedAttentionTest, AnInfiniteValueDoesNotReachQueriesThatMayNotSeeIt) {
-  for (DType dtype : {DType::kF32, DType::kF8E4M3, DType::kInt8}) {
-    for (int32_t window : {0, 100}) {
-      AttentionCase c;
-      c.dtype = dtype;
-      c.sliding_window = window;
-      c.sequences = Sequences{{300, 300, 1}};
-      constexpr int32_t kInfinite = 170;
-      c.change_value = [](int32_t position, float value) {
-        return position == kInfinite ? std::numeric_limits<float>::infinity() : value;
-      };
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t window : {0, 100, 101}) {
+      for (int32_t infinite : {170, 171}) {  // the first of a pair, and the second
+        AttentionCase c;
+        c.dtype = dtype;
+        c.sliding_window = window;
+        c.sequences = Sequences{{300, 300, 1}};
+        c.change_value = [infinite](int32_t position, float value) {
+          return position == infinite ? std::numeric_limits<float>::infinity() : value;
+        };
 
-      std::vector<float> out = RunAttention(*MakeBackend(2), c);
+        std::vector<float> out = RunAttention(*MakeBackend(2), c);
 
-      auto width = static_cast<size_t>(c.num_heads) * static_cast<size_t>(c.head_dim);
-      for (size_t i = 0; i < out.size(); ++i) {
-        auto position = static_cast<int32_t>(i / width);
-        bool sees_it = position >= kInfinite && (window == 0 || position - kInfinite < window);
-        ASSERT_EQ(std::isfinite(out[i]), !sees_it) << "position " << position;
+        auto width = static_cast<size_t>(c.num_heads) * static_cast<size_t>(c.head_dim);
+        for (size_t i = 0; i < out.size(); ++i) {
+          auto position = static_cast<int32_t>(i / width);
+          bool sees_it = position >= infinite && (window == 0 || position - infinite < window);
+          ASSERT_EQ(std::isfinite(out[i]), !sees_it) << "position " << position;
+        }
       }
     }
   }
@@ -361,7 +369,10 @@ TEST_P(PagedAttentionTest, ASequenceWithoutQueriesIsPassedOver) {
   ExpectMatchesReference(c);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, PagedAttentionTest, testing::ValuesIn(CpuIsas()), IsaName);
+INSTANTIATE_TEST_SUITE_P(Cpu,
+                         PagedAttentionTest,
+                         testing::Values("avx512bf16", "avx512", "avx2", "portable"),
+                         IsaName);
 
 }  // namespace
 }  // namespace quire
