@@ -123,19 +123,25 @@ void LogReady(const quire::WorkerConfig& config,
               const quire::KernelBackend& backend,
               int64_t weight_bytes,
               const quire::KvCacheBudget& budget) {
+  const int64_t blocks = config.kv_cache.num_blocks_override;
   const bool is_on_gpu = backend.space().has_value();
   const char* const of_free =
       is_on_gpu ? "what --gpu-memory-utilization leaves" : "30 % of free memory, at most 4 GiB";
   quire::LogInfo(
       "worker ready",
       {{"backend", backend.name()},
+       {"backend_by",
+        is_on_gpu                ? "--device"
+        : config.cpu_isa.empty() ? "the best instructions of this machine"
+                                 : "--cpu-isa"},
        {"threads", is_on_gpu ? "none" : absl::StrCat(quire::NumThreads(quire::CpuOptions(config)))},
+       {"threads_by", config.num_threads > 0 ? "--threads" : "usable CPUs, by the ranks here"},
        {"weight_bytes", absl::StrCat(weight_bytes)},
-       {"kv_cache_bytes", absl::StrCat(budget.bytes)},
+       {"kv_cache_bytes", blocks > 0 ? "" : absl::StrCat(budget.bytes)},
        {"kv_cache_by",
-        config.kv_cache.num_blocks_override > 0 ? "--num-gpu-blocks-override, whatever bytes it is"
-        : config.kv_cache_bytes_given           ? "--kv-cache-memory-bytes"
-                                                : of_free},
+        blocks > 0                    ? absl::StrCat("--num-gpu-blocks-override=", blocks)
+        : config.kv_cache_bytes_given ? "--kv-cache-memory-bytes"
+                                      : of_free},
        {"swap_space_bytes", absl::StrCat(budget.swap_space_bytes)},
        {"swap_space_by",
         config.swap_space_given ? "--swap-space" : "4 GiB, at most a quarter of the memory"}});

@@ -23,6 +23,9 @@ LogLevel LevelOf(gpr_log_severity severity) {
 
 constexpr size_t kMaxTextBytes = 200;
 
+// Behind it stands the name that a stranger has asked a TLS port for.
+constexpr std::string_view kUnknownServerName = "No match found for server name";
+
 // Its severities are filtered before, by GRPC_VERBOSITY.
 void Write(gpr_log_func_args* args) {
   static auto* const limit = new GrpcLogLimit;  // threads of the library may outlive main
@@ -33,7 +36,11 @@ void Write(gpr_log_func_args* args) {
   if (!num_left_out.has_value()) {
     return;
   }
-  const std::string text = Printable(args->message, kMaxTextBytes);
+  std::string_view message = args->message;
+  if (message.starts_with(kUnknownServerName)) {
+    message = kUnknownServerName;
+  }
+  const std::string text = Printable(message, kMaxTextBytes);
   const std::string at = absl::StrCat(args->file, ":", args->line);
   if (*num_left_out == 0) {
     Log(LevelOf(args->severity), "gRPC", {{"text", text}, {"at", at}});

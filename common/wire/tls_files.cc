@@ -90,6 +90,9 @@ absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
       ::SSL_CTX_use_certificate(context.get(), certificate.get()) != 1) {
     return LibraryFault(paths.certificate, "the certificate cannot be used");
   }
+  if (::X509_cmp_current_time(::X509_get0_notAfter(certificate.get())) < 0) {
+    return Fault(paths.certificate, "the certificate has expired");
+  }
   const Key key(::PEM_read_bio_PrivateKey(Read(texts.key).get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) {
     return LibraryFault(paths.key, "holds no key in PEM that is not encrypted");

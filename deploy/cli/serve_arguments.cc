@@ -160,6 +160,9 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       split.worker.push_back(absl::StrCat("--http-host=", ValueOf(words)));
       continue;
     }
+    if (name == "log-format") {
+      split.log_format = ValueOf(words);
+    }
     swap_flags.See(name, words);
     has_model |= name == "model";
     if (IsForBoth(name) || IsForWorker(name)) {
@@ -170,7 +173,8 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
     }
   }
   if (!has_model) {
-    return absl::InvalidArgumentError("serve: --model DIR is needed");
+    return absl::InvalidArgumentError(
+        "serve: --model DIR is needed (a directory right behind a flag is taken for its value)");
   }
   QUIRE_RETURN_IF_ERROR(swap_flags.Check());
   if (split.worker_http_port.value_or(0) + split.tensor_parallel_size - 1 > kMaxPort) {

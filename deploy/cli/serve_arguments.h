@@ -22,6 +22,7 @@ struct ServeArguments {
   int32_t tensor_parallel_size = 1;
   // The HTTP port of rank 0; each rank has the next one, or any free one of its own where this is
   // 0. None: workers have no HTTP port.
+  std::string log_format;  // as given, or empty: of our own lines
   std::optional<int32_t> worker_http_port;
 };
 

@@ -15,6 +15,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
+#include "common/base/log.h"
 #include "common/base/printable.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_sources.h"
@@ -167,6 +168,9 @@ int RunServe(const std::vector<std::string>& args) {
   if (!split.ok()) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
+  }
+  if (split->log_format == "json") {  // the programs refuse what is neither
+    SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;
   if (sockets.path().empty()) {

@@ -74,9 +74,9 @@ class Server {
   }
 
  private:
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::AdminService::Stub> stub_;
-  const std::string api_key_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::AdminService::Stub> stub_;
+  std::string api_key_;
 };
 
 std::string Environment(const char* name) {
@@ -160,7 +160,8 @@ std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server&
   return answer.get();
 }
 
-int RunLive(const Server& server, const TopOptions& options) {
+// Dials anew after trouble: its TLS files may have changed.
+int RunLive(Server server, const TopOptions& options) {
   const LiveTerminal terminal;
   TopHistory history;
   for (std::string trouble = "connecting";;) {
@@ -174,6 +175,9 @@ int RunLive(const Server& server, const TopOptions& options) {
       trouble.clear();
     } else {
       trouble = DescribeError(state->status());
+      if (const auto dialled = DialAdmin(options.admin, options.access); dialled.ok()) {
+        server = Server(*dialled);
+      }
     }
     do {  // again when the size has changed
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
@@ -218,11 +222,11 @@ int RunTop(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: top: %s\n", DescribeError(dialled.status()).c_str());
     return kExitUsage;
   }
-  const Server server(*dialled);
+  Server server(*dialled);
   if (options->once) {
     return RunOnce(server, *options);
   }
-  return IsTerminal() ? RunLive(server, *options) : RunLines(server, *options);
+  return IsTerminal() ? RunLive(std::move(server), *options) : RunLines(server, *options);
 }
 
 }  // namespace quire

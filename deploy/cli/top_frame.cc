@@ -75,6 +75,15 @@ class Lines {
     lines_.push_back(std::move(line));
   }
 
+  // On as many lines as it needs.
+  void Wrap(std::string_view text, const char* colour) {
+    while (!text.empty()) {
+      const std::string_view part = Beginning(text, style_.width);
+      Add({{std::string(part), colour}});
+      text.remove_prefix(part.size());
+    }
+  }
+
   // Items behind a label, on as many lines as they need.
   void Flow(const std::string& label, const std::vector<ColouredText>& items) {
     std::vector<ColouredText> line = {{label, kQuiet}};
@@ -190,8 +199,9 @@ void AddHeader(const TopHistory& history,
     const size_t last = trouble.rfind(kLast);
     const std::string_view cause =
         last == std::string_view::npos ? trouble : trouble.substr(last + kLast.size());
-    lines.Add({{history.latest().has_value() ? "Figures are old: " : "", kBad},
-               {Printable(cause), kBad}});
+    lines.Wrap(
+        absl::StrCat(history.latest().has_value() ? "Figures are old: " : "", Printable(cause)),
+        kBad);
   }
 }
 

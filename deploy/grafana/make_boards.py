@@ -66,9 +66,14 @@ def heatmap(title, unit, description, histogram):
                           "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit}})
 
 
-def quantiles(histogram):
-    return [(f"p{share}", f"histogram_quantile({share / 100}, sum by (le) "
-             f"(rate({histogram}_bucket{{@}}[$__rate_interval])))") for share in (50, 90, 99)]
+def quantile(share, histogram, by="", labels="@"):
+    """Of nothing it is NaN; the comparison drops that, so there is no line."""
+    return (f"histogram_quantile({share / 100}, sum by (le{f', {by}' if by else ''}) "
+            f"(rate({histogram}_bucket{{{labels}}}[$__rate_interval]))) >= 0")
+
+
+def quantiles(histogram, labels="@"):
+    return [(f"p{share}", quantile(share, histogram, labels=labels)) for share in (50, 90, 99)]
 
 
 def rate(counter, by="", labels="@"):
@@ -83,7 +88,7 @@ KV_BLOCKS = [
     ("Now", [
         number("Blocks in use", "percentunit",
                "Share of the KV blocks that requests hold. Cached blocks count as free: whoever needs "
-               "one gets it.", f"sum({IN_USE}) / sum({CAPACITY})", (0.8, 0.95)),
+               "one gets it.", f"sum({IN_USE}) / (sum({CAPACITY}) > 0)", (0.8, 0.95)),
         number("Blocks to give out", "short", "Free blocks, cached ones included.",
                'sum(quire_kv_blocks{@, tier="device", state=~"free|cached"})'),
         number("Capacity", "short", "KV blocks that requests can use.", f"sum({CAPACITY})"),
@@ -107,7 +112,7 @@ KV_BLOCKS = [
               stacked=True, width=12),
         lines("Share of blocks in use", "percentunit",
               "By server. From about 0.95 on requests wait or are preempted.",
-              ("{{instance}}", f"sum by (instance) ({IN_USE}) / sum by (instance) ({CAPACITY})"),
+              ("{{instance}}", f"sum by (instance) ({IN_USE}) / (sum by (instance) ({CAPACITY}) > 0)"),
               thresholds=(0.8, 0.95)),
         lines("Fragmentation", "percentunit",
               "Share of the slots of active blocks that hold no token: the ends of the sequences' last "
@@ -178,9 +183,9 @@ SERVING = [
         number("Generated", "suffix:tok/s", "Tokens generated a second.",
                rate("quire_tokens_total", labels='@, kind="generated"')),
         number("First token, p99", "s", "Arrival to first token; 99 % of requests were faster.",
-               quantiles("quire_ttft_seconds")[2][1]),
+               quantile(99, "quire_ttft_seconds")),
         number("Between tokens, p99", "s", "Between two tokens of a sequence; 99 % were faster.",
-               quantiles("quire_itl_seconds")[2][1]),
+               quantile(99, "quire_itl_seconds")),
         number("Refused", "reqps", "Requests refused a second, whatever the reason.",
                rate("quire_admission_rejects_total")),
     ]),
@@ -244,8 +249,7 @@ SERVING = [
                "sum by (part) (rate(quire_step_duration_seconds_count{@}[$__rate_interval]) > 0)"),
               stacked=True),
         lines("Parts of a step, p99", "s", "round_trip: a plan was sent until it was answered.",
-              ("{{part}}", "histogram_quantile(0.99, sum by (le, part) "
-               "(rate(quire_step_duration_seconds_bucket{@}[$__rate_interval])))")),
+              ("{{part}}", quantile(99, "quire_step_duration_seconds", "part"))),
         lines("Outside the workers", "percentunit",
               "Share of the round trips that was not the workers' own time: messages, queues, ranks that "
               "wait for the slowest.",
@@ -290,8 +294,7 @@ PROCESSES = [
         lines("Losses", "short", "Times that the worker group was lost, in the last hour.",
               ("{{instance}}", "increase(quire_worker_group_losses_total{@}[1h])"), thresholds=(1, 3)),
         lines("Forward pass", "s", "The workers' own time for a step's layers.",
-              *[(legend, expression.replace("{@}", '{@, part="worker_forward"}'))
-                for legend, expression in quantiles("quire_step_duration_seconds")]),
+              *quantiles("quire_step_duration_seconds", '@, part="worker_forward"')),
         lines("Operations between ranks", "percentunit",
               "Share of the workers' time that goes into operations with other ranks, waiting for them "
               "included. 0 with one rank.",
@@ -316,8 +319,7 @@ PROCESSES = [
               ("{{method}} {{code}}", rate("quire_grpc_requests_total", "method, code", '@, code!="OK"'))),
         lines("Length of calls, p99", "s",
               "99 % of the method's calls were shorter. Of streams, until they ended.",
-              ("{{method}}", "histogram_quantile(0.99, sum by (le, method) "
-               "(rate(quire_grpc_request_seconds_bucket{@}[$__rate_interval])))"), width=12),
+              ("{{method}}", quantile(99, "quire_grpc_request_seconds", "method")), width=12),
         lines("Open calls", "short", "Calls that have begun and not ended.",
               ("{{method}}", "sum by (method) (quire_grpc_open_calls{@})"), width=12),
     ]),
@@ -387,8 +389,7 @@ WORKERS = [
                f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
                "[$__rate_interval])) > 0)")),
         lines("Parts of a step, p99", "s", "99 % of the steps were faster. step: as a whole.",
-              ("{{part}}", f"histogram_quantile(0.99, sum by (le, part) (rate({STEP_PART}_bucket{{@}}"
-               "[$__rate_interval])))")),
+              ("{{part}}", quantile(99, STEP_PART, "part"))),
         lines("Layers alone, by worker", "s",
               "Mean time of a step's layers without operations between ranks. All ranks wait for the "
               "slowest; with NCCL its operations are part of the layers, and all are equal.",

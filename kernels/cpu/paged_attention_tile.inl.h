@@ -116,7 +116,7 @@ struct WidenedProducts {
   }
   static void PackQuery(const float* from, int32_t head_dim, int32_t stride, Term* to) {
     for (int32_t d = 0; d < head_dim; ++d) {
-      to[d * stride] = from[d];
+      to[int64_t{d} * stride] = from[d];
     }
   }
   static const Term* PackWeights(float* row, SlotRange /*slots*/) { return row; }

@@ -33,15 +33,16 @@ struct StepObservation {
   int32_t num_tokens = 0;
 };
 
-// A request that ended. Durations in nanoseconds, by the times at which tokens were handed to the
-// stream.
+// A request that ended. Durations in nanoseconds, by the times at which tokens were committed.
 struct RequestObservation {
   RequestOutcome outcome = RequestOutcome::kRejected;
-  std::string_view refusal;           // kRejected: the reason, for example QUEUE_FULL
-  int64_t duration_ns = 0;            // since its arrival
-  std::optional<int64_t> queue_ns;    // arrival until its first slice was planned
-  std::optional<int64_t> prefill_ns;  // from there to its first token; resumed: its first here
-  std::optional<int64_t> decode_ns;   // from its first token to its last one
+  std::string_view refusal;         // kRejected: the reason, for example QUEUE_FULL
+  int64_t duration_ns = 0;          // since its arrival
+  std::optional<int64_t> queue_ns;  // arrival until its first slice was planned
+  // From there to its first token (resumed: its first here), and from that to its last one. Of a
+  // beam search, whose tokens are known at its end, neither.
+  std::optional<int64_t> prefill_ns;
+  std::optional<int64_t> decode_ns;
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
   int32_t longest_new_output = 0;  // tokens of this stream, of the sequence with the most
@@ -54,7 +55,7 @@ class LoopObserver {
   virtual void OnStep(const StepObservation& /*step*/) {}
   // Arrival until the first token was handed to the stream.
   virtual void OnFirstToken(int64_t /*latency_ns*/) {}
-  // Between two tokens of a sequence.
+  // Between two tokens of a sequence; none of a beam search.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
   virtual void OnRequestEnd(const RequestObservation& /*request*/) {}

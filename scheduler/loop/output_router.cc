@@ -122,6 +122,7 @@ void OutputRouter::Open(const Request& request,
   open->arrival = request.arrival;
   open->sequences.resize(static_cast<size_t>(request.num_sequences));
   open->is_held = output.num_best.has_value();
+  open->is_search = request.beam_search.has_value();
   for (size_t i = 0; i < open->sequences.size(); ++i) {
     SequenceOutput& sequence = open->sequences[i];
     sequence.update.sequence_index = static_cast<int32_t>(i);
@@ -255,6 +256,7 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
   }
   if (finished.is_last_of_request) {
     if (request.is_held && request.end_status.ok()) {
+      observer_->OnFirstToken(now - request.arrival);
       ReleaseBest(finished.request_id, request);
     }
     FlushTouched(now, published);
@@ -265,10 +267,12 @@ void OutputRouter::OnFinished(const SequenceFinished& finished, Instant now, Pub
 void OutputRouter::ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now) {
   if (!request.first_token.has_value()) {
     request.first_token = now;
-    observer_->OnFirstToken(now - request.arrival);
+    if (!request.is_held) {
+      observer_->OnFirstToken(now - request.arrival);
+    }
   }
   request.last_token = now;
-  if (sequence.last_token.has_value()) {
+  if (sequence.last_token.has_value() && !request.is_search) {
     observer_->OnInterToken(now - *sequence.last_token);
   }
   sequence.last_token = now;
@@ -334,7 +338,7 @@ void OutputRouter::Observe(const RequestOutput& request, Instant now) {
   if (request.started.has_value()) {
     seen.queue_ns = *request.started - request.arrival;
   }
-  if (request.started.has_value() && request.first_token.has_value()) {
+  if (request.started.has_value() && request.first_token.has_value() && !request.is_search) {
     seen.prefill_ns = *request.first_token - *request.started;
     seen.decode_ns = request.last_token - *request.first_token;
   }

@@ -134,6 +134,7 @@ class OutputRouter {
     std::vector<SequenceOutput> sequences;
     std::vector<ReceivedOutput> to_skip;  // by sequence that is sent, where the core starts anew
     bool is_held = false;                 // best_of: updates grow until the end
+    bool is_search = false;               // beams: all tokens come at the end, at once
     absl::Status abort_status;            // OK until somebody aborts
     absl::Status end_status;              // the first sequence that ended badly decides
     RequestOutcome outcome = RequestOutcome::kStop;

@@ -181,6 +181,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
   LogInfo("worker group ready",
           {{"epoch", absl::StrCat(ready.group_epoch)},
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
+           {"kv_cache_dtype", ready.kv_cache_dtype},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
            {"after_crash", ready.after_crash ? "yes" : "no"}});
   if (ready.limits != limits_) {

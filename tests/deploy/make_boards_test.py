@@ -77,6 +77,12 @@ class BoardsTest(unittest.TestCase):
                 num_names = len(re.findall(r"\b(?:quire|process)_\w+", expression))
                 self.assertEqual(num_filters, num_names, expression)
 
+    def test_where_nothing_happened_a_quantile_is_dropped_instead_of_nan(self):
+        quantiles = [(where, text) for where, text in expressions() if "histogram_quantile" in text]
+        self.assertGreater(len(quantiles), 30)
+        for where, text in quantiles:
+            self.assertRegex(text, r"^histogram_quantile\(.*\) >= 0$", where)
+
     @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
     def test_promtool_takes_every_expression(self):
         rules = [{"record": f"panel:{i}", "expr": expression.replace("$__rate_interval", "1m")}

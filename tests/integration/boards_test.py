@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""A Prometheus scrapes a loaded server and its worker: panels and alerts have numbers, and the blocks add up in
-every scrape.
+"""A Prometheus scrapes a loaded server and its worker: panels and alerts have numbers, none has a NaN,
+idle panels neither, and the blocks add up in every scrape.
 
 Skipped where there is no prometheus (deploy/prometheus/README.md says how to get it). QUIRE_BOARDS_SECONDS
 is how long the server is loaded.
@@ -120,6 +120,17 @@ def panel_expressions():
                 yield f"{board['title']}: {panel['title']}, {target['legendFormat']}", expression
 
 
+def panel_numbers(prometheus):
+    return {title: prometheus.query(expression) for title, expression in panel_expressions()}
+
+
+def wait_for(prometheus, expression):
+    end = time.monotonic() + 30
+    while not prometheus.query(expression):
+        assert time.monotonic() < end, expression
+        time.sleep(0.2)
+
+
 def alert_expressions(prometheus):
     """What each alert compares, so that it has a value whether it fires or not. Six hours are six seconds."""
     for group in prometheus.get("rules")["groups"]:
@@ -135,19 +146,25 @@ class BoardsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        """A minute of load with a kill in the middle; everything is evaluated before it ends."""
+        """No worker, no load, then a minute of load with a kill in the middle, evaluated before it ends."""
         worker = free_address()  # the one that takes the place of the killed one has it too
         with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8",
+                    with_worker=False,
                     worker_flags=["--num-gpu-blocks-override=120",
                                   "--http-port=" + worker.rpartition(":")[2]]) as server, \
                 Prometheus(server.http_address, worker) as prometheus:
+            wait_for(prometheus, "rate(quire_ttft_seconds_count[20s]) == 0")
+            cls.loading = panel_numbers(prometheus)
+            server.start_worker()
+            server.wait_until_ready()
+            wait_for(prometheus, "rate(quire_worker_steps_total[20s]) == 0")
+            cls.idle = panel_numbers(prometheus)
             with Scrapes(server) as scrapes, Load(server) as load:
                 time.sleep(LOAD_SECONDS / 3)
                 server.worker.kill()
                 server.start_worker()
                 time.sleep(2 * LOAD_SECONDS / 3)
-                cls.panels = {title: prometheus.query(expression)
-                              for title, expression in panel_expressions()}
+                cls.panels = panel_numbers(prometheus)
                 cls.alerts = {name: prometheus.query(expression)
                               for name, expression in alert_expressions(prometheus)}
             cls.scrapes, cls.errors = scrapes, load.errors
@@ -163,18 +180,28 @@ class BoardsTest(unittest.TestCase):
         for line, value in self.counts.items():
             self.assertGreater(value, 0, line)
 
-    def check_numbers(self, results):
+    def check_finite(self, results):
         self.assertGreater(len(results), 20)
         for title, series in results.items():
-            finite = [s for s in series if math.isfinite(float(s["value"][1]))]
             with self.subTest(title):
-                self.assertEqual(bool(finite), title not in EMPTY, series)
+                self.assertEqual([s for s in series if not math.isfinite(float(s["value"][1]))], [])
 
-    def test_every_panel_has_finite_numbers(self):
-        self.check_numbers(self.panels)
+    def check_there(self, results):
+        for title, series in results.items():
+            with self.subTest(title):
+                self.assertEqual(bool(series), title not in EMPTY)
 
-    def test_every_alert_and_recorded_series_has_finite_numbers(self):
-        self.check_numbers(self.alerts)
+    def test_every_panel_has_numbers_and_all_are_finite(self):
+        self.check_there(self.panels)
+        self.check_finite(self.panels)
+
+    def test_no_panel_has_a_nan_while_nobody_comes_or_workers_are_away(self):
+        self.check_finite(self.loading)
+        self.check_finite(self.idle)
+
+    def test_every_alert_and_recorded_series_has_numbers_and_all_are_finite(self):
+        self.check_there(self.alerts)
+        self.check_finite(self.alerts)
 
     def test_states_of_blocks_add_up_in_every_scrape(self):
         totals = collections.Counter()  # by tier and time: states minus capacity

@@ -100,8 +100,8 @@ class HealthTest(unittest.TestCase):
 
     def test_the_start_tells_what_was_chosen_and_what_fits(self):
         with Server("--num-gpu-blocks-override=513", worker_flags=["--threads=1", "--swap-space=64MiB"]) as server:
-            server.worker.wait_for(r"worker ready backend=cpu-\S+ threads=1 .* kv_cache_by=\"30 % of free .* "
-                                   r"swap_space_bytes=67108864 swap_space_by=--swap-space$")
+            server.worker.wait_for(r"worker ready backend=cpu-\S+ backend_by=\"the best .*\" threads=1 threads_by=--threads .* "
+                                   r"kv_cache_by=\"30 % of free .* swap_space_bytes=67108864 swap_space_by=--swap-space$")
             server.scheduler.wait_for(r"KV cache size: 8,192 tokens$")
             server.scheduler.wait_for(r"Maximum concurrency for 2,048 tokens per request: 4.00x$")
 

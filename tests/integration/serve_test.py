@@ -234,6 +234,15 @@ class StandardErrorTest(unittest.TestCase):
                 eventually(lambda: server.answers(0) == expected)
 
 
+    def test_every_line_of_the_log_is_json_where_that_is_asked_for(self):
+        with Served("--log-format=json") as server:
+            server.replace("worker", signal.SIGKILL)
+            server.answers(0)
+        lines = [line for line in server.lines if not line.startswith("quire: ready ")]
+        events = [json.loads(line) for line in lines if line]
+        self.assertIn("worker 0", [event.get("program") for event in events])
+
+
 class SchedulerFaultsTest(unittest.TestCase):
 
     def test_a_scheduler_that_dies_or_hangs_comes_back_at_the_same_address(self):

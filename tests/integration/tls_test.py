@@ -211,6 +211,13 @@ class ReloadTest(TlsTest):
                 server.scheduler.wait_for("new TLS files are not used", after=num_lines)
                 told = [line for line in server.scheduler.lines[num_lines:] if "are not used" in line]
                 self.assertEqual(len(told), 1, told)
+            self.server.replace_by(self.authority.issue("too-old", days=-1))
+
+            def is_told():
+                self.assertIsNone(code_of_check(self.client.channel(server.address)))
+                return any("the certificate has expired" in line for line in server.scheduler.lines)
+
+            eventually(is_told)
             self.server.replace_by(self.authority.issue("renewed"))
             eventually(lambda: code_of_check(self.client.channel(server.address)) or any(
                 "new TLS files are in use" in line for line in server.scheduler.lines))

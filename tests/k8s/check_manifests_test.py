@@ -80,6 +80,9 @@ FAULTS = [
     ("cpu", "PodDisruptionBudget/quire", set_at("spec", "maxUnavailable", value=0), "no node can be"),
     ("multi-pod", "PodDisruptionBudget/quire-worker", delete_at("spec", "unhealthyPodEvictionPolicy"),
      "keep a node"),
+    ("cpu", SERVER, delete_at("spec", "progressDeadlineSeconds"), "progressDeadlineSeconds: 600; .* 2100 s"),
+    ("cpu", SERVER, container("startupProbe", "failureThreshold", value=300), "progressDeadlineSeconds"),
+    ("multi-pod", WORKER, container("startupProbe", "failureThreshold", value=300), "600 s, a model may"),
     ("cpu", SERVER, container("startupProbe"), "has no startupProbe"),
     ("cpu", SERVER, container("startupProbe", "grpc", "service", value=""), "what loads or drains lives"),
     ("cpu", SERVER, container("readinessProbe", "grpc", "service", value="liveness"), "for readiness"),
@@ -134,6 +137,28 @@ FAULTS = [
         "spec", "triggers", 0, "metadata", "query",
         value='sum(vllm:num_waiting{namespace="quire"})'), "vllm:num_waiting is no metric"),
     ("cpu-all", "ScaledObject/quire", set_at("metadata", "namespace", value="x"), "of its namespace"),
+    ("cpu-tls", "Service/quire", set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
+     "says clear text"),
+    ("cpu-all", SERVER, set_at(*POD, "volumes", 3, "secret", "secretName", value="quire"),
+     "no program reads its Secret 'quire-tls'"),
+    ("cpu-all", "Certificate/quire-tls", set_at("spec", "secretName", value="x"), "no program reads"),
+    ("cpu-all", "Certificate/quire-tls", set_at("spec", "issuerRef", "name", value="x"), "Issuer 'x' is not"),
+    ("cpu-all", "Certificate/quire-tls", set_at("spec", "dnsNames", value=["quire", "quire.x.svc"]),
+     "not for 'quire.quire.svc'"),
+    ("cpu-all", "Certificate/quire-tls", set_at("spec", "usages", value=["client auth"]), "'server auth'"),
+    ("cpu-all", "Certificate/quire-authority", delete_at("spec", "isCA"), "no Certificate of an authority"),
+    ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-keyfile=/tls/key.pem"),
+     "Secrets have no key.pem"),
+    ("cpu-all", SERVER, container("volumeMounts", 3, "subPath", value="tls.crt"), "never renewed"),
+    ("multi-pod-all", WORKER, argument("--ssl-certfile=/worker-tls/tls.crt", "--rank=0"), "do not agree"),
+    ("multi-pod-all", SCHEDULER, argument("--worker-ssl-certfile=/worker-tls/tls.crt", "--port=50051"),
+     "do not agree"),
+    ("multi-pod-all", "Certificate/quire-worker-tls", delete_at("spec", "dnsNames", 1),
+     "not for 'quire-worker-1.quire-worker'"),
+    ("multi-pod-all", "Certificate/quire-worker-client-tls", set_at("spec", "usages", value=["server auth"]),
+     "'client auth'"),
+    ("multi-pod-all", "Certificate/quire-worker-client-tls", set_at(
+        "spec", "issuerRef", "name", value="quire-authority"), "signs nothing else"),
     ("multi-pod", SCHEDULER, set_at("spec", "serviceName", value="x"), "Service 'x' is not there"),
     ("multi-pod", WORKER, set_at("spec", "replicas", value=4), "--workers"),
     ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=4"), "differ"),
@@ -159,6 +184,10 @@ FAULTS_OF_FLAGS = [
     ("tensor-parallel", SERVER, argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
      "ends with 2.*from 1 to 8"),
     ("multi-pod", SCHEDULER, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
+    ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-key=/tls/tls.key"), "no such flag"),
+    ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--threads=4"), "ends with 2.*go together"),
+    ("multi-pod-all", WORKER, argument("--ssl-ca-certs=/worker-tls/ca.crt", "--threads=4"),
+     "ends with 2.*ssl-ca-certs"),
     ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=3"),
      "ends with 2.*tensor-parallel-size"),
 ]
@@ -210,7 +239,7 @@ def kubectl_builds():
 class CheckManifestsTest(unittest.TestCase):
 
     def test_no_folder_has_a_fault_and_the_programs_take_their_flags(self):
-        self.assertGreaterEqual(len(FOLDERS), 8)
+        self.assertGreaterEqual(len(FOLDERS), 9)
         for folder in FOLDERS:
             with self.subTest(folder.name):
                 self.assertEqual(check_manifests.faults_of(

@@ -22,7 +22,7 @@ from kustomize_subset import ManifestError, build, containers_of, pod_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METRICS = ROOT / "common/metrics/metric_names.h"
-CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh)/")
+CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh|cert-manager\.io)/")
 # What each probe may ask for, by the pages of the HTTP port; a worker has started when it is ready.
 PROBES = {"startupProbe": ("/livez",), "readinessProbe": ("/readyz",), "livenessProbe": ("/livez",)}
 # Flags with paths of files that are only read.
@@ -30,6 +30,10 @@ READ_ONLY = re.compile(r"model|(worker-)?ssl-.*|(admin-)?api-keys-file")
 # What a program still needs after the drain: two servers at 500 ms each; `quire serve` its workers.
 SECONDS_TO_STOP = {"quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
 DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
+# What a model may take to load: a worker's start-up probe waits for it, a rollout waits longer.
+SECONDS_TO_LOAD = 1800
+# By the last word of a flag of TLS, the key of cert-manager's Secrets that it names.
+SECRET_KEYS = {"certfile": "tls.crt", "keyfile": "tls.key", "certs": "ca.crt"}
 # Exit codes of common/base/exit_codes.h.
 BAD_MODEL = 3
 
@@ -178,7 +182,7 @@ def _check_probe(overlay, each, container, kind):
         if port not in ports.values():
             overlay.fault(each, f"{kind}: port {port} is not the container's")
         if "ssl-certfile" in flags:
-            overlay.fault(each, f"{kind}: the kubelet's gRPC probes speak no TLS: components/http-probes")
+            overlay.fault(each, f"{kind}: the kubelet's gRPC probes speak no TLS: components/tls")
     else:
         port, page = probe["httpGet"]["port"], probe["httpGet"]["path"]
         if str(ports.get(port, port)) != flags.get("http-port"):
@@ -193,6 +197,25 @@ def _check_probe(overlay, each, container, kind):
     if page not in pages:
         word = "readiness" if pages == ("/readyz",) else "liveness: what loads or drains lives"
         overlay.fault(each, f"{kind}: must ask for {word}")
+
+
+def startup_seconds(container):
+    """What a start-up probe allows."""
+    probe = container.get("startupProbe", {})
+    return probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)
+
+
+def check_loading(overlay):
+    """No model that may still load is killed, or its rollout called failed."""
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            seconds = startup_seconds(container)
+            if program_of(container) == "quire_worker" and seconds < SECONDS_TO_LOAD:
+                overlay.fault(each, f"startupProbe: {seconds} s, a model may load for {SECONDS_TO_LOAD} s")
+            deadline = each["spec"].get("progressDeadlineSeconds", 600)
+            if each["kind"] == "Deployment" and deadline <= seconds + SECONDS_TO_LOAD:
+                overlay.fault(each, f"progressDeadlineSeconds: {deadline}; startupProbe and loading take "
+                                    f"{seconds + SECONDS_TO_LOAD} s")
 
 
 def drain_seconds(container):
@@ -319,6 +342,104 @@ def check_threads(overlay):
                                     f"{requested} CPUs")
 
 
+def check_tls(overlay):
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            if "ssl-certfile" in flags_of(container):
+                _check_clear_text(overlay, each, container)
+            if "workers" in flags_of(container):
+                _check_links(overlay, each, container)
+    check_certificates(overlay)
+
+
+def _services_of(overlay, workload, container):
+    """Those of its first port, which is gRPC's."""
+    return [each for each in overlay.of("Service") if workload in overlay.selected(each["spec"]["selector"])
+            and any(port["targetPort"] == container["ports"][0]["name"] for port in each["spec"]["ports"])]
+
+
+def _check_clear_text(overlay, workload, container):
+    for each in _services_of(overlay, workload, container):
+        if any(port.get("appProtocol") == "kubernetes.io/h2c" for port in each["spec"]["ports"]):
+            overlay.fault(each, "appProtocol says clear text, its pods speak TLS")
+
+
+def _check_links(overlay, scheduler, container):
+    """Scheduler and workers agree on mTLS; --allow-insecure-bind would hide it."""
+    has_tls = "worker-ssl-certfile" in flags_of(container)
+    for each in overlay.workloads():
+        for other in containers_of(each):
+            if program_of(other) == "quire_worker" and ("ssl-certfile" in flags_of(other)) != has_tls:
+                overlay.fault(scheduler, "it and its workers do not agree whether their links have TLS")
+
+
+def check_certificates(overlay):
+    """What cert-manager makes is what the programs read, for the names that are dialled."""
+    issuers = {each["metadata"]["name"]: each for each in overlay.of("Issuer")}
+    certificates = {each["spec"]["secretName"]: each for each in overlay.of("Certificate")}
+    for each in certificates.values():
+        issuer = each["spec"]["issuerRef"]
+        if issuer.get("kind", "Issuer") == "Issuer" and issuer["name"] not in issuers:
+            overlay.fault(each, f"its Issuer {issuer['name']!r} is not there")
+    for each in issuers.values():
+        authority = certificates.get(each["spec"].get("ca", {}).get("secretName"))
+        if "ca" in each["spec"] and not (authority and authority["spec"].get("isCA")):
+            overlay.fault(each, "its Secret is no Certificate of an authority")
+    mounted = set()
+    signers = {"ssl": set(), "worker-ssl": set()}
+    for each in overlay.workloads():
+        for container in containers_of(each):
+            for flag, certificate in _certificates_of(overlay, each, container, certificates).items():
+                mounted.add(certificate["spec"]["secretName"])
+                is_link = program_of(container) == "quire_worker" or flag.startswith("worker-")
+                signers["worker-ssl" if is_link else "ssl"].add(certificate["spec"]["issuerRef"]["name"])
+                if flag.endswith("ssl-certfile"):
+                    _check_certificate(overlay, each, container, flag, certificate)
+    for secret, each in certificates.items():
+        if not each["spec"].get("isCA") and secret not in mounted:
+            overlay.fault(each, f"no program reads its Secret {secret!r}")
+    if len(signers["worker-ssl"]) > 1 or signers["worker-ssl"] & signers["ssl"]:
+        overlay.faults.append(f"Issuers: workers and scheduler need one that signs nothing else: {signers}")
+
+
+def _certificates_of(overlay, workload, container, certificates):
+    """By flag of TLS, the Certificate whose Secret the path is in. Other Secrets are their user's."""
+    secrets = {volume["name"]: volume.get("secret", {}).get("secretName")
+               for volume in pod_of(workload)["spec"].get("volumes", [])}
+    result = {}
+    for flag, value in flags_of(container).items():
+        if not re.fullmatch(r"(worker-)?ssl-.*", flag):
+            continue
+        path = pathlib.PurePath(value or "")
+        for mount in container.get("volumeMounts", []):
+            certificate = certificates.get(secrets.get(mount["name"]))
+            if certificate is None or not path.is_relative_to(mount["mountPath"]):
+                continue
+            result[flag] = certificate
+            if path.name != SECRET_KEYS.get(flag.rpartition("-")[2]):
+                overlay.fault(workload, f"--{flag}: cert-manager's Secrets have no {path.name} for it")
+            if "subPath" in mount:
+                overlay.fault(workload, f"--{flag}: what is mounted by subPath is never renewed")
+    return result
+
+
+def _check_certificate(overlay, workload, container, flag, certificate):
+    usage = "client auth" if flag.startswith("worker-") else "server auth"
+    if usage not in certificate["spec"].get("usages", []):
+        overlay.fault(certificate, f"needs the usage {usage!r}")
+    if usage == "client auth":
+        return
+    if program_of(container) == "quire_worker":
+        dialled = {name.rpartition(":")[0] for each in overlay.workloads() for other in containers_of(each)
+                   for name in (flags_of(other).get("workers") or "").split(",")} - {""}
+    else:
+        dialled = {f"{each['metadata']['name']}{domain}"
+                   for each in _services_of(overlay, workload, container)
+                   for domain in ("", f".{each['metadata'].get('namespace')}.svc")}
+    for name in sorted(dialled - set(certificate["spec"].get("dnsNames", []))):
+        overlay.fault(certificate, f"is not for {name!r}, which is dialled")
+
+
 def check_metrics(overlay):
     known = set(re.findall(r'MetricInfo \w+\{\s*"([^"]+)"', METRICS.read_text(encoding="utf-8")))
     for each in overlay.of("ScaledObject"):
@@ -339,6 +460,18 @@ class Programs:
         self._folder = pathlib.Path(folder)
         self._known = {}
         self._refusals = {}
+        self._pair = None
+
+    def _certificates(self, folder):
+        """One that signs itself, as cert-manager's Secrets have it, for all flags of TLS."""
+        if self._pair is None:
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test", "-keyout",
+                            f"{folder}/tls.key", "-out", f"{folder}/tls.crt"],
+                           check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+            self._pair = [pathlib.Path(folder, name).read_bytes() for name in ("tls.crt", "tls.key")]
+        for name, data in zip(SECRET_KEYS.values(), [*self._pair, self._pair[0]]):
+            pathlib.Path(folder, name).write_bytes(data)
 
     def known_flags(self, command):
         """Names as the help has them: "port", and for a switch that is on "no-x" beside "x"."""
@@ -362,29 +495,32 @@ class Programs:
     def _try(self, command, arguments):
         program, *rest = command.split()
         with tempfile.TemporaryDirectory(prefix="quire-manifests-") as folder:
+            if any("FOLDER/" in each for each in arguments):
+                self._certificates(folder)
             done = subprocess.run(
-                [self._folder / program, *rest, *(each.replace("MODEL", folder) for each in arguments)],
+                [self._folder / program, *rest, *(each.replace("FOLDER", folder) for each in arguments)],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
                 env={"XDG_RUNTIME_DIR": folder})
         return None if done.returncode == BAD_MODEL else f"ends with {done.returncode}: {done.stderr}"
 
 
 def tried_arguments(container):
-    """Those of the manifest, with what only a pod has replaced: addresses, its model, its GPU; or left
-    out: its certificates."""
+    """Those of the manifest, with what only a pod has replaced: addresses, its model, its
+    certificates, its GPU."""
     variables = {"POD_IP": "127.0.0.1", "RANK": "0"}
     result = []
     for argument in container.get("args", []):
         name, _, value = argument.partition("=")
         value = re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), value)
         if "ssl-" in name:
-            continue
-        if name in ("--port", "--http-port"):
+            key = SECRET_KEYS.get(name.rpartition("-")[2])
+            value = f"FOLDER/{key}" if key else value
+        elif name in ("--port", "--http-port"):
             value = "0"
         elif name == "--listen":
             value = value.rpartition(":")[0] + ":0"
         elif name == "--model":
-            value = "MODEL"
+            value = "FOLDER"
         elif name == "--device":
             value = "cpu"
         elif name == "--gemm-cache":
@@ -488,7 +624,7 @@ def faults_of(folder, programs=None, schemas=None, versions=()):
     overlay = Overlay(folder)
     check_objects(overlay)
     for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
-                  check_security, check_ranks, check_threads, check_metrics):
+                  check_loading, check_security, check_ranks, check_threads, check_tls, check_metrics):
         check(overlay)
     check_command_lines(overlay, programs)
     if versions:

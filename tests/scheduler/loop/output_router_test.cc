@@ -69,7 +69,11 @@ class OutputRouterTest : public testing::Test {
       last = request;
       refusal = request.refusal;
     }
+    void OnFirstToken(int64_t latency_ns) override { first_tokens.push_back(latency_ns); }
+    void OnInterToken(int64_t latency_ns) override { gaps.push_back(latency_ns); }
     std::optional<RequestObservation> last;
+    std::vector<int64_t> first_tokens;
+    std::vector<int64_t> gaps;
     std::string refusal;
   };
   Observer observer_;
@@ -148,6 +152,36 @@ TEST_F(OutputRouterTest, OfBestOfOnlyTheBestAreSentOnceAllHaveEnded) {
   EXPECT_EQ(updates[1].end->score, -1.75F);
   EXPECT_EQ(updates[1].end->num_output_tokens, 2);
   EXPECT_TRUE(stream->WaitForEnd().ok());
+}
+
+TEST_F(OutputRouterTest, TheFirstTokenOfBestOfIsTheFirstThatIsSent) {
+  options_.num_best = 1;
+  Open(/*num_sequences=*/2);  // at 0
+
+  router_.Publish(std::vector<OutputEvent>{Token(0, 0, 0), Token(0, 1, 1)}, 100);
+  EXPECT_THAT(observer_.first_tokens, IsEmpty());
+  router_.Publish(std::vector<OutputEvent>{Finished(FinishReason::kLength, 1, false),
+                                           Finished(FinishReason::kLength)},
+                  200);
+
+  EXPECT_THAT(observer_.first_tokens, ElementsAre(200));
+}
+
+TEST_F(OutputRouterTest, ABeamSearchHasNeitherPrefillNorGapsBetweenItsTokens) {
+  Request request;
+  request.id = kId;
+  request.prompt_token_ids = Letters("the prompt");
+  request.beam_search = {.num_beams = 2};
+  router_.Open(request, options_, std::make_shared<RecordingStream>());
+
+  router_.OnStarted(std::vector<RequestId>{kId}, 30);
+  Publish({Token(0, 0), Token(1, 1), Token(2, 2), Finished(FinishReason::kLength)});
+
+  EXPECT_THAT(observer_.first_tokens, ElementsAre(100));
+  EXPECT_THAT(observer_.gaps, IsEmpty());
+  EXPECT_EQ(observer_.last->queue_ns, 30);
+  EXPECT_EQ(observer_.last->prefill_ns, std::nullopt);
+  EXPECT_EQ(observer_.last->decode_ns, std::nullopt);
 }
 
 TEST_F(OutputRouterTest, OfBestOfNothingIsSentWhenOneEndsBadly) {
