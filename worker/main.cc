@@ -135,7 +135,10 @@ void LogReady(const quire::WorkerConfig& config,
         : config.cpu_isa.empty() ? "the best instructions of this machine"
                                  : "--cpu-isa"},
        {"threads", is_on_gpu ? "none" : absl::StrCat(quire::NumThreads(quire::CpuOptions(config)))},
-       {"threads_by", config.num_threads > 0 ? "--threads" : "usable CPUs, by the ranks here"},
+       {"threads_by",
+        is_on_gpu                ? "--device"
+        : config.num_threads > 0 ? "--threads"
+                                 : "usable CPUs, by the ranks here"},
        {"weight_bytes", absl::StrCat(weight_bytes)},
        {"kv_cache_bytes", blocks > 0 ? "" : absl::StrCat(budget.bytes)},
        {"kv_cache_by",
