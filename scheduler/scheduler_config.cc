@@ -64,8 +64,8 @@ ABSL_FLAG(
     int32_t,
     max_num_batched_tokens,
     quire::kDefaultMaxTokensPerStep,
-    "Most tokens in a step. A step of prompt tokens holds up every running sequence: on a CPU "
-    "256 keeps the gap short and the matrix products full.");
+    "Most tokens in a step: on a CPU 256 keep the matrix products full. Beside running sequences, "
+    "which a step of prompt tokens holds up, see --target-inter-token-ms.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
 ABSL_FLAG(
     std::string,
@@ -93,6 +93,12 @@ ABSL_FLAG(int32_t,
           priority_ageing,
           10,
           "Seconds of waiting that are worth one priority level, with the priority policy.");
+ABSL_FLAG(int32_t,
+          target_inter_token_ms,
+          0,
+          "Milliseconds that a stream is to wait for its next token at most: prompts beside it get "
+          "as many tokens of a step as leave it about so long, by how long steps took. 0: three "
+          "times what a step takes without prompts. -1: whatever a full step takes.");
 ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
@@ -268,6 +274,13 @@ absl::Status SetPolicy(CoreConfig* core) {
   return CheckFlagRange("priority-ageing", ageing, 0, kMaxPriorityAgeingSeconds);
 }
 
+absl::Status SetTargetInterToken(CoreConfig* core) {
+  constexpr int32_t kMaxTargetMs = 3'600'000;
+  const int32_t target_ms = absl::GetFlag(FLAGS_target_inter_token_ms);
+  core->target_inter_token = target_ms < 0 ? kInfiniteFuture : target_ms * kNanosPerMilli;
+  return CheckFlagRange("target-inter-token-ms", target_ms, -1, kMaxTargetMs);
+}
+
 absl::Status SetLimits(SchedulerConfig* config) {
   config->max_sequences = absl::GetFlag(FLAGS_max_num_seqs);
   config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
@@ -280,6 +293,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
       config->loop.core.max_queued_requests + int64_t{2} * config->max_sequences;
   QUIRE_ASSIGN_OR_RETURN(config->loop.core.preemption_mode, Preemption());
   QUIRE_RETURN_IF_ERROR(SetPolicy(&config->loop.core));
+  QUIRE_RETURN_IF_ERROR(SetTargetInterToken(&config->loop.core));
   config->loop.core.prefix_caching = absl::GetFlag(FLAGS_enable_prefix_caching);
   config->requires_cache_salt = absl::GetFlag(FLAGS_require_cache_salt);
   config->logs_requests = absl::GetFlag(FLAGS_enable_log_requests);
@@ -370,6 +384,7 @@ void LogSettings(const SchedulerConfig& config) {
            {"max_num_seqs", absl::StrCat(config.max_sequences)},
            {"max_num_batched_tokens", absl::StrCat(config.max_tokens_per_step)},
            {"scheduling_policy", absl::GetFlag(FLAGS_scheduling_policy)},
+           {"target_inter_token_ms", absl::StrCat(absl::GetFlag(FLAGS_target_inter_token_ms))},
            {"preemption_mode", absl::GetFlag(FLAGS_preemption_mode)},
            {"prefix_caching", on(config.loop.core.prefix_caching)},
            {"tls", trust(config.tls.get())},

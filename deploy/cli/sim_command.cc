@@ -53,6 +53,7 @@ quire sim run:
     --max-model-len N      default 2048
     --enable-prefix-caching      paged only
     --preemption-mode MODE       paged only: recompute (default) | swap | auto
+    --target-inter-token-ms N    paged only, as of quire serve: 0 is auto, -1 none (default)
     --link-speed X               times the platform's link to the host; default 1
     --layer-major                blocks in pieces by layer, as in the paper: what swapping costs
     --shared-prefix N      tokens put before every prompt; default 0
@@ -156,6 +157,7 @@ struct RunOptions {
   TraceOptions trace;
   double trace_minutes = 60;
   std::string preemption_mode = "recompute";
+  int32_t target_inter_token_ms = -1;
   double link_speed = 1;
   int32_t shared_prefix_tokens = 0;
 };
@@ -177,6 +179,12 @@ absl::Status CheckRun(RunOptions& o) {
     return absl::InvalidArgumentError("--preemption-mode: recompute, swap or auto");
   }
   o.config.preemption_mode = *mode;
+  if (o.target_inter_token_ms < -1 || o.target_inter_token_ms > 3'600'000) {
+    return absl::InvalidArgumentError("--target-inter-token-ms: from -1 to 3600000");
+  }
+  if (o.target_inter_token_ms >= 0) {
+    o.config.target_inter_token = o.target_inter_token_ms * kNanosPerMilli;
+  }
   if (!(o.link_speed >= 0.001 && o.link_speed <= 1000)) {
     return absl::InvalidArgumentError("--link-speed: from 0.001 to 1000");
   }
@@ -212,6 +220,7 @@ absl::StatusOr<RunOptions> ParseRun(const std::vector<std::string>& args) {
   flags.Int32("max-model-len", [&](int32_t n) { o.config.max_model_len = n; });
   flags.Switch("enable-prefix-caching", [&] { o.config.prefix_caching = true; });
   flags.Text("preemption-mode", [&](const std::string& v) { o.preemption_mode = v; });
+  flags.Int32("target-inter-token-ms", [&](int32_t n) { o.target_inter_token_ms = n; });
   flags.Double("link-speed", [&](double x) { o.link_speed = x; });
   flags.Switch("layer-major", [&] { o.config.layout = BlockLayout::kLayerMajor; });
   flags.Int32("shared-prefix", [&](int32_t n) { o.shared_prefix_tokens = n; });
@@ -259,6 +268,9 @@ void PrintResult(const RunOptions& options, const Trace& trace, const SimResult&
   std::printf("virtual time, s              %.3f\n",
               static_cast<double>(result.end) / static_cast<double>(kNanosPerSecond));
   std::printf("normalised latency, s/token  %.4f\n", result.mean_normalized_latency_s);
+  std::printf("a step, ms: p50, p99         %.1f, %.1f\n",
+              static_cast<double>(result.step_p50) / kNanosPerMilli,
+              static_cast<double>(result.step_p99) / kNanosPerMilli);
   std::printf("sequences in a batch         %.2f\n", result.mean_batch);
   std::printf("tokens stored, %%             %.2f\n", 100 * result.mean_memory.stored);
   std::printf("reserved, %%                  %.2f\n", 100 * result.mean_memory.reserved);

@@ -26,6 +26,9 @@ std::optional<PreemptionMode> ParsePreemptionMode(std::string_view name);
 // Who is served first: see scheduling_policy.h.
 enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
 
+// As CoreConfig::target_inter_token: three times what a step without prompts takes.
+inline constexpr Instant kAutoInterToken = 0;
+
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
@@ -39,6 +42,9 @@ struct CoreConfig {
   SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
   // Under kPriority: how long a request waits to be worth one priority level more.
   Instant priority_ageing = 10 * kNanosPerSecond;
+  // While sequences decode, prompts get as many tokens of a step as leave it about so long, by what
+  // steps took lately (step_planner.h). kInfiniteFuture: as many as the step has room for. >= 0.
+  Instant target_inter_token = kInfiniteFuture;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences
   // of one request share blocks in any case.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "common/base/check.h"
 
@@ -92,6 +93,28 @@ int64_t StepCost::most_tokens() const {
     return bucket.num_tokens > 0;
   });
   return largest == buckets_.rend() ? 0 : static_cast<int64_t>(largest->num_tokens);
+}
+
+int64_t StepCost::TokensWithin(double micros) const {
+  Bucket below;  // the last one within
+  double most = 0;
+  bool is_known = false;
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.num_tokens == 0) {
+      continue;
+    }
+    is_known = true;
+    if (bucket.micros <= micros) {
+      below = bucket;
+      most = std::max(most, bucket.num_tokens * micros / bucket.micros);
+    } else if (below.num_tokens > 0) {
+      const double share = (micros - below.micros) / (bucket.micros - below.micros);
+      most = std::max(most, std::lerp(below.num_tokens, bucket.num_tokens, share));
+    }
+  }
+  constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+  return is_known && most < static_cast<double>(kUnbounded) ? static_cast<int64_t>(most)
+                                                            : kUnbounded;
 }
 
 double StepCost::MicrosWithoutContext(int64_t num_tokens) const {

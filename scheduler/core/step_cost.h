@@ -41,6 +41,11 @@ class StepCost {
   // Of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 
+  // The most tokens with which a step takes no longer, as far as is known: the largest number while
+  // nothing is, 0 where every step took longer. Twice the tokens are taken to need twice the time
+  // at most, so a step that hung is no limit for good to those that are smaller.
+  int64_t TokensWithin(double micros) const;
+
   // Of StepMicros, all but reading.
   double MicrosWithoutContext(int64_t num_tokens) const;
 

@@ -13,13 +13,21 @@
 #include "scheduler/core/prefix_sharing.h"
 
 namespace quire {
+namespace {
+
+// Of kAutoInterToken: most of a step's time goes to prompts while there are any, and streams feel
+// it little.
+constexpr double kAutoTimesDecoding = 3;
+
+}  // namespace
 
 StepPlanner::StepPlanner(CoreState& state)
     : state_(state),
       epoch_(*state.epoch),
-      budget_(state.epoch->limits.max_tokens_per_step),
-      spare_(static_cast<int32_t>(
-          state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use()))) {
+      budgets_{.all = TokenBudget(state.epoch->limits.max_tokens_per_step),
+               .prompts = TokenBudget(state.epoch->limits.max_tokens_per_step),
+               .spare = TokenBudget(static_cast<int32_t>(
+                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use())))} {
   QUIRE_CHECK(!state.step.is_active);
   plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
 }
@@ -40,7 +48,8 @@ std::optional<StepPlan> StepPlanner::Plan() {
 
 bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
   epoch_.had_suspect = true;
-  spare_ = budget_;  // a long slice delays nobody
+  budgets_.spare = budgets_.all;  // a long slice delays nobody
+  are_prompts_bounded_ = true;    // by nothing, therefore
   if (!suspect.is_running()) {
     return StartAlone(suspect);
   }
@@ -119,7 +128,7 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
 void StepPlanner::PlanRunning() {
   // By index: MakeRoom shortens the list, behind the group that it makes room for.
   int32_t num_reserved = 0;  // for older groups, which wait until enough blocks have left
-  for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
+  for (size_t i = 0; i < state_.running.size() && !budgets_.all.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
     LineUp(group);
     const int32_t num_needed = NumBlocksNeeded(group);
@@ -137,12 +146,16 @@ void StepPlanner::PlanRunning() {
 
 void StepPlanner::PlanOthers() {
   bool has_room = may_admit_;
-  while (has_room && !budget_.is_spent()) {
+  while (has_room && !budgets_.all.is_spent()) {
     if (!has_made_room_) {  // else it was for the first one, which then also starts
       DropUnreachable();
     }
     SequenceGroup* next = state_.Next();
-    has_room = next != nullptr && (next->is_swapped() ? ResumeSwapped(*next) : StartWaiting(*next));
+    if (next == nullptr) {
+      return;
+    }
+    has_room = next->is_swapped() ? ResumeSwapped(*next)
+                                  : !budgets_.prompts.is_spent() && StartWaiting(*next);
     has_room = has_room && !has_made_room_;
   }
 }
@@ -176,8 +189,8 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
   // Blocks that it was to find may have gone to a sequence before it, or that one found more than
   // was counted on and left more of the budget to this one. It has its turn in the next step.
-  TokenBudget budget = budget_;
-  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, budget.Take(sequence.gap())) <=
+  Budgets budgets = budgets_;
+  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, TakeTokens(group, sequence, budgets)) <=
          epoch_.kv_cache.num_free_blocks();
 }
 
@@ -209,21 +222,53 @@ void StepPlanner::LineUp(SequenceGroup& group) {
     }
   }
   std::sort(line_.begin(), line_.end());  // by index within a turn
+  if (!are_prompts_bounded_ && std::any_of(line_.begin(), line_.end(), [](const auto& turn) {
+        return turn.second->gap() > 1;
+      })) {
+    BoundPrompts();
+  }
+}
+
+// Asked for with the first prompt, since most steps have none.
+void StepPlanner::BoundPrompts() {
+  are_prompts_bounded_ = true;
+  const Instant target = state_.config.target_inter_token;
+  int32_t num_decoding = 0;
+  for (const SequenceGroup* group : state_.running) {
+    for (const Sequence& sequence : group->sequences()) {
+      num_decoding += sequence.is_running() && sequence.gap() <= 1 ? 1 : 0;
+    }
+  }
+  if (target == kInfiniteFuture || num_decoding == 0) {
+    return;
+  }
+  const StepCost& steps = epoch_.preemption_cost.steps();
+  const double micros = target == kAutoInterToken
+                            ? kAutoTimesDecoding * steps.StepMicros(num_decoding)
+                            : static_cast<double>(target) / kNanosPerMicro;
+  const int64_t num_left = steps.TokensWithin(micros) - num_decoding;
+  const int64_t num_tokens = std::min<int64_t>(budgets_.prompts.num_tokens_left(),
+                                               std::max<int64_t>(num_left, kLeastPromptTokens));
+  budgets_.prompts = TokenBudget(static_cast<int32_t>(num_tokens));
 }
 
 void StepPlanner::PlanLine(SequenceGroup& group) {
   for (const auto& [turn, sequence] : line_) {
     PlanSlice(group, *sequence);
+    if (sequence->gap() > sequence->num_scheduled_tokens()) {
+      num_kept_blocks_ += NumBlocksKeptFor(*sequence);
+    }
   }
 }
 
 void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
-  if (budget_.is_spent() || sequence.gap() == 0 ||
+  if (budgets_.all.is_spent() || sequence.gap() == 0 ||
+      (sequence.gap() > 1 && budgets_.prompts.is_spent()) ||
       (sequence.table.empty() && !BeginTable(group, sequence))) {
     return;
   }
   const int32_t gap = sequence.gap();
-  const int32_t num_tokens = TakeTokens(group, sequence, budget_, spare_);
+  const int32_t num_tokens = TakeTokens(group, sequence, budgets_);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
     if (!std::exchange(group.was_planned, true)) {  // not asked for every slice: most go on
@@ -273,7 +318,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   step.header = plan_.header;
   plan_.digest = DigestOf(plan_);
   step.plan_digest = plan_.digest;
-  step.num_tokens = epoch_.limits.max_tokens_per_step - budget_.num_tokens_left();
+  step.num_tokens = epoch_.limits.max_tokens_per_step - budgets_.all.num_tokens_left();
   step.num_sampled = static_cast<size_t>(
       std::count_if(step.slices.begin(), step.slices.end(), [](const UnansweredStep::Slice& slice) {
         return slice.samples;
@@ -282,15 +327,14 @@ std::optional<StepPlan> StepPlanner::Finish() {
 }
 
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
-  TokenBudget budget = budget_;
-  TokenBudget spare = spare_;
+  Budgets budgets = budgets_;
   int32_t num_blocks = 0;
   std::vector<BlockId> tails;  // shared ones that are about to be written to, once for each fork
   for (const auto& [turn, sequence] : line_) {
-    if (budget.is_spent()) {
+    if (budgets.all.is_spent()) {
       break;
     }
-    const int32_t num_tokens = TakeTokens(group, *sequence, budget, spare);
+    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
     // Who begins may take any of its blocks from the free list, if they are still cached there.
     num_blocks += turn == Turn::kBeginning
                       ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
@@ -318,13 +362,15 @@ bool StepPlanner::IsRecomputedInSlices(const SequenceGroup& group) const {
 
 int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
                                 const Sequence& sequence,
-                                TokenBudget& budget,
-                                TokenBudget& spare) const {
+                                Budgets& budgets) const {
   if (sequence.gap() <= 1) {
-    return budget.Take(sequence.gap());  // first: most decode
+    return budgets.all.Take(sequence.gap());  // first: most decode
   }
-  const int32_t num_tokens = budget.Take(NumTokensWanted(group, sequence, spare));
-  spare.Take(num_tokens);
+  const int32_t num_wanted = NumTokensWanted(group, sequence, budgets.spare);
+  const int32_t num_tokens =
+      budgets.all.Take(std::min(num_wanted, budgets.prompts.num_tokens_left()));
+  budgets.prompts.Take(num_tokens);
+  budgets.spare.Take(num_tokens);
   return num_tokens;
 }
 
@@ -343,19 +389,19 @@ int32_t StepPlanner::NumWatermarkBlocks() const {
   return state_.running.empty() ? 0 : static_cast<int32_t>(std::ceil(watermark));
 }
 
+int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
+  const BlockTable& table = sequence.table;
+  const int32_t num_held = table.num_blocks() - table.num_passed_blocks();
+  const int32_t num_to_take =
+      epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - table.num_blocks();
+  // A sliding window gives some back meanwhile.
+  const int32_t num_at_once =
+      NumBlocksInStep(sequence.num_tokens(), epoch_.limits.max_tokens_per_step, epoch_.limits);
+  return std::max(0, std::min(num_to_take, num_at_once - num_held));
+}
+
 int32_t StepPlanner::NumBlocksToGive() const {
-  int32_t num_blocks = epoch_.kv_cache.num_free_blocks();
-  if (state_.config.preemption_mode != PreemptionMode::kAuto) {
-    return num_blocks;  // at once: this is asked for each group that waits
-  }
-  for (const SequenceGroup* group : state_.running) {
-    if (IsRecomputedInSlices(*group)) {
-      const Sequence& sequence = group->sequences().front();
-      num_blocks -=
-          epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - sequence.table.num_blocks();
-    }
-  }
-  return num_blocks;
+  return epoch_.kv_cache.num_free_blocks() - num_kept_blocks_;
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {

@@ -9,6 +9,11 @@
 // computed in chunks beside decoding sequences, and a budget smaller than the number of running
 // sequences serves the first ones.
 //
+// A stream waits for whole steps, so while sequences decode, prompts get as many tokens as are
+// expected to leave the step at CoreConfig::target_inter_token, and kLeastPromptTokens if that
+// cannot be had. A prompt that is cut so keeps the blocks that it will need: groups that come back
+// from host memory in the same step take what is left.
+//
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
 //                Agrawal et al. 2023.
@@ -26,6 +31,9 @@
 #include "scheduler/core/token_budget.h"
 
 namespace quire {
+
+// What all prompts of a step get at least, whatever the target is: each ends in time.
+inline constexpr int32_t kLeastPromptTokens = 16;
 
 class StepPlanner {
  public:
@@ -64,11 +72,20 @@ class StepPlanner {
   // Takes the blocks that others have. False: there are too few for the rest.
   bool BeginTable(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
+  // What is left to give out.
+  struct Budgets {
+    TokenBudget all;
+    TokenBudget prompts;  // of them: for whoever lacks more than one token
+    TokenBudget spare;    // of these: makes the step hardly longer
+  };
+
   // Fills line_ with those sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);
   // Slices for line_. REQUIRES: it is the group's.
   void PlanLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
+  // Leaves to prompts what the target does, if anybody decodes.
+  void BoundPrompts();
   std::optional<StepPlan> Finish();
 
   // Blocks that PlanLine would take now. REQUIRES: as there.
@@ -77,23 +94,23 @@ class StepPlanner {
   // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
   // each begins with blocks that those before it compute, and would miss what they have not yet.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
-  // How many tokens the sequence gets, taken from both budgets.
-  int32_t TakeTokens(const SequenceGroup& group,
-                     const Sequence& sequence,
-                     TokenBudget& budget,
-                     TokenBudget& spare) const;
+  // How many tokens the sequence gets.
+  int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence, Budgets& budgets) const;
   // How many it would take if the budget were endless.
   int32_t NumTokensWanted(const SequenceGroup& group,
                           const Sequence& sequence,
                           const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
-  // Free blocks but for those that groups that are recomputed in slices have not taken yet.
+  // Blocks that a running sequence will still take for the tokens that it has.
+  int32_t NumBlocksKeptFor(const Sequence& sequence) const;
+  // Free blocks but for those that are kept for prompts that were cut.
   int32_t NumBlocksToGive() const;
 
   CoreState& state_;
   Epoch& epoch_;
-  TokenBudget budget_;
-  TokenBudget spare_;  // of the budget: makes the step hardly longer
+  Budgets budgets_;
+  bool are_prompts_bounded_ = false;
+  int32_t num_kept_blocks_ = 0;
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
   // The last group that was ordered back. What it computes in this step is not published: it is no

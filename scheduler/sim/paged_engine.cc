@@ -18,6 +18,7 @@ CoreConfig CoreConfigOf(const SimConfig& config) {
   core.max_queued_tokens = std::numeric_limits<int64_t>::max();
   core.prefix_caching = config.prefix_caching;
   core.preemption_mode = config.preemption_mode;
+  core.target_inter_token = config.target_inter_token;
   return core;
 }
 

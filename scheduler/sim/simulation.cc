@@ -106,6 +106,20 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
   return absl::OkStatus();
 }
 
+void ReportSteps(std::vector<Instant> durations, SimResult* result) {
+  result->num_steps = static_cast<int64_t>(durations.size());
+  const auto quantile = [&](size_t percent) -> Instant {
+    if (durations.empty()) {
+      return 0;
+    }
+    const auto place = durations.begin() + static_cast<int64_t>(durations.size() * percent / 100);
+    std::nth_element(durations.begin(), place, durations.end());
+    return *place;
+  };
+  result->step_p50 = quantile(50);
+  result->step_p99 = quantile(99);
+}
+
 }  // namespace
 
 std::string_view NameOf(MemoryPolicy policy) {
@@ -175,6 +189,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
   SimResult result;
   result.finished.resize(requests.size(), -1);
   Meter meter(requests.empty() ? 0 : requests.back().arrival);
+  std::vector<Instant> durations;  // of steps
   std::vector<size_t> finished;
   size_t num_arrived = 0;
   size_t num_finished = 0;
@@ -195,7 +210,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     const Instant begin = now;
     now = std::max<Instant>(now + 1, step.begin + std::llround(seconds * kNanosPerSecond));
     meter.Add(begin, now, step);
-    ++result.num_steps;
+    durations.push_back(now - begin);
     finished.clear();
     engine->EndStep(now, &finished);
     for (size_t index : finished) {
@@ -216,6 +231,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
   result.mean_normalized_latency_s =
       requests.empty() ? 0 : latency_sum_s / static_cast<double>(requests.size());
   result.end = now;
+  ReportSteps(std::move(durations), &result);
   engine->Report(&result);
   return result;
 }

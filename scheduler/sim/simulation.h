@@ -57,6 +57,7 @@ struct SimConfig {
   // These are of the paged policy. Host memory holds as many blocks as the pool.
   bool prefix_caching = false;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
+  Instant target_inter_token = kInfiniteFuture;  // as in CoreConfig
   BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
   bool checks_invariants = false;                 // after every step: slow
   // Stop as soon as the mean normalised latency is sure to be above this.
@@ -85,6 +86,9 @@ struct SimResult {
   double mean_saved_share = 0;
   Instant end = 0;  // of the last step
   int64_t num_steps = 0;
+  // How long steps are, which is how long a stream waits for a token: median, 99th of 100.
+  Instant step_p50 = 0;
+  Instant step_p99 = 0;
   int64_t num_preemptions = 0;
   int64_t num_swap_preemptions = 0;  // of them
   int64_t num_recomputed_tokens = 0;

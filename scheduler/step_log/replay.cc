@@ -95,6 +95,9 @@ class Replayer {
     if (config.priority_ageing < 0) {
       return Impossible("an ageing that makes requests wait the longer the older they are");
     }
+    if (config.target_inter_token < 0) {
+      return Impossible("a time between tokens that is less than nothing");
+    }
     core_.emplace(config);
     return absl::OkStatus();
   }

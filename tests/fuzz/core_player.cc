@@ -38,6 +38,7 @@ CoreConfig TakeConfig(FuzzInput* input) {
   config.scheduling_policy = static_cast<SchedulingPolicyKind>(choice % 3);
   config.priority_ageing = kAgeings[choice / 3 % kAgeings.size()];
   config.preemption_mode = static_cast<PreemptionMode>(choice / 12 % 3);
+  config.target_inter_token = choice / 144 == 0 ? kInfiniteFuture : kNanosPerMilli;
   config.prefix_caching = choice / 36 % 4 != 0;
   return config;
 }

@@ -177,6 +177,10 @@ constexpr std::pair<const char*, SetRecordBound> kRecordBounds[] = {
      [](auto* records, int past) {
        std::get<quire::EpochBegun>((*records)[1]).limits.num_blocks = 2 - past;
      }},
+    {"target_inter_token",
+     [](auto* records, int past) {
+       std::get<quire::CoreConfig>((*records)[0]).target_inter_token = -past;
+     }},
     {"block_size",
      [](auto* records, int past) {
        std::get<quire::EpochBegun>((*records)[1]).limits.block_size_tokens = 2 + past;

@@ -27,6 +27,16 @@ constexpr int32_t kNever = 1'000'000'000;
 constexpr PreemptionMode kModes[] = {
     PreemptionMode::kRecompute, PreemptionMode::kSwap, PreemptionMode::kAuto};
 
+// With a generator of its own: histories of the other seeds stay what they were. Steps take 5 ms to
+// 50, and an 64th of that for a token.
+Instant DrawTargetInterToken(uint64_t seed) {
+  Random random(seed ^ 0x544F'4B45'4E53'0001ULL);
+  if (random.OneIn(2)) {
+    return kInfiniteFuture;
+  }
+  return random.OneIn(2) ? kAutoInterToken : random.Between(1, 100) * kNanosPerMilli;
+}
+
 CoreConfig DrawConfig(Random& random, uint64_t seed) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
@@ -34,6 +44,7 @@ CoreConfig DrawConfig(Random& random, uint64_t seed) {
           .watermark = random.OneIn(2) ? 0.0 : 0.05 * random.Below(5),
           .scheduling_policy = PolicyOf(seed),
           .priority_ageing = kNanosPerSecond,
+          .target_inter_token = DrawTargetInterToken(seed),
           .preemption_mode = kModes[random.Below(3)],
           .prefix_caching = random.OneIn(2),
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};

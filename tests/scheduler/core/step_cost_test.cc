@@ -33,6 +33,28 @@ TEST(StepCostTest, IsLinearBetweenWhatWasSeenAndProportionalBeyond) {
   EXPECT_EQ(cost.StepMicros(256), 4000);
 }
 
+TEST(StepCostTest, TokensWithinATimeAreThoseOfTheStepsThatTookAsLong) {
+  StepCost cost;
+  EXPECT_EQ(cost.TokensWithin(1), std::numeric_limits<int64_t>::max());
+  cost.ObserveStep(32, 0, 1000);
+  cost.ObserveStep(128, 0, 2000);
+
+  EXPECT_EQ(cost.TokensWithin(999), 0);
+  EXPECT_EQ(cost.TokensWithin(1000), 32);
+  EXPECT_EQ(cost.TokensWithin(1500), 80);
+  EXPECT_EQ(cost.TokensWithin(2000), 128);
+  EXPECT_EQ(cost.TokensWithin(4000), 256);
+  EXPECT_EQ(cost.TokensWithin(1e300), std::numeric_limits<int64_t>::max());
+}
+
+TEST(StepCostTest, AStepThatHungDoesNotBoundSmallerOnesForGood) {
+  StepCost cost;
+  cost.ObserveStep(16, 0, 1000);
+  cost.ObserveStep(128, 0, 1e9);
+
+  EXPECT_EQ(cost.TokensWithin(2000), 32);  // and of 32 it will be seen how long they take
+}
+
 TEST(StepCostTest, FollowsLaterObservationsOfTheSameSizes) {
   StepCost cost;
   cost.ObserveStep(32, 0, 1000);

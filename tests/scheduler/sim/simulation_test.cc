@@ -211,6 +211,20 @@ TEST(PagedSimulationTest, ASlowLinkMakesSwappingSlow) {
   EXPECT_GT(slow->mean_normalized_latency_s, 1.5 * fast->mean_normalized_latency_s);
 }
 
+TEST(PagedSimulationTest, ATargetBetweenTokensKeepsStepsShort) {
+  SimConfig config = {.platform = *FindPlatform("a100-opt-13b")};
+  const Trace trace = PoissonTrace(
+      {.lengths = ShareGptLike(), .requests_per_second = 2.5, .duration_s = 600, .seed = 1});
+  const absl::StatusOr<SimResult> full = RunSimulation(config, trace);
+  ASSERT_TRUE(full.ok());
+  config.target_inter_token = full->step_p50 * 3 / 2;
+  const absl::StatusOr<SimResult> bounded = RunSimulation(config, trace);
+
+  ASSERT_TRUE(bounded.ok());
+  EXPECT_GT(full->step_p99, 2 * full->step_p50);
+  EXPECT_LE(bounded->step_p99, config.target_inter_token * 11 / 10);
+}
+
 // Where copies cost little it swaps, where they take seconds it recomputes, but for trying.
 TEST(PagedSimulationTest, AutoFollowsTheLink) {
   SimConfig config = {.platform = *FindPlatform("a100-opt-13b")};

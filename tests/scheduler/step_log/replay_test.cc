@@ -219,6 +219,7 @@ TEST_F(ReplayMutationTest, EventsThatTheCoreWouldNotSurviveAreDamage) {
   expect_damage(WorkersLost{}, 0);                 // no core yet
   expect_damage(CoreConfig{.watermark = 1.0}, 0);  // no fraction
   expect_damage(CoreConfig{.priority_ageing = -1}, 0);
+  expect_damage(CoreConfig{.target_inter_token = -1}, 0);
   expect_damage(EpochBegun{.limits = {.num_blocks = 20}}, 2);  // one is active
   expect_damage(PlanWanted{.now = 9}, Place<PlanMade>() + 1);  // one is unanswered
   expect_damage(CallAnswered{}, 1);                            // of no call
