@@ -99,12 +99,12 @@ ABSL_FLAG(double,
           gpu_memory_utilization,
           0.9,
           "Share of a GPU's memory that weights, workspace and KV cache may take together.");
-ABSL_FLAG(
-    std::string,
-    cpu_isa,
-    "",
-    "Instruction set: avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 or portable. "
-    "Empty: the first of these that the machine has.");
+ABSL_FLAG(std::string,
+          cpu_isa,
+          "",
+          "Instruction set: amx, avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 or "
+          "portable. "
+          "Empty: the first of these that the machine has.");
 ABSL_FLAG(std::string,
           load_format,
           "auto",

@@ -45,8 +45,8 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // Any thread. "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference": also the
-  // determinism fingerprint. Two backends with the same name give the same bits.
+  // Any thread. "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference":
+  // also the determinism fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
 
   // Called on each thread before it calls anything else here, except on the one that made the

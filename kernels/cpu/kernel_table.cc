@@ -3,6 +3,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <unistd.h>
+
+#include <sys/syscall.h>
+#endif
 
 #include <string_view>
 
@@ -41,6 +46,14 @@ constexpr KernelTable Avx512Bf16() {
   return table;
 }
 
+constexpr KernelTable Amx() {
+  KernelTable table = Avx512Bf16();
+  table.isa = "amx";
+  table.panel = kAmxPanel;
+  table.linear = &LinearAmx;
+  return table;
+}
+
 constexpr KernelTable kAvx2 = {
     .isa = "avx2",
     .panel = kAvx2Panel,
@@ -72,9 +85,9 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// The first that the machine has is taken. avx512bf16 differs from avx512 for bf16 weights and a
-// bf16 KV cache alone, whose own rounding is as coarse as the one it adds to what they meet.
-constexpr KernelTable kTables[] = {Avx512Bf16(), kAvx512, kAvx2, kPortable};
+// The first that the machine has is taken. amx and avx512bf16 differ from avx512 for bf16 weights
+// and a bf16 KV cache alone, whose own rounding is as coarse as the one it adds to what they meet.
+constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
 #endif
@@ -87,6 +100,26 @@ bool HasF16C() {
   unsigned int ecx = 0;
   unsigned int edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+// Tile registers have 8 KiB a thread, which Linux saves only for processes that have asked for it.
+bool MayUseTiles() {
+#if defined(__linux__)
+  constexpr unsigned int kTileAndBf16 = 1U << 24 | 1U << 22;
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 ||
+      (edx & kTileAndBf16) != kTileAndBf16) {
+    return false;
+  }
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -103,8 +136,12 @@ bool IsSupported(const KernelTable& table) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (isa == "amx") {
+    return avx512bf16 && MayUseTiles();
+  }
   if (isa == "avx512bf16") {
-    return avx512 && __builtin_cpu_supports("avx512bf16");
+    return avx512bf16;
   }
   if (isa == "avx512") {
     return avx512;

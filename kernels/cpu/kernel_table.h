@@ -35,7 +35,8 @@ struct KernelTable {
 // All that are compiled in, in order of preference. AVX paths exist on x86-64 only.
 std::span<const KernelTable> KernelTables();
 
-// Whether this machine and its operating system can run the table's instructions.
+// Whether this machine and its operating system can run the table's instructions. Asks Linux for
+// the process's permission to use tile registers where the table wants them.
 bool IsSupported(const KernelTable& table);
 
 }  // namespace quire

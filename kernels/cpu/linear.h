@@ -10,6 +10,11 @@
 // other types take the fp32 way. Its accumulation order is fixed too, but the order within a pair
 // of k is the instruction's.
 //
+// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order: of every 32
+// values of k the products at even places are added up in one sum, those at odd places in another,
+// both ascending and fused; then even + odd is added to the accumulator. Denormals count as zero.
+// One row takes the same instructions as many.
+//
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights
 //                once, at memory speed; many rows run near the rate of the arithmetic units.
@@ -23,9 +28,12 @@
 namespace quire {
 
 inline constexpr PanelShape kAvx512Panel = {.lanes = 16, .panel = 64};
+// In bf16 16 columns and 32 values of k are an operand of a tile instruction as they lie there.
+inline constexpr PanelShape kAmxPanel = {.lanes = 16, .panel = 64, .bf16_group = 32};
 inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};
 inline constexpr PanelShape kPortablePanel = {.lanes = 4, .panel = 8};
 
+void LinearAmx(const LinearParams& params, ThreadTeam& team);
 void LinearAvx512(const LinearParams& params, ThreadTeam& team);
 void LinearAvx512Bf16(const LinearParams& params, ThreadTeam& team);
 void LinearAvx2(const LinearParams& params, ThreadTeam& team);

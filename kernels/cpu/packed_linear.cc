@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   packed->shape_ = shape;
   packed->num_panels_ = DivCeil(matrix.rows, shape.panel);
   packed->num_segments_ = static_cast<int>(source.num_segments);
-  const int64_t group = packed->dtype_ == DType::kBF16 ? 2 : 1;
+  const int64_t group = packed->dtype_ == DType::kBF16 ? shape.bf16_group : 1;
   packed->padded_segment_length_ = RoundUp(packed->segment_length(), group);
 
   const int64_t depth = packed->num_segments_ * packed->padded_segment_length_;

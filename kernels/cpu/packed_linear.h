@@ -7,8 +7,8 @@
 //              the bf16 dot-product instruction; also the cheapest to widen to fp32.
 //
 // Columns beyond out_features are zero, up to a multiple of `lanes` only: the last panel may be
-// narrower. For bf16 every segment of k is padded with zeros to an even length. Weights keep the
-// type of their source; parts of different types are all widened to fp32.
+// narrower. For bf16 every segment of k is padded with zeros to a multiple of `bf16_group`. Weights
+// keep the type of their source; parts of different types are all widened to fp32.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
@@ -32,7 +32,8 @@ namespace quire {
 // The tile of a path: columns in a vector and in a panel.
 struct PanelShape {
   int32_t lanes = 0;
-  int32_t panel = 0;  // a multiple of lanes
+  int32_t panel = 0;       // a multiple of lanes
+  int32_t bf16_group = 2;  // of which every segment of k has a whole number in bf16
 };
 
 class CpuPackedLinear final : public PackedLinear {

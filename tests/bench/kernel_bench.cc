@@ -143,9 +143,10 @@ void LinearSpeed(benchmark::State& state,
 }
 
 void RegisterLinear() {
-  for (const char* isa : {"avx512", "avx512bf16", "avx2", "portable"}) {
+  for (const char* isa : {"avx512", "avx512bf16", "amx", "avx2", "portable"}) {
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-      const bool is_duplicate = std::string(isa) == "avx512bf16" && dtype != DType::kBF16;
+      const bool is_duplicate =
+          (std::string(isa) == "avx512bf16" || std::string(isa) == "amx") && dtype != DType::kBF16;
       for (const LinearShape& shape : kShapes) {
         // All shapes with the type of the target, one shape for the comparison of types.
         if (is_duplicate || (dtype != DType::kBF16 && shape.in_features != 2816)) {

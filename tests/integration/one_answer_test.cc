@@ -273,7 +273,7 @@ TEST_F(OneAnswerTest, NumberOfRanksDoesNotMatter) {
 }
 
 TEST_F(OneAnswerTest, HoldsOnEveryInstructionSetOfThisMachine) {
-  for (const std::string isa : {"avx512", "avx2", "portable"}) {
+  for (const std::string isa : {"avx512bf16", "avx512", "avx2", "portable"}) {
     SCOPED_TRACE(isa);
     if (!CreateCpuBackend({.isa = isa}).ok()) {
       continue;  // this machine lacks it
@@ -405,7 +405,7 @@ TEST_F(RanksOfFamiliesTest, EveryFamilyThatDividesGivesTheBitsOfOneRank) {
     if (!ShareOf(*config, {.rank = 0, .size = 4}).ok()) {
       continue;  // split_model_test says which
     }
-    for (const std::string isa : {"avx512bf16", "avx512", "avx2", "portable"}) {
+    for (const std::string isa : {"amx", "avx512bf16", "avx512", "avx2", "portable"}) {
       if (CreateCpuBackend({.isa = isa}).ok()) {
         Compare(model_dir, isa, {2, 4});
       }

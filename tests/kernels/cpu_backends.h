@@ -41,6 +41,10 @@ class CpuBackendTest : public testing::TestWithParam<std::string> {
 
 inline std::vector<std::string> CpuIsas() { return {"avx512", "avx2", "portable"}; }
 
+// Whether products of bf16 weights, and attention from a bf16 cache, round what they are multiplied
+// with to bf16.
+inline bool RoundsToBF16(const std::string& isa) { return isa == "amx" || isa == "avx512bf16"; }
+
 inline std::string IsaName(const testing::TestParamInfo<std::string>& info) { return info.param; }
 
 }  // namespace quire

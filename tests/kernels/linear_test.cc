@@ -1,5 +1,6 @@
 // Linear layers of the CPU backend against plain loops, and the promise of kernels/api/dense.h that
 // a row's bits depend on that row alone.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -48,10 +49,9 @@ struct Matrix {
 
 class LinearTest : public CpuBackendTest {
  protected:
-  // vdpbf16ps flushes denormals and rounds in its own way within a pair; its inputs are rounded.
-  bool rounds_input(DType dtype) const {
-    return GetParam() == "avx512bf16" && dtype == DType::kBF16;
-  }
+  // The instructions of bf16 have an order of their own and flush denormals; their inputs are
+  // rounded.
+  bool rounds_input(DType dtype) const { return RoundsToBF16(GetParam()) && dtype == DType::kBF16; }
 
   static std::unique_ptr<PackedLinear> Pack(KernelBackend& backend,
                                             const MatrixView& part,
@@ -216,6 +216,38 @@ TEST_P(LinearTest, SequentialOrderIsOneAccumulatorOverAscendingK) {
         }
         ASSERT_EQ(y[m * 37 + n], sum + bias[n]) << NameOf(dtype) << " " << m << " " << n;
       }
+    }
+  }
+}
+
+// The order that linear.h gives for TDPBF16PS. It makes no difference which machine has added up.
+TEST_P(LinearTest, TilesAddEvenAndOddPlacesOfThirtyTwo) {
+  if (GetParam() != "amx") {
+    GTEST_SKIP() << "another order";
+  }
+  constexpr size_t kRows = 70;
+  constexpr size_t kCols = 999;
+  constexpr size_t kTokens = 37;
+  const Matrix matrix(DType::kBF16, kRows, kCols, 25);
+  const std::vector<float> x = RandomFloats(kTokens * kCols, 26);
+  const std::vector<float> bias = RandomFloats(kRows, 27);
+  auto backend = MakeBackend(2);
+  const auto weight = Pack(*backend, matrix.view(), bias, 1);
+
+  const std::vector<float> y = Run(*backend, *weight, x);
+
+  for (size_t m = 0; m < kTokens; ++m) {
+    for (size_t n = 0; n < kRows; ++n) {
+      float sum = 0.0F;
+      for (size_t begin = 0; begin < kCols; begin += 32) {
+        float parts[2] = {0.0F, 0.0F};
+        for (size_t k = begin; k < std::min(begin + 32, kCols); ++k) {
+          parts[k % 2] =
+              std::fma(RoundedToBF16(x[m * kCols + k]), matrix.values[n * kCols + k], parts[k % 2]);
+        }
+        sum += parts[0] + parts[1];
+      }
+      ASSERT_EQ(y[m * kRows + n], sum + bias[n]) << m << " " << n;
     }
   }
 }
@@ -399,7 +431,7 @@ TEST_P(LinearTest, WeightsKeepTheirTypeInMemory) {
 
 INSTANTIATE_TEST_SUITE_P(Isas,
                          LinearTest,
-                         testing::Values("avx512bf16", "avx512", "avx2", "portable"),
+                         testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable"),
                          IsaName);
 
 }  // namespace

@@ -63,7 +63,7 @@ class PagedAttentionTest : public CpuBackendTest {
   void ExpectMatchesReference(const AttentionCase& c) {
     auto backend = MakeBackend(2);
     std::vector<float> out = RunAttention(*backend, c);
-    const bool rounds = GetParam() == "avx512bf16" && c.dtype == DType::kBF16;
+    const bool rounds = RoundsToBF16(GetParam()) && c.dtype == DType::kBF16;
     EXPECT_LT(NormalisedError(out, ReferenceOf(c)), rounds ? kMaxErrorOfPairs : kMaxError)
         << Describe(c);
   }
@@ -371,7 +371,7 @@ TEST_P(PagedAttentionTest, ASequenceWithoutQueriesIsPassedOver) {
 
 INSTANTIATE_TEST_SUITE_P(Cpu,
                          PagedAttentionTest,
-                         testing::Values("avx512bf16", "avx512", "avx2", "portable"),
+                         testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable"),
                          IsaName);
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST_P(ParityTest, Norm) {
 }
 
 TEST_P(ParityTest, Linear) {
-  bool rounds_activations = GetParam() == "avx512bf16";
+  bool rounds_activations = RoundsToBF16(GetParam());
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (int64_t num_segments : {int64_t{1}, kTreeSegments}) {
       for (int64_t cols : {8, 24, 200, 1024}) {
@@ -266,6 +266,7 @@ TEST_P(ParityTest, SampleReportsRowsThatAreNotFinite) {
 std::vector<std::string> AllIsas() {
   std::vector<std::string> isas = CpuIsas();
   isas.emplace_back("avx512bf16");
+  isas.emplace_back("amx");
   return isas;
 }
 

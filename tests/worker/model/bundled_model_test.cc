@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/cpu_backends.h"
 #include "tests/worker/model/model_runner.h"
 #include "worker/model/model.h"
 
@@ -20,7 +21,7 @@ constexpr char kGolden[] = "tests/worker/model/bundled_model_golden.json";
 // The width is 256: sums are longer than in the tiny models of model_golden_test.cc, where the
 // tolerance is argued for; 2e-5 is what is measured. The path that multiplies in bf16 rounds every
 // input of a product to 8 bits, a relative error of up to 2^-9 each; 2.4e-3 is what is measured.
-double ToleranceOf(const std::string& isa) { return isa == "avx512bf16" ? 2e-2 : 2e-4; }
+double ToleranceOf(const std::string& isa) { return RoundsToBF16(isa) ? 2e-2 : 2e-4; }
 
 class BundledModelTest : public testing::TestWithParam<std::string> {};
 
@@ -54,7 +55,7 @@ TEST_P(BundledModelTest, GivesTransformersTokens) {
 
 INSTANTIATE_TEST_SUITE_P(Isas,
                          BundledModelTest,
-                         testing::Values("avx512bf16", "avx512", "avx2", "portable"),
+                         testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable"),
                          [](const auto& isa) { return isa.param; });
 
 }  // namespace

@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
+#include "tests/kernels/cpu_backends.h"
 #include "tests/worker/model/model_runner.h"
 #include "worker/model/model.h"
 
@@ -132,7 +133,7 @@ TEST_P(KvCacheDtypeTest, GoldenModelsStayCloseToTransformers) {
                                Limits{DType::kBF16, 2e-3, 4e-2, 1.0},
                                Limits{DType::kInt8, 4e-3, 9e-2, 0.999},
                                Limits{DType::kF8E4M3, 2e-2, 0.4, 0.995}}) {
-    if (GetParam() == "avx512bf16" && limits.dtype == DType::kF32) {
+    if (RoundsToBF16(GetParam()) && limits.dtype == DType::kF32) {
       continue;  // products of bf16 weights, which some of these have, round more
     }
     Accuracy accuracy;
@@ -147,7 +148,7 @@ TEST_P(KvCacheDtypeTest, GoldenModelsStayCloseToTransformers) {
 }
 
 TEST_P(KvCacheDtypeTest, TheBundledModelStaysCloseToTransformers) {
-  if (GetParam() == "avx512bf16") {
+  if (RoundsToBF16(GetParam())) {
     GTEST_SKIP() << "products of its bf16 weights round more: bundled_model_test";
   }
   auto model = LoadModel(kBundledModel, *backend_, nullptr);
@@ -181,10 +182,11 @@ TEST_P(KvCacheDtypeTest, TheBundledModelStaysCloseToItselfOverALongContext) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends,
-                         KvCacheDtypeTest,
-                         testing::Values("avx512bf16", "avx512", "avx2", "portable", "reference"),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Backends,
+    KvCacheDtypeTest,
+    testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable", "reference"),
+    [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace quire

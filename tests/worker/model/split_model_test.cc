@@ -20,6 +20,7 @@
 #include "kernels/collective/communicator.h"
 #include "kernels/collective/peer_link.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/cpu_backends.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_group.h"
 #include "tests/worker/model/model_dir.h"
@@ -190,7 +191,7 @@ std::vector<Logits> Answers(SplitModel& model, int32_t vocab_size) {
   return answers;
 }
 
-std::vector<std::string> Isas() { return {"avx512bf16", "avx512", "avx2", "portable"}; }
+std::vector<std::string> Isas() { return {"amx", "avx512bf16", "avx512", "avx2", "portable"}; }
 
 class TensorParallelTest : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
@@ -237,7 +238,7 @@ TEST_P(TensorParallelTest, GivesTransformersTokens) {
   constexpr double kTolerance = 1e-4;
   const auto config = LoadModelConfig(model_dir());
   ASSERT_TRUE(config.ok()) << config.status();
-  if (isa() == "avx512bf16" && config->dtype == DType::kBF16) {
+  if (RoundsToBF16(isa()) && config->dtype == DType::kBF16) {
     GTEST_SKIP() << "rounds activations, as transformers in fp32 does not";
   }
   for (const int32_t size : {2, 4}) {
