@@ -1,5 +1,6 @@
 #include "kernels/cpu/packed_linear.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "kernels/api/linear_source.h"
 #include "kernels/cpu/simd_portable.h"
+#include "kernels/cpu/turn_rows.h"
 
 namespace quire {
 namespace {
@@ -48,27 +50,27 @@ float WidenOne(const std::byte* p, DType dtype) {
   return 0.0F;
 }
 
-// The sources may be unaligned (a file in memory), the panels are not.
-template <typename T>
-void CopyColumn(const std::byte* from, int64_t count, T* to, int64_t stride) {
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * stride, from + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  }
-}
-
-void CopyPairs(const std::byte* from, int64_t count, BFloat16* to, int64_t stride) {
+// Two numbers of a row are a unit; of an odd number of them, the last has zero beside it.
+void TurnPairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
-  for (int64_t i = 0; i < count / 2; ++i) {
-    std::memcpy(to + i * stride, from + i * kPairBytes, kPairBytes);
-  }
-  if (count % 2 != 0) {
-    std::memcpy(to + count / 2 * stride, from + count / 2 * kPairBytes, sizeof(BFloat16));
+  const int64_t pairs = length / 2;
+  TurnRows(rows, pairs, reinterpret_cast<uint32_t*>(to), stride);
+  if (length % 2 != 0) {
+    std::byte* const last = to + pairs * stride * kPairBytes;
+    for (int64_t row = 0; row < rows.count; ++row) {
+      std::memcpy(last + row * kPairBytes,
+                  rows.first + row * rows.stride_bytes + pairs * kPairBytes,
+                  sizeof(BFloat16));
+    }
   }
 }
 
-void WidenColumn(const std::byte* from, DType dtype, int64_t count, float* to, int64_t stride) {
-  for (int64_t i = 0; i < count; ++i) {
-    to[i * stride] = WidenOne(from + i * SizeOf(dtype), dtype);
+void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, int64_t stride) {
+  for (int64_t row = 0; row < rows.count; ++row) {
+    const std::byte* const values = rows.first + row * rows.stride_bytes;
+    for (int64_t k = 0; k < length; ++k) {
+      to[k * stride + row] = WidenOne(values + k * SizeOf(from), from);
+    }
   }
 }
 
@@ -119,53 +121,58 @@ const std::byte* CpuPackedLinear::panel_data(int64_t p) const {
 }
 
 void CpuPackedLinear::PackPanel(const LinearSource& source, int64_t p) {
-  auto* begin = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);
-  std::memset(
-      begin,
-      0,
-      static_cast<size_t>(columns * num_segments_ * padded_segment_length_ * SizeOf(dtype_)));
-  int64_t first_row = 0;  // of the part, in the concatenation
+  const int64_t first = p * shape_.panel;  // of the rows of all parts
+  ZeroFiller(p);
+  int64_t part_begin = 0;
   for (const MatrixView& part : source.parts) {
-    for (int64_t column = 0; column < columns; ++column) {
-      const int64_t row = p * shape_.panel + column - first_row;
-      if (row >= 0 && row < part.rows) {
-        const auto* data = static_cast<const std::byte*>(part.data);
-        PackColumn(data + row * part.cols * SizeOf(part.dtype), part.dtype, p, column);
-      }
+    const int64_t begin = std::max(first, part_begin);
+    const int64_t end = std::min(first + columns, part_begin + part.rows);
+    if (begin < end) {
+      PackRows(part, begin - part_begin, end - begin, p, begin - first);
     }
-    first_row += part.rows;
+    part_begin += part.rows;
   }
 }
 
-void CpuPackedLinear::PackColumn(const std::byte* row, DType from, int64_t p, int64_t column) {
-  auto* panel = const_cast<std::byte*>(panel_data(p));
+// What no number of the source is written to: columns beyond the last row, and what fills up each
+// segment. Zeros that numbers are written over would be written for nothing.
+void CpuPackedLinear::ZeroFiller(int64_t p) {
+  auto* const panel = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);
-  const int64_t from_size = SizeOf(from);
+  const int64_t row_bytes = columns * SizeOf(dtype_);  // a row of k
+  const bool has_filler_columns = p * shape_.panel + columns > out_features_;
+  const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
+  const int64_t kept = has_filler_columns ? 0 : segment_length() / group * group;
   for (int segment = 0; segment < num_segments_; ++segment) {
-    const int64_t depth = segment * padded_segment_length_;
-    const std::byte* values = row + segment * segment_length() * from_size;
-    if (from != dtype_) {
-      WidenColumn(values,
-                  from,
-                  segment_length(),
-                  reinterpret_cast<float*>(panel) + depth * columns + column,
-                  columns);
-    } else if (from == DType::kBF16) {
-      CopyPairs(values,
-                segment_length(),
-                reinterpret_cast<BFloat16*>(panel) + depth * columns + 2 * column,
-                2 * columns);
-    } else if (from == DType::kF16) {
-      CopyColumn(values,
-                 segment_length(),
-                 reinterpret_cast<Float16*>(panel) + depth * columns + column,
-                 columns);
+    const int64_t begin = segment * padded_segment_length_ + kept;
+    std::memset(panel + begin * row_bytes,
+                0,
+                static_cast<size_t>((padded_segment_length_ - kept) * row_bytes));
+  }
+}
+
+void CpuPackedLinear::PackRows(
+    const MatrixView& part, int64_t first_row, int64_t num_rows, int64_t p, int64_t column) {
+  const int64_t columns = panel_columns(p);
+  const int64_t from_size = SizeOf(part.dtype);
+  const auto* const data = static_cast<const std::byte*>(part.data);
+  for (int segment = 0; segment < num_segments_; ++segment) {
+    const RowsToTurn rows = {
+        .first = data + (first_row * part.cols + segment * segment_length()) * from_size,
+        .stride_bytes = part.cols * from_size,
+        .count = num_rows};
+    const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
+    auto* const to = const_cast<std::byte*>(panel_data(p)) +
+                     (segment * padded_segment_length_ * columns + group * column) * SizeOf(dtype_);
+    if (part.dtype != dtype_) {
+      WidenRows(rows, part.dtype, segment_length(), reinterpret_cast<float*>(to), columns);
+    } else if (dtype_ == DType::kBF16) {
+      TurnPairs(rows, segment_length(), to, columns);
+    } else if (dtype_ == DType::kF16) {
+      TurnRows(rows, segment_length(), reinterpret_cast<uint16_t*>(to), columns);
     } else {
-      CopyColumn(values,
-                 segment_length(),
-                 reinterpret_cast<float*>(panel) + depth * columns + column,
-                 columns);
+      TurnRows(rows, segment_length(), reinterpret_cast<uint32_t*>(to), columns);
     }
   }
 }

@@ -66,7 +66,10 @@ class CpuPackedLinear final : public PackedLinear {
  private:
   CpuPackedLinear() = default;
   void PackPanel(const LinearSource& source, int64_t p);
-  void PackColumn(const std::byte* row, DType from, int64_t p, int64_t column);
+  void ZeroFiller(int64_t p);
+  // Rows of a part become columns of the panel, from `column` on.
+  void PackRows(
+      const MatrixView& part, int64_t first_row, int64_t num_rows, int64_t p, int64_t column);
 
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;
