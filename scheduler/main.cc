@@ -24,6 +24,8 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
+// While somebody waits for the line that says so.
+constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr size_t kMaxRefusalBytes = 1024;
 
@@ -53,7 +55,8 @@ void SayWhere(const char* what, const quire::SchedulerServer& server) {
 int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
   bool said_ready = false;
   while (!server.is_superseded()) {
-    const int signal = sigtimedwait(&signals, nullptr, &kPollInterval);
+    const int signal =
+        sigtimedwait(&signals, nullptr, said_ready ? &kPollInterval : &kPollUntilReady);
     if (signal > 0) {
       quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
       return EXIT_SUCCESS;

@@ -7,7 +7,9 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kReopenPauseNs = 200 * kNanosPerMilli;
+// The first stream is opened before the worker listens, and other ranks wait until the first one is
+// heard.
+constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace
 

@@ -55,12 +55,20 @@ absl::Status WorkerReporter::Add(const std::shared_ptr<WatchCall>& call) {
   return absl::OkStatus();
 }
 
+void WorkerReporter::ReportNow() {
+  {
+    const MutexLock lock(mutex_);
+    has_news_ = true;
+  }
+  changed_.NotifyAll();
+}
+
 void WorkerReporter::Stop() {
   {
     const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
-  stopping_.NotifyAll();
+  changed_.NotifyAll();
   if (thread_.joinable()) {
     thread_.join();
   }
@@ -83,8 +91,9 @@ void WorkerReporter::Loop() {
 bool WorkerReporter::WaitOrStop() {
   const Instant deadline = SteadyNow() + kInterval.count() * kNanosPerMilli;
   const MutexLock lock(mutex_);
-  while (!is_stopping_ && stopping_.WaitUntil(mutex_, deadline)) {
+  while (!is_stopping_ && !has_news_ && changed_.WaitUntil(mutex_, deadline)) {
   }
+  has_news_ = false;
   return is_stopping_;
 }
 

@@ -43,6 +43,10 @@ class WorkerReporter {
   // SHUTTING_DOWN, on Stop.
   std::shared_ptr<WatchCall> Watch(absl::Status status);
 
+  // The next report leaves now, not when its time has come: whoever waits for the news waits no
+  // longer than it takes to tell.
+  void ReportNow();
+
   void Stop();
 
   // False: the executor has stood still for longer than any work takes, whether or not somebody
@@ -54,7 +58,7 @@ class WorkerReporter {
   // Among those that get reports. Errors: as Watch.
   absl::Status Add(const std::shared_ptr<WatchCall>& call);
   void Loop();
-  // Waits for one interval. True: it is to stop.
+  // Waits for one interval, or for news. True: it is to stop.
   bool WaitOrStop();
   // Calls that go on.
   std::vector<std::shared_ptr<WatchCall>> Calls();
@@ -66,8 +70,9 @@ class WorkerReporter {
   std::atomic<Instant> last_look_;
 
   Mutex mutex_;
-  CondVar stopping_;
+  CondVar changed_;  // one of the two below
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_news_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<WatchCall>> calls_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all above

@@ -95,6 +95,7 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
   QUIRE_CHECK(thread_.Run([&executor] { executor.BindThread(); }));
   progress_.FinishLoad();
   is_loaded_.store(true, std::memory_order_release);
+  reporter_.ReportNow();  // a scheduler that was told LOADING waits for it
 }
 
 void WorkerService::Stop() {
