@@ -21,6 +21,8 @@
 
 namespace quire {
 
+class RowReader;
+
 // A matrix in row-major order, as it lies in a model file. Owns nothing.
 struct MatrixView {
   const void* data = nullptr;  // [rows, cols] of dtype; no alignment is promised
@@ -44,6 +46,8 @@ struct LinearSource {
   int64_t num_segments = 1;
   // A backend that quantises may store these weights in fewer bits; all others keep their type.
   bool is_quantizable = false;
+  // Not null: the parts have no data, their rows are read here, each once.
+  const RowReader* reader = nullptr;
 };
 
 // Weights in the order a backend likes to read them. Made by KernelBackend::PackLinear.

@@ -75,8 +75,12 @@ class KernelBackend {
   // Host memory that transfers read and write; zeroed. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
+  // PackLinear takes sources with a reader, and asks it on several threads, the caller's among
+  // them. Weights are in main memory then.
+  virtual bool packs_while_reading() const { return false; }
+
   // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
-  // on their columns or the segments do not divide them; kResourceExhausted.
+  // on their columns or the segments do not divide them; kResourceExhausted; those of the reader.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Brings the inputs of the next step, which are host arrays, to where the operations read them.

@@ -26,6 +26,7 @@ class CpuBackend final : public HostBackend {
     return WithScales(DimMajorKeys(spec));
   }
 
+  bool packs_while_reading() const override { return true; }
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,
                            CpuPackedLinear::Pack(source, table_.panel, arena_, team_));

@@ -9,6 +9,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "kernels/api/linear_source.h"
+#include "kernels/api/row_reader.h"
 #include "kernels/cpu/simd_portable.h"
 #include "kernels/cpu/turn_rows.h"
 
@@ -74,6 +75,27 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
+// Rows of a part: where they are, or read into memory of this thread's own.
+absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
+                                  size_t part,
+                                  int64_t first_row,
+                                  int64_t num_rows,
+                                  ThreadTeam& team,
+                                  int thread) {
+  MatrixView rows = source.parts[part];
+  rows.rows = num_rows;
+  const int64_t row_bytes = rows.cols * SizeOf(rows.dtype);
+  if (source.reader == nullptr) {
+    rows.data = static_cast<const std::byte*>(rows.data) + first_row * row_bytes;
+    return rows;
+  }
+  const auto bytes = static_cast<size_t>(num_rows * row_bytes);
+  auto* const read = static_cast<std::byte*>(team.Scratch(thread, bytes));
+  QUIRE_RETURN_IF_ERROR(source.reader->Read(part, first_row, std::span(read, bytes)));
+  rows.data = read;
+  return rows;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const LinearSource& source,
@@ -106,9 +128,29 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   }
   packed->bytes_ = *bytes;
   packed->bias_.assign(source.bias.begin(), source.bias.end());
-  team.ParallelFor(packed->num_panels_,
-                   [&](int64_t p, int /*thread*/) { packed->PackPanel(source, p); });
+  QUIRE_RETURN_IF_ERROR(packed->PackPanels(source, team));
   return packed;
+}
+
+// A task is a run of panels: threads that write to one huge page at once would each have it
+// cleared, and all but one of them for nothing.
+absl::Status CpuPackedLinear::PackPanels(const LinearSource& source, ThreadTeam& team) {
+  constexpr int64_t kTaskBytes = int64_t{4} << 20;
+  constexpr int64_t kMinTasksPerThread = 4;
+  const int64_t most = DivCeil(num_panels_, kMinTasksPerThread * team.num_threads());
+  const int64_t panels = std::clamp<int64_t>(kTaskBytes * num_panels_ / bytes_, 1, most);
+  std::vector<absl::Status> errors(static_cast<size_t>(team.num_threads()));
+  team.ParallelFor(DivCeil(num_panels_, panels), [&](int64_t task, int thread) {
+    absl::Status& error = errors[static_cast<size_t>(thread)];
+    const int64_t end = std::min((task + 1) * panels, num_panels_);
+    for (int64_t p = task * panels; p < end && error.ok(); ++p) {
+      error = PackPanel(source, p, team, thread);
+    }
+  });
+  for (const absl::Status& error : errors) {
+    QUIRE_RETURN_IF_ERROR(error);
+  }
+  return absl::OkStatus();
 }
 
 int64_t CpuPackedLinear::panel_columns(int64_t p) const {
@@ -120,19 +162,26 @@ const std::byte* CpuPackedLinear::panel_data(int64_t p) const {
   return data_.get() + p * shape_.panel * num_segments_ * padded_segment_length_ * SizeOf(dtype_);
 }
 
-void CpuPackedLinear::PackPanel(const LinearSource& source, int64_t p) {
-  const int64_t columns = panel_columns(p);
+absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
+                                        int64_t p,
+                                        ThreadTeam& team,
+                                        int thread) {
   const int64_t first = p * shape_.panel;  // of the rows of all parts
+  const int64_t last = first + panel_columns(p);
   ZeroFiller(p);
   int64_t part_begin = 0;
-  for (const MatrixView& part : source.parts) {
+  for (size_t part = 0; part < source.parts.size(); ++part) {
+    const int64_t part_end = part_begin + source.parts[part].rows;
     const int64_t begin = std::max(first, part_begin);
-    const int64_t end = std::min(first + columns, part_begin + part.rows);
+    const int64_t end = std::min(last, part_end);
     if (begin < end) {
-      PackRows(part, begin - part_begin, end - begin, p, begin - first);
+      QUIRE_ASSIGN_OR_RETURN(const MatrixView rows,
+                             RowsOf(source, part, begin - part_begin, end - begin, team, thread));
+      PackRows(rows, p, begin - first);
     }
-    part_begin += part.rows;
+    part_begin = part_end;
   }
+  return absl::OkStatus();
 }
 
 // What no number of the source is written to: columns beyond the last row, and what fills up each
@@ -152,21 +201,19 @@ void CpuPackedLinear::ZeroFiller(int64_t p) {
   }
 }
 
-void CpuPackedLinear::PackRows(
-    const MatrixView& part, int64_t first_row, int64_t num_rows, int64_t p, int64_t column) {
+void CpuPackedLinear::PackRows(const MatrixView& view, int64_t p, int64_t column) {
   const int64_t columns = panel_columns(p);
-  const int64_t from_size = SizeOf(part.dtype);
-  const auto* const data = static_cast<const std::byte*>(part.data);
+  const int64_t from_size = SizeOf(view.dtype);
   for (int segment = 0; segment < num_segments_; ++segment) {
     const RowsToTurn rows = {
-        .first = data + (first_row * part.cols + segment * segment_length()) * from_size,
-        .stride_bytes = part.cols * from_size,
-        .count = num_rows};
+        .first = static_cast<const std::byte*>(view.data) + segment * segment_length() * from_size,
+        .stride_bytes = view.cols * from_size,
+        .count = view.rows};
     const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
     auto* const to = const_cast<std::byte*>(panel_data(p)) +
                      (segment * padded_segment_length_ * columns + group * column) * SizeOf(dtype_);
-    if (part.dtype != dtype_) {
-      WidenRows(rows, part.dtype, segment_length(), reinterpret_cast<float*>(to), columns);
+    if (view.dtype != dtype_) {
+      WidenRows(rows, view.dtype, segment_length(), reinterpret_cast<float*>(to), columns);
     } else if (dtype_ == DType::kBF16) {
       TurnPairs(rows, segment_length(), to, columns);
     } else if (dtype_ == DType::kF16) {

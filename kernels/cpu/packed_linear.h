@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "common/model/dtype.h"
@@ -39,7 +40,8 @@ struct PanelShape {
 class CpuPackedLinear final : public PackedLinear {
  public:
   // Errors: kInvalidArgument when the parts are empty, disagree on their columns, when the bias has
-  // another length, or when the segments do not divide the columns; kResourceExhausted.
+  // another length, or when the segments do not divide the columns; kResourceExhausted; those of
+  // the source's reader.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                HugeArena& arena,
@@ -65,11 +67,11 @@ class CpuPackedLinear final : public PackedLinear {
 
  private:
   CpuPackedLinear() = default;
-  void PackPanel(const LinearSource& source, int64_t p);
+  absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);
+  absl::Status PackPanel(const LinearSource& source, int64_t p, ThreadTeam& team, int thread);
   void ZeroFiller(int64_t p);
-  // Rows of a part become columns of the panel, from `column` on.
-  void PackRows(
-      const MatrixView& part, int64_t first_row, int64_t num_rows, int64_t p, int64_t column);
+  // These rows become columns of the panel, from `column` on.
+  void PackRows(const MatrixView& view, int64_t p, int64_t column);
 
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;

@@ -7,12 +7,14 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "kernels/api/dense.h"
+#include "kernels/api/row_reader.h"
 #include "tests/kernels/float_bits.h"
 
 namespace quire {
@@ -88,6 +90,25 @@ std::vector<std::byte> PackedByLoops(const CpuPackedLinear& packed,
   return bytes;
 }
 
+// The same parts, as if they lay in a file of which one part cannot be read.
+class PartsInFile final : public RowReader {
+ public:
+  PartsInFile(const std::vector<Part>& parts, size_t bad_part)
+      : parts_(parts), bad_part_(bad_part) {}
+
+  absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> out) const override {
+    if (part == bad_part_) {
+      return absl::DataLossError("part");
+    }
+    std::memcpy(out.data(), parts_[part].at(first_row, 0), out.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<Part>& parts_;
+  const size_t bad_part_;
+};
+
 class PackedLinearTest : public testing::Test {
  protected:
   // New memory would be zero as filler has to be: here it is not.
@@ -108,23 +129,32 @@ class PackedLinearTest : public testing::Test {
     made.reserve(parts.size());
     std::vector<MatrixView> views;
     views.reserve(parts.size());
+    std::vector<MatrixView> unread;
+    unread.reserve(parts.size());
     for (const auto& [dtype, rows] : parts) {
       made.emplace_back(dtype, rows, cols, is_mixed, random_);
     }
     for (const Part& part : made) {
       views.push_back(part.view());
+      unread.push_back(
+          {.data = nullptr, .dtype = part.dtype, .rows = part.rows, .cols = part.cols});
     }
+    const PartsInFile file(made, made.size());
+    const LinearSource in_memory = {.parts = views, .bias = {}, .num_segments = num_segments};
+    const LinearSource in_file = {
+        .parts = unread, .bias = {}, .num_segments = num_segments, .reader = &file};
     for (const PanelShape shape : {PanelShape{16, 64}, PanelShape{8, 16}, PanelShape{4, 8}}) {
-      const auto packed = CpuPackedLinear::Pack(
-          {.parts = views, .bias = {}, .num_segments = num_segments}, shape, arena_, team_);
-      ASSERT_TRUE(packed.ok()) << packed.status();
-      const std::vector<std::byte> expected = PackedByLoops(**packed, made);
-      const auto got = (*packed)->memory().front();
-      ASSERT_EQ(got.size(), expected.size());
-      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
-          << "parts " << parts.size() << ", the first of " << parts.front().second << " x " << cols
-          << " of type " << NameOf(parts.front().first) << ", segments " << num_segments
-          << ", panel " << shape.panel;
+      for (const LinearSource& source : {in_memory, in_file}) {
+        const auto packed = CpuPackedLinear::Pack(source, shape, arena_, team_);
+        ASSERT_TRUE(packed.ok()) << packed.status();
+        const std::vector<std::byte> expected = PackedByLoops(**packed, made);
+        const auto got = (*packed)->memory().front();
+        ASSERT_EQ(got.size(), expected.size());
+        EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size()), 0)
+            << "parts " << parts.size() << ", the first of " << parts.front().second << " x "
+            << cols << " of type " << NameOf(parts.front().first) << ", segments " << num_segments
+            << ", panel " << shape.panel << (source.reader == nullptr ? "" : ", in a file");
+      }
     }
   }
 
@@ -164,6 +194,19 @@ TEST_F(PackedLinearTest, PartsMayEndAnywhereInAPanel) {
 TEST_F(PackedLinearTest, PartsOfSeveralTypesAreWidened) {
   ExpectPackedAsByLoops({{DType::kBF16, 9}, {DType::kF16, 60}, {DType::kF32, 7}}, 35, 1);
   ExpectPackedAsByLoops({{DType::kF32, 3}, {DType::kBF16, 64}}, 36, 4);
+}
+
+TEST_F(PackedLinearTest, ErrorOfTheReaderIsReturned) {
+  const std::vector<Part> parts = {{DType::kBF16, 300, 8, false, random_},
+                                   {DType::kBF16, 300, 8, false, random_}};
+  const MatrixView unread = {.data = nullptr, .dtype = DType::kBF16, .rows = 300, .cols = 8};
+  const MatrixView views[] = {unread, unread};
+  const PartsInFile file(parts, 0);
+
+  const auto packed = CpuPackedLinear::Pack(
+      {.parts = views, .bias = {}, .reader = &file}, PanelShape{16, 64}, arena_, team_);
+
+  EXPECT_EQ(packed.status(), absl::DataLossError("part"));
 }
 
 }  // namespace

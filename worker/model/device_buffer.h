@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -36,6 +37,9 @@ class DeviceBuffer {
     backend.Upload(data(), values.data(), bytes);
     return absl::OkStatus();
   }
+
+  // The memory of this object from now on.
+  void Take(std::unique_ptr<DeviceMemory> memory) { memory_ = std::move(memory); }
 
   // Null before the first Reserve of more than nothing.
   void* data() const { return memory_ == nullptr ? nullptr : memory_->data(); }

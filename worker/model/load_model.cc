@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
                                                  const AdmitWeightsFn& admit) {
   layout = SliceFor(share, config, std::move(layout));
   if (admit) {
-    QUIRE_RETURN_IF_ERROR(admit(config, share, LoadedBytes(layout, tensors)));
+    QUIRE_RETURN_IF_ERROR(admit(config, share, LoadedBytes(layout, tensors, backend)));
   }
   QUIRE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(layout, tensors, backend, progress));
   for (size_t layer = 0; layer < scales.size(); ++layer) {

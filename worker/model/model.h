@@ -63,7 +63,7 @@ class Model {
   virtual std::vector<std::span<const std::byte>> weights_memory() const = 0;
 };
 
-// Called while weights load, for each tensor that is done and each piece that was read: tensors
+// Called while weights load, for each tensor that is done and many a piece that was read: tensors
 // done, tensors in all, bytes done, bytes in all.
 struct LoadProgress {
   int64_t tensors_done = 0;

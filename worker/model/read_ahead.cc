@@ -148,4 +148,10 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
   return spans;
 }
 
+std::unique_ptr<DeviceMemory> ReadAhead::TakeBuffer() {
+  const MutexLock lock(mutex_);
+  QUIRE_CHECK(groups_.size() == 1 && next_group_ == 1);
+  return std::move(ring_);
+}
+
 }  // namespace quire

@@ -52,6 +52,9 @@ class ReadAhead {
   // REQUIRES: fewer calls than there are groups.
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(const std::function<void()>& tick);
 
+  // The buffer with the only group. REQUIRES: there is one, and it was taken.
+  std::unique_ptr<DeviceMemory> TakeBuffer();
+
  private:
   struct PlacedTensor {
     TensorShape shape;

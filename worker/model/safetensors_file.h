@@ -1,8 +1,8 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last one.
 // Tensor data is read on demand with pread, not mapped: a file that shrinks or fails under a reader
-// is then an error of Read instead of a SIGBUS that ends the process, and one more copy from the
-// page cache (some GB/s) is small next to packing the weights.
+// is then an error of Read instead of a SIGBUS that ends the process, and what it costs is one more
+// copy, from the page cache into a buffer that stays in the processor's.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.

@@ -36,9 +36,8 @@ class TensorSource {
   // Of what was read; see WeightsSum. 0 where nothing is compared.
   virtual uint64_t weights_sum() const { return 0; }
 
-  // Fills `out` with the tensor's bytes from `begin` on, numbers of dtype(name) in row-major order.
-  // Errors: those of the file. REQUIRES: begin is a multiple of kPieceBytes, and `out` ends where
-  // the tensor does or is kPieceBytes long.
+  // Fills `out` with bytes of the tensor's held part from `begin` on, whole numbers of dtype(name)
+  // in row-major order. Errors: those of the file.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
                             std::span<std::byte> out) const = 0;

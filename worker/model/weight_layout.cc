@@ -218,14 +218,32 @@ bool IsHarmlessExtra(const ModelConfig& config, std::string_view name) {
   return config.tie_word_embeddings && name == "lm_head.weight";
 }
 
-namespace {
-
 TensorGroup GroupOf(const TableLayout& table) {
   return {{.name = table.name + ".weight",
            .rows = table.rows,
            .cols = table.width,
-           .held_rows = table.held}};
+           .held_rows = table.held,
+           .use = TensorUse::kTable}};
 }
+
+TensorGroup GroupOf(const LinearLayout& linear) {
+  TensorGroup group;
+  for (const LinearPart& part : linear.parts) {
+    group.push_back(
+        {.name = part.name + ".weight",
+         .rows = part.rows,
+         .cols = linear.cols,
+         .held_rows = part.held,
+         .held_cols = linear.held,
+         .use = linear.interleaved_heads == 0 ? TensorUse::kPacked : TensorUse::kWhole});
+    if (linear.has_bias) {
+      group.push_back({.name = part.name + ".bias", .cols = part.rows, .held_cols = part.held});
+    }
+  }
+  return group;
+}
+
+namespace {
 
 TensorGroup GroupOf(const NormLayout& norm) {
   TensorGroup group;
@@ -234,21 +252,6 @@ TensorGroup GroupOf(const NormLayout& norm) {
   }
   if (norm.has_bias) {
     group.push_back({.name = norm.name + ".bias", .cols = norm.width});
-  }
-  return group;
-}
-
-TensorGroup GroupOf(const LinearLayout& linear) {
-  TensorGroup group;
-  for (const LinearPart& part : linear.parts) {
-    group.push_back({.name = part.name + ".weight",
-                     .rows = part.rows,
-                     .cols = linear.cols,
-                     .held_rows = part.held,
-                     .held_cols = linear.held});
-    if (linear.has_bias) {
-      group.push_back({.name = part.name + ".bias", .cols = part.rows, .held_cols = part.held});
-    }
   }
   return group;
 }

@@ -96,6 +96,13 @@ struct WeightLayout {
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
 
+// What becomes of a tensor, which decides how it may be read.
+enum class TensorUse : uint8_t {
+  kWhole,   // it is read whole, and then looked at
+  kTable,   // it is kept as it is
+  kPacked,  // rows of it are packed, each as it is
+};
+
 // A tensor of the files, [rows, cols] or a vector [cols], and the part of it that is read.
 struct TensorShape {
   std::string name;
@@ -103,6 +110,7 @@ struct TensorShape {
   int64_t cols = 0;
   Slice held_rows = Whole(std::max<int64_t>(rows, 1));
   Slice held_cols = Whole(cols);
+  TensorUse use = TensorUse::kWhole;
 
   // Of the part.
   int64_t num_elements() const { return held_rows.count * held_cols.count; }
@@ -114,6 +122,10 @@ using TensorGroup = std::vector<TensorShape>;
 
 // All groups, in the order in which they are loaded. A tied lm_head is not among them.
 std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
+
+// That of one layer, or table.
+TensorGroup GroupOf(const LinearLayout& linear);
+TensorGroup GroupOf(const TableLayout& table);
 
 // `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.",
 // "transformer.", "").

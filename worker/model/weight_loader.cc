@@ -1,9 +1,11 @@
 #include "worker/model/weight_loader.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/element_float.h"
+#include "kernels/api/row_reader.h"
 #include "worker/model/kv_cache_scales.h"
 #include "worker/model/load_error.h"
 #include "worker/model/read_ahead.h"
@@ -111,6 +114,54 @@ void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
   }
 }
 
+int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
+  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
+}
+
+// What goes through the buffer, in order. A backend that packs while it reads takes the matrices
+// past it; tables are then read to where they stay.
+std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const KernelBackend& backend) {
+  std::vector<TensorGroup> groups = TensorGroups(layout);
+  if (backend.packs_while_reading()) {
+    std::erase_if(groups, [](const TensorGroup& group) {
+      return group.size() == 1 && group.front().use == TensorUse::kTable;
+    });
+    for (TensorGroup& group : groups) {
+      std::erase_if(group, [](const TensorShape& t) { return t.use == TensorUse::kPacked; });
+    }
+  }
+  return groups;
+}
+
+// The matrices of a layer, read as they are packed. `tick` is called by the thread that made the
+// object, for each part that it reads.
+class MatrixRows final : public RowReader {
+ public:
+  MatrixRows(const TensorSource& source, const LinearLayout& layout, std::function<void()> tick)
+      : source_(source), matrices_(GroupOf(layout)), tick_(std::move(tick)) {
+    std::erase_if(matrices_, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
+  }
+
+  absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> out) const override {
+    const TensorShape& matrix = matrices_[part];
+    const int64_t row_bytes = matrix.held_cols.count * SizeOf(source_.dtype(matrix.name));
+    absl::Status status = source_.Read(matrix, first_row * row_bytes, out);
+    if (std::this_thread::get_id() == caller_) {
+      tick_();
+    }
+    return status;
+  }
+
+  // None: the layer's matrices are not read this way.
+  const TensorGroup& matrices() const { return matrices_; }
+
+ private:
+  const TensorSource& source_;
+  TensorGroup matrices_;
+  const std::function<void()> tick_;
+  const std::thread::id caller_ = std::this_thread::get_id();
+};
+
 // Brings tensors, group by group in the order of TensorGroups, into the memory of a backend.
 class WeightReader {
  public:
@@ -125,14 +176,20 @@ class WeightReader {
 
   // Returns the table in host memory, where it stays until the next group is read.
   absl::StatusOr<MatrixView> Read(const TableLayout& layout, TableWeights& table) {
-    QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
     table.dtype = source_.dtype(layout.name + ".weight");
     table.rows = layout.held.count;
     table.width = layout.width;
-    QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
-    bytes_ += static_cast<int64_t>(tensors[0].size());
-    return MatrixView{
-        .data = tensors[0].data(), .dtype = table.dtype, .rows = table.rows, .cols = table.width};
+    MatrixView view = {.dtype = table.dtype, .rows = table.rows, .cols = table.width};
+    if (backend_.packs_while_reading()) {
+      QUIRE_RETURN_IF_ERROR(ReadInPlace(GroupOf(layout), table.data));
+      view.data = table.data.data();
+    } else {
+      QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
+      QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
+      view.data = tensors[0].data();
+    }
+    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
+    return view;
   }
 
   absl::Status Read(const NormLayout& layout, NormWeights& norm) {
@@ -157,25 +214,18 @@ class WeightReader {
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
+    const MatrixRows rows(source_, layout, [this] { Report(); });
+    const bool is_read_now = backend_.packs_while_reading() && !rows.matrices().empty();
     std::vector<MatrixView> views;
     std::vector<float> bias;
     size_t next = 0;
     for (const LinearPart& part : layout.parts) {
-      const DType dtype = source_.dtype(part.name + ".weight");
-      auto add_rows = [&](std::span<const std::byte> rows) {
-        const auto bytes = static_cast<int64_t>(rows.size());
-        views.push_back({.data = rows.data(),
-                         .dtype = dtype,
-                         .rows = bytes / (layout.held.count * SizeOf(dtype)),
-                         .cols = layout.held.count});
-      };
-      auto add_bias = [&bias](std::span<const float> values) {
-        bias.insert(bias.end(), values.begin(), values.end());
-      };
-      InOrderOfQkv(tensors[next++], layout.interleaved_heads, add_rows);
+      AddViews(layout, part, is_read_now ? nullptr : &tensors[next++], views);
       if (layout.has_bias) {
         const std::vector<float> values = Floats(part.name + ".bias", tensors[next++]);
-        InOrderOfQkv(std::span(values), layout.interleaved_heads, add_bias);
+        InOrderOfQkv(std::span(values), layout.interleaved_heads, [&](std::span<const float> some) {
+          bias.insert(bias.end(), some.begin(), some.end());
+        });
       }
     }
     if (layout.bias_is_apart && backend_.adds_bias_to_sums()) {
@@ -184,11 +234,16 @@ class WeightReader {
     } else if (layout.bias_is_apart && layout.held.begin > 0) {
       bias.clear();  // the first rank's product adds it
     }
-    return Pack({.parts = views,
-                 .bias = bias,
-                 .num_segments = layout.num_segments,
-                 .is_quantizable = layout.is_quantizable},
-                packed);
+    QUIRE_RETURN_IF_ERROR(Pack({.parts = views,
+                                .bias = bias,
+                                .num_segments = layout.num_segments,
+                                .is_quantizable = layout.is_quantizable,
+                                .reader = is_read_now ? &rows : nullptr},
+                               packed));
+    if (is_read_now) {
+      CountRead(rows.matrices());
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Pack(const LinearSource& source, std::unique_ptr<PackedLinear>& packed) {
@@ -217,6 +272,44 @@ class WeightReader {
     }
     Report();
     return tensors;
+  }
+
+  // The one tensor of the group, by several threads.
+  absl::Status ReadInPlace(const TensorGroup& group, DeviceBuffer& buffer) {
+    QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadAhead> read,
+                           ReadAhead::Start(source_, {group}, backend_, /*min_ring_bytes=*/0));
+    QUIRE_RETURN_IF_ERROR(read->Next([this] { Report(); }).status());
+    buffer.Take(read->TakeBuffer());
+    CountRead(group);
+    return absl::OkStatus();
+  }
+
+  void CountRead(const TensorGroup& tensors) {
+    for (const TensorShape& tensor : tensors) {
+      ++state_.tensors_done;
+      state_.bytes_done += BytesOf(tensor, source_);
+    }
+    Report();
+  }
+
+  // The matrix of a part: null where it is not read yet.
+  void AddViews(const LinearLayout& layout,
+                const LinearPart& part,
+                const std::span<const std::byte>* matrix,
+                std::vector<MatrixView>& views) const {
+    MatrixView view = {.data = nullptr,
+                       .dtype = source_.dtype(part.name + ".weight"),
+                       .rows = part.held.count,
+                       .cols = layout.held.count};
+    if (matrix == nullptr) {
+      views.push_back(view);
+      return;
+    }
+    InOrderOfQkv(*matrix, layout.interleaved_heads, [&](std::span<const std::byte> rows) {
+      view.data = rows.data();
+      view.rows = static_cast<int64_t>(rows.size()) / (view.cols * SizeOf(view.dtype));
+      views.push_back(view);
+    });
   }
 
   // Tensors may be of any of the three types; norms and biases are kept as fp32.
@@ -292,19 +385,28 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
   return layout;
 }
 
-int64_t LoadedBytes(const WeightLayout& layout, const TensorSource& source) {
+int64_t LoadedBytes(const WeightLayout& layout,
+                    const TensorSource& source,
+                    const KernelBackend& backend) {
   int64_t bytes = 0;
-  int64_t largest_group = 0;
   for (const TensorGroup& group : TensorGroups(layout)) {
+    for (const TensorShape& tensor : group) {
+      const DType dtype = tensor.rows == 0 ? DType::kF32 : source.dtype(tensor.name);
+      bytes += tensor.num_elements() * SizeOf(dtype);
+    }
+  }
+  int64_t read_ahead = 0;
+  int64_t largest_group = 0;
+  for (const TensorGroup& group : GroupsReadAhead(layout, backend)) {
     int64_t group_bytes = 0;
     for (const TensorShape& tensor : group) {
-      const DType dtype = source.dtype(tensor.name);
-      group_bytes += tensor.num_elements() * SizeOf(tensor.rows == 0 ? DType::kF32 : dtype);
+      group_bytes += BytesOf(tensor, source);
     }
     largest_group = std::max(largest_group, group_bytes);
-    bytes += group_bytes;
+    read_ahead += group_bytes;
   }
-  const int64_t ring_bytes = std::min(bytes, std::max(largest_group, ReadAhead::kMinRingBytes));
+  const int64_t ring_bytes =
+      std::min(read_ahead, std::max(largest_group, ReadAhead::kMinRingBytes));
   if (layout.is_tied()) {
     const TableLayout& table = layout.token_table;
     bytes += table.held.count * table.width * SizeOf(source.dtype(table.name + ".weight"));
@@ -317,7 +419,7 @@ absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
                                            KernelBackend& backend,
                                            const LoadProgressFn& progress) {
   QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadAhead> files,
-                         ReadAhead::Start(source, TensorGroups(layout), backend));
+                         ReadAhead::Start(source, GroupsReadAhead(layout, backend), backend));
   WeightReader reader(source, *files, backend, progress);
   DecoderWeights weights;
   QUIRE_ASSIGN_OR_RETURN(const MatrixView table,

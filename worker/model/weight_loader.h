@@ -4,7 +4,10 @@
 // The check comes first and is complete: every tensor is there, has the shape that config.json asks
 // for and a type that can be computed with, and nothing unknown lies beside them. Only then is
 // memory for weights taken, so that memory is bounded by the size of the files. Files are read
-// ahead by several threads (read_ahead.h) while the backend packs what was read before.
+// ahead by several threads (read_ahead.h) while the backend packs what was read before. A backend
+// that packs while it reads does without: each of its threads reads the rows of a panel, adds them
+// up and packs them while they are in its cache. Tables are read to where they stay, and the rest
+// is small.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted when memory ends.
@@ -30,7 +33,9 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
 // What LoadWeights takes of main memory on a CPU: matrices as they are, but for the last panel of
 // each; norms and biases as fp32; the output matrix of a tied model beside the token table; the
 // buffer for reading ahead.
-int64_t LoadedBytes(const WeightLayout& layout, const TensorSource& source);
+int64_t LoadedBytes(const WeightLayout& layout,
+                    const TensorSource& source,
+                    const KernelBackend& backend);
 
 absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
                                            const TensorSource& source,

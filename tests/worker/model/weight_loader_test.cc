@@ -1,0 +1,90 @@
+// Loading by a backend that packs while it reads: what goes wrong there is told as well as where
+// tensors are read ahead (malformed_model_test), and so is how far it is. That the weights are
+// right is what the golden models show.
+#include "worker/model/weight_loader.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/reference/reference_backend.h"
+#include "tests/worker/model/model_dir.h"
+#include "worker/model/model.h"
+#include "worker/model/tensor_source.h"
+#include "worker/model/weight_files.h"
+
+namespace quire {
+namespace {
+
+std::unique_ptr<KernelBackend> Cpu() {
+  auto backend = CreateCpuBackend({.num_threads = 2, .isa = "portable"});
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
+// The message of loading files of which this many bytes are left once they were checked.
+std::string MessageWhenCutTo(uintmax_t bytes) {
+  ModelDir dir;
+  dir.WriteAll();
+  auto config = LoadModelConfig(dir.path());
+  auto files = WeightFiles::Open(dir.path());
+  auto layout = CheckWeightFiles(*config, *files);
+  EXPECT_TRUE(layout.ok()) << layout.status();
+  std::filesystem::resize_file(dir.path("model.safetensors"), bytes);
+  const auto backend = Cpu();
+  return std::string(
+      LoadWeights(*layout, FileTensors(*files), *backend, nullptr).status().message());
+}
+
+TEST(WeightLoaderTest, FileThatShrinksWhileItIsPackedIsRefused) {
+  ModelDir dir;
+  dir.WriteAll();
+  const uintmax_t whole = std::filesystem::file_size(dir.path("model.safetensors"));
+  for (const uintmax_t missing : {uintmax_t{1}, whole / 4, whole / 2, whole}) {
+    EXPECT_EQ(MessageWhenCutTo(whole - missing), "load: model.safetensors: shrank while being read")
+        << missing;
+  }
+}
+
+TEST(WeightLoaderTest, ProgressOfPackingEndsAtTheTotal) {
+  ModelDir dir;
+  dir.WriteAll();
+  const auto backend = Cpu();
+  std::vector<LoadProgress> seen;
+
+  const auto model =
+      LoadModel(dir.path(), *backend, [&seen](const LoadProgress& p) { seen.push_back(p); });
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_GE(seen.size(), 8U);
+  for (size_t i = 1; i < seen.size(); ++i) {
+    EXPECT_GE(seen[i].bytes_done, seen[i - 1].bytes_done);
+    EXPECT_GE(seen[i].tensors_done, seen[i - 1].tensors_done);
+    EXPECT_EQ(seen[i].bytes_done == seen[i].bytes_total,
+              seen[i].tensors_done == seen[i].tensors_total);
+  }
+  EXPECT_EQ(seen.back().tensors_done, 12);
+  EXPECT_EQ(seen.back().bytes_done, 2912);
+}
+
+TEST(WeightLoaderTest, SumOfPackedWeightsIsThatOfThoseReadAhead) {
+  ModelDir dir;
+  dir.WriteAll();
+  const auto cpu = Cpu();
+  const auto reference = CreateReferenceBackend();
+
+  const auto packed = LoadModel(dir.path(), *cpu, nullptr);
+  const auto read_ahead = LoadModel(dir.path(), *reference, nullptr);
+
+  ASSERT_TRUE(packed.ok() && read_ahead.ok());
+  EXPECT_NE((*packed)->weights_sum(), 0U);
+  EXPECT_EQ((*packed)->weights_sum(), (*read_ahead)->weights_sum());
+}
+
+}  // namespace
+}  // namespace quire
