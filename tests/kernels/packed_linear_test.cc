@@ -143,7 +143,8 @@ class PackedLinearTest : public testing::Test {
     const LinearSource in_memory = {.parts = views, .bias = {}, .num_segments = num_segments};
     const LinearSource in_file = {
         .parts = unread, .bias = {}, .num_segments = num_segments, .reader = &file};
-    for (const PanelShape shape : {PanelShape{16, 64}, PanelShape{8, 16}, PanelShape{4, 8}}) {
+    for (const PanelShape shape :
+         {PanelShape{16, 64, 32}, PanelShape{16, 64}, PanelShape{8, 16}, PanelShape{4, 8}}) {
       for (const LinearSource& source : {in_memory, in_file}) {
         const auto packed = CpuPackedLinear::Pack(source, shape, arena_, team_);
         ASSERT_TRUE(packed.ok()) << packed.status();
