@@ -87,9 +87,6 @@ SequenceGroup& CoreState::Add(Request request) {
 
 SequenceGroup& CoreState::StartFirstWaiting() {
   SequenceGroup& group = waiting.PopFront();
-  if (group.estimate == DeadlineEstimate::kReachable && !group.has_started()) {
-    completion.OnTurn(/*is_in_time=*/true);
-  }
   Start(group);
   return group;
 }
@@ -109,13 +106,17 @@ SequenceGroup* CoreState::NextSuspect() {
   return next;
 }
 
-void CoreState::StartSuspect(SequenceGroup& group) {
-  QUIRE_CHECK(group.has_rank());  // it has run before
+void CoreState::StartAhead(SequenceGroup& group) {
+  QUIRE_CHECK(group.has_rank());
   waiting.Remove(group);
   Start(group);
 }
 
 void CoreState::Start(SequenceGroup& group) {
+  group.was_ahead = false;
+  if (group.estimate == DeadlineEstimate::kReachable && !group.has_started()) {
+    completion.OnTurn(/*is_in_time=*/true);
+  }
   for (Sequence& sequence : group.sequences()) {
     if (!sequence.is_finished()) {
       sequence.BecomeRunning(epoch->handles.Take());

@@ -125,7 +125,7 @@ struct CoreState {
   SequenceGroup* NextSuspect();
 
   // A waiting group runs ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
-  void StartSuspect(SequenceGroup& group);
+  void StartAhead(SequenceGroup& group);
 
   // A running group gives back blocks and handles and waits for recomputation, in its place.
   void ReturnToWaiting(SequenceGroup& group);

@@ -41,6 +41,9 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
       now = {.begin = std::min(place.begin, own->second.begin),
              .end = std::max(place.end, own->second.end),
              .num_crashes = own->second.num_crashes + 1};
+    } else if (place.end <= own->second.begin) {
+      // On the way to its place again, which is not forgotten for that; it may also be this one.
+      now.begin = place.begin;
     } else {
       now = place;  // it was something else, then or now
     }

@@ -86,6 +86,8 @@ class SequenceGroup {
   // Of beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
+  // It started before others that waited longer, for its prompt is short (overtaking.h).
+  bool was_ahead = false;
   // A slice of it was planned, once.
   bool was_planned = false;
 

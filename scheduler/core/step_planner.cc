@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "scheduler/core/deadline_admission.h"
+#include "scheduler/core/overtaking.h"
 #include "scheduler/core/preemption.h"
 #include "scheduler/core/prefix_sharing.h"
 
@@ -41,6 +42,7 @@ std::optional<StepPlan> StepPlanner::Plan() {
     DropUnreachable();
     PreemptForNext();
     PlanRunning();
+    PlanCut();
     PlanOthers();
   }
   return Finish();
@@ -80,7 +82,7 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
-    state_.StartSuspect(suspect);
+    state_.StartAhead(suspect);
     LineUp(suspect);
     PlanLine(suspect);
   }
@@ -127,19 +129,90 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
 
 void StepPlanner::PlanRunning() {
   // By index: MakeRoom shortens the list, behind the group that it makes room for.
-  int32_t num_reserved = 0;  // for older groups, which wait until enough blocks have left
   for (size_t i = 0; i < state_.running.size() && !budgets_.all.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
     LineUp(group);
     const int32_t num_needed = NumBlocksNeeded(group);
     const RoomOutcome outcome = num_needed == 0
                                     ? RoomOutcome::kHadRoom
-                                    : MakeRoom(state_, group, num_needed + num_reserved);
+                                    : MakeRoom(state_, group, num_needed + num_reserved_);
     may_admit_ = may_admit_ && outcome == RoomOutcome::kHadRoom;
     if (outcome == RoomOutcome::kNoRoom) {
-      num_reserved += num_needed;
+      num_reserved_ += num_needed;  // until enough blocks have left
+    } else if (IsToBePassed(group)) {
+      SetAside(group, num_needed);
     } else {
       PlanLine(group);
+    }
+  }
+}
+
+bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
+  if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
+    return false;  // at once while only sequences that decode were seen
+  }
+  Budgets budgets = budgets_;
+  for (const auto& [turn, sequence] : line_) {
+    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
+    if (num_tokens < sequence->gap() && (budgets.prompts.is_spent() || budgets.all.is_spent())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Groups behind it decode meanwhile, with what prompts leave, and leave its blocks to it.
+void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
+  cut_ = &cut;
+  is_any_cut_ = true;
+  num_reserved_ += num_blocks;
+  num_set_aside_ = std::min(budgets_.all.num_tokens_left(), budgets_.prompts.num_tokens_left());
+  budgets_.all.Take(num_set_aside_);
+  budgets_.prompts = TokenBudget(0);
+}
+
+void StepPlanner::PlanCut() {
+  if (cut_ == nullptr) {
+    return;
+  }
+  const int32_t num_left = budgets_.all.num_tokens_left();
+  const int32_t num_passing = num_set_aside_ / kShareOfPassing;
+  budgets_.all = TokenBudget(num_passing);
+  budgets_.prompts = TokenBudget(num_passing);
+  PlanShort();
+  const int32_t num_for_cut = num_set_aside_ - num_passing + budgets_.all.num_tokens_left();
+  budgets_.all = TokenBudget(num_left + num_for_cut);
+  budgets_.prompts = TokenBudget(num_for_cut);
+  LineUp(*cut_);
+  PlanLine(*cut_);
+}
+
+void StepPlanner::PlanShort() {
+  for (SequenceGroup* group : state_.running) {
+    if (group->was_ahead && !budgets_.all.is_spent()) {
+      LineUp(*group);
+      std::erase_if(line_,
+                    [](const auto& turn) { return turn.second->num_scheduled_tokens() > 0; });
+      if (NumBlocksNeeded(*group) <= epoch_.kv_cache.num_free_blocks() - num_reserved_) {
+        PlanLine(*group);
+      }
+    }
+  }
+  if (!may_admit_ || has_made_room_ || budgets_.all.is_spent()) {
+    return;
+  }
+  // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
+  const int32_t num_in_use = epoch_.handles.num_in_use();
+  const int32_t num_at_most = epoch_.limits.max_tokens_per_step / kShareOfPassing - num_in_use;
+  const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
+                     .num_free_blocks = NumBlocksToGive(),
+                     .num_watermark_blocks = NumWatermarkBlocks()};
+  for (SequenceGroup* group : ShortPromptsBehind(state_, *cut_, room)) {
+    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group)) {
+      state_.StartAhead(*group);
+      group->was_ahead = true;
+      LineUp(*group);
+      PlanLine(*group);
     }
   }
 }
@@ -239,25 +312,24 @@ void StepPlanner::BoundPrompts() {
       num_decoding += sequence.is_running() && sequence.gap() <= 1 ? 1 : 0;
     }
   }
-  if (target == kInfiniteFuture || num_decoding == 0) {
-    return;
+  // Whoever decodes has a token, be it behind a prompt; where a step has none for prompts then,
+  // they still advance.
+  int64_t num_tokens = std::max(1, epoch_.limits.max_tokens_per_step - num_decoding);
+  if (target != kInfiniteFuture && num_decoding > 0) {
+    const StepCost& steps = epoch_.preemption_cost.steps();
+    const double micros = target == kAutoInterToken
+                              ? kAutoTimesDecoding * steps.StepMicros(num_decoding)
+                              : static_cast<double>(target) / kNanosPerMicro;
+    const int64_t num_within = steps.TokensWithin(micros) - num_decoding;
+    num_tokens = std::min(num_tokens, std::max<int64_t>(num_within, kLeastPromptTokens));
   }
-  const StepCost& steps = epoch_.preemption_cost.steps();
-  const double micros = target == kAutoInterToken
-                            ? kAutoTimesDecoding * steps.StepMicros(num_decoding)
-                            : static_cast<double>(target) / kNanosPerMicro;
-  const int64_t num_left = steps.TokensWithin(micros) - num_decoding;
-  const int64_t num_tokens = std::min<int64_t>(budgets_.prompts.num_tokens_left(),
-                                               std::max<int64_t>(num_left, kLeastPromptTokens));
   budgets_.prompts = TokenBudget(static_cast<int32_t>(num_tokens));
 }
 
 void StepPlanner::PlanLine(SequenceGroup& group) {
   for (const auto& [turn, sequence] : line_) {
     PlanSlice(group, *sequence);
-    if (sequence->gap() > sequence->num_scheduled_tokens()) {
-      num_kept_blocks_ += NumBlocksKeptFor(*sequence);
-    }
+    is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
   }
 }
 
@@ -335,11 +407,14 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
       break;
     }
     const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
+    if (num_tokens == 0) {
+      continue;
+    }
     // Who begins may take any of its blocks from the free list, if they are still cached there.
     num_blocks += turn == Turn::kBeginning
                       ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
                       : epoch_.kv_cache.NumBlocksToAppend(sequence->table, num_tokens);
-    if (turn == Turn::kForked && num_tokens > 0 && epoch_.kv_cache.IsTailShared(sequence->table)) {
+    if (turn == Turn::kForked && epoch_.kv_cache.IsTailShared(sequence->table)) {
       tails.push_back(sequence->table.block_ids().back());
     }
   }
@@ -401,7 +476,19 @@ int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
 }
 
 int32_t StepPlanner::NumBlocksToGive() const {
-  return epoch_.kv_cache.num_free_blocks() - num_kept_blocks_;
+  int32_t num_blocks = epoch_.kv_cache.num_free_blocks();
+  if (!is_any_cut_) {
+    return num_blocks;  // at once: this is asked for each group that waits
+  }
+  for (const SequenceGroup* group : state_.running) {
+    for (const Sequence& sequence : group->sequences()) {
+      if (sequence.is_running() && sequence.gap() > sequence.num_scheduled_tokens() &&
+          !group->WaitsForLeader(sequence)) {
+        num_blocks -= NumBlocksKeptFor(sequence);
+      }
+    }
+  }
+  return num_blocks;
 }
 
 Room StepPlanner::RoomFor(SequenceGroup& group) const {

@@ -13,6 +13,7 @@
 // expected to leave the step at CoreConfig::target_inter_token, and kLeastPromptTokens if that
 // cannot be had. A prompt that is cut so keeps the blocks that it will need: groups that come back
 // from host memory in the same step take what is left.
+// Short prompts behind it may pass: see overtaking.h.
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -52,6 +53,13 @@ class StepPlanner {
     kBeginning,  // has nothing yet: shares what those before it compute
   };
 
+  // What is left to give out.
+  struct Budgets {
+    TokenBudget all;
+    TokenBudget prompts;  // of them: for whoever lacks more than one token
+    TokenBudget spare;    // of these: makes the step hardly longer
+  };
+
   // The suspect computes, and nobody else. Who runs keeps its blocks and waits; where there is no
   // room beside them they are preempted, whoever is ahead: it is for a few steps. False: it can
   // never fit, and has ended.
@@ -65,6 +73,12 @@ class StepPlanner {
   // Once what is on its way has left.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
+  // A prompt that the step has no room for waits until those that may pass it have their part.
+  bool IsToBePassed(const SequenceGroup& group) const;
+  void SetAside(SequenceGroup& cut, int32_t num_blocks);
+  void PlanCut();
+  // Those that have passed already, then those that start.
+  void PlanShort();
   // Swapped groups and waiting ones, in the policy's order.
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
@@ -72,13 +86,6 @@ class StepPlanner {
   // Takes the blocks that others have. False: there are too few for the rest.
   bool BeginTable(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
-  // What is left to give out.
-  struct Budgets {
-    TokenBudget all;
-    TokenBudget prompts;  // of them: for whoever lacks more than one token
-    TokenBudget spare;    // of these: makes the step hardly longer
-  };
-
   // Fills line_ with those sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);
   // Slices for line_. REQUIRES: it is the group's.
@@ -110,7 +117,10 @@ class StepPlanner {
   Epoch& epoch_;
   Budgets budgets_;
   bool are_prompts_bounded_ = false;
-  int32_t num_kept_blocks_ = 0;
+  bool is_any_cut_ = false;       // of the prompts that run
+  SequenceGroup* cut_ = nullptr;  // set aside
+  int32_t num_set_aside_ = 0;     // tokens
+  int32_t num_reserved_ = 0;      // blocks, for groups before those that are planned next
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
   // The last group that was ordered back. What it computes in this step is not published: it is no

@@ -1,6 +1,7 @@
 #include "scheduler/core/waiting_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -145,6 +146,11 @@ CompletionEstimate::Work WaitingQueue::AheadOf(const Request& request) const {
   const CompletionEstimate::Work all = work();
   return {.num_sequences = share * all.num_sequences,
           .num_prompt_tokens = share * all.num_prompt_tokens};
+}
+
+std::vector<SequenceGroup*> WaitingQueue::FirstRanked(size_t most) const {
+  const size_t count = std::min(most, ranked_.size());
+  return {ranked_.begin(), std::next(ranked_.begin(), static_cast<int64_t>(count))};
 }
 
 std::vector<SequenceGroup*> WaitingQueue::groups() const {

@@ -73,6 +73,8 @@ class WaitingQueue {
   // about as many as have theirs before.
   CompletionEstimate::Work work() const;
   CompletionEstimate::Work AheadOf(const Request& request) const;
+  // As many as that of those with a rank, in their order. Cost: O(their number).
+  std::vector<SequenceGroup*> FirstRanked(size_t most) const;
   // Those with a rank in their order, then the others, tenant by tenant.
   std::vector<SequenceGroup*> groups() const;
 

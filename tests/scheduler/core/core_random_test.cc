@@ -26,6 +26,7 @@ constexpr FailedHistory kFailedHistories[] = {
     {3'001'654,
      400},            // beams that came back counted more copies of their last block than they take
     {200'186, 1100},  // a sequence of a group found free cached blocks instead of its group's
+    {19'411, 120},    // a crash on the way to where a request had crashed made that forgotten
 };
 
 uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {

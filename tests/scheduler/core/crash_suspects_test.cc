@@ -96,6 +96,25 @@ TEST_F(CrashSuspectsTest, KillsAtDifferentPlacesMakeNoSuspect) {
   }
 }
 
+// It is computed again in smaller slices, and another request's crash meets it before its place.
+TEST_F(CrashSuspectsTest, ACrashOnTheWayToAPlaceDoesNotMakeItForgotten) {
+  const LostSlice place = {.id = kA, .begin = 8, .end = 16, .num_computed_ever = 20};
+  const LostSlice before = {.id = kA, .begin = 0, .end = 8, .num_computed_ever = 20};
+  Crash({place});
+  Crash({before});
+  EXPECT_THAT(suspects_.suspects(), IsEmpty());
+  Crash({place});
+  EXPECT_THAT(suspects_.suspects(), ElementsAre(kA));
+}
+
+TEST_F(CrashSuspectsTest, WhatCrashesBeforeAKnownPlaceIsFoundAsWell) {
+  const LostSlice before = {.id = kA, .begin = 0, .end = 8, .num_computed_ever = 20};
+  Crash({{.id = kA, .begin = 8, .end = 16, .num_computed_ever = 20}});
+  Crash({before});
+  Crash({before});
+  EXPECT_THAT(suspects_.suspects(), ElementsAre(kA));
+}
+
 TEST_F(CrashSuspectsTest, EachSequenceHasAPlaceAndOneInCommonIsEnough) {
   Crash({{.id = kA, .sequence_index = 0, .begin = 8, .end = 9},
          {.id = kA, .sequence_index = 1, .begin = 8, .end = 9}});

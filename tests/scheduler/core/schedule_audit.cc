@@ -23,7 +23,8 @@ ScheduleAudit::ScheduleAudit(const CoreConfig& config,
       is_cheapest_chosen_(config.preemption_mode == PreemptionMode::kAuto),
       limits_(limits),
       swap_delay_steps_(swap_delay_steps),
-      owners_(static_cast<size_t>(limits.max_sequences)) {}
+      owners_(static_cast<size_t>(limits.max_sequences)),
+      overtaking_(config, limits) {}
 
 std::string ScheduleAudit::OnPlan(const StepPlan& plan,
                                   const RequestModels& requests,
@@ -40,7 +41,8 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
   }
   preempted.merge(TakeUnknown(requests, stats));
   had_suspect_ = had_suspect_ || stats.num_suspects > 0;
-  std::string fault = stats.num_suspects > 0 ? CheckAlone(plan) : "";
+  const std::string passing = overtaking_.OnPlan(plan, requests, stats);
+  std::string fault = stats.num_suspects > 0 ? CheckAlone(plan) : passing;
   if (fault.empty() && !had_suspect_) {
     fault = CheckOrder(preempted, requests);
   }
@@ -162,6 +164,9 @@ std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
   // It was preempted for one that was older still, and waits for newer ones to end.
   if (is_cheapest_chosen_ && has_started_.count(first->request.id.value()) == 0) {
     return started.empty() ? "" : "nobody starts before the first request";
+  }
+  if (overtaking_.IsPassing() && has_started_.count(first->request.id.value()) == 0) {
+    return "";
   }
   const bool computes = std::any_of(
       plan.slices.begin(), plan.slices.end(), [this, first](const SequenceSlice& slice) {

@@ -6,6 +6,8 @@
 //     computes in every step, or waits and nobody starts (I14);
 //   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
+//   - overtaking: see overtaking_audit.h (I19). Until those that have passed have computed their
+//     prompts, the oldest of those that wait may wait on;
 //   - watermark: where others run, who starts leaves the watermark's blocks free;
 //   - suspects: while there is one, all slices of a step are of one request. They are served out of
 //     turn, so that the order is not looked at in their epoch; the bound of steps is;
@@ -29,6 +31,7 @@
 #include "common/step/step_plan.h"
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/core_stats.h"
+#include "tests/scheduler/core/overtaking_audit.h"
 #include "tests/scheduler/core/request_model.h"
 #include "tests/support/fake_worker.h"
 
@@ -85,6 +88,7 @@ class ScheduleAudit {
   std::vector<std::optional<Owner>> owners_;   // by handle
   std::set<uint64_t> has_started_;             // and was not preempted since
   std::map<uint64_t, int64_t> start_numbers_;  // of this epoch, by id
+  OvertakingAudit overtaking_;
   std::optional<uint64_t> first_id_;
   int64_t num_steps_left_ = 0;  // of the first
   bool had_suspect_ = false;    // in this epoch

@@ -25,6 +25,7 @@ POLICY = "scheduler/core/scheduling_policy.cc"
 HANDLES = "scheduler/core/handle_pool.cc"
 BEAMS = "scheduler/core/beam_group.cc"
 SUSPECTS = "scheduler/core/crash_suspects.cc"
+OVERTAKING = "scheduler/core/overtaking.cc"
 
 BUGS = [
     # Reference counts, free list, fence.
@@ -119,8 +120,22 @@ BUGS = [
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
         "  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, "
-        "budget.Take(sequence.gap())) <=\n         epoch_.kv_cache.num_free_blocks();",
+        "TakeTokens(group, sequence, budgets)) <=\n         epoch_.kv_cache.num_free_blocks();",
         "  return true;"),
+    # Prompts beside streams, and short ones that pass long ones.
+    Bug("blocks_of_a_cut_prompt_given_away", PLANNER,
+        "        num_blocks -= NumBlocksKeptFor(sequence);\n", ""),
+    Bug("as_long_ones_pass", OVERTAKING, "NumTokensLeft(cut) / kTimesShorter", "NumTokensLeft(cut)"),
+    Bug("those_that_pass_take_all", PLANNER, "num_set_aside_ / kShareOfPassing;", "num_set_aside_;"),
+    Bug("who_is_passed_loses_its_room", OVERTAKING,
+        "    num_blocks -= NumBlocksToCompute(*group, /*num_shared_blocks=*/0, limits);\n", ""),
+    Bug("who_is_passed_loses_its_handles", OVERTAKING,
+        "    num_handles -= group->num_live_sequences();\n", ""),
+    Bug("those_that_decode_leave_no_prompt", PLANNER,
+        "epoch_.limits.max_tokens_per_step / kShareOfPassing - num_in_use;",
+        "epoch_.limits.max_sequences;"),
+    Bug("blocks_of_the_prompt_that_is_passed_taken", PLANNER,
+        "  num_reserved_ += num_blocks;\n", ""),
     Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
         "SequenceGroup& last = *state.running.back();",
         "SequenceGroup& last = **std::max(state.running.data(), &state.running.back() - 1);"),

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""mixed_load.py --model DIR --build DIR [--build DIR]... [--serve-flags FLAGS]...: what chats feel beside long prompts.
+
+Servers take turns, each with a fresh start: 16 clients send prompts of 128 tokens and get 64, one request after the
+other, while one prompt of 2,048 tokens a second comes and gets 8. Prints of the chats the time between two tokens and
+to the first one, p50 and p99 in ms, and their tokens a second. Each --build is run with each --serve-flags.
+"""
+import argparse
+import itertools
+import json
+import pathlib
+import random
+import re
+import statistics
+import subprocess
+import tempfile
+
+CHATS, CHAT_INPUT, CHAT_OUTPUT = 16, 128, 64
+LONG_INPUT, LONG_OUTPUT = 2048, 8
+FIGURES = ["p50_itl_ms", "p99_itl_ms", "p50_ttft_ms", "p99_ttft_ms", "output_throughput"]
+
+
+def bench(build, address, *flags):
+    return subprocess.Popen([build / "bin/quire", "bench", "serve", "--server", address, "--ignore-eos",
+                             "--seed", str(random.randrange(1 << 30)), *map(str, flags)], stdout=subprocess.DEVNULL)
+
+
+def chats_beside_long_prompts(build, address, options):
+    with tempfile.NamedTemporaryFile() as file:
+        longs = bench(build, address, "--num-prompts", 100_000, "--request-rate", options.long_rate,
+                      "--random-input-len", LONG_INPUT, "--random-output-len", LONG_OUTPUT)
+        try:
+            chats = bench(build, address, "--num-prompts", options.requests, "--max-concurrency", CHATS,
+                          "--random-input-len", CHAT_INPUT, "--random-output-len", CHAT_OUTPUT,
+                          "--metric-percentiles", "50,99", "--save-result", "--result-filename", file.name)
+            assert chats.wait() == 0
+        finally:
+            longs.kill()
+            longs.wait()
+        return json.loads(pathlib.Path(file.name).read_text())
+
+
+def measure(build, flags, options):
+    command = [build / "bin/quire", "serve", "--model", options.model, "--threads", options.threads, "--port", 0,
+               "--http-port", 0, *flags.split()]
+    server = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    try:
+        ready = next(filter(None, (re.match(r"quire: ready grpc=(\S+)", line) for line in server.stdout)), None)
+        assert ready, "quire serve was never ready"
+        return chats_beside_long_prompts(build, ready.group(1), options)
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--build", required=True, action="append", type=pathlib.Path)
+    parser.add_argument("--serve-flags", action="append", help="more flags of quire serve")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=128, help="of the chats, in a turn")
+    parser.add_argument("--long-rate", type=float, default=1.0, help="long prompts a second")
+    options = parser.parse_args()
+    servers = list(itertools.product(options.build, options.serve_flags or [""]))
+    values = {server: [] for server in servers}
+    for round_number in range(options.rounds):
+        for build, flags in servers:
+            result = measure(build, flags, options)
+            values[build, flags].append(result)
+            print(round_number + 1, build, flags, *(f"{name}={result[name]:.0f}" for name in FIGURES), flush=True)
+    for (build, flags), results in values.items():
+        medians = (f"{name}={statistics.median(result[name] for result in results):.0f}" for name in FIGURES)
+        print("median", build, flags, *medians)
+
+
+if __name__ == "__main__":
+    main()

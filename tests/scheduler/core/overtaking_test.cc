@@ -1,0 +1,135 @@
+#include "scheduler/core/overtaking.h"
+
+#include <cstdint>
+#include <map>
+
+#include "gtest/gtest.h"
+
+#include "tests/scheduler/core/core_fixture.h"
+
+namespace quire {
+namespace {
+
+using Tokens = std::map<uint64_t, int32_t>;
+
+class OvertakingTest : public CoreFixture {
+ protected:
+  OvertakingTest() {
+    limits_.num_blocks = 1 + 400;
+    limits_.max_sequences = 16;
+    limits_.max_tokens_per_step = 64;
+    limits_.max_model_len = 1024;
+    BeginEpoch(limits_);
+  }
+
+  // The next step's tokens by request; it is answered.
+  Tokens TokensOfStep() {
+    Tokens num_tokens;
+    EXPECT_TRUE(Plan().has_value());
+    for (const UnansweredStep::Slice& slice : state_.step.slices) {
+      num_tokens[slice.group->id().value()] += slice.num_tokens;
+    }
+    Apply(Answer(5));
+    return num_tokens;
+  }
+
+  // Request 1, of which 236 tokens of 300 are left.
+  void StartLongPrompt() {
+    Add({.id = 1, .prompt = 300});
+    Step();
+  }
+};
+
+TEST_F(OvertakingTest, AShortPromptDoesNotWaitForALongOne) {
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 10});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 54}, {2, 10}}));
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 63}, {2, 1}}));  // it decodes meanwhile
+}
+
+TEST_F(OvertakingTest, ThoseThatPassGetHalfOfAStepAndGoOnInTheNext) {
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 20});
+  Add({.id = 3, .prompt = 40});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 32}, {2, 20}, {3, 12}}));
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 35}, {2, 1}, {3, 28}}));
+}
+
+TEST_F(OvertakingTest, APromptOfMoreThanAQuarterOfWhatIsLeftWaits) {
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 60});
+  Add({.id = 3, .prompt = 10});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 54}, {3, 10}}));
+}
+
+TEST_F(OvertakingTest, NobodyPassesAPromptThatFitsTheStep) {
+  Add({.id = 1, .prompt = 100});
+  Step();
+  Add({.id = 2, .prompt = 40});
+  Add({.id = 3, .prompt = 5});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 36}, {2, 28}}));
+}
+
+TEST_F(OvertakingTest, NobodyPassesWhoHasPassed) {
+  Add({.id = 1, .prompt = 1000});
+  Step();
+  Add({.id = 2, .prompt = 200});
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 32}, {2, 32}}));
+  state_.FinishGroup(*state_.Find(RequestId(1)), FinishReason::kAborted);
+  Add({.id = 3, .prompt = 5});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{2, 64}}));
+}
+
+TEST_F(OvertakingTest, WhoIsPassedKeepsItsBlocks) {
+  limits_.num_blocks = 1 + 75 + 50 + 2;  // for 300 tokens, for 200 and for 8
+  BeginEpoch(limits_);
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 200});
+  Add({.id = 3, .prompt = 9});
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 64}}));
+  Add({.id = 4, .prompt = 8});  // nor does anybody pass request 3, which waits for room
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 64}}));
+  state_.FinishGroup(*state_.Find(RequestId(3)), FinishReason::kAborted);
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 56}, {4, 8}}));
+}
+
+TEST_F(OvertakingTest, WhoIsPassedKeepsItsHandles) {
+  limits_.max_sequences = 5;
+  BeginEpoch(limits_);
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 100, .num_sequences = 4});
+  Add({.id = 3, .prompt = 8});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 64}}));
+}
+
+TEST_F(OvertakingTest, SequencesThatDecodeLeaveHalfOfAStepToPrompts) {
+  limits_.max_tokens_per_step = 8;
+  BeginEpoch(limits_);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Add({.id = id, .prompt = 1});
+  }
+  Step();
+  Add({.id = 4, .prompt = 300});
+  Step();
+  Add({.id = 5, .prompt = 1});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 1}, {3, 1}, {4, 5}}));
+}
+
+TEST_F(OvertakingTest, OtherPoliciesSayThemselvesWhoGoesFirst) {
+  StartLongPrompt();
+  state_.config.scheduling_policy = SchedulingPolicyKind::kPriority;
+  Add({.id = 2, .prompt = 10});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 64}}));
+}
+
+}  // namespace
+}  // namespace quire
