@@ -6,8 +6,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/file_limit.h"
 #include "common/base/free_memory.h"
@@ -52,7 +54,9 @@ void SayWhere(const char* what, const quire::SchedulerServer& server) {
 
 // Until a signal to stop, or until another scheduler has the workers. Says on standard output when
 // requests can be sent. Returns the exit code.
-int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
+int RunUntilEnd(quire::SchedulerServer& server,
+                const sigset_t& signals,
+                quire::Instant started_at) {
   bool said_ready = false;
   while (!server.is_superseded()) {
     const int signal =
@@ -64,6 +68,13 @@ int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
     server.Poll();
     if (!said_ready && server.is_ready()) {
       said_ready = true;
+      quire::LogInfo("requests can be sent",
+                     {{"grpc", server.grpc_address()},
+                      {"http", server.http_address()},
+                      {"after_s",
+                       absl::StrFormat("%.2f",
+                                       static_cast<double>(quire::SteadyNow() - started_at) /
+                                           static_cast<double>(quire::kNanosPerSecond))}});
       SayWhere("ready", server);
     }
   }
@@ -73,6 +84,7 @@ int RunUntilEnd(quire::SchedulerServer& server, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const quire::Instant started_at = quire::SteadyNow();
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::PrepareAllocator();
@@ -102,7 +114,7 @@ int main(int argc, char** argv) {
                   {"http", server->http_address()},
                   {"admin", server->admin_address()}});
   SayWhere("listens", *server);
-  const int exit_code = RunUntilEnd(*server, signals);
+  const int exit_code = RunUntilEnd(*server, signals, started_at);
   server->Shutdown(config.shutdown_timeout);
   return exit_code;
 }

@@ -11,7 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
@@ -43,9 +45,18 @@ namespace {
 
 constexpr char kName[] = "quire_worker: ";
 
+using Seconds = double;
+
+Seconds Since(quire::Instant start) {
+  return static_cast<Seconds>(quire::SteadyNow() - start) /
+         static_cast<Seconds>(quire::kNanosPerSecond);
+}
+
 struct LoadedModel {
   std::unique_ptr<quire::Model> model;
   uint64_t hash = 0;
+  Seconds weights_s = 0.0;  // what it took to read and pack them
+  Seconds hash_s = 0.0;
   quire::KvCacheBudget pools = {};  // planned, before it was loaded
 };
 
@@ -54,12 +65,14 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                                         const quire::AdmitWeightsFn& admit,
                                         quire::KernelBackend& backend) {
   const std::string& dir = config.model_dir;
+  const quire::Instant start = quire::SteadyNow();
   if (config.has_dummy_weights) {
     QUIRE_ASSIGN_OR_RETURN(auto model,
                            quire::MakeDummyModel(dir, /*seed=*/0, backend, config.place, admit));
-    return LoadedModel{.model = std::move(model)};
+    return LoadedModel{.model = std::move(model), .weights_s = Since(start)};
   }
   QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress, config.place, admit));
+  const Seconds weights_s = Since(start);
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
     // Other weights, then: no worker without them may go on where this one stopped.
@@ -68,7 +81,10 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
     digest.AddBytes("fp8");
     hash = digest.value();
   }
-  return LoadedModel{.model = std::move(model), .hash = hash};
+  return LoadedModel{.model = std::move(model),
+                     .hash = hash,
+                     .weights_s = weights_s,
+                     .hash_s = Since(start) - weights_s};
 }
 
 // Beside the scheduler's address: a socket of the same name and more, or another port of the same
@@ -118,10 +134,27 @@ struct Ports {
   }
 };
 
+// Before the weights are read. How large a KV cache of so many blocks is, the scheduler says, and
+// on a GPU what the weights leave.
+void LogMemory(const quire::WorkerConfig& config,
+               const quire::KernelBackend& backend,
+               const quire::HostMemory& host,
+               int64_t weight_bytes,
+               const quire::KvCacheBudget& pools) {
+  const bool is_known = config.kv_cache_bytes_given ||
+                        (config.kv_cache.num_blocks_override == 0 && !backend.space().has_value());
+  quire::LogInfo("memory planned",
+                 {{"weight_bytes", absl::StrCat(weight_bytes)},
+                  {"kv_cache_bytes", is_known ? absl::StrCat(pools.bytes) : "later"},
+                  {"swap_space_bytes", absl::StrCat(pools.swap_space_bytes)},
+                  {"available_bytes",
+                   host.available_bytes ? absl::StrCat(*host.available_bytes) : "unknown"}});
+}
+
 // What was chosen, and by what.
 void LogReady(const quire::WorkerConfig& config,
               const quire::KernelBackend& backend,
-              int64_t weight_bytes,
+              const LoadedModel& loaded,
               const quire::KvCacheBudget& budget) {
   const int64_t blocks = config.kv_cache.num_blocks_override;
   const bool is_on_gpu = backend.space().has_value();
@@ -139,7 +172,9 @@ void LogReady(const quire::WorkerConfig& config,
         is_on_gpu                ? "--device"
         : config.num_threads > 0 ? "--threads"
                                  : "usable CPUs, by the ranks here"},
-       {"weight_bytes", absl::StrCat(weight_bytes)},
+       {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
+       {"weights_s", absl::StrFormat("%.2f", loaded.weights_s)},
+       {"hash_s", absl::StrFormat("%.2f", loaded.hash_s)},
        {"kv_cache_bytes", blocks > 0 ? "" : absl::StrCat(budget.bytes)},
        {"kv_cache_by",
         blocks > 0                    ? absl::StrCat("--num-gpu-blocks-override=", blocks)
@@ -198,6 +233,7 @@ class Loader {
                                       .available_bytes = quire::AvailableMemoryBytes()};
       QUIRE_ASSIGN_OR_RETURN(pools,
                              quire::PlanMemory(config, host, backend, model, share, weight_bytes));
+      LogMemory(config, backend, host, weight_bytes, pools);
       return absl::OkStatus();
     };
     absl::StatusOr<LoadedModel> loaded = LoadWeights(config, tell, admit, backend);
@@ -295,7 +331,7 @@ int main(int argc, char** argv) {
                  .determinism_fingerprint = backend->name()},
                 executor);
   ports.server->SetReady();
-  LogReady(config, *backend, loaded.model->weight_bytes(), budget);
+  LogReady(config, *backend, loaded, budget);
   // The flags with which another one would have the same pools.
   std::printf("quire_worker: ready listen=%s --kv-cache-memory-bytes=%s --swap-space=%s\n",
               ports.server->address().ToString().c_str(),

@@ -100,10 +100,13 @@ class HealthTest(unittest.TestCase):
 
     def test_the_start_tells_what_was_chosen_and_what_fits(self):
         with Server("--num-gpu-blocks-override=513", worker_flags=["--threads=1", "--swap-space=64MiB"]) as server:
+            server.worker.wait_for(r"model files found files=1 tensors=\d+ bytes=\d+$")
+            server.worker.wait_for(r"memory planned weight_bytes=\d+ kv_cache_bytes=\d+ swap_space_bytes=67108864 available_bytes=\d+$")
             server.worker.wait_for(r"worker ready backend=cpu-\S+ backend_by=\"the best .*\" threads=1 threads_by=--threads .* "
                                    r"kv_cache_by=\"30 % of free .* swap_space_bytes=67108864 swap_space_by=--swap-space$")
             server.scheduler.wait_for(r"KV cache size: 8,192 tokens$")
             server.scheduler.wait_for(r"Maximum concurrency for 2,048 tokens per request: 4.00x$")
+            server.scheduler.wait_for(r"requests can be sent grpc=\S+ http=\S+ after_s=\d+\.\d\d$")
 
     def test_reflection_knows_our_service_and_health(self):
         with Server("--enable-reflection") as server, server.channel() as channel:

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/rank_share.h"
 #include "worker/model/alibi.h"
@@ -44,6 +47,18 @@ std::set<std::string> HeldByTheRankBefore(const RankShare& share,
     }
   }
   return names;
+}
+
+// What will be read, once there is room for it: a start that fails says one line.
+void LogFound(const WeightFiles& files) {
+  int64_t bytes = 0;
+  for (const SafetensorsFile& file : files.files()) {
+    bytes += file.file_bytes();
+  }
+  LogInfo("model files found",
+          {{"files", absl::StrCat(files.files().size())},
+           {"tensors", absl::StrCat(files.tensors().size())},
+           {"bytes", absl::StrCat(bytes)}});
 }
 
 // `scales` has an entry a layer, or none.
@@ -87,8 +102,21 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
   const FileTensors tensors(files, HeldByTheRankBefore(share, config, layout));
-  return MakeModel(
-      std::move(config), share, std::move(layout), tensors, scales, backend, progress, admit);
+  const AdmitWeightsFn admit_and_tell = [&](const auto&... of_weights) {
+    absl::Status status = admit ? admit(of_weights...) : absl::OkStatus();
+    if (status.ok()) {
+      LogFound(files);
+    }
+    return status;
+  };
+  return MakeModel(std::move(config),
+                   share,
+                   std::move(layout),
+                   tensors,
+                   scales,
+                   backend,
+                   progress,
+                   admit_and_tell);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,

@@ -15,6 +15,8 @@ namespace quire {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
+// A quarter of a large model takes minutes.
+constexpr auto kLogInterval = std::chrono::seconds(10);
 constexpr double kBytesPerMb = 1e6;
 
 std::string MinutesAndSeconds(double seconds) {
@@ -49,7 +51,9 @@ std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seco
 }
 
 LoadProgressBar::LoadProgressBar()
-    : is_terminal_(::isatty(STDERR_FILENO) == 1), start_(std::chrono::steady_clock::now()) {}
+    : is_terminal_(::isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()),
+      last_drawn_(start_) {}
 
 LoadProgressBar::~LoadProgressBar() {
   if (line_is_open_) {
@@ -61,8 +65,10 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
   const SteadyTime now = std::chrono::steady_clock::now();
   const bool is_finished = progress.tensors_done >= progress.tensors_total;
   const auto quarter = static_cast<int64_t>(FractionDone(progress) * 4.0);
-  if (is_terminal_ ? !is_finished && now - last_drawn_ < kRedrawInterval
-                   : !is_finished && quarter == last_quarter_) {
+  const auto since_last = now - last_drawn_;
+  const bool is_due = is_terminal_ ? since_last >= kRedrawInterval
+                                   : quarter != last_quarter_ || since_last >= kLogInterval;
+  if (!is_finished && !is_due) {
     return;
   }
   if (is_finished && last_quarter_ > 4) {

@@ -1,5 +1,5 @@
 // LoadProgressBar shows on standard error how far loading weights has come: one line, redrawn.
-// Where that is no terminal it logs a line at every quarter instead.
+// Where that is no terminal it logs a line at every quarter instead, and every 10 s.
 //
 //   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //
