@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 // Units of a row before the next rows are begun: few enough for what they become to stay in the
 // cache until all rows are there, enough for whoever fetches lines ahead to see where it goes.
-constexpr int64_t kRun = 128;
+constexpr int64_t kRun = 64;
 
 // So many rows, and units of each, are a tile: whole lines on both sides.
 template <typename Unit>
@@ -83,9 +83,21 @@ void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
+// What is written goes from line to line with a stride, which the processor does not foresee.
+void FetchForWriting(const void* begin, int64_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(begin);
+  for (int64_t at = 0; at < bytes; at += kLineBytes) {
+    __builtin_prefetch(first + at, 1);
+  }
+}
+
 template <typename Unit>
 void Turn(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   for (int64_t k = 0; k < depth; k += kRun) {
+    if (const int64_t next = k + kRun; next < depth) {
+      FetchForWriting(to + next * stride,
+                      std::min(kRun, depth - next) * stride * int64_t{sizeof(Unit)});
+    }
     for (int64_t row = 0; row < rows.count; row += kTile<Unit>) {
       TurnRun(RowsToTurn{.first = rows.first + row * rows.stride_bytes + k * int64_t{sizeof(Unit)},
                          .stride_bytes = rows.stride_bytes,
