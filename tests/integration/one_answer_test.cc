@@ -138,6 +138,22 @@ TEST_F(OneAnswerTest, BatchOf64AndTokenBudgetDoNotMatter) {
   }
 }
 
+// Prompts come in pieces that follow how long steps took, which no two runs share, and short ones
+// pass long ones.
+TEST_F(OneAnswerTest, TheTimeBetweenTokensDoesNotMatter) {
+  for (const Instant target : {Instant{1}, kAutoInterToken}) {
+    for (int32_t budget : {64, 512}) {
+      SCOPED_TRACE(budget);
+      EngineOptions options = Options(budget);
+      options.core.target_inter_token = target;
+
+      Answers answers = RunTogether(*engine_, options);
+
+      ExpectSameBits(answers, *oracle_);
+    }
+  }
+}
+
 TEST_F(OneAnswerTest, PreemptionByRecomputeDoesNotMatter) {
   int64_t num_preemptions = 0;
   for (int32_t budget : {16, 64, 512}) {
@@ -283,6 +299,7 @@ TEST_F(OneAnswerTest, HoldsOnEveryInstructionSetOfThisMachine) {
     EngineOptions small_pool = Options(64);
     small_pool.num_blocks = 220;
     small_pool.block_size_tokens = 4;
+    small_pool.core.target_inter_token = 1;
 
     Answers oracle = RunTogether(*alone, Options(512), 16);
     Answers answers = RunTogether(*threads, small_pool, 16);

@@ -332,6 +332,8 @@ class StartTest(unittest.TestCase):
                     (2, "--cpu-isa: ", model, "--port=0", "--cpu-isa=x"),
                     (2, "--load-format: ", model, "--port=0", "--load-format=gguf"),
                     (2, "--max-queued-requests: must be in [1, ", model, "--max-queued-requests=0"),
+                    (2, "--target-inter-token-ms: must be in [-1, 3600000] (got -2)", model,
+                     "--target-inter-token-ms=-2"),
                     (2, "--max-queued-tokens: must be in [1, ", model, "--max-queued-tokens=0"),
                     (2, "--pinned-prefixes-file: ", model, "--max-pinned-share=0",
                      f"--pinned-prefixes-file={broken}/pins"),

@@ -33,7 +33,7 @@ std::string OvertakingAudit::OnPlan(const StepPlan& plan,
                                     const RequestModels& requests,
                                     const CoreStats& stats) {
   EndStep();
-  const std::set<uint64_t> started = Follow(plan);
+  const std::set<uint64_t> started = Follow(plan, requests);
   had_suspect_ = had_suspect_ || stats.num_suspects > 0;
   if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || had_suspect_) {
     return "";
@@ -76,7 +76,7 @@ void OvertakingAudit::EndStep() {
   }
 }
 
-std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan) {
+std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan, const RequestModels& requests) {
   std::set<uint64_t> started;
   for (SequenceHandle handle : plan.releases) {
     known_[handle].reset();
@@ -87,7 +87,8 @@ std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan) {
         Known{.id = id,
               .num_known = static_cast<int32_t>(introduction.token_ids.size()),
               .num_computed = introduction.num_computed_tokens,
-              .is_new = true};
+              .is_new = true,
+              .is_again = requests.count(id) > 0 && requests.at(id).has_computed};
     if (has_started_.insert(id).second) {
       started.insert(id);
     }
@@ -140,10 +141,13 @@ std::string OvertakingAudit::CheckPasser(const RequestModel& passer,
 }
 
 std::string OvertakingAudit::CheckShare(const std::set<uint64_t>& cut) const {
+  // What is computed again under kAuto may get fewer tokens than there are.
+  const bool is_auto = config_.preemption_mode == PreemptionMode::kAuto;
   std::optional<uint64_t> first_cut;  // for sure: it has tokens left
   for (const std::optional<Known>& known : known_) {
-    if (known.has_value() && cut.count(known->id) > 0 && known->num_in_step > 0 && !known->is_new &&
-        known->num_left() > 0 && known->id < first_cut.value_or(UINT64_MAX)) {
+    if (known.has_value() && cut.count(known->id) > 0 && known->num_in_step > 0 &&
+        known->num_left() > 0 && !known->is_new && !(is_auto && known->is_again) &&
+        known->id < first_cut.value_or(UINT64_MAX)) {
       first_cut = known->id;
     }
   }

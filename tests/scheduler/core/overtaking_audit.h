@@ -44,12 +44,13 @@ class OvertakingAudit {
     int32_t num_computed = 0;
     int32_t num_in_step = 0;  // of the last plan
     bool is_new = false;      // introduced by it
+    bool is_again = false;    // its request had computed before
 
     int32_t num_left() const { return num_known - num_computed; }
   };
 
   // Those that start in this plan for the first time.
-  std::set<uint64_t> Follow(const StepPlan& plan);
+  std::set<uint64_t> Follow(const StepPlan& plan, const RequestModels& requests);
   void EndStep();
   // Those that may be passed: they ran before, and their prompts do not end in this step.
   std::set<uint64_t> Cut(const RequestModels& requests) const;
