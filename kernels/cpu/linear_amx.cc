@@ -10,52 +10,23 @@
 // next panel are fetched. Between pieces sums rest in memory, which changes nothing in them.
 #include <immintrin.h>
 
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/storage_types.h"
 
 namespace quire {
 namespace {
 
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileColumns = 16;
-constexpr int64_t kTileDepth = kAmxPanel.bf16_group;  // values of k
-constexpr int64_t kTileFloats = kTileRows * kTileColumns;
+static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
+
 constexpr int64_t kSumTiles = 4;
-constexpr int64_t kUnitFloats = kSumTiles * kTileFloats;
-constexpr int64_t kRowBytes = 64;  // of a tile of any kind; a cache line
-constexpr int64_t kPanelTiles = kAmxPanel.panel / kTileColumns;
-
-// The operand of ldtilecfg.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// While it lives this thread has tiles: 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights.
-// Afterwards they are released, or every switch of threads would save their 8 KiB.
-class TileRegisters {
- public:
-  explicit TileRegisters(int64_t rows) {
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kRowBytes;
-      config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : kTileRows);
-    }
-    _tile_loadconfig(&config);
-  }
-  ~TileRegisters() { _tile_release(); }
-  TileRegisters(const TileRegisters&) = delete;
-  TileRegisters& operator=(const TileRegisters&) = delete;
-};
+constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
+constexpr int64_t kPanelTiles = kAmxPanel.panel / AmxTile::kColumns;
 
 // What all tasks of one call share. Counts of k are in tiles.
 struct Job {
   const CpuPackedLinear* weight = nullptr;
-  const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][kTileDepth]
+  const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
   float* y = nullptr;
   int64_t num_rows = 0;
   int64_t tile_rows = 0;
@@ -93,7 +64,7 @@ struct Ahead {
   bool is_near = false;
 
   void Fetch() {
-    for (int64_t line = 0; line < lines; ++line, at += kRowBytes) {
+    for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
       if (is_near) {
         __builtin_prefetch(at, 0, 3);
       } else {
@@ -102,14 +73,6 @@ struct Ahead {
     }
   }
 };
-
-// The vector unit goes to sleep after half a microsecond in which there are tile instructions only,
-// and the sums that are stored then wait a quarter of a microsecond for it (measured on a Xeon of
-// 2024: a fifth of the time of a product). One vector instruction a step keeps it awake.
-void KeepVectorUnitAwake() {
-  __m512 any;
-  asm volatile("vaddps %0, %0, %0" : "=v"(any));
-}
 
 // Four tiles of sums and what they are made of. The operands of k = 0, and the bytes from one tile
 // of k to the next.
@@ -125,10 +88,10 @@ struct Unit {
 };
 
 void LoadSums(const float* rest) {
-  _tile_loadd(0, rest, kRowBytes);
-  _tile_loadd(1, rest + kTileFloats, kRowBytes);
-  _tile_loadd(2, rest + 2 * kTileFloats, kRowBytes);
-  _tile_loadd(3, rest + 3 * kTileFloats, kRowBytes);
+  _tile_loadd(0, rest, AmxTile::kRowBytes);
+  _tile_loadd(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_loadd(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_loadd(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
 void ZeroSums() {
@@ -139,10 +102,10 @@ void ZeroSums() {
 }
 
 void StoreSums(float* rest) {
-  _tile_stored(0, rest, kRowBytes);
-  _tile_stored(1, rest + kTileFloats, kRowBytes);
-  _tile_stored(2, rest + 2 * kTileFloats, kRowBytes);
-  _tile_stored(3, rest + 3 * kTileFloats, kRowBytes);
+  _tile_stored(0, rest, AmxTile::kRowBytes);
+  _tile_stored(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_stored(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
 // Sums 0 and 1 are of the first rows, 2 and 3 of the second.
@@ -155,11 +118,11 @@ void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead) {
     ahead.Fetch();
     KeepVectorUnitAwake();
     _tile_loadd(6, w0, unit.w_stride);
-    _tile_loadd(4, x0, kRowBytes);
+    _tile_loadd(4, x0, AmxTile::kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w1, unit.w_stride);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, x1, kRowBytes);
+    _tile_loadd(5, x1, AmxTile::kRowBytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
     x0 += unit.x_step;
@@ -175,7 +138,7 @@ void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead) {
   for (int64_t step = k.begin; step < k.end; ++step) {
     ahead.Fetch();
     KeepVectorUnitAwake();
-    _tile_loadd(4, x, kRowBytes);
+    _tile_loadd(4, x, AmxTile::kRowBytes);
     _tile_loadd(6, unit.w[0] + at, unit.w_stride);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, unit.w[1] + at, unit.w_stride);
@@ -197,17 +160,18 @@ void FinishSegment(const Job& job, const Unit& unit, int64_t segment) {
   const int merges = __builtin_ctz(~static_cast<unsigned>(segment));
   for (int64_t tile = 0; tile < kSumTiles; ++tile) {
     const int64_t row = unit.row + (kRowTiles == 2 ? tile / 2 : 0) * job.tile_rows;
-    const int64_t column = unit.column + (kRowTiles == 2 ? tile % 2 : tile) * kTileColumns;
+    const int64_t column = unit.column + (kRowTiles == 2 ? tile % 2 : tile) * AmxTile::kColumns;
     const int64_t columns = weight.out_features() - column;
     if (columns <= 0) {
       continue;
     }
-    const auto mask = static_cast<__mmask16>(columns < kTileColumns ? (1U << columns) - 1 : 0xFFFF);
+    const auto mask =
+        static_cast<__mmask16>(columns < AmxTile::kColumns ? (1U << columns) - 1 : 0xFFFF);
     const __m512 bias = weight.bias() == nullptr
                             ? _mm512_setzero_ps()
                             : _mm512_maskz_loadu_ps(mask, weight.bias() + column);
     for (int64_t r = 0; r < job.tile_rows && row + r < job.num_rows; ++r) {
-      float* at = unit.rest + tile * kTileFloats + r * kTileColumns;
+      float* at = unit.rest + tile * AmxTile::kFloats + r * AmxTile::kColumns;
       __m512 sum = _mm512_load_ps(at);
       for (int merge = 0; merge < merges; ++merge) {
         at += kUnitFloats;
@@ -255,17 +219,18 @@ Ahead ChooseAhead(const Job& job, const Task& task, DepthRange piece, int64_t p,
   constexpr int64_t kLeadBytes = 8192;
   const CpuPackedLinear& weight = *job.weight;
   const int64_t columns = weight.panel_columns(p);
-  const int64_t step_bytes = columns * kRowBytes;
+  const int64_t step_bytes = columns * AmxTile::kRowBytes;
   const std::byte* w = weight.panel_data(p) + piece.begin * step_bytes;
   if (task.row_tile_end - task.row_tile_begin == 1) {
     return {w + kLeadBytes, columns, /*is_near=*/true};
   }
   const std::byte* next = task.next;
   if (p + 1 < task.panel_end) {
-    next = weight.panel_data(p + 1) + piece.begin * weight.panel_columns(p + 1) * kRowBytes;
+    next =
+        weight.panel_data(p + 1) + piece.begin * weight.panel_columns(p + 1) * AmxTile::kRowBytes;
   } else if (piece.end < job.depth) {
     next = weight.panel_data(task.panel_begin) +
-           piece.end * weight.panel_columns(task.panel_begin) * kRowBytes;
+           piece.end * weight.panel_columns(task.panel_begin) * AmxTile::kRowBytes;
   }
   return {next, next == nullptr ? 0 : (columns + units - 1) / units};
 }
@@ -273,13 +238,13 @@ Ahead ChooseAhead(const Job& job, const Task& task, DepthRange piece, int64_t p,
 void RunPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
   const CpuPackedLinear& weight = *job.weight;
   const int64_t columns = weight.panel_columns(p);
-  const int64_t column_tiles = columns / kTileColumns;
+  const int64_t column_tiles = columns / AmxTile::kColumns;
   const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
   const int64_t halves = (column_tiles + 1) / 2;
   Ahead ahead = ChooseAhead(job, task, piece, p, row_tiles / 2 * halves + row_tiles % 2);
   Unit unit;
-  unit.x_step = job.tile_rows * kTileDepth;
-  unit.w_step = columns * kRowBytes;
+  unit.x_step = job.tile_rows * AmxTile::kDepth;
+  unit.w_step = columns * AmxTile::kRowBytes;
   unit.w_stride = columns * int64_t{2 * sizeof(BFloat16)};
   const int64_t first_rest = job.has_pieces() ? (p - task.panel_begin) * row_tiles : 0;
   for (int64_t i = 0; i < row_tiles;) {
@@ -290,11 +255,11 @@ void RunPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
     unit.x[1] = unit.x[0] + job.depth * unit.x_step;
     for (int64_t half = 0; half < (is_pair ? halves : 1); ++half, ++i) {
       const int64_t first_tile = 2 * half;
-      unit.column = p * weight.shape().panel + first_tile * kTileColumns;
+      unit.column = p * weight.shape().panel + first_tile * AmxTile::kColumns;
       for (int64_t t = 0; t < kPanelTiles; ++t) {
         // Columns beyond the panel are the first once more, and are not stored.
         const int64_t tile = first_tile + t < column_tiles ? first_tile + t : 0;
-        unit.w[t] = weight.panel_data(p) + tile * kRowBytes;
+        unit.w[t] = weight.panel_data(p) + tile * AmxTile::kRowBytes;
       }
       unit.rest = task.rest + (job.has_pieces() ? first_rest + i : 0) * job.unit_floats;
       if (is_pair) {
@@ -317,7 +282,7 @@ void ChooseBlocks(Job& job) {
   if (job.row_tiles == 1) {
     return;
   }
-  int64_t most = kCacheBytes / (job.row_tiles_per_block * kTileRows * kRowBytes);
+  int64_t most = kCacheBytes / (job.row_tiles_per_block * AmxTile::kRows * AmxTile::kRowBytes);
   most = most < kMaxPieceDepth ? most : kMaxPieceDepth;
   const int64_t pieces = (job.depth + most - 1) / most;
   job.piece_depth = (job.depth + pieces - 1) / pieces;
@@ -375,8 +340,8 @@ void RoundLine(const float* from, int64_t n, BFloat16* to) {
 void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloat16* to) {
   const int64_t length = weight.segment_length();
   for (int segment = 0; segment < weight.num_segments(); ++segment, x += length) {
-    for (int64_t k = 0; k < length; k += kTileDepth, to += step) {
-      RoundLine(x + k, length - k < kTileDepth ? length - k : kTileDepth, to);
+    for (int64_t k = 0; k < length; k += AmxTile::kDepth, to += step) {
+      RoundLine(x + k, length - k < AmxTile::kDepth ? length - k : AmxTile::kDepth, to);
     }
   }
 }
@@ -385,7 +350,7 @@ void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloa
 // are: they meet nothing but their own sums.
 const BFloat16* RoundInput(const LinearParams& params, const Job& job, ThreadTeam& team) {
   const auto* x = static_cast<const float*>(params.x);
-  const int64_t step = job.tile_rows * kTileDepth;
+  const int64_t step = job.tile_rows * AmxTile::kDepth;
   const int64_t elements = job.row_tiles * job.depth * step;
   auto* rounded =
       static_cast<BFloat16*>(team.SharedScratch(static_cast<size_t>(elements) * sizeof(BFloat16)));
@@ -395,7 +360,7 @@ const BFloat16* RoundInput(const LinearParams& params, const Job& job, ThreadTea
       RoundRow(*job.weight,
                x + (begin + r) * job.weight->in_features(),
                step,
-               rounded + row_tile * job.depth * step + r * kTileDepth);
+               rounded + row_tile * job.depth * step + r * AmxTile::kDepth);
     }
   });
   return rounded;
@@ -413,9 +378,9 @@ void LinearAmx(const LinearParams& params, ThreadTeam& team) {
   job.weight = &weight;
   job.y = static_cast<float*>(params.y);
   job.num_rows = params.num_tokens;
-  job.tile_rows = job.num_rows < kTileRows ? job.num_rows : kTileRows;
+  job.tile_rows = job.num_rows < AmxTile::kRows ? job.num_rows : AmxTile::kRows;
   job.row_tiles = (job.num_rows + job.tile_rows - 1) / job.tile_rows;
-  job.segment_depth = weight.padded_segment_length() / kTileDepth;
+  job.segment_depth = weight.padded_segment_length() / AmxTile::kDepth;
   job.depth = weight.num_segments() * job.segment_depth;
   job.unit_floats = (weight.num_segments() > 1 ? kSlots : 1) * kUnitFloats;
   ChooseBlocks(job);

@@ -13,6 +13,9 @@
 // queries and weights are rounded to bf16 (to nearest even); an accumulator takes dims, and
 // positions, two by two in ascending order, from an even one on. From other caches it is
 // PagedAttentionAvx512.
+// PagedAttentionAmx does so with the tile instruction of AMX, in its order (linear.h): dims, and
+// positions of a chunk, 32 by 32. A position of those that a query does not attend to counts as
+// zero times zero, denormals count as zero. Few rows take vector instructions in the same order.
 //
 // A position outside a query's range (causal, sliding window) takes part in none of it, and memory
 // of positions that no query of the task may see is not read as a value.
@@ -31,6 +34,7 @@
 
 namespace quire {
 
+void PagedAttentionAmx(const PagedAttentionParams& params, ThreadTeam& team);
 void PagedAttentionAvx512(const PagedAttentionParams& params, ThreadTeam& team);
 void PagedAttentionAvx512Bf16(const PagedAttentionParams& params, ThreadTeam& team);
 void PagedAttentionAvx2(const PagedAttentionParams& params, ThreadTeam& team);

@@ -104,6 +104,23 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
+// Prefetches the block's values, wanted after the keys, and the keys of the next chunk's block.
+template <typename T>
+void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
+  const KvCacheLayout& layout = *context.layout;
+  const int32_t ahead = index + kAttentionChunkTokens / layout.block_size_tokens;
+  const auto* values = reinterpret_cast<const char*>(context.Values(index));
+  const auto* keys =
+      reinterpret_cast<const char*>(ahead < context.num_blocks ? context.Keys(ahead) : nullptr);
+  const int64_t bytes = int64_t{slots.end - slots.begin} * layout.head_dim * int64_t{sizeof(T)};
+  for (int64_t at = 0; at < bytes; at += kCacheLine) {
+    __builtin_prefetch(values + at, 0, 2);
+    if (keys != nullptr) {
+      __builtin_prefetch(keys + at, 0, 2);
+    }
+  }
+}
+
 // Copies the wanted keys to panel [groups][head_dim / kGroup][kLanes] and the values to
 // [slots / kGroup][head_dim], in elements that hold kGroup terms each.
 template <typename P, typename T>
@@ -116,7 +133,7 @@ void PackBlocks(const ContextBlocks<T>& context,
   constexpr int kLanes = P::Simd::kLanes;
   const KvCacheLayout& layout = *context.layout;
   const int32_t head_dim = layout.head_dim;
-  const int64_t group_elements = int64_t{(head_dim + P::kGroup - 1) / P::kGroup} * kLanes;
+  const int64_t group_elements = int64_t{P::KeySteps(head_dim)} * kLanes;
   view->first_position = chunk_position;
   view->key_dim_stride = kLanes;
   view->value_slot_stride = head_dim;
@@ -136,6 +153,9 @@ void PackBlocks(const ContextBlocks<T>& context,
                [&](int32_t index, int32_t in_block, SlotRange slots) {
                  const T* keys = context.Keys(index) + in_block;
                  const T* values = context.Values(index) + in_block * layout.value_slot_stride;
+                 if constexpr (P::kHasRowTiles) {
+                   FetchSoon(context, index, slots);
+                 }
                  for (int32_t slot = slots.begin; slot < slots.end;) {
                    const int32_t lane = slot % kLanes;
                    const int32_t left = slots.end - slot;

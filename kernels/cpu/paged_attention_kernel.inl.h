@@ -35,9 +35,9 @@ struct Partial {
 // A thread's memory: everything a task needs besides what it shares.
 template <typename S>
 struct TaskMemory {
-  float* q;             // tiles of [head_dim / kGroup, rows of the tile] Terms
+  float* q;             // tiles of rows, as PackQuery makes them
   SlotRange* ranges;    // [rows], of the current chunk
-  float* scores;        // [kTileRows, kScoreStride]
+  float* scores;        // [tile_rows, kScoreStride]
   float* running;       // a Partial
   float* chunk;         // a Partial
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
@@ -45,9 +45,9 @@ struct TaskMemory {
   float* key_scales;    // [kAttentionChunkTokens], of the current chunk, where there are any
   float* value_scales;  // [kAttentionChunkTokens]
 
-  TaskMemory(void* memory, int64_t rows, int64_t head_dim) {
+  TaskMemory(void* memory, int64_t rows, int64_t tile_rows, int64_t head_dim) {
     auto* base = static_cast<float*>(memory);
-    const Layout at(rows, head_dim);
+    const Layout at(rows, tile_rows, head_dim);
     q = base + at.q;
     ranges = reinterpret_cast<SlotRange*>(base + at.ranges);
     scores = base + at.scores;
@@ -59,8 +59,14 @@ struct TaskMemory {
     value_scales = base + at.value_scales;
   }
 
-  static size_t Bytes(int64_t rows, int64_t head_dim) {
-    return static_cast<size_t>(Layout(rows, head_dim).end) * sizeof(float);
+  static size_t Bytes(int64_t rows, int64_t tile_rows, int64_t head_dim) {
+    return static_cast<size_t>(Layout(rows, tile_rows, head_dim).end) * sizeof(float);
+  }
+
+  // Dims of queries, keys and values: as many as any kind of products has.
+  static int64_t PaddedDims(int64_t head_dim) {
+    constexpr int64_t kMultiple = 32;
+    return (head_dim + kMultiple - 1) / kMultiple * kMultiple;
   }
 
  private:
@@ -69,14 +75,15 @@ struct TaskMemory {
     int64_t end = 0;
     int64_t q, ranges, scores, running, chunk, key_panel, value_panel, key_scales, value_scales;
 
-    Layout(int64_t rows, int64_t head_dim) {
-      q = Take(rows * head_dim);
+    Layout(int64_t rows, int64_t tile_rows, int64_t head_dim) {
+      const int64_t dims = PaddedDims(head_dim);
+      q = Take((rows + tile_rows) * dims);  // a whole tile may be read where the last one begins
       ranges = Take(2 * rows);
-      scores = Take(int64_t{kTileRows} * kScoreStride);
+      scores = Take(tile_rows * kScoreStride);
       running = Take(PartialFloats(rows, head_dim));
       chunk = Take(PartialFloats(rows, head_dim));
-      key_panel = Take(kAttentionChunkTokens * head_dim);
-      value_panel = Take(kAttentionChunkTokens * head_dim);
+      key_panel = Take(kAttentionChunkTokens * dims);
+      value_panel = Take(kAttentionChunkTokens * dims);
       key_scales = Take(kAttentionChunkTokens);
       value_scales = Take(kAttentionChunkTokens);
     }
@@ -95,8 +102,8 @@ struct RowTiles {
   int32_t rows;
   int32_t tiles;
 
-  explicit RowTiles(int32_t num_rows)
-      : rows(num_rows), tiles((num_rows + kTileRows - 1) / kTileRows) {}
+  RowTiles(int32_t num_rows, int32_t tile_rows)
+      : rows(num_rows), tiles((num_rows + tile_rows - 1) / tile_rows) {}
   int32_t begin(int32_t tile) const { return static_cast<int32_t>(int64_t{rows} * tile / tiles); }
   int32_t end(int32_t tile) const { return begin(tile + 1); }
 };
@@ -118,8 +125,8 @@ class AttentionTaskRunner {
         task_(task),
         head_dim_(params.cache.layout.head_dim),
         group_(params.num_heads / params.cache.layout.num_kv_heads),
-        tiles_((task.query_end - task.query_begin) * group_),
-        memory_(memory, MaxTaskRows(group_), head_dim_) {
+        tiles_((task.query_end - task.query_begin) * group_, P::kRows),
+        memory_(memory, MaxTaskRows(group_), P::kRows, head_dim_) {
     first_token_ = p_.query_start[task.seq] + task.query_begin;
     const int32_t query_length = p_.query_start[task.seq + 1] - p_.query_start[task.seq];
     first_position_ = p_.seq_lens[task.seq] - query_length + task.query_begin;
@@ -133,6 +140,7 @@ class AttentionTaskRunner {
   }
 
   void Run() {
+    const typename P::TaskScope scope((tiles_.rows + tiles_.tiles - 1) / tiles_.tiles);
     PackQueries();
     if (task_.split >= 0) {
       RunSplit();
@@ -207,14 +215,14 @@ class AttentionTaskRunner {
       const int32_t rows = tiles_.end(tile) - begin;
       for (int32_t r = 0; r < rows; ++r) {
         const float* from = static_cast<const float*>(p_.q) + RowOffset(begin + r, p_.q_row_stride);
-        P::PackQuery(from, head_dim_, rows, QueriesOf(begin) + r);
+        P::PackQuery(from, head_dim_, r, rows, QueriesOf(begin));
       }
     }
   }
 
   // Of the tile that begins there.
   Term* QueriesOf(int32_t first_row) const {
-    return reinterpret_cast<Term*>(memory_.q) + int64_t{first_row} * head_dim_;
+    return reinterpret_cast<Term*>(memory_.q) + first_row * TaskMemory<S>::PaddedDims(head_dim_);
   }
 
   // The slots of the chunk that each row attends to go to memory_.ranges; returns their union.
@@ -242,7 +250,7 @@ class AttentionTaskRunner {
       GatherScales(context_, chunk_position, wanted, memory_.key_scales, memory_.value_scales);
     }
     const bool vectors_inside_blocks = p_.cache.layout.block_size_tokens % S::kLanes == 0;
-    if (tiles_.rows >= kPackRows || !vectors_inside_blocks) {
+    if (P::kHasRowTiles || tiles_.rows >= kPackRows || !vectors_inside_blocks) {
       ChunkView<S, Panel> view;
       PackBlocks<P, T>(context_,
                        chunk_position,
@@ -250,11 +258,44 @@ class AttentionTaskRunner {
                        reinterpret_cast<Panel*>(memory_.key_panel),
                        reinterpret_cast<Panel*>(memory_.value_panel),
                        &view);
-      AttendTiles<Panel, false>(view, result);
-    } else {
+      if constexpr (P::kHasRowTiles) {
+        AttendRowTiles(chunk_position, result);
+      } else {
+        AttendTiles<Panel, false>(view, result);
+      }
+    } else if constexpr (!P::kHasRowTiles) {
       ChunkView<S, T> view;
       ViewBlocks<S, T>(context_, chunk_position, wanted, &view);
       tiles_.tiles == 1 ? AttendTiles<T, true>(view, result) : AttendTiles<T, false>(view, result);
+    }
+  }
+
+  void AttendRowTiles(int32_t chunk_position, const Partial& result) {
+    for (int32_t tile = 0; tile < tiles_.tiles; ++tile) {
+      const int32_t begin = tiles_.begin(tile);
+      const int32_t rows = tiles_.end(tile) - begin;
+      const SlotRange* ranges = memory_.ranges + begin;
+      const SlotRange any = SlotsOfTile(ranges, rows).any;
+      if (!any.empty()) {
+        P::ScoreRows(QueriesOf(begin),
+                     reinterpret_cast<const Panel*>(memory_.key_panel),
+                     any,
+                     head_dim_,
+                     memory_.scores);
+      }
+      for (int32_t r = 0; r < rows; ++r) {
+        result.stats[begin + r] =
+            WeightsOfRow(begin + r, chunk_position, ranges[r], memory_.scores + r * kScoreStride);
+      }
+      if (!any.empty()) {
+        P::WeightValuesOfRows(memory_.scores,
+                              ranges,
+                              rows,
+                              any,
+                              reinterpret_cast<const Panel*>(memory_.value_panel),
+                              head_dim_,
+                              result.values + int64_t{begin} * head_dim_);
+      }
     }
   }
 
@@ -284,10 +325,9 @@ class AttentionTaskRunner {
     }
   }
 
-  template <int kRows>
-  TileSlots SlotsOfTile(const SlotRange* ranges) const {
+  static TileSlots SlotsOfTile(const SlotRange* ranges, int32_t rows) {
     TileSlots slots{{kAttentionChunkTokens, 0}, {0, kAttentionChunkTokens}, ranges};
-    for (int r = 0; r < kRows; ++r) {
+    for (int32_t r = 0; r < rows; ++r) {
       const SlotRange range = ranges[r];
       slots.all.begin = range.begin > slots.all.begin ? range.begin : slots.all.begin;
       slots.all.end = range.end < slots.all.end ? range.end : slots.all.end;
@@ -322,9 +362,10 @@ class AttentionTaskRunner {
   template <typename E, int kRows, bool kPrefetch>
   void AttendTile(const ChunkView<S, E>& view, int32_t first_row, const Partial& result) {
     const SlotRange* ranges = memory_.ranges + first_row;
-    const TileSlots slots = SlotsOfTile<kRows>(ranges);
+    const TileSlots slots = SlotsOfTile(ranges, kRows);
     if (!slots.any.empty()) {
       const int32_t group_end = (slots.any.end + S::kLanes - 1) / S::kLanes;
+      const typename P::ProductScope scope;
       ScoreGroups<P, E, kRows, kPrefetch>(view,
                                           slots.any.begin / S::kLanes,
                                           group_end,
@@ -338,6 +379,7 @@ class AttentionTaskRunner {
           WeightsOfRow(row, view.first_position, ranges[r], memory_.scores + r * kScoreStride);
     }
     if (!slots.any.empty()) {
+      const typename P::ProductScope scope;
       WeightValues<P, E, kRows, kPrefetch>(
           view, slots, memory_.scores, head_dim_, result.values + int64_t{first_row} * head_dim_);
     }
@@ -355,14 +397,27 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-template <typename P, typename T>
+// Where P has tiles of rows, the policy Few takes tasks of up to kFewRows rows whose blocks hold
+// whole vectors.
+template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;
+  constexpr int32_t kFewRows = 4;
   const int32_t group = p.num_heads / p.cache.layout.num_kv_heads;
-  const size_t work_bytes = Memory::Bytes(MaxTaskRows(group), p.cache.layout.head_dim);
+  const bool vectors_inside_blocks = p.cache.layout.block_size_tokens % P::Simd::kLanes == 0;
+  static_assert(Few::kRows <= P::kRows);
+  const size_t work_bytes = Memory::Bytes(MaxTaskRows(group), P::kRows, p.cache.layout.head_dim);
   const AttentionPlan plan = PlanAttention(p, team, work_bytes);
-  team.ParallelFor(plan.num_tasks, [&](int64_t task, int thread) {
-    AttentionTaskRunner<P, T>(p, plan, plan.tasks[task], plan.WorkMemory(team, thread)).Run();
+  team.ParallelFor(plan.num_tasks, [&](int64_t index, int thread) {
+    const AttentionTask& task = plan.tasks[index];
+    void* memory = plan.WorkMemory(team, thread);
+    if constexpr (P::kHasRowTiles) {
+      if ((task.query_end - task.query_begin) * group <= kFewRows && vectors_inside_blocks) {
+        AttentionTaskRunner<Few, T>(p, plan, task, memory).Run();
+        return;
+      }
+    }
+    AttentionTaskRunner<P, T>(p, plan, task, memory).Run();
   });
 }
 
@@ -371,15 +426,15 @@ void PagedAttentionKernel(const PagedAttentionParams& p, ThreadTeam& team) {
   using P = WidenedProducts<S>;
   switch (p.cache.layout.dtype) {
     case DType::kF32:
-      return PagedAttentionOf<P, float>(p, team);
+      return PagedAttentionOf<P, P, float>(p, team);
     case DType::kF16:
-      return PagedAttentionOf<P, Float16>(p, team);
+      return PagedAttentionOf<P, P, Float16>(p, team);
     case DType::kBF16:
-      return PagedAttentionOf<P, BFloat16>(p, team);
+      return PagedAttentionOf<P, P, BFloat16>(p, team);
     case DType::kF8E4M3:
-      return PagedAttentionOf<P, Float8E4M3>(p, team);
+      return PagedAttentionOf<P, P, Float8E4M3>(p, team);
     case DType::kInt8:
-      return PagedAttentionOf<P, Int8>(p, team);
+      return PagedAttentionOf<P, P, Int8>(p, team);
   }
 }
 

@@ -11,12 +11,21 @@
 //   Operand           kLanes elements of kGroup terms each, in a register
 //   Term              kGroup numbers of a query, or weights, side by side
 //   kPerElement<E>    terms in one element of E
+//   TaskScope         lives as long as a task does; made with the most rows that a tile of it has
+//   ProductScope      lives while products are computed
+//   kRows             rows of a tile, at most
+//   kHasRowTiles      whether it has ScoreRows and WeightValuesOfRows, which do all of a tile of
+//                     rows at once from packed keys and values, in place of the three last ones
+//   KeySteps          steps that a packed key takes
 //   PackKeys          the keys of n slots to a panel, kLanes elements from dims to dims
 //   PackValues        the values of slots to a panel, head_dim elements from step to step
-//   PackQuery         a query row to Terms, kGroup dims each, `stride` Terms apart
+//   PackQuery         a row of a tile of queries to Terms, kGroup dims each
 //   PackWeights       a row's weights to Terms, kGroup slots each, in place
 //   LoadKeys          the step's keys of kLanes slots; dims beyond head_dim are zero
 //   LoadValues        the step's values of `lanes` dims
+//   Sum, Empty, Total a vector of sums on its way, none yet, and what it has come to
+//   kFoldTerms, Fold  after how many terms it is folded (0: never), counted from dim or slot 0
+//   kVecs             vectors of sums next to each other in a tile of so many rows
 //   Multiply          adds the step's products to sums
 //   MultiplyPart      the same for the step's slots inside a range alone
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
@@ -87,6 +96,13 @@ struct ChunkView {
   int64_t value_slot_stride;
 };
 
+struct NoProductScope {
+  NoProductScope() {}  // NOLINT(modernize-use-equals-default): otherwise an unused variable
+};
+struct NoTaskScope {
+  explicit NoTaskScope(int32_t /*rows*/) {}
+};
+
 // Keys and values widened to fp32, one term a step.
 template <typename S>
 struct WidenedProducts {
@@ -96,9 +112,20 @@ struct WidenedProducts {
   using Panel = float;
   using Term = float;
   static constexpr int kGroup = 1;
+  using TaskScope = NoTaskScope;
+  using ProductScope = NoProductScope;
+  static constexpr int kRows = kTileRows;
+  static constexpr bool kHasRowTiles = false;
   template <typename E>
   static constexpr int kPerElement = 1;
 
+  using Sum = Vec;
+  static constexpr int kFoldTerms = 0;
+  template <int kRowsOfTile>
+  static constexpr int kVecs = TileVecs<Simd>(kRowsOfTile);
+  static Sum Empty() { return Simd::Zero(); }
+  static Vec Total(Sum sum) { return sum; }
+  static int32_t KeySteps(int32_t head_dim) { return head_dim; }
   template <typename T>
   static void PackKeys(const T* from, int64_t dim_stride, int32_t head_dim, int32_t n, Panel* to) {
     for (int32_t d = 0; d < head_dim; ++d, to += S::kLanes) {
@@ -114,9 +141,10 @@ struct WidenedProducts {
       }
     }
   }
-  static void PackQuery(const float* from, int32_t head_dim, int32_t stride, Term* to) {
+  static void PackQuery(
+      const float* from, int32_t head_dim, int32_t row, int32_t rows, Term* tile) {
     for (int32_t d = 0; d < head_dim; ++d) {
-      to[int64_t{d} * stride] = from[d];
+      tile[int64_t{d} * rows + row] = from[d];
     }
   }
   static const Term* PackWeights(float* row, SlotRange /*slots*/) { return row; }
@@ -137,6 +165,23 @@ struct WidenedProducts {
   }
 };
 
+// After the step that begins at dim or slot `at`.
+template <typename P, int kRows, int kVecs>
+inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
+  if constexpr (P::kFoldTerms > 0) {
+    if ((at + P::kGroup) % P::kFoldTerms != 0) {
+      return;
+    }
+    QUIRE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      QUIRE_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        P::Fold(&sums[r][v]);
+      }
+    }
+  }
+}
+
 template <typename P, typename E, int kRows, int kVecs, bool kPrefetch>
 inline void ScoreTile(const ChunkView<typename P::Simd, E>& chunk,
                       int32_t group,
@@ -146,14 +191,14 @@ inline void ScoreTile(const ChunkView<typename P::Simd, E>& chunk,
   using S = typename P::Simd;
   const E* keys[kVecs];
   const char* prefetch[kVecs];
-  typename S::Vec sums[kRows][kVecs];
+  typename P::Sum sums[kRows][kVecs];
   QUIRE_UNROLL
   for (int v = 0; v < kVecs; ++v) {
     keys[v] = chunk.keys[group + v];
     prefetch[v] = static_cast<const char*>(chunk.prefetch[group + v]);
     QUIRE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      sums[r][v] = S::Zero();
+      sums[r][v] = P::Empty();
     }
   }
   for (int32_t d = 0; d < head_dim; d += P::kGroup, q += kRows) {
@@ -168,12 +213,14 @@ inline void ScoreTile(const ChunkView<typename P::Simd, E>& chunk,
         sums[r][v] = P::Multiply(q[r], k, sums[r][v]);
       }
     }
+    FoldSums<P>(d, sums);
   }
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      S::Store(scores + int64_t{r} * kScoreStride + int64_t{group + v} * S::kLanes, sums[r][v]);
+      S::Store(scores + int64_t{r} * kScoreStride + int64_t{group + v} * S::kLanes,
+               P::Total(sums[r][v]));
     }
   }
 }
@@ -187,7 +234,7 @@ inline void ScoreGroups(const ChunkView<typename P::Simd, E>& chunk,
                         const typename P::Term* q,
                         int32_t head_dim,
                         float* scores) {
-  constexpr int kMost = TileVecs<typename P::Simd>(kRows);
+  constexpr int kMost = P::template kVecs<kRows>;
   for (; group_end - group >= kMost; group += kMost) {
     ScoreTile<P, E, kRows, kMost, kPrefetch>(chunk, group, q, head_dim, scores);
   }
@@ -221,12 +268,12 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
                       int64_t out_stride) {
   using S = typename P::Simd;
   constexpr int kPerElement = P::template kPerElement<E>;
-  typename S::Vec sums[kRows][kVecs];
+  typename P::Sum sums[kRows][kVecs];
   QUIRE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = S::Zero();
+      sums[r][v] = P::Empty();
     }
   }
   for (int32_t i = 0; i < chunk.num_segments; ++i) {
@@ -263,6 +310,7 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
                            : P::MultiplyPart(weight, values[v], slot, slots.rows[r], sums[r][v]);
         }
       }
+      FoldSums<P>(slot, sums);
     }
   }
   QUIRE_UNROLL
@@ -270,7 +318,7 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       float* to = out + r * out_stride + dim + v * S::kLanes;
-      kPartial ? S::StoreN(to, sums[r][v], lanes) : S::Store(to, sums[r][v]);
+      kPartial ? S::StoreN(to, P::Total(sums[r][v]), lanes) : S::Store(to, P::Total(sums[r][v]));
     }
   }
 }
@@ -284,7 +332,7 @@ inline void WeightValues(const ChunkView<typename P::Simd, E>& chunk,
                          int32_t head_dim,
                          float* out) {
   using S = typename P::Simd;
-  constexpr int kMost = TileVecs<S>(kRows);
+  constexpr int kMost = P::template kVecs<kRows>;
   const typename P::Term* weights[kRows];
   for (int r = 0; r < kRows; ++r) {
     weights[r] = P::PackWeights(scores + int64_t{r} * kScoreStride, slots.any);
