@@ -2,8 +2,9 @@
 """mixed_load.py --model DIR --build DIR [--build DIR]... [--serve-flags FLAGS]...: what chats feel beside long prompts.
 
 Servers take turns, each with a fresh start: 16 clients send prompts of 128 tokens and get 64, one request after the
-other, while one prompt of 2,048 tokens a second comes and gets 8. Prints of the chats the time between two tokens and
-to the first one, p50 and p99 in ms, and their tokens a second. Each --build is run with each --serve-flags.
+other, while one prompt of 2,048 tokens a second comes and gets 8 (--long-rate 0: none does). Prints of the chats the
+time between two tokens and to the first one, p50 and p99 in ms, and their tokens a second. Each --build is run with
+each --serve-flags.
 """
 import argparse
 import itertools
@@ -15,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 
-CHATS, CHAT_INPUT, CHAT_OUTPUT = 16, 128, 64
+CHAT_INPUT, CHAT_OUTPUT = 128, 64
 LONG_INPUT, LONG_OUTPUT = 2048, 8
 FIGURES = ["p50_itl_ms", "p99_itl_ms", "p50_ttft_ms", "p99_ttft_ms", "output_throughput"]
 
@@ -27,16 +28,18 @@ def bench(build, address, *flags):
 
 def chats_beside_long_prompts(build, address, options):
     with tempfile.NamedTemporaryFile() as file:
-        longs = bench(build, address, "--num-prompts", 100_000, "--request-rate", options.long_rate,
-                      "--random-input-len", LONG_INPUT, "--random-output-len", LONG_OUTPUT)
+        longs = options.long_rate > 0 and bench(
+            build, address, "--num-prompts", 100_000, "--request-rate", options.long_rate,
+            "--random-input-len", LONG_INPUT, "--random-output-len", LONG_OUTPUT)
         try:
-            chats = bench(build, address, "--num-prompts", options.requests, "--max-concurrency", CHATS,
+            chats = bench(build, address, "--num-prompts", options.requests, "--max-concurrency", options.chats,
                           "--random-input-len", CHAT_INPUT, "--random-output-len", CHAT_OUTPUT,
                           "--metric-percentiles", "50,99", "--save-result", "--result-filename", file.name)
             assert chats.wait() == 0
         finally:
-            longs.kill()
-            longs.wait()
+            if longs:
+                longs.kill()
+                longs.wait()
         return json.loads(pathlib.Path(file.name).read_text())
 
 
@@ -60,6 +63,7 @@ def main():
     parser.add_argument("--serve-flags", action="append", help="more flags of quire serve")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chats", type=int, default=16)
     parser.add_argument("--requests", type=int, default=128, help="of the chats, in a turn")
     parser.add_argument("--long-rate", type=float, default=1.0, help="long prompts a second")
     options = parser.parse_args()
