@@ -89,7 +89,7 @@ class Quire:
 
 def add_flags(parser):
     parser.add_argument("--build", required=True, type=pathlib.Path)
-    parser.add_argument("--product-isa", default="avx512bf16", help="of kernel_bench's Linear/ISA/bfloat16")
+    parser.add_argument("--product-isa", default="amx", help="of kernel_bench's Linear/ISA/bfloat16")
     parser.add_argument("--serve-flags", default="", help="more flags of quire serve")
 
 
