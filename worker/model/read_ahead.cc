@@ -14,10 +14,6 @@ namespace {
 constexpr int64_t kTensorAlignment = 64;
 constexpr unsigned kMaxReaders = 8;
 
-int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
-  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
-}
-
 int64_t BytesOf(const TensorGroup& group, const TensorSource& source) {
   int64_t bytes = 0;
   for (const TensorShape& tensor : group) {

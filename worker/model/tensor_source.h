@@ -43,6 +43,11 @@ class TensorSource {
                             std::span<std::byte> out) const = 0;
 };
 
+// Of the tensor's part, in the source's type.
+inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
+  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
+}
+
 // REQUIRES: every name was found in the files before, of F32, F16 or BF16.
 class FileTensors final : public TensorSource {
  public:

@@ -114,10 +114,6 @@ void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
   }
 }
 
-int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
-  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
-}
-
 // What goes through the buffer, in order. A backend that packs while it reads takes the matrices
 // past it; tables are then read to where they stay.
 std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const KernelBackend& backend) {
