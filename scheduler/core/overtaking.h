@@ -4,14 +4,16 @@
 //
 // While a running group has more prompt left than a step has room for, groups that wait behind it
 // may pass: those that have a quarter of the tokens at most that it has left. They get half of what
-// prompts get in a step, so what they pass takes twice its time at the most, however many come.
-// Nobody passes a group that has passed.
+// prompts get in a step, so what they pass takes twice as many steps at the most, however many
+// come. Nobody passes a group that has passed.
 //
 // Who is passed loses nothing else. The long prompt's blocks are kept for it, and so are blocks and
 // handles of everybody who waits before the one that passes: where there is no room for all of
-// them, nobody passes. So who waits for room is not passed.
+// them, nobody passes. So who waits for room is not passed. Who has passed grows, and gives way
+// when the room of somebody whom it passed is gone.
 //
-// Nor does anybody pass once sequences that decode would take more than half of a step.
+// Nor does anybody pass once sequences that decode would take more than half of a step, or of what
+// a step may have under CoreConfig::target_inter_token.
 //
 // Only under first come, first served: other policies say themselves who goes first. In a backlog
 // whose first kMostPassed requests are all long, nobody behind them passes.

@@ -35,7 +35,8 @@
 
 namespace quire {
 
-// In how many steps a preempted group is computed again at the most.
+// In how many steps a preempted group is computed again at the most, unless prompts get fewer
+// tokens under CoreConfig::target_inter_token.
 inline constexpr int32_t kMaxRecomputeSteps = 16;
 
 class PreemptionCost {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "common/base/check.h"
 
@@ -86,6 +87,14 @@ StepCost::Bucket StepCost::At(double num_tokens) const {
 
 double StepCost::StepMicros(int64_t num_tokens) const {
   return At(static_cast<double>(num_tokens)).micros;
+}
+
+double StepCost::LeastMicros(int64_t num_tokens) const {
+  double least = StepMicros(num_tokens);
+  for (const Bucket& bucket : std::span(buckets_).subspan(BucketOf(num_tokens))) {
+    least = bucket.num_tokens > 0 ? std::min(least, bucket.micros) : least;
+  }
+  return least;
 }
 
 int64_t StepCost::most_tokens() const {

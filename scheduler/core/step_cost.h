@@ -38,6 +38,10 @@ class StepCost {
   // known. Beyond the most tokens that were seen, time is taken to be proportional to them.
   double StepMicros(int64_t num_tokens) const;
 
+  // The same, or what larger steps take if that is less: a size that is not seen any more, since
+  // prompts are in every step, does not stand for a step that hung.
+  double LeastMicros(int64_t num_tokens) const;
+
   // Of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 

@@ -28,7 +28,8 @@ StepPlanner::StepPlanner(CoreState& state)
       budgets_{.all = TokenBudget(state.epoch->limits.max_tokens_per_step),
                .prompts = TokenBudget(state.epoch->limits.max_tokens_per_step),
                .spare = TokenBudget(static_cast<int32_t>(
-                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use())))} {
+                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use())))},
+      num_step_tokens_(state.epoch->limits.max_tokens_per_step) {
   QUIRE_CHECK(!state.step.is_active);
   plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
 }
@@ -106,9 +107,10 @@ void StepPlanner::PreemptForNext() {
 }
 
 // Where the cheapest group is preempted, it may have arrived before others that run on. To take
-// their blocks for it would cost what choosing it saved.
+// their blocks for it would cost what choosing it saved. Who has passed gives way in any case: whom
+// it passed was to lose nothing.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
-  return state_.config.preemption_mode == PreemptionMode::kAuto
+  return state_.config.preemption_mode == PreemptionMode::kAuto && !running.was_ahead
              ? waiting.rank().value < running.rank().value
              : waiting.rank() < running.rank();
 }
@@ -203,7 +205,7 @@ void StepPlanner::PlanShort() {
   }
   // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
   const int32_t num_in_use = epoch_.handles.num_in_use();
-  const int32_t num_at_most = epoch_.limits.max_tokens_per_step / kShareOfPassing - num_in_use;
+  const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
                      .num_free_blocks = NumBlocksToGive(),
                      .num_watermark_blocks = NumWatermarkBlocks()};
@@ -318,10 +320,12 @@ void StepPlanner::BoundPrompts() {
   if (target != kInfiniteFuture && num_decoding > 0) {
     const StepCost& steps = epoch_.preemption_cost.steps();
     const double micros = target == kAutoInterToken
-                              ? kAutoTimesDecoding * steps.StepMicros(num_decoding)
+                              ? kAutoTimesDecoding * steps.LeastMicros(num_decoding)
                               : static_cast<double>(target) / kNanosPerMicro;
-    const int64_t num_within = steps.TokensWithin(micros) - num_decoding;
-    num_tokens = std::min(num_tokens, std::max<int64_t>(num_within, kLeastPromptTokens));
+    const int64_t num_within = steps.TokensWithin(micros);
+    num_step_tokens_ = static_cast<int32_t>(std::min<int64_t>(num_step_tokens_, num_within));
+    num_tokens =
+        std::min(num_tokens, std::max<int64_t>(num_within - num_decoding, kLeastPromptTokens));
   }
   budgets_.prompts = TokenBudget(static_cast<int32_t>(num_tokens));
 }

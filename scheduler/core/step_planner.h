@@ -116,6 +116,7 @@ class StepPlanner {
   CoreState& state_;
   Epoch& epoch_;
   Budgets budgets_;
+  int32_t num_step_tokens_;  // of a step that is as long as streams may wait
   bool are_prompts_bounded_ = false;
   bool is_any_cut_ = false;       // of the prompts that run
   SequenceGroup* cut_ = nullptr;  // set aside

@@ -38,6 +38,7 @@ def chats_beside_long_prompts(build, address, options):
             assert chats.wait() == 0
         finally:
             if longs:
+                assert longs.poll() is None, "the long prompts were refused"
                 longs.kill()
                 longs.wait()
         return json.loads(pathlib.Path(file.name).read_text())

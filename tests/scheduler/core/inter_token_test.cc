@@ -113,6 +113,16 @@ TEST_F(InterTokenTest, AutoLetsStepsTakeThreeTimesWhatDecodingTakes) {
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 63}}));
 }
 
+TEST_F(InterTokenTest, AutoIsNotMisledByAStepThatHung) {
+  state_.config.target_inter_token = kAutoInterToken;
+  StartDecoding();
+  Learn(1, 2e6);
+  Learn(64, 12000);
+  Add({.id = 2, .prompt = 300});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 191}}));
+}
+
 TEST_F(InterTokenTest, NewerRequestsDoNotStartBesideAPromptThatIsCut) {
   state_.config.target_inter_token = 6 * kNanosPerMilli;
   StartDecoding();

@@ -123,6 +123,47 @@ TEST_F(OvertakingTest, SequencesThatDecodeLeaveHalfOfAStepToPrompts) {
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 1}, {3, 1}, {4, 5}}));
 }
 
+TEST_F(OvertakingTest, TheyLeaveHalfOfWhatAStepMayHaveUnderATarget) {
+  state_.config.target_inter_token = kNanosPerMilli;
+  for (uint64_t id = 1; id <= 8; ++id) {
+    Add({.id = id, .prompt = 1});
+  }
+  Step();
+  state_.epoch->preemption_cost.ObserveStep({.num_tokens = 16, .micros = 1000});
+  Add({.id = 9, .prompt = 300});
+  Step();
+  Add({.id = 10, .prompt = 4});
+
+  const Tokens num_tokens = TokensOfStep();
+  EXPECT_EQ(num_tokens.at(9), 16);
+  EXPECT_EQ(num_tokens.count(10), 0U);
+}
+
+class OvertakingModeTest : public OvertakingTest,
+                           public ::testing::WithParamInterface<PreemptionMode> {};
+
+INSTANTIATE_TEST_SUITE_P(Modes,
+                         OvertakingModeTest,
+                         ::testing::Values(PreemptionMode::kRecompute, PreemptionMode::kAuto));
+
+// Room was there when the short one passed; its output has grown into it since.
+TEST_P(OvertakingModeTest, WhoHasPassedGivesWayToWhomItPassed) {
+  limits_.num_blocks = 1 + 75 + 50 + 2;  // for 300 tokens, for 200 and for 8
+  BeginEpoch(limits_);
+  state_.config.preemption_mode = GetParam();
+  Add({.id = 1, .prompt = 300, .max_tokens = 200});
+  Step();
+  Add({.id = 2, .prompt = 200, .max_tokens = 200});
+  Add({.id = 3, .prompt = 8, .max_tokens = 200});
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 56}, {3, 8}}));
+  for (int i = 0; i < 8; ++i) {
+    Step();
+  }
+
+  EXPECT_TRUE(state_.Find(RequestId(2))->is_running());
+  EXPECT_FALSE(state_.Find(RequestId(3))->is_running());
+}
+
 TEST_F(OvertakingTest, OtherPoliciesSayThemselvesWhoGoesFirst) {
   StartLongPrompt();
   state_.config.scheduling_policy = SchedulingPolicyKind::kPriority;

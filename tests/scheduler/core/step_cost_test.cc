@@ -47,6 +47,16 @@ TEST(StepCostTest, TokensWithinATimeAreThoseOfTheStepsThatTookAsLong) {
   EXPECT_EQ(cost.TokensWithin(1e300), std::numeric_limits<int64_t>::max());
 }
 
+TEST(StepCostTest, MoreTokensNeverTakeLess) {
+  StepCost cost;
+  EXPECT_EQ(cost.LeastMicros(4), 0);
+  cost.ObserveStep(4, 0, 1e6);  // it hung
+  cost.ObserveStep(64, 0, 2000);
+
+  EXPECT_EQ(cost.LeastMicros(4), 2000);
+  EXPECT_EQ(cost.LeastMicros(128), 4000);
+}
+
 TEST(StepCostTest, AStepThatHungDoesNotBoundSmallerOnesForGood) {
   StepCost cost;
   cost.ObserveStep(16, 0, 1000);

@@ -132,7 +132,7 @@ BUGS = [
     Bug("who_is_passed_loses_its_handles", OVERTAKING,
         "    num_handles -= group->num_live_sequences();\n", ""),
     Bug("those_that_decode_leave_no_prompt", PLANNER,
-        "epoch_.limits.max_tokens_per_step / kShareOfPassing - num_in_use;",
+        "num_step_tokens_ / kShareOfPassing - num_in_use;",
         "epoch_.limits.max_sequences;"),
     Bug("blocks_of_the_prompt_that_is_passed_taken", PLANNER,
         "  num_reserved_ += num_blocks;\n", ""),
