@@ -90,6 +90,7 @@ double StepCost::StepMicros(int64_t num_tokens) const {
 }
 
 double StepCost::LeastMicros(int64_t num_tokens) const {
+  QUIRE_CHECK(num_tokens >= 1);
   double least = StepMicros(num_tokens);
   for (const Bucket& bucket : std::span(buckets_).subspan(BucketOf(num_tokens))) {
     least = bucket.num_tokens > 0 ? std::min(least, bucket.micros) : least;

@@ -39,7 +39,7 @@ class StepCost {
   double StepMicros(int64_t num_tokens) const;
 
   // The same, or what larger steps take if that is less: a size that is not seen any more, since
-  // prompts are in every step, does not stand for a step that hung.
+  // prompts are in every step, does not stand for a step that hung. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Of the largest steps that were seen; 0 while nothing is known.
