@@ -25,7 +25,7 @@
 //
 // Thread safety: one caller per team at a time.
 // Cost:          2 * 2 * head_dim flops per (query head, position); K and V are read once per task
-//                of up to kMaxTaskRows (query, head) pairs. Allocates nothing in steady use.
+//                of up to kTaskRows (query, head) pairs. Allocates nothing in steady use.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_H_
 

@@ -110,6 +110,9 @@ struct TileProducts : PairProducts {
     TileRegisters registers;
   };
   static constexpr int kRows = quire::kRows;
+  // Tiles are through with keys and values sooner than they come from memory: many rows share them.
+  // Queries, packed keys and values and what rows have come to stay in the second-level cache.
+  static constexpr int32_t kTaskRows = 512;
   static constexpr bool kHasRowTiles = true;
 
   static int32_t KeySteps(int32_t head_dim) { return RoundedUp(head_dim, kDepth) / kGroup; }

@@ -32,6 +32,12 @@ struct Partial {
       : stats(reinterpret_cast<SoftmaxStats*>(memory)), values(memory + 2 * rows) {}
 };
 
+// The most rows a task of this call has.
+template <typename P>
+int32_t MaxTaskRows(int32_t heads_per_kv_head) {
+  return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
+}
+
 // A thread's memory: everything a task needs besides what it shares.
 template <typename S>
 struct TaskMemory {
@@ -126,7 +132,7 @@ class AttentionTaskRunner {
         head_dim_(params.cache.layout.head_dim),
         group_(params.num_heads / params.cache.layout.num_kv_heads),
         tiles_((task.query_end - task.query_begin) * group_, P::kRows),
-        memory_(memory, MaxTaskRows(group_), P::kRows, head_dim_) {
+        memory_(memory, MaxTaskRows<P>(group_), P::kRows, head_dim_) {
     first_token_ = p_.query_start[task.seq] + task.query_begin;
     const int32_t query_length = p_.query_start[task.seq + 1] - p_.query_start[task.seq];
     first_position_ = p_.seq_lens[task.seq] - query_length + task.query_begin;
@@ -405,9 +411,9 @@ void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   constexpr int32_t kFewRows = 4;
   const int32_t group = p.num_heads / p.cache.layout.num_kv_heads;
   const bool vectors_inside_blocks = p.cache.layout.block_size_tokens % P::Simd::kLanes == 0;
-  static_assert(Few::kRows <= P::kRows);
-  const size_t work_bytes = Memory::Bytes(MaxTaskRows(group), P::kRows, p.cache.layout.head_dim);
-  const AttentionPlan plan = PlanAttention(p, team, work_bytes);
+  static_assert(Few::kRows <= P::kRows && Few::kTaskRows <= P::kTaskRows);
+  const size_t work_bytes = Memory::Bytes(MaxTaskRows<P>(group), P::kRows, p.cache.layout.head_dim);
+  const AttentionPlan plan = PlanAttention(p, team, P::kTaskRows, work_bytes);
   team.ParallelFor(plan.num_tasks, [&](int64_t index, int thread) {
     const AttentionTask& task = plan.tasks[index];
     void* memory = plan.WorkMemory(team, thread);

@@ -134,11 +134,14 @@ void FillPlan(const PagedAttentionParams& p,
 
 }  // namespace
 
-AttentionPlan PlanAttention(const PagedAttentionParams& p, ThreadTeam& team, size_t work_bytes) {
+AttentionPlan PlanAttention(const PagedAttentionParams& p,
+                            ThreadTeam& team,
+                            int32_t max_task_rows,
+                            size_t work_bytes) {
   constexpr size_t kAlignment = 64;
   const int64_t parts = kPartsPerThread * team.num_threads();
   const int64_t total_rows = int64_t{p.query_start[p.num_seqs]} * p.num_heads;
-  const int64_t task_rows = std::clamp<int64_t>(total_rows / parts, kMinTaskRows, kMaxTaskRows);
+  const int64_t task_rows = std::clamp<int64_t>(total_rows / parts, kMinTaskRows, max_task_rows);
   Tiling tiling;
   tiling.heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
   tiling.queries_per_tile = std::max(1, static_cast<int32_t>(task_rows) / tiling.heads_per_kv_head);

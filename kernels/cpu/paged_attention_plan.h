@@ -17,9 +17,6 @@
 
 namespace quire {
 
-// A row is one (query, head) pair. More rows a task read K and V less often; fewer make more tasks.
-inline constexpr int32_t kMaxTaskRows = 96;
-
 struct AttentionTask {
   int32_t seq = 0;
   int32_t kv_head = 0;
@@ -50,17 +47,15 @@ struct AttentionPlan {
   }
 };
 
-// The most rows a task of this call has.
-inline int32_t MaxTaskRows(int32_t heads_per_kv_head) {
-  return heads_per_kv_head > kMaxTaskRows ? heads_per_kv_head : kMaxTaskRows;
-}
-
 // Floats of the partial result of one chunk: maximum, sum and weighted values of each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
-// Writes the plan into team.Scratch(0, ...), which stays the plan's until the call is over.
+// Writes the plan into team.Scratch(0, ...), which stays the plan's until the call is over. A task
+// has up to max_task_rows rows, or those of one query. A row is one (query, head) pair: more of
+// them a task read K and V less often, fewer make more tasks.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,
+                            int32_t max_task_rows,
                             size_t work_bytes);
 
 }  // namespace quire

@@ -14,6 +14,7 @@
 //   TaskScope         lives as long as a task does; made with the most rows that a tile of it has
 //   ProductScope      lives while products are computed
 //   kRows             rows of a tile, at most
+//   kTaskRows         rows of a task, at most (unless one query has more)
 //   kHasRowTiles      whether it has ScoreRows and WeightValuesOfRows, which do all of a tile of
 //                     rows at once from packed keys and values, in place of the three last ones
 //   KeySteps          steps that a packed key takes
@@ -115,6 +116,7 @@ struct WidenedProducts {
   using TaskScope = NoTaskScope;
   using ProductScope = NoProductScope;
   static constexpr int kRows = kTileRows;
+  static constexpr int32_t kTaskRows = 96;
   static constexpr bool kHasRowTiles = false;
   template <typename E>
   static constexpr int kPerElement = 1;
