@@ -74,6 +74,24 @@ struct Ahead {
   }
 };
 
+// Where sums will be stored, so many rows a step: the lines come closer meanwhile, or the stores
+// would wait for them.
+struct Outputs {
+  const float* at = nullptr;
+  int64_t row_floats = 0;  // from row to row
+  int64_t lines = 0;       // of a row
+  int64_t rows = 0;        // left
+  int64_t rows_per_step = 0;
+
+  void Fetch() {
+    for (int64_t i = 0; i < rows_per_step && rows > 0; ++i, --rows, at += row_floats) {
+      for (int64_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(at + line * AmxTile::kColumns, 1, 3);
+      }
+    }
+  }
+};
+
 // Four tiles of sums and what they are made of. The operands of k = 0, and the bytes from one tile
 // of k to the next.
 struct Unit {
@@ -109,13 +127,14 @@ void StoreSums(float* rest) {
 }
 
 // Sums 0 and 1 are of the first rows, 2 and 3 of the second.
-void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead) {
+void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
   const BFloat16* x1 = unit.x[1] + k.begin * unit.x_step;
   const std::byte* w0 = unit.w[0] + k.begin * unit.w_step;
   const std::byte* w1 = unit.w[1] + k.begin * unit.w_step;
   for (int64_t step = k.begin; step < k.end; ++step) {
     ahead.Fetch();
+    outputs.Fetch();
     KeepVectorUnitAwake();
     _tile_loadd(6, w0, unit.w_stride);
     _tile_loadd(4, x0, AmxTile::kRowBytes);
@@ -132,11 +151,12 @@ void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead) {
   }
 }
 
-void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead) {
+void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
   const BFloat16* x = unit.x[0] + k.begin * unit.x_step;
   int64_t at = k.begin * unit.w_step;
   for (int64_t step = k.begin; step < k.end; ++step) {
     ahead.Fetch();
+    outputs.Fetch();
     KeepVectorUnitAwake();
     _tile_loadd(4, x, AmxTile::kRowBytes);
     _tile_loadd(6, unit.w[0] + at, unit.w_stride);
@@ -189,6 +209,20 @@ void FinishSegment(const Job& job, const Unit& unit, int64_t segment) {
   }
 }
 
+// Of a unit whose last sums take so many more steps.
+template <int kRowTiles>
+Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
+  const int64_t row_floats = job.weight->out_features();
+  const int64_t most = kRowTiles * job.tile_rows;
+  const int64_t left = job.num_rows - unit.row;
+  const int64_t rows = left < most ? left : most;
+  return {.at = job.y + unit.row * row_floats + unit.column,
+          .row_floats = row_floats,
+          .lines = kSumTiles / kRowTiles,
+          .rows = rows,
+          .rows_per_step = (rows + steps - 1) / steps};
+}
+
 template <int kRowTiles>
 void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
   for (int64_t k = piece.begin; k < piece.end;) {
@@ -200,10 +234,11 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
     } else {
       LoadSums(unit.rest);
     }
+    const Outputs outputs = end == job.depth ? OutputsOf<kRowTiles>(job, unit, end - k) : Outputs();
     if constexpr (kRowTiles == 2) {
-      Multiply2x2(unit, {k, end}, ahead);
+      Multiply2x2(unit, {k, end}, ahead, outputs);
     } else {
-      Multiply1x4(unit, {k, end}, ahead);
+      Multiply1x4(unit, {k, end}, ahead, outputs);
     }
     StoreSums(unit.rest);
     if (end == segment_end) {
