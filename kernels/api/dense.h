@@ -110,6 +110,21 @@ struct ActivationParams {
   void* out = nullptr;       // [num_tokens, width], activations
 };
 
+// y = out(act(in(x))), a block of the transformer's feed-forward layers: Linear, Activate and
+// Linear, with their bits.
+struct MlpParams {
+  ActivationKind activation = ActivationKind::kSilu;
+  bool gated = true;
+  int64_t num_tokens = 0;
+  int64_t width = 0;                 // of what is activated
+  const void* x = nullptr;           // as of the first product
+  const PackedLinear* in = nullptr;  // gate above up where gated
+  void* between = nullptr;           // room for [num_tokens, out_features of in], activations
+  void* activated = nullptr;         // room for [num_tokens, width], activations
+  const PackedLinear* out = nullptr;
+  void* y = nullptr;  // as of the second product
+};
+
 }  // namespace quire
 
 #endif  // QUIRE_KERNELS_API_DENSE_H_

@@ -97,6 +97,21 @@ class KernelBackend {
   virtual void Norm(const NormParams& params) = 0;
   virtual void Linear(const LinearParams& params) = 0;
   virtual void Activate(const ActivationParams& params) = 0;
+  // A backend that can do better than one operation after the other does, with the same bits.
+  virtual void Mlp(const MlpParams& params) {
+    Linear(
+        {.num_tokens = params.num_tokens, .x = params.x, .y = params.between, .weight = params.in});
+    Activate({.kind = params.activation,
+              .gated = params.gated,
+              .num_tokens = params.num_tokens,
+              .width = params.width,
+              .in = params.between,
+              .out = params.activated});
+    Linear({.num_tokens = params.num_tokens,
+            .x = params.activated,
+            .y = params.y,
+            .weight = params.out});
+  }
   virtual void PrepareAttention(const PrepareAttentionParams& params) = 0;
   virtual void PagedAttention(const PagedAttentionParams& params) = 0;
   // The ids are in host memory.

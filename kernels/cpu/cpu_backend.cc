@@ -42,6 +42,11 @@ class CpuBackend final : public HostBackend {
     }
   }
   void Activate(const ActivationParams& params) override { table_.activate(params, team_); }
+  void Mlp(const MlpParams& params) override {
+    if (table_.mlp == nullptr || !table_.mlp(params, team_)) {
+      KernelBackend::Mlp(params);
+    }
+  }
   void PrepareAttention(const PrepareAttentionParams& params) override {
     table_.prepare_attention(params, team_);
   }

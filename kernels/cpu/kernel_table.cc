@@ -51,6 +51,7 @@ constexpr KernelTable Amx() {
   table.isa = "amx";
   table.panel = kAmxPanel;
   table.linear = &LinearAmx;
+  table.mlp = &MlpAmx;
   table.paged_attention = &PagedAttentionAmx;
   return table;
 }

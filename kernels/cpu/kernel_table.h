@@ -26,6 +26,8 @@ struct KernelTable {
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
+  // False where it has nothing to offer for these; null: for none.
+  bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;
   void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*copy_blocks)(const CopyBlocksParams& params, ThreadTeam& team) = nullptr;

@@ -15,6 +15,10 @@
 // both ascending and fused; then even + odd is added to the accumulator. Denormals count as zero.
 // One row takes the same instructions as many.
 //
+// MlpAmx does an MLP whose sums of gate and up never reach memory: they are activated and rounded
+// where they come about, as the input of the next product. False, and nothing done, where that is
+// not to be had: few rows, not gated, weights of another type, columns that are no whole panels.
+//
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights
 //                once, at memory speed; many rows run near the rate of the arithmetic units.
@@ -34,6 +38,7 @@ inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};
 inline constexpr PanelShape kPortablePanel = {.lanes = 4, .panel = 8};
 
 void LinearAmx(const LinearParams& params, ThreadTeam& team);
+bool MlpAmx(const MlpParams& params, ThreadTeam& team);
 void LinearAvx512(const LinearParams& params, ThreadTeam& team);
 void LinearAvx512Bf16(const LinearParams& params, ThreadTeam& team);
 void LinearAvx2(const LinearParams& params, ThreadTeam& team);

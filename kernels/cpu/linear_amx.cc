@@ -8,10 +8,17 @@
 // A task is a block of rows times a group of panels. k is cut into pieces, of which the rows of the
 // block stay in the second-level cache while all panels meet them; meanwhile the weights of the
 // next panel are fetched. Between pieces sums rest in memory, which changes nothing in them.
+//
+// In MlpAmx a unit has 16 columns of gate and the same of up. Its sums are activated while they are
+// in the first-level cache and become tiles of the next product's input: outputs in fp32, which are
+// four times as many bytes, would be written to memory and read again.
 #include <immintrin.h>
 
+#include "kernels/cpu/activate_kernel.inl.h"
+#include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/storage_types.h"
 
 namespace quire {
@@ -19,15 +26,14 @@ namespace {
 
 static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
 
-constexpr int64_t kSumTiles = 4;
-constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
-constexpr int64_t kPanelTiles = kAmxPanel.panel / AmxTile::kColumns;
-
 // What all tasks of one call share. Counts of k are in tiles.
 struct Job {
   const CpuPackedLinear* weight = nullptr;
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
   float* y = nullptr;
+  BFloat16* activated = nullptr;  // where set: gate and up become this, the x of another product
+  ActivationKind activation = ActivationKind::kSilu;
+  int64_t num_panels = 0;  // in tasks; of gate alone where its sums are activated
   int64_t num_rows = 0;
   int64_t tile_rows = 0;
   int64_t row_tiles = 0;
@@ -49,128 +55,8 @@ struct Task {
   int64_t panel_begin = 0;
   int64_t panel_end = 0;
   float* rest = nullptr;
-  const std::byte* next = nullptr;  // weights that the thread is likely to want afterwards
+  int64_t next_panel = -1;  // the first that the thread is likely to want afterwards
 };
-
-struct DepthRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-// Weights to bring closer, so many cache lines a step.
-struct Ahead {
-  const std::byte* at = nullptr;
-  int64_t lines = 0;
-  bool is_near = false;
-
-  void Fetch() {
-    for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
-      if (is_near) {
-        __builtin_prefetch(at, 0, 3);
-      } else {
-        __builtin_prefetch(at, 0, 2);  // more than the first-level cache holds
-      }
-    }
-  }
-};
-
-// Where sums will be stored, so many rows a step: the lines come closer meanwhile, or the stores
-// would wait for them.
-struct Outputs {
-  const float* at = nullptr;
-  int64_t row_floats = 0;  // from row to row
-  int64_t lines = 0;       // of a row
-  int64_t rows = 0;        // left
-  int64_t rows_per_step = 0;
-
-  void Fetch() {
-    for (int64_t i = 0; i < rows_per_step && rows > 0; ++i, --rows, at += row_floats) {
-      for (int64_t line = 0; line < lines; ++line) {
-        __builtin_prefetch(at + line * AmxTile::kColumns, 1, 3);
-      }
-    }
-  }
-};
-
-// Four tiles of sums and what they are made of. The operands of k = 0, and the bytes from one tile
-// of k to the next.
-struct Unit {
-  const BFloat16* x[2];
-  const std::byte* w[kPanelTiles];
-  int64_t x_step;
-  int64_t w_step;
-  int64_t w_stride;
-  float* rest;  // the sums of an unfinished segment, then finished ones that wait for a partner
-  int64_t row;
-  int64_t column;
-};
-
-void LoadSums(const float* rest) {
-  _tile_loadd(0, rest, AmxTile::kRowBytes);
-  _tile_loadd(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
-  _tile_loadd(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
-  _tile_loadd(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
-}
-
-void ZeroSums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
-void StoreSums(float* rest) {
-  _tile_stored(0, rest, AmxTile::kRowBytes);
-  _tile_stored(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
-  _tile_stored(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
-  _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
-}
-
-// Sums 0 and 1 are of the first rows, 2 and 3 of the second.
-void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
-  const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
-  const BFloat16* x1 = unit.x[1] + k.begin * unit.x_step;
-  const std::byte* w0 = unit.w[0] + k.begin * unit.w_step;
-  const std::byte* w1 = unit.w[1] + k.begin * unit.w_step;
-  for (int64_t step = k.begin; step < k.end; ++step) {
-    ahead.Fetch();
-    outputs.Fetch();
-    KeepVectorUnitAwake();
-    _tile_loadd(6, w0, unit.w_stride);
-    _tile_loadd(4, x0, AmxTile::kRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, w1, unit.w_stride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, x1, AmxTile::kRowBytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    x0 += unit.x_step;
-    x1 += unit.x_step;
-    w0 += unit.w_step;
-    w1 += unit.w_step;
-  }
-}
-
-void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
-  const BFloat16* x = unit.x[0] + k.begin * unit.x_step;
-  int64_t at = k.begin * unit.w_step;
-  for (int64_t step = k.begin; step < k.end; ++step) {
-    ahead.Fetch();
-    outputs.Fetch();
-    KeepVectorUnitAwake();
-    _tile_loadd(4, x, AmxTile::kRowBytes);
-    _tile_loadd(6, unit.w[0] + at, unit.w_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, unit.w[1] + at, unit.w_stride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, unit.w[2] + at, unit.w_stride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, unit.w[3] + at, unit.w_stride);
-    _tile_dpbf16ps(3, 4, 7);
-    x += unit.x_step;
-    at += unit.w_step;
-  }
-}
 
 // Adds finished segments up as far as the tree allows; the last one ends in y.
 template <int kRowTiles>
@@ -209,6 +95,51 @@ void FinishSegment(const Job& job, const Unit& unit, int64_t segment) {
   }
 }
 
+// In a namespace without a name: no other source gets functions that were compiled here.
+struct Simd : SimdAvx512 {};
+
+// Sums 0 and 1, 2 and 3 are gate and up of the same columns.
+template <typename Function, int kRowTiles>
+void ActivateSums(const Job& job, const Unit& unit) {
+  const int64_t width = job.weight->out_features() / 2;
+  const float* bias = job.weight->bias();
+  for (int64_t pair = 0; pair < 2; ++pair) {
+    const int64_t row = unit.row + (kRowTiles == 2 ? pair * job.tile_rows : 0);
+    const int64_t column = unit.column + (kRowTiles == 2 ? 0 : pair * AmxTile::kColumns);
+    const float* gates = unit.rest + 2 * pair * AmxTile::kFloats;
+    const float* ups = gates + AmxTile::kFloats;
+    BFloat16* to = job.activated + row * width +
+                   column / AmxTile::kDepth * job.tile_rows * AmxTile::kDepth +
+                   column % AmxTile::kDepth;
+    for (int64_t r = 0; r < job.tile_rows && row + r < job.num_rows; ++r) {
+      __m512 gate = _mm512_load_ps(gates + r * AmxTile::kColumns);
+      __m512 up = _mm512_load_ps(ups + r * AmxTile::kColumns);
+      if (bias != nullptr) {
+        gate = _mm512_add_ps(gate, _mm512_loadu_ps(bias + column));
+        up = _mm512_add_ps(up, _mm512_loadu_ps(bias + width + column));
+      }
+      const __m512 activated = _mm512_mul_ps(Function::Apply(gate), up);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + r * AmxTile::kDepth),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(activated)));
+    }
+  }
+}
+
+template <int kRowTiles>
+void FinishActivated(const Job& job, const Unit& unit) {
+  using Kernel = ActivateKernel<Simd>;
+  switch (job.activation) {
+    case ActivationKind::kSilu:
+      return ActivateSums<Kernel::Silu, kRowTiles>(job, unit);
+    case ActivationKind::kRelu:
+      return ActivateSums<Kernel::Relu, kRowTiles>(job, unit);
+    case ActivationKind::kGelu:
+      return ActivateSums<Kernel::Gelu, kRowTiles>(job, unit);
+    case ActivationKind::kGeluTanh:
+      return ActivateSums<Kernel::GeluTanh, kRowTiles>(job, unit);
+  }
+}
+
 // Of a unit whose last sums take so many more steps.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
@@ -234,7 +165,9 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
     } else {
       LoadSums(unit.rest);
     }
-    const Outputs outputs = end == job.depth ? OutputsOf<kRowTiles>(job, unit, end - k) : Outputs();
+    const Outputs outputs = end == job.depth && job.activated == nullptr
+                                ? OutputsOf<kRowTiles>(job, unit, end - k)
+                                : Outputs();
     if constexpr (kRowTiles == 2) {
       Multiply2x2(unit, {k, end}, ahead, outputs);
     } else {
@@ -242,10 +175,27 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
     }
     StoreSums(unit.rest);
     if (end == segment_end) {
-      FinishSegment<kRowTiles>(job, unit, segment);
+      job.activated != nullptr ? FinishActivated<kRowTiles>(job, unit)
+                               : FinishSegment<kRowTiles>(job, unit, segment);
     }
     k = end;
   }
+}
+
+// The weights of the panel that comes after p, `offset` panels further on, or null.
+const std::byte* NextWeights(
+    const Job& job, const Task& task, DepthRange piece, int64_t p, int64_t offset) {
+  const auto at = [&](int64_t panel, int64_t k) {
+    return job.weight->panel_data(panel + offset) +
+           k * job.weight->panel_columns(panel + offset) * AmxTile::kRowBytes;
+  };
+  if (p + 1 < task.panel_end) {
+    return at(p + 1, piece.begin);
+  }
+  if (piece.end < job.depth) {
+    return at(task.panel_begin, piece.end);
+  }
+  return task.next_panel < 0 ? nullptr : at(task.next_panel, 0);
 }
 
 // A lone tile of rows reads its weights a little ahead of itself. Of several units over one piece
@@ -254,19 +204,11 @@ Ahead ChooseAhead(const Job& job, const Task& task, DepthRange piece, int64_t p,
   constexpr int64_t kLeadBytes = 8192;
   const CpuPackedLinear& weight = *job.weight;
   const int64_t columns = weight.panel_columns(p);
-  const int64_t step_bytes = columns * AmxTile::kRowBytes;
-  const std::byte* w = weight.panel_data(p) + piece.begin * step_bytes;
   if (task.row_tile_end - task.row_tile_begin == 1) {
+    const std::byte* w = weight.panel_data(p) + piece.begin * columns * AmxTile::kRowBytes;
     return {w + kLeadBytes, columns, /*is_near=*/true};
   }
-  const std::byte* next = task.next;
-  if (p + 1 < task.panel_end) {
-    next =
-        weight.panel_data(p + 1) + piece.begin * weight.panel_columns(p + 1) * AmxTile::kRowBytes;
-  } else if (piece.end < job.depth) {
-    next = weight.panel_data(task.panel_begin) +
-           piece.end * weight.panel_columns(task.panel_begin) * AmxTile::kRowBytes;
-  }
+  const std::byte* next = NextWeights(job, task, piece, p, 0);
   return {next, next == nullptr ? 0 : (columns + units - 1) / units};
 }
 
@@ -307,6 +249,45 @@ void RunPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
   }
 }
 
+// A panel of gate, and the one of up with the same columns. REQUIRES: whole panels.
+void RunGatedPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
+  const CpuPackedLinear& weight = *job.weight;
+  const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
+  const int64_t units = 2 * row_tiles;
+  const int64_t first_rest = job.has_pieces() ? (p - task.panel_begin) * units : 0;
+  const std::byte* gate = weight.panel_data(p);
+  const std::byte* up = weight.panel_data(p + job.num_panels);
+  Unit unit;
+  unit.x_step = job.tile_rows * AmxTile::kDepth;
+  unit.w_step = kAmxPanel.panel * AmxTile::kRowBytes;
+  unit.w_stride = kAmxPanel.panel * int64_t{2 * sizeof(BFloat16)};
+  Ahead ahead;
+  for (int64_t i = 0, row_tile = task.row_tile_begin; row_tile < task.row_tile_end;) {
+    const bool is_pair = row_tile + 1 < task.row_tile_end;
+    unit.row = row_tile * job.tile_rows;
+    unit.x[0] = job.x + row_tile * job.depth * unit.x_step;
+    unit.x[1] = unit.x[0] + job.depth * unit.x_step;
+    for (int64_t tile = 0; tile < kPanelTiles; tile += is_pair ? 1 : 2, ++i) {
+      if (i == 0 || i == row_tiles) {  // the first half fetches the next gate, the second its up
+        const std::byte* next = NextWeights(job, task, piece, p, i == 0 ? 0 : job.num_panels);
+        ahead = {next, next == nullptr ? 0 : (kAmxPanel.panel + row_tiles - 1) / row_tiles};
+      }
+      unit.column = p * kAmxPanel.panel + tile * AmxTile::kColumns;
+      for (int64_t t = 0; t < kSumTiles; ++t) {
+        const int64_t at = is_pair ? tile : tile + t / 2;
+        unit.w[t] = (t % 2 == 0 ? gate : up) + at * AmxTile::kRowBytes;
+      }
+      unit.rest = task.rest + (job.has_pieces() ? first_rest + i : 0) * job.unit_floats;
+      if (is_pair) {
+        RunUnit<2>(job, unit, piece, ahead);
+      } else {
+        RunUnit<1>(job, unit, piece, ahead);
+      }
+    }
+    row_tile += is_pair ? 2 : 1;
+  }
+}
+
 // Rows and k of a piece that stay in the second-level cache; weights of a panel likewise.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
@@ -328,7 +309,7 @@ void ChooseBlocks(Job& job) {
 void ChooseGroups(Job& job, int num_threads) {
   constexpr int64_t kTasksPerThread = 4;
   constexpr int64_t kMinTaskOperations = 200'000;
-  const int64_t panels = job.weight->num_panels();
+  const int64_t panels = job.num_panels;
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   int64_t groups = (num_threads * kTasksPerThread + blocks - 1) / blocks;
   const int64_t operations =
@@ -343,21 +324,21 @@ void ChooseGroups(Job& job, int num_threads) {
 }
 
 Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
-  const int64_t panels = job.weight->num_panels();
   Task task;
   task.row_tile_begin = index / job.num_groups * job.row_tiles_per_block;
   const int64_t row_tile_end = task.row_tile_begin + job.row_tiles_per_block;
   task.row_tile_end = row_tile_end < job.row_tiles ? row_tile_end : job.row_tiles;
   task.panel_begin = index % job.num_groups * job.panels_per_group;
   const int64_t panel_end = task.panel_begin + job.panels_per_group;
-  task.panel_end = panel_end < panels ? panel_end : panels;
+  task.panel_end = panel_end < job.num_panels ? panel_end : job.num_panels;
   const int64_t next = index + team.num_threads();
   if (next < job.num_tasks) {
-    task.next = job.weight->panel_data(next % job.num_groups * job.panels_per_group);
+    task.next_panel = next % job.num_groups * job.panels_per_group;
   }
-  const int64_t units = job.has_pieces() ? (task.panel_end - task.panel_begin) *
-                                               (task.row_tile_end - task.row_tile_begin)
-                                         : 1;
+  const int64_t units_per_panel =
+      (task.row_tile_end - task.row_tile_begin) * (job.activated != nullptr ? 2 : 1);
+  const int64_t units =
+      job.has_pieces() ? (task.panel_end - task.panel_begin) * units_per_panel : 1;
   task.rest = static_cast<float*>(
       team.Scratch(thread, static_cast<size_t>(units * job.unit_floats) * sizeof(float)));
   return task;
@@ -383,8 +364,7 @@ void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloa
 
 // x rounded to bf16 (to nearest even), in tiles. Rows that the last tile has too many stay as they
 // are: they meet nothing but their own sums.
-const BFloat16* RoundInput(const LinearParams& params, const Job& job, ThreadTeam& team) {
-  const auto* x = static_cast<const float*>(params.x);
+const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   const int64_t step = job.tile_rows * AmxTile::kDepth;
   const int64_t elements = job.row_tiles * job.depth * step;
   auto* rounded =
@@ -401,26 +381,24 @@ const BFloat16* RoundInput(const LinearParams& params, const Job& job, ThreadTea
   return rounded;
 }
 
-}  // namespace
-
-void LinearAmx(const LinearParams& params, ThreadTeam& team) {
-  const auto& weight = *static_cast<const CpuPackedLinear*>(params.weight);
-  if (weight.dtype() != DType::kBF16) {
-    return LinearAvx512(params, team);
-  }
+// Everything but x and where the sums go.
+Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
   constexpr int64_t kSlots = 4;  // an unfinished segment, and three levels of a tree over eight
   Job job;
   job.weight = &weight;
-  job.y = static_cast<float*>(params.y);
-  job.num_rows = params.num_tokens;
+  job.num_panels = weight.num_panels();
+  job.num_rows = num_rows;
   job.tile_rows = job.num_rows < AmxTile::kRows ? job.num_rows : AmxTile::kRows;
   job.row_tiles = (job.num_rows + job.tile_rows - 1) / job.tile_rows;
   job.segment_depth = weight.padded_segment_length() / AmxTile::kDepth;
   job.depth = weight.num_segments() * job.segment_depth;
   job.unit_floats = (weight.num_segments() > 1 ? kSlots : 1) * kUnitFloats;
+  return job;
+}
+
+void Run(Job& job, ThreadTeam& team) {
   ChooseBlocks(job);
   ChooseGroups(job, team.num_threads());
-  job.x = RoundInput(params, job, team);
   team.ParallelFor(job.num_tasks, [&](int64_t index, int thread) {
     const TileRegisters registers(job.tile_rows);
     const Task task = TaskAt(job, index, thread, team);
@@ -428,10 +406,50 @@ void LinearAmx(const LinearParams& params, ThreadTeam& team) {
       const int64_t end = k + job.piece_depth;
       const DepthRange piece = {k, end < job.depth ? end : job.depth};
       for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
-        RunPanel(job, task, piece, p);
+        job.activated != nullptr ? RunGatedPanel(job, task, piece, p)
+                                 : RunPanel(job, task, piece, p);
       }
     }
   });
+}
+
+}  // namespace
+
+void LinearAmx(const LinearParams& params, ThreadTeam& team) {
+  const auto& weight = *static_cast<const CpuPackedLinear*>(params.weight);
+  if (weight.dtype() != DType::kBF16) {
+    return LinearAvx512(params, team);
+  }
+  Job job = JobFor(weight, params.num_tokens);
+  job.x = RoundInput(static_cast<const float*>(params.x), job, team);
+  job.y = static_cast<float*>(params.y);
+  Run(job, team);
+}
+
+bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
+  const auto& in = *static_cast<const CpuPackedLinear*>(params.in);
+  const auto& out = *static_cast<const CpuPackedLinear*>(params.out);
+  const bool has_shape = params.gated && in.num_segments() == 1 &&
+                         params.width % kAmxPanel.panel == 0 &&
+                         out.segment_length() % AmxTile::kDepth == 0;
+  // A lone tile of rows had better read one panel straight forwards. Rounded rows, padded to whole
+  // tiles, fit where `activated` has fp32.
+  if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
+      params.num_tokens <= AmxTile::kRows) {
+    return false;
+  }
+  auto* activated = static_cast<BFloat16*>(params.activated);
+  Job job = JobFor(in, params.num_tokens);
+  job.x = RoundInput(static_cast<const float*>(params.x), job, team);
+  job.activated = activated;
+  job.activation = params.activation;
+  job.num_panels /= 2;
+  Run(job, team);
+  Job next = JobFor(out, params.num_tokens);
+  next.x = activated;
+  next.y = static_cast<float*>(params.y);
+  Run(next, team);
+  return true;
 }
 
 }  // namespace quire

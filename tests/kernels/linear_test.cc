@@ -374,6 +374,67 @@ TEST_P(LinearTest, AnInfiniteInputStaysInItsRow) {
   }
 }
 
+struct MlpShape {
+  int64_t hidden;
+  int64_t width;
+  int64_t out_segments;
+  bool has_bias;
+};
+
+// Panels that are whole or not, k in one piece or several, segments padded or not.
+constexpr MlpShape kMlpShapes[] = {{96, 128, 4, false},
+                                   {96, 192, 1, true},
+                                   {2112, 64, 2, false},
+                                   {64, 100, 1, false},
+                                   {64, 64, 8, false}};
+
+TEST_P(LinearTest, AnMlpHasTheBitsOfItsOperations) {
+  const auto expect_same = [&](KernelBackend& backend, const MlpShape& shape, int64_t num_tokens) {
+    const Matrix in(DType::kBF16, 2 * shape.width, shape.hidden, 31);
+    const Matrix out(DType::kBF16, 40, shape.width, 32);
+    const std::vector<float> bias =
+        shape.has_bias ? RandomFloats(in.rows, 33) : std::vector<float>();
+    const auto packed_in = Pack(backend, in.view(), bias, 1);
+    const auto packed_out = Pack(backend, out.view(), {}, shape.out_segments);
+    const std::vector<float> x = RandomFloats(num_tokens * shape.hidden, 34);
+    const auto tokens = static_cast<size_t>(num_tokens);
+    std::vector<float> between(tokens * static_cast<size_t>(in.rows));
+    std::vector<float> activated(tokens * static_cast<size_t>(shape.width));
+    std::vector<float> y(tokens * static_cast<size_t>(out.rows));
+    for (const ActivationKind kind : {ActivationKind::kSilu,
+                                      ActivationKind::kRelu,
+                                      ActivationKind::kGelu,
+                                      ActivationKind::kGeluTanh}) {
+      backend.Mlp({.activation = kind,
+                   .num_tokens = num_tokens,
+                   .width = shape.width,
+                   .x = x.data(),
+                   .in = packed_in.get(),
+                   .between = between.data(),
+                   .activated = activated.data(),
+                   .out = packed_out.get(),
+                   .y = y.data()});
+
+      between = Run(backend, *packed_in, x);
+      backend.Activate({.kind = kind,
+                        .num_tokens = num_tokens,
+                        .width = shape.width,
+                        .in = between.data(),
+                        .out = activated.data()});
+      ASSERT_EQ(Run(backend, *packed_out, activated), y)
+          << num_tokens << " tokens, " << shape.hidden << " to " << shape.width;
+    }
+  };
+  for (const int threads : {1, 2}) {
+    auto backend = MakeBackend(threads);
+    for (const MlpShape& shape : kMlpShapes) {
+      for (const int64_t num_tokens : {1, 16, 17, 33, 64, 530}) {
+        expect_same(*backend, shape, num_tokens);
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, NoTokensAreNoWork) {
   auto backend = MakeBackend(2);
   for (const DType dtype : kDTypes) {

@@ -279,20 +279,16 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
 
 void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  backend_.Linear({.num_tokens = num_tokens,
-                   .x = workspace_.hidden.data(),
-                   .y = workspace_.mlp.data(),
-                   .weight = weights.mlp_in.get()});
-  backend_.Activate({.kind = config_.activation,
-                     .gated = config_.gated_mlp,
-                     .num_tokens = num_tokens,
-                     .width = share_.intermediate.count,
-                     .in = workspace_.mlp.data(),
-                     .out = workspace_.activated.data()});
-  backend_.Linear({.num_tokens = num_tokens,
-                   .x = workspace_.activated.data(),
-                   .y = workspace_.delta.data(),
-                   .weight = weights.mlp_out.get()});
+  backend_.Mlp({.activation = config_.activation,
+                .gated = config_.gated_mlp,
+                .num_tokens = num_tokens,
+                .width = share_.intermediate.count,
+                .x = workspace_.hidden.data(),
+                .in = weights.mlp_in.get(),
+                .between = workspace_.mlp.data(),
+                .activated = workspace_.activated.data(),
+                .out = weights.mlp_out.get(),
+                .y = workspace_.delta.data()});
   MergeRanks({.num_rows = num_tokens,
               .width = config_.hidden_size,
               .dtype = backend_.activation_dtype(),

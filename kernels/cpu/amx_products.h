@@ -1,0 +1,147 @@
+// The inner loops of linear_amx.cc: four tiles of sums at a time, 2 by 2 or 1 by 4.
+//
+// Thread safety: tiles are the thread's that has set them up.
+#ifndef QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
+#define QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/storage_types.h"
+
+namespace quire {
+namespace {
+
+inline constexpr int64_t kSumTiles = 4;
+inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
+inline constexpr int64_t kPanelTiles = kAmxPanel.panel / AmxTile::kColumns;
+
+// Counts of k are in tiles.
+struct DepthRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Weights to bring closer, so many cache lines a step.
+struct Ahead {
+  const std::byte* at = nullptr;
+  int64_t lines = 0;
+  bool is_near = false;
+
+  void Fetch() {
+    for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
+      if (is_near) {
+        __builtin_prefetch(at, 0, 3);
+      } else {
+        __builtin_prefetch(at, 0, 2);  // more than the first-level cache holds
+      }
+    }
+  }
+};
+
+// Where sums will be stored, so many rows a step: the lines come closer meanwhile, or the stores
+// would wait for them.
+struct Outputs {
+  const float* at = nullptr;
+  int64_t row_floats = 0;  // from row to row
+  int64_t lines = 0;       // of a row
+  int64_t rows = 0;        // left
+  int64_t rows_per_step = 0;
+
+  void Fetch() {
+    for (int64_t i = 0; i < rows_per_step && rows > 0; ++i, --rows, at += row_floats) {
+      for (int64_t line = 0; line < lines; ++line) {
+        __builtin_prefetch(at + line * AmxTile::kColumns, 1, 3);
+      }
+    }
+  }
+};
+
+// Four tiles of sums and what they are made of. The operands of k = 0, and the bytes from one tile
+// of k to the next.
+struct Unit {
+  const BFloat16* x[2];
+  const std::byte* w[kPanelTiles];
+  int64_t x_step;
+  int64_t w_step;
+  int64_t w_stride;
+  float* rest;  // the sums of an unfinished segment, then finished ones that wait for a partner
+  int64_t row;
+  int64_t column;
+};
+
+inline void LoadSums(const float* rest) {
+  _tile_loadd(0, rest, AmxTile::kRowBytes);
+  _tile_loadd(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_loadd(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_loadd(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
+}
+
+inline void ZeroSums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+inline void StoreSums(float* rest) {
+  _tile_stored(0, rest, AmxTile::kRowBytes);
+  _tile_stored(1, rest + AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_stored(2, rest + 2 * AmxTile::kFloats, AmxTile::kRowBytes);
+  _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
+}
+
+// Sums 0 and 1 are of the first rows, 2 and 3 of the second.
+inline void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
+  const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
+  const BFloat16* x1 = unit.x[1] + k.begin * unit.x_step;
+  const std::byte* w0 = unit.w[0] + k.begin * unit.w_step;
+  const std::byte* w1 = unit.w[1] + k.begin * unit.w_step;
+  for (int64_t step = k.begin; step < k.end; ++step) {
+    ahead.Fetch();
+    outputs.Fetch();
+    KeepVectorUnitAwake();
+    _tile_loadd(6, w0, unit.w_stride);
+    _tile_loadd(4, x0, AmxTile::kRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, w1, unit.w_stride);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, x1, AmxTile::kRowBytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    x0 += unit.x_step;
+    x1 += unit.x_step;
+    w0 += unit.w_step;
+    w1 += unit.w_step;
+  }
+}
+
+inline void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
+  const BFloat16* x = unit.x[0] + k.begin * unit.x_step;
+  int64_t at = k.begin * unit.w_step;
+  for (int64_t step = k.begin; step < k.end; ++step) {
+    ahead.Fetch();
+    outputs.Fetch();
+    KeepVectorUnitAwake();
+    _tile_loadd(4, x, AmxTile::kRowBytes);
+    _tile_loadd(6, unit.w[0] + at, unit.w_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, unit.w[1] + at, unit.w_stride);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, unit.w[2] + at, unit.w_stride);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, unit.w[3] + at, unit.w_stride);
+    _tile_dpbf16ps(3, 4, 7);
+    x += unit.x_step;
+    at += unit.w_step;
+  }
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
