@@ -24,6 +24,15 @@ int64_t NumBlocks(const RequestModel& model, int32_t block_size) {
   return num_blocks;
 }
 
+int64_t NumLive(const RequestModel& model) {
+  if (model.is_beam_search()) {
+    return model.request.group_size();
+  }
+  return std::count_if(model.sequences.begin(), model.sequences.end(), [](const auto& sequence) {
+    return !sequence.is_finished;
+  });
+}
+
 }  // namespace
 
 OvertakingAudit::OvertakingAudit(const CoreConfig& config, const StepLimits& limits)
@@ -38,17 +47,12 @@ std::string OvertakingAudit::OnPlan(const StepPlan& plan,
   if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || had_suspect_) {
     return "";
   }
-  const auto waits = [this](const auto& entry) {
-    return !entry.second.is_finished() && !entry.second.has_computed &&
-           has_started_.count(entry.first) == 0;
-  };
-  const auto oldest = std::find_if(requests.begin(), requests.end(), waits);
+  const uint64_t oldest = OldestToStart(requests);
   const std::set<uint64_t> cut = Cut(requests);
   std::string fault;
   for (uint64_t id : started) {
     const auto passer = requests.find(id);
-    if (oldest != requests.end() && oldest->first < id && passer != requests.end() &&
-        fault.empty()) {
+    if (oldest < id && passer != requests.end() && fault.empty()) {
       fault = CheckPasser(passer->second, cut, requests);
       has_passed_.insert(id);
     }
@@ -56,6 +60,14 @@ std::string OvertakingAudit::OnPlan(const StepPlan& plan,
   fault = fault.empty() ? CheckShare(cut) : fault;
   const bool has_passer = !started.empty() && has_passed_.count(*started.rbegin()) > 0;
   return fault.empty() && has_passer ? CheckRoom(*started.rbegin(), requests, stats) : fault;
+}
+
+uint64_t OvertakingAudit::OldestToStart(const RequestModels& requests) const {
+  const auto oldest = std::find_if(requests.begin(), requests.end(), [this](const auto& entry) {
+    return !entry.second.is_finished() && !entry.second.has_computed &&
+           has_started_.count(entry.first) == 0;
+  });
+  return oldest == requests.end() ? UINT64_MAX : oldest->first;
 }
 
 bool OvertakingAudit::IsPassing() const {
@@ -78,9 +90,15 @@ void OvertakingAudit::EndStep() {
 
 std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan, const RequestModels& requests) {
   std::set<uint64_t> started;
+  // Who was preempted starts in its turn, unless it passes once more.
+  std::set<uint64_t> running;
   for (SequenceHandle handle : plan.releases) {
     known_[handle].reset();
   }
+  for (const std::optional<Known>& known : known_) {
+    running.insert(known.has_value() ? known->id : 0);
+  }
+  std::erase_if(has_passed_, [&running](uint64_t id) { return running.count(id) == 0; });
   for (const SequenceIntroduction& introduction : plan.introductions) {
     const uint64_t id = introduction.sampling.seed;
     known_[introduction.handle] =
@@ -89,8 +107,11 @@ std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan, const RequestMo
               .num_computed = introduction.num_computed_tokens,
               .is_new = true,
               .is_again = requests.count(id) > 0 && requests.at(id).has_computed};
-    if (has_started_.insert(id).second) {
+    const bool is_first = has_started_.insert(id).second;
+    if (is_first) {
       started.insert(id);
+    } else if (running.count(id) == 0 && OldestToStart(requests) < id) {
+      has_passed_.insert(id);
     }
   }
   for (const SequenceSlice& slice : plan.slices) {
@@ -185,7 +206,7 @@ std::string OvertakingAudit::CheckRoom(uint64_t newest_passer,
   for (const auto& [id, model] : requests) {
     if (id < newest_passer && !model.is_finished() && running.count(id) == 0) {
       num_blocks += NumBlocks(model, limits_.block_size_tokens);
-      num_sequences += model.request.group_size();
+      num_sequences += NumLive(model);
     }
   }
   if (num_blocks > stats.num_free_blocks) {

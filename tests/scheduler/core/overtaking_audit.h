@@ -51,6 +51,8 @@ class OvertakingAudit {
 
   // Those that start in this plan for the first time.
   std::set<uint64_t> Follow(const StepPlan& plan, const RequestModels& requests);
+  // That waits and has never started; the largest number if there is none.
+  uint64_t OldestToStart(const RequestModels& requests) const;
   void EndStep();
   // Those that may be passed: they ran before, and their prompts do not end in this step.
   std::set<uint64_t> Cut(const RequestModels& requests) const;
