@@ -12,6 +12,9 @@
 //             the fewest times first
 //   5         has crashed its workers three times alone, and must end
 //
+// A crash among tokens before a place, on the way to it again, does not count, and the place is not
+// forgotten for it: it begins there from then on.
+//
 // A request that computes its places is cleared. So an innocent one is, as soon as it is computed
 // without the guilty one. Kills from outside look the same. They end somebody only when they come
 // so fast that no suspect is cleared in between, and 3 + 2 * suspects of them do: each crash meets
