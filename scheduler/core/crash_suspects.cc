@@ -28,7 +28,8 @@ int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
 // Each place counts by itself and only grows, until it is computed: what crashes the workers must
 // not be forgotten because a kill from outside, or a crash of somebody else, met the sequence in a
 // smaller slice. Sequences of a request, beams above all, take their turns in another order when
-// they are recomputed: one that had no place is compared with those of all.
+// they are recomputed, and what one of them crashed at another may compute next: a place is as bad
+// as the worst of the request's that it overlaps.
 void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
   const Places before = evidence.places;
   for (const auto& [sequence_index, place] : lost) {
@@ -40,7 +41,7 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
     } else if (Overlap(place, own->second)) {
       now = {.begin = std::min(place.begin, own->second.begin),
              .end = std::max(place.end, own->second.end),
-             .num_crashes = own->second.num_crashes + 1};
+             .num_crashes = MostCrashesAt(place, before) + 1};
     } else if (place.end <= own->second.begin) {
       // On the way to its place again, which is not forgotten for that; it may also be this one.
       now.begin = place.begin;

@@ -3,8 +3,9 @@
 // A crash leaves a place behind for each sequence that was to be computed: those tokens of its
 // slice that were never computed before. When workers crash again before the sequence has computed
 // its place, and were about to compute some of it, the crash counts for the place, and what they
-// were about to compute belongs to it from then on. A request has crashed as often as the worst of
-// its places.
+// were about to compute belongs to it from then on. Sequences of a request compute the same prompt
+// in turns, so a crash adds to the worst of its places that it overlaps. A request has crashed as
+// often as the worst of its places.
 //
 //   crashes   the request
 //   1         goes on with the others

@@ -156,7 +156,9 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   Budgets budgets = budgets_;
   for (const auto& [turn, sequence] : line_) {
     const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
-    if (num_tokens < sequence->gap() && (budgets.prompts.is_spent() || budgets.all.is_spent())) {
+    // Who begins in a group that runs finds what others of it have computed.
+    if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
+        (budgets.prompts.is_spent() || budgets.all.is_spent())) {
       return true;
     }
   }

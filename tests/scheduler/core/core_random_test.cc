@@ -27,6 +27,8 @@ constexpr FailedHistory kFailedHistories[] = {
      400},            // beams that came back counted more copies of their last block than they take
     {200'186, 1100},  // a sequence of a group found free cached blocks instead of its group's
     {19'411, 120},    // a crash on the way to where a request had crashed made that forgotten
+    {23'650, 300},    // crashes of two sequences of a request in turns were not added up
+    {75'792, 3100},   // one was passed that was to share what others of its request had computed
 };
 
 uint64_t NumberFromEnvironment(const char* name, uint64_t fallback) {

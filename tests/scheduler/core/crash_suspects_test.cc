@@ -136,6 +136,18 @@ TEST_F(CrashSuspectsTest, ASequenceIsComparedWithOthersOfItsRequestWhereItHasNoP
   EXPECT_THAT(suspects_.suspects(), ElementsAre(kA));
 }
 
+// What one of them crashes at, another computes next.
+TEST_F(CrashSuspectsTest, CrashesOfSequencesInTurnsAreAddedUp) {
+  const LostSlice first = {.id = kA, .sequence_index = 0, .begin = 8, .end = 9};
+  const LostSlice second = {.id = kA, .sequence_index = 1, .begin = 8, .end = 9};
+  Crash({first});
+  Crash({second});
+  Crash({first});
+  Crash({second});
+
+  EXPECT_THAT(Crash({first}), ElementsAre(kA));
+}
+
 TEST_F(CrashSuspectsTest, ASequenceThatEndedIsNotWaitedFor) {
   const LostSlice slice = {.id = kA, .sequence_index = 1, .begin = 8, .end = 9};
   Crash({slice});

@@ -221,7 +221,7 @@ BUGS = [
         "  if (true) {\n    DropUnreachable"),
     Bug("loss_that_is_no_crash_counts", STATE, "  if (!was_crash) {", "  if (false) {"),
     Bug("crashes_are_not_counted", SUSPECTS,
-        ".num_crashes = own->second.num_crashes + 1};", ".num_crashes = 1};"),
+        ".num_crashes = MostCrashesAt(place, before) + 1};", ".num_crashes = 1};"),
     Bug("ends_after_it_crashed_alone_twice", SUSPECTS, "num_crashes() >= kMaxCrashes) {",
         "num_crashes() >= kMaxCrashes - 1) {"),
     Bug("suspected_only_after_three_crashes", SUSPECTS, "kCrashesToSuspect = 2;",
