@@ -1,6 +1,7 @@
 #include "scheduler/core/completion_estimate.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace quire {
 
@@ -61,7 +62,9 @@ double CompletionEstimate::WaitMicros(const Work& own,
   const Batch batch = BatchOf(own, load, steps, limits);
   const double num_to_end =
       load.num_running + load.ahead.num_sequences + own.num_sequences - batch.num_slots;
-  const double num_steps = std::max(0.0, num_to_end) * output_tokens() / batch.num_slots;
+  const double num_steps =
+      std::max(std::max(0.0, num_to_end) * output_tokens() / batch.num_slots,
+               std::floor(load.ahead.num_prompt_tokens / load.num_prompt_tokens_by_step));
   return wait_margin_ *
          (num_steps * batch.step_micros + load.ahead.num_prompt_tokens * batch.micros_by_token);
 }
@@ -81,8 +84,11 @@ double CompletionEstimate::RunMicros(const Work& own,
   const double num_prompt_tokens_by_step =
       is_full ? batch.num_slots / std::max(1.0, output_tokens()) * tokens_by_prompt : 0;
   const double step = batch.step_micros + num_prompt_tokens_by_step * batch.micros_by_token;
+  const double num_prompt_steps =
+      std::floor(own.num_prompt_tokens / load.num_prompt_tokens_by_step);
   const double margin = run_margins_.at(OutputLengths::ClassOf(max_tokens));
-  return margin * (own.num_prompt_tokens * batch.micros_by_token + num_steps * step);
+  return margin * (own.num_prompt_tokens * batch.micros_by_token +
+                   num_prompt_steps * batch.step_micros + num_steps * step);
 }
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 //     least (OutputLengths). max_tokens alone is what a client allows, not what it expects: whoever
 //     leaves it at the length of the context is not refused for that;
 //   - a step larger than any that was seen takes no longer than the longest that was;
+//   - a prompt takes a step for each time that it fills what a step has for prompts;
 //   - sequences end, one after the other, at the rate at which a full batch of such outputs ends.
 //
 // What runs at the edge of its deadline fails by any error. So the time to compute is multiplied by
@@ -26,6 +27,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "common/step/step_limits.h"
 #include "scheduler/core/output_lengths.h"
@@ -55,6 +57,8 @@ class CompletionEstimate {
     double num_running = 0;  // sequences, those in host memory included
     Work ahead;              // waits, and will be served before
     Work waiting;            // all that waits
+    // What a step has for prompts while they run. > 0
+    double num_prompt_tokens_by_step = std::numeric_limits<double>::infinity();
   };
 
   // See OutputLengths. Where that makes outputs half as long again as before, or as short, the

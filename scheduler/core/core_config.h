@@ -43,7 +43,7 @@ struct CoreConfig {
   // Under kPriority: how long a request waits to be worth one priority level more.
   Instant priority_ageing = 10 * kNanosPerSecond;
   // While sequences decode, prompts get as many tokens of a step as leave it about so long, by what
-  // steps took lately (step_planner.h). kInfiniteFuture: as many as the step has room for. >= 0.
+  // steps took lately (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
   Instant target_inter_token = kInfiniteFuture;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "scheduler/core/overtaking.h"
+#include "scheduler/core/step_bound.h"
+
 namespace quire {
 namespace {
 
@@ -38,6 +41,18 @@ double NumRunning(const CoreState& state) {
     num_running += group->num_live_sequences();
   }
   return num_running;
+}
+
+Load LoadOf(const CoreState& state, const Work& ahead, const Work& waiting) {
+  const double num_running = NumRunning(state);
+  const StepBound bound = BoundStep(state.config.target_inter_token,
+                                    state.epoch->preemption_cost.steps(),
+                                    static_cast<int32_t>(num_running),
+                                    state.epoch->limits.max_tokens_per_step);
+  return {.num_running = num_running,
+          .ahead = ahead,
+          .waiting = waiting,
+          .num_prompt_tokens_by_step = static_cast<double>(bound.num_prompt_tokens)};
 }
 
 bool HasUsefulDeadline(const CoreState& state, const Request& request) {
@@ -87,9 +102,8 @@ std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Re
     return DeadlineEstimate::kNone;
   }
   const Work own = WorkOf(state, request, request.num_prompt_tokens());
-  const Load load = {.num_running = NumRunning(state),
-                     .ahead = Uncached(state, state.waiting.AheadOf(request)),
-                     .waiting = Uncached(state, state.waiting.work())};
+  const Load load = LoadOf(
+      state, Uncached(state, SurelyAhead(state, request)), Uncached(state, state.waiting.work()));
   const double micros =
       WaitMicros(state, own, load) + RunMicros(state, own, request.max_tokens, load);
   if (std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline) {
@@ -110,7 +124,7 @@ bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first) {
   Work others = Uncached(state, state.waiting.work());
   others.num_sequences -= own.num_sequences;
   others.num_prompt_tokens -= own.num_prompt_tokens;
-  const Load load = {.num_running = NumRunning(state), .ahead = {}, .waiting = others};
+  const Load load = LoadOf(state, /*ahead=*/{}, others);
   const bool can_meet =
       state.now + NanosOf(RunMicros(state, own, MaxTokensLeft(first), load)) <= request.deadline;
   const bool is_idle = state.running.empty() && state.swapped.empty() && state.waiting.size() == 1;
@@ -155,7 +169,7 @@ int64_t QueueDrainMicros(const CoreState& state) {
     return 0;
   }
   const Work all = Uncached(state, state.waiting.work());
-  const Load load = {.num_running = NumRunning(state), .ahead = all, .waiting = all};
+  const Load load = LoadOf(state, all, all);
   return NanosOf(WaitMicros(state, Work{.num_sequences = 0}, load)) / kNanosPerMicro;
 }
 

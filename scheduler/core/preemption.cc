@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "scheduler/core/step_bound.h"
+
 namespace quire {
 
 namespace {
@@ -32,9 +34,16 @@ Footprint FootprintOf(const CoreState& state, const SequenceGroup& group) {
           .num_exclusive_blocks = blocks.num_exclusive};
 }
 
-PreemptionCost::Load LoadOf(const Epoch& epoch) {
-  return {.num_sequences = epoch.handles.num_in_use(),
-          .num_used_blocks = epoch.kv_cache.pool().num_used_blocks()};
+PreemptionCost::Load LoadOf(const CoreState& state) {
+  const Epoch& epoch = *state.epoch;
+  const int32_t num_sequences = epoch.handles.num_in_use();
+  const StepBound bound = BoundStep(state.config.target_inter_token,
+                                    epoch.preemption_cost.steps(),
+                                    num_sequences,
+                                    epoch.limits.max_tokens_per_step);
+  return {.num_sequences = num_sequences,
+          .num_used_blocks = epoch.kv_cache.pool().num_used_blocks(),
+          .num_prompt_tokens = bound.num_prompt_tokens};
 }
 
 // Of the groups behind group that the policy ranks like the last one: the one that frees most
@@ -42,7 +51,7 @@ PreemptionCost::Load LoadOf(const Epoch& epoch) {
 // the last one. REQUIRES: group is not the last.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
-  const PreemptionCost::Load load = LoadOf(*state.epoch);
+  const PreemptionCost::Load load = LoadOf(state);
   SequenceGroup* cheapest = state.running.back();
   double most = 0;  // blocks for a microsecond
   for (auto it = state.running.rbegin(); *it != &group; ++it) {
@@ -71,7 +80,7 @@ bool IsToBeSwapped(const CoreState& state, const SequenceGroup& group) {
   }
   const Footprint footprint = FootprintOf(state, group);
   return footprint.work.num_tokens > 0 &&
-         state.epoch->preemption_cost.Cheapest(footprint.work, LoadOf(*state.epoch)).is_swap;
+         state.epoch->preemption_cost.Cheapest(footprint.work, LoadOf(state)).is_swap;
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void PreemptionCost::CountPreemption(bool is_swap) {
 }
 
 PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load) const {
-  const double recompute = OfRecompute(work, load.num_sequences);
+  const double recompute = OfRecompute(work, load);
   if (!swap_.is_known() || num_since_swap_ >= kTriesOtherAfter) {
     return {.is_swap = true, .micros = recompute};
   }
@@ -86,10 +86,12 @@ double PreemptionCost::OfIdleStep(int32_t num_sequences) const {
   return std::clamp(2 * step - twice, 0.0, step) / num_sequences;
 }
 
-double PreemptionCost::OfRecompute(const Work& work, int32_t num_sequences) const {
+double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
+  const int32_t num_sequences = load.num_sequences;
   const int64_t least = DivCeil(work.num_tokens, work.is_in_slices ? kMaxRecomputeSteps : 1);
-  const int64_t slice =
-      std::min(work.num_tokens, std::max(steps_.SpareTokens(num_sequences), least));
+  const int64_t slice = std::min({work.num_tokens,
+                                  int64_t{load.num_prompt_tokens},
+                                  std::max(steps_.SpareTokens(num_sequences), least)});
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
   const double step = steps_.MicrosWithoutContext(num_sequences);
   const double by_curve = num_steps * (steps_.MicrosWithoutContext(num_sequences + slice) - step);

@@ -30,6 +30,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 
 #include "scheduler/core/step_cost.h"
 
@@ -73,8 +74,9 @@ class PreemptionCost {
   };
   // What runs and is delayed.
   struct Load {
-    int32_t num_sequences = 0;    // >= 1
-    int32_t num_used_blocks = 0;  // >= 1
+    int32_t num_sequences = 0;                                        // >= 1
+    int32_t num_used_blocks = 0;                                      // >= 1
+    int32_t num_prompt_tokens = std::numeric_limits<int32_t>::max();  // that a step can recompute
   };
   struct Way {
     bool is_swap = false;
@@ -108,7 +110,7 @@ class PreemptionCost {
 
   // What it costs that a sequence is idle for a step: the step would have served it, too.
   double OfIdleStep(int32_t num_sequences) const;
-  double OfRecompute(const Work& work, int32_t num_sequences) const;
+  double OfRecompute(const Work& work, const Load& load) const;
   double OfSwap(int64_t num_blocks, int32_t num_sequences) const;
 
   int32_t block_size_tokens_;

@@ -9,18 +9,11 @@
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "scheduler/core/deadline_admission.h"
-#include "scheduler/core/overtaking.h"
 #include "scheduler/core/preemption.h"
 #include "scheduler/core/prefix_sharing.h"
+#include "scheduler/core/step_bound.h"
 
 namespace quire {
-namespace {
-
-// Of kAutoInterToken: most of a step's time goes to prompts while there are any, and streams feel
-// it little.
-constexpr double kAutoTimesDecoding = 3;
-
-}  // namespace
 
 StepPlanner::StepPlanner(CoreState& state)
     : state_(state),
@@ -149,78 +142,6 @@ void StepPlanner::PlanRunning() {
   }
 }
 
-bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
-  if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
-    return false;  // at once while only sequences that decode were seen
-  }
-  Budgets budgets = budgets_;
-  for (const auto& [turn, sequence] : line_) {
-    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
-    // Who begins in a group that runs finds what others of it have computed.
-    if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
-        (budgets.prompts.is_spent() || budgets.all.is_spent())) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Groups behind it decode meanwhile, with what prompts leave, and leave its blocks to it.
-void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
-  cut_ = &cut;
-  is_any_cut_ = true;
-  num_reserved_ += num_blocks;
-  num_set_aside_ = std::min(budgets_.all.num_tokens_left(), budgets_.prompts.num_tokens_left());
-  budgets_.all.Take(num_set_aside_);
-  budgets_.prompts = TokenBudget(0);
-}
-
-void StepPlanner::PlanCut() {
-  if (cut_ == nullptr) {
-    return;
-  }
-  const int32_t num_left = budgets_.all.num_tokens_left();
-  const int32_t num_passing = num_set_aside_ / kShareOfPassing;
-  budgets_.all = TokenBudget(num_passing);
-  budgets_.prompts = TokenBudget(num_passing);
-  PlanShort();
-  const int32_t num_for_cut = num_set_aside_ - num_passing + budgets_.all.num_tokens_left();
-  budgets_.all = TokenBudget(num_left + num_for_cut);
-  budgets_.prompts = TokenBudget(num_for_cut);
-  LineUp(*cut_);
-  PlanLine(*cut_);
-}
-
-void StepPlanner::PlanShort() {
-  for (SequenceGroup* group : state_.running) {
-    if (group->was_ahead && !budgets_.all.is_spent()) {
-      LineUp(*group);
-      std::erase_if(line_,
-                    [](const auto& turn) { return turn.second->num_scheduled_tokens() > 0; });
-      if (NumBlocksNeeded(*group) <= epoch_.kv_cache.num_free_blocks() - num_reserved_) {
-        PlanLine(*group);
-      }
-    }
-  }
-  if (!may_admit_ || has_made_room_ || budgets_.all.is_spent()) {
-    return;
-  }
-  // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
-  const int32_t num_in_use = epoch_.handles.num_in_use();
-  const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;
-  const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
-                     .num_free_blocks = NumBlocksToGive(),
-                     .num_watermark_blocks = NumWatermarkBlocks()};
-  for (SequenceGroup* group : ShortPromptsBehind(state_, *cut_, room)) {
-    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group)) {
-      state_.StartAhead(*group);
-      group->was_ahead = true;
-      LineUp(*group);
-      PlanLine(*group);
-    }
-  }
-}
-
 void StepPlanner::PlanOthers() {
   bool has_room = may_admit_;
   while (has_room && !budgets_.all.is_spent()) {
@@ -309,27 +230,18 @@ void StepPlanner::LineUp(SequenceGroup& group) {
 // Asked for with the first prompt, since most steps have none.
 void StepPlanner::BoundPrompts() {
   are_prompts_bounded_ = true;
-  const Instant target = state_.config.target_inter_token;
   int32_t num_decoding = 0;
   for (const SequenceGroup* group : state_.running) {
     for (const Sequence& sequence : group->sequences()) {
       num_decoding += sequence.is_running() && sequence.gap() <= 1 ? 1 : 0;
     }
   }
-  // Whoever decodes has a token, be it behind a prompt; where a step has none for prompts then,
-  // they still advance.
-  int64_t num_tokens = std::max(1, epoch_.limits.max_tokens_per_step - num_decoding);
-  if (target != kInfiniteFuture && num_decoding > 0) {
-    const StepCost& steps = epoch_.preemption_cost.steps();
-    const double micros = target == kAutoInterToken
-                              ? kAutoTimesDecoding * steps.LeastMicros(num_decoding)
-                              : static_cast<double>(target) / kNanosPerMicro;
-    const int64_t num_within = steps.TokensWithin(micros);
-    num_step_tokens_ = static_cast<int32_t>(std::min<int64_t>(num_step_tokens_, num_within));
-    num_tokens =
-        std::min(num_tokens, std::max<int64_t>(num_within - num_decoding, kLeastPromptTokens));
-  }
-  budgets_.prompts = TokenBudget(static_cast<int32_t>(num_tokens));
+  const StepBound bound = BoundStep(state_.config.target_inter_token,
+                                    epoch_.preemption_cost.steps(),
+                                    num_decoding,
+                                    epoch_.limits.max_tokens_per_step);
+  num_step_tokens_ = bound.num_tokens;
+  budgets_.prompts = TokenBudget(bound.num_prompt_tokens);
 }
 
 void StepPlanner::PlanLine(SequenceGroup& group) {

@@ -10,10 +10,9 @@
 // sequences serves the first ones.
 //
 // A stream waits for whole steps, so while sequences decode, prompts get as many tokens as are
-// expected to leave the step at CoreConfig::target_inter_token, and kLeastPromptTokens if that
-// cannot be had. A prompt that is cut so keeps the blocks that it will need: groups that come back
-// from host memory in the same step take what is left.
-// Short prompts behind it may pass: see overtaking.h.
+// expected to leave the step at CoreConfig::target_inter_token: see step_bound.h. A prompt that is
+// cut so keeps the blocks that it will need: groups that come back from host memory in the same
+// step take what is left. Short prompts behind it may pass: see overtaking.h.
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -32,9 +31,6 @@
 #include "scheduler/core/token_budget.h"
 
 namespace quire {
-
-// What all prompts of a step get at least, whatever the target is: each ends in time.
-inline constexpr int32_t kLeastPromptTokens = 16;
 
 class StepPlanner {
  public:

@@ -49,6 +49,18 @@ TEST_F(CompletionEstimateTest, ComputesBesideThePromptsOfThoseThatComeAfter) {
   EXPECT_DOUBLE_EQ(Run(full_), 10 * 250 + 10 * (8000 + 8 * 250));
 }
 
+TEST_F(CompletionEstimateTest, APromptTakesAStepForEachTimeThatItFillsWhatStepsHaveForPrompts) {
+  CompletionEstimate::Load load{.num_running = 4, .ahead = {1, 100}, .waiting = {1, 100}};
+  own_.num_prompt_tokens = 170;
+  const double wait = Wait(load);
+  const double run = Run(load);
+
+  load.num_prompt_tokens_by_step = 16;
+
+  EXPECT_DOUBLE_EQ(Wait(load), wait + 6 * 8000);
+  EXPECT_DOUBLE_EQ(Run(load), run + 10 * 8000);
+}
+
 TEST_F(CompletionEstimateTest, OutputsAreAsLongAsThreeOfFourWereAndMaxTokensAtTheMost) {
   EXPECT_DOUBLE_EQ(Run(full_, 4), 10 * 250 + 4 * (8000 + 8 * 250));
   EXPECT_DOUBLE_EQ(Run(full_, 1 << 30), Run(full_, 10));

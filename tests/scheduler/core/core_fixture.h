@@ -3,6 +3,7 @@
 #define QUIRE_TESTS_SCHEDULER_CORE_CORE_FIXTURE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -55,6 +56,18 @@ class CoreFixture : public ::testing::Test {
   void Step(TokenId token_id = 5) {
     ASSERT_TRUE(Plan().has_value());
     Apply(Answer(token_id));
+  }
+
+  // The next step's tokens by request; it is answered.
+  using Tokens = std::map<uint64_t, int32_t>;
+  Tokens TokensOfStep() {
+    Tokens num_tokens;
+    EXPECT_TRUE(Plan().has_value());
+    for (const UnansweredStep::Slice& slice : state_.step.slices) {
+      num_tokens[slice.group->id().value()] += slice.num_tokens;
+    }
+    Apply(Answer(5));
+    return num_tokens;
   }
 
   std::vector<OutputEvent> TakeEvents() { return std::exchange(state_.events, {}); }

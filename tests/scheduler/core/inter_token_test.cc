@@ -1,11 +1,13 @@
 // How many tokens prompts get beside sequences that decode.
 #include <cstdint>
 #include <limits>
-#include <map>
 
 #include "gtest/gtest.h"
 
+#include "scheduler/core/deadline_admission.h"
+#include "scheduler/core/step_bound.h"
 #include "tests/scheduler/core/core_fixture.h"
+#include "tests/support/requests.h"
 
 namespace quire {
 namespace {
@@ -30,25 +32,12 @@ class InterTokenTest : public CoreFixture {
     }
   }
 
-  // The next step's tokens by request; it is answered.
-  std::map<uint64_t, int32_t> TokensOfStep() {
-    std::map<uint64_t, int32_t> num_tokens;
-    EXPECT_TRUE(Plan().has_value());
-    for (const UnansweredStep::Slice& slice : state_.step.slices) {
-      num_tokens[slice.group->id().value()] += slice.num_tokens;
-    }
-    Apply(Answer(5));
-    return num_tokens;
-  }
-
   // Request 1 decodes from now on.
   void StartDecoding() {
     Add({.id = 1, .prompt = 8, .max_tokens = 200});
     Step();
   }
 };
-
-using Tokens = std::map<uint64_t, int32_t>;
 
 TEST_F(InterTokenTest, PromptsBesideOneThatDecodesTakeWhatTheTargetLeaves) {
   state_.config.target_inter_token = 6 * kNanosPerMilli;
@@ -101,6 +90,21 @@ TEST_F(InterTokenTest, ATargetThatCannotBeHadLeavesPromptsAFewTokens) {
   Add({.id = 2, .prompt = 300});
 
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, kLeastPromptTokens}}));
+}
+
+TEST_F(InterTokenTest, ADeadlineThatTheTargetLeavesNoTimeForIsNotExpectedToBeMet) {
+  StartDecoding();
+  LearnLinearCost();
+  for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
+    state_.completion.OnEnd(1, 1000, /*is_whole=*/true);
+  }
+  // 32 ms for its tokens, and two steps more; 20 steps more where each has 16 of them.
+  Request request = MakeRequest({.id = 2, .prompt = 320, .max_tokens = 100});
+  request.deadline = state_.now + 40 * kNanosPerMilli;
+
+  EXPECT_EQ(AdmitByDeadline(state_, request), DeadlineEstimate::kNone);
+  state_.config.target_inter_token = 1;
+  EXPECT_EQ(AdmitByDeadline(state_, request), DeadlineEstimate::kUnreachable);
 }
 
 TEST_F(InterTokenTest, AutoLetsStepsTakeThreeTimesWhatDecodingTakes) {

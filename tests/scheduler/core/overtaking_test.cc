@@ -1,16 +1,14 @@
 #include "scheduler/core/overtaking.h"
 
 #include <cstdint>
-#include <map>
 
 #include "gtest/gtest.h"
 
 #include "tests/scheduler/core/core_fixture.h"
+#include "tests/support/requests.h"
 
 namespace quire {
 namespace {
-
-using Tokens = std::map<uint64_t, int32_t>;
 
 class OvertakingTest : public CoreFixture {
  protected:
@@ -20,17 +18,6 @@ class OvertakingTest : public CoreFixture {
     limits_.max_tokens_per_step = 64;
     limits_.max_model_len = 1024;
     BeginEpoch(limits_);
-  }
-
-  // The next step's tokens by request; it is answered.
-  Tokens TokensOfStep() {
-    Tokens num_tokens;
-    EXPECT_TRUE(Plan().has_value());
-    for (const UnansweredStep::Slice& slice : state_.step.slices) {
-      num_tokens[slice.group->id().value()] += slice.num_tokens;
-    }
-    Apply(Answer(5));
-    return num_tokens;
   }
 
   // Request 1, of which 236 tokens of 300 are left.
@@ -63,6 +50,16 @@ TEST_F(OvertakingTest, APromptOfMoreThanAQuarterOfWhatIsLeftWaits) {
   Add({.id = 3, .prompt = 10});
 
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 54}, {3, 10}}));
+}
+
+TEST_F(OvertakingTest, WhomItMayPassIsNotAheadOfAShortPromptThatComes) {
+  StartLongPrompt();
+  Add({.id = 2, .prompt = 200});
+  Add({.id = 3, .prompt = 20});
+
+  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 10})).num_prompt_tokens, 20);
+  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 10})).num_sequences, 1);
+  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 60})).num_prompt_tokens, 220);
 }
 
 TEST_F(OvertakingTest, NobodyPassesAPromptThatFitsTheStep) {

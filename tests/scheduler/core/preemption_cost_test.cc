@@ -103,6 +103,15 @@ TEST_F(PreemptionCostTest, ALongGroupCannotWaitForSpareComputeAlone) {
   EXPECT_NEAR(Cheapest(256).micros, 16 * (longer + 20'000.0 / kNumRunning), 1000);
 }
 
+TEST_F(PreemptionCostTest, WhoGetsFewTokensAStepIsAwayForLonger) {
+  const PreemptionCost::Work work = {.num_tokens = 640, .num_blocks = 40, .is_in_slices = true};
+  PreemptionCost::Load load = kLoad;
+  load.num_prompt_tokens = 16;
+
+  EXPECT_NEAR(cost_.Cheapest(work, load).micros, 40 * (20'000.0 / kNumRunning), 1000);
+  EXPECT_LT(cost_.Cheapest(work, kLoad).micros, 16 * (20'000.0 / kNumRunning));
+}
+
 TEST_F(PreemptionCostTest, LearnsWhatRecomputedTokensAddedToSteps) {
   const double before = Cheapest(6).micros;
 

@@ -26,6 +26,7 @@ HANDLES = "scheduler/core/handle_pool.cc"
 BEAMS = "scheduler/core/beam_group.cc"
 SUSPECTS = "scheduler/core/crash_suspects.cc"
 OVERTAKING = "scheduler/core/overtaking.cc"
+PLANNER_OVERTAKING = "scheduler/core/step_planner_overtaking.cc"
 
 BUGS = [
     # Reference counts, free list, fence.
@@ -126,15 +127,15 @@ BUGS = [
     Bug("blocks_of_a_cut_prompt_given_away", PLANNER,
         "        num_blocks -= NumBlocksKeptFor(sequence);\n", ""),
     Bug("as_long_ones_pass", OVERTAKING, "NumTokensLeft(cut) / kTimesShorter", "NumTokensLeft(cut)"),
-    Bug("those_that_pass_take_all", PLANNER, "num_set_aside_ / kShareOfPassing;", "num_set_aside_;"),
+    Bug("those_that_pass_take_all", PLANNER_OVERTAKING, "num_set_aside_ / kShareOfPassing;", "num_set_aside_;"),
     Bug("who_is_passed_loses_its_room", OVERTAKING,
         "    num_blocks -= NumBlocksToCompute(*group, /*num_shared_blocks=*/0, limits);\n", ""),
     Bug("who_is_passed_loses_its_handles", OVERTAKING,
         "    num_handles -= group->num_live_sequences();\n", ""),
-    Bug("those_that_decode_leave_no_prompt", PLANNER,
+    Bug("those_that_decode_leave_no_prompt", PLANNER_OVERTAKING,
         "num_step_tokens_ / kShareOfPassing - num_in_use;",
         "epoch_.limits.max_sequences;"),
-    Bug("blocks_of_the_prompt_that_is_passed_taken", PLANNER,
+    Bug("blocks_of_the_prompt_that_is_passed_taken", PLANNER_OVERTAKING,
         "  num_reserved_ += num_blocks;\n", ""),
     Bug("older_than_newest_preempted", "scheduler/core/preemption.cc",
         "SequenceGroup& last = *state.running.back();",

@@ -1,0 +1,37 @@
+#include "scheduler/core/step_bound.h"
+
+#include <algorithm>
+
+#include "scheduler/core/core_config.h"
+
+namespace quire {
+namespace {
+
+// Of kAutoInterToken: most of a step's time goes to prompts while there are any, and streams feel
+// it little.
+constexpr double kAutoTimesDecoding = 3;
+
+}  // namespace
+
+StepBound BoundStep(Instant target,
+                    const StepCost& steps,
+                    int32_t num_decoding,
+                    int32_t max_tokens_per_step) {
+  // Whoever decodes has a token, be it behind a prompt; where a step has none for prompts then,
+  // they still advance.
+  StepBound bound = {.num_tokens = max_tokens_per_step,
+                     .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
+  if (target == kInfiniteFuture || num_decoding == 0) {
+    return bound;
+  }
+  const double micros = target == kAutoInterToken
+                            ? kAutoTimesDecoding * steps.LeastMicros(num_decoding)
+                            : static_cast<double>(target) / kNanosPerMicro;
+  const int64_t num_within = steps.TokensWithin(micros);
+  bound.num_tokens = static_cast<int32_t>(std::min<int64_t>(bound.num_tokens, num_within));
+  bound.num_prompt_tokens = static_cast<int32_t>(std::min<int64_t>(
+      bound.num_prompt_tokens, std::max<int64_t>(num_within - num_decoding, kLeastPromptTokens)));
+  return bound;
+}
+
+}  // namespace quire

@@ -1,0 +1,82 @@
+// The part of StepPlanner that lets short prompts pass a long one. See overtaking.h.
+#include <algorithm>
+
+#include "scheduler/core/deadline_admission.h"
+#include "scheduler/core/overtaking.h"
+#include "scheduler/core/step_planner.h"
+
+namespace quire {
+
+bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
+  if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
+    return false;  // at once while only sequences that decode were seen
+  }
+  Budgets budgets = budgets_;
+  for (const auto& [turn, sequence] : line_) {
+    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
+    // Who begins in a group that runs finds what others of it have computed.
+    if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
+        (budgets.prompts.is_spent() || budgets.all.is_spent())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Groups behind it decode meanwhile, with what prompts leave, and leave its blocks to it.
+void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
+  cut_ = &cut;
+  is_any_cut_ = true;
+  num_reserved_ += num_blocks;
+  num_set_aside_ = std::min(budgets_.all.num_tokens_left(), budgets_.prompts.num_tokens_left());
+  budgets_.all.Take(num_set_aside_);
+  budgets_.prompts = TokenBudget(0);
+}
+
+void StepPlanner::PlanCut() {
+  if (cut_ == nullptr) {
+    return;
+  }
+  const int32_t num_left = budgets_.all.num_tokens_left();
+  const int32_t num_passing = num_set_aside_ / kShareOfPassing;
+  budgets_.all = TokenBudget(num_passing);
+  budgets_.prompts = TokenBudget(num_passing);
+  PlanShort();
+  const int32_t num_for_cut = num_set_aside_ - num_passing + budgets_.all.num_tokens_left();
+  budgets_.all = TokenBudget(num_left + num_for_cut);
+  budgets_.prompts = TokenBudget(num_for_cut);
+  LineUp(*cut_);
+  PlanLine(*cut_);
+}
+
+void StepPlanner::PlanShort() {
+  for (SequenceGroup* group : state_.running) {
+    if (group->was_ahead && !budgets_.all.is_spent()) {
+      LineUp(*group);
+      std::erase_if(line_,
+                    [](const auto& turn) { return turn.second->num_scheduled_tokens() > 0; });
+      if (NumBlocksNeeded(*group) <= epoch_.kv_cache.num_free_blocks() - num_reserved_) {
+        PlanLine(*group);
+      }
+    }
+  }
+  if (!may_admit_ || has_made_room_ || budgets_.all.is_spent()) {
+    return;
+  }
+  // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
+  const int32_t num_in_use = epoch_.handles.num_in_use();
+  const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;
+  const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
+                     .num_free_blocks = NumBlocksToGive(),
+                     .num_watermark_blocks = NumWatermarkBlocks()};
+  for (SequenceGroup* group : ShortPromptsBehind(state_, *cut_, room)) {
+    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group)) {
+      state_.StartAhead(*group);
+      group->was_ahead = true;
+      LineUp(*group);
+      PlanLine(*group);
+    }
+  }
+}
+
+}  // namespace quire
