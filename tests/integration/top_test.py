@@ -199,7 +199,7 @@ class Screen:
     def echoes(self):
         return bool(termios.tcgetattr(self._fd)[3] & termios.ECHO)
 
-    def read_until(self, claim, seconds=20):
+    def read_until(self, claim, seconds=60):
         deadline = time.monotonic() + seconds
         while not claim(self.text):
             if time.monotonic() > deadline:
