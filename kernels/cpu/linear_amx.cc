@@ -18,6 +18,7 @@
 #include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_groups.h"
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/storage_types.h"
 
@@ -304,22 +305,18 @@ void ChooseBlocks(Job& job) {
   job.piece_depth = (job.depth + pieces - 1) / pieces;
 }
 
-// Tasks a few times as many as threads, so that a thread that loses its core holds up little; but
-// none too small to be worth handing over.
 void ChooseGroups(Job& job, int num_threads) {
-  constexpr int64_t kTasksPerThread = 4;
-  constexpr int64_t kMinTaskOperations = 200'000;
-  const int64_t panels = job.num_panels;
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
-  int64_t groups = (num_threads * kTasksPerThread + blocks - 1) / blocks;
-  const int64_t operations =
-      2 * job.num_rows * job.weight->in_features() * job.weight->out_features();
-  const int64_t worthwhile = operations / kMinTaskOperations / blocks;
-  groups = groups < worthwhile ? groups : worthwhile;
-  groups = groups < panels ? groups : panels;
-  groups = groups < 1 || num_threads == 1 ? 1 : groups;
-  job.panels_per_group = (panels + groups - 1) / groups;
-  job.num_groups = (panels + job.panels_per_group - 1) / job.panels_per_group;
+  const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
+  const int64_t rest_bytes = units * job.unit_floats * int64_t{sizeof(float)};
+  const PanelGroups groups = ChoosePanelGroups(
+      {.num_panels = job.num_panels,
+       .num_blocks = blocks,
+       .operations = 2 * job.num_rows * job.weight->in_features() * job.weight->out_features(),
+       .rest_bytes_per_panel = job.has_pieces() ? rest_bytes : 0,
+       .num_threads = num_threads});
+  job.panels_per_group = groups.panels_per_group;
+  job.num_groups = groups.num_groups;
   job.num_tasks = blocks * job.num_groups;
 }
 

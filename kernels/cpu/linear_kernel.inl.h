@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/api/dense.h"
+#include "kernels/cpu/linear_groups.h"
 #include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/storage_types.h"
 #include "kernels/cpu/thread_team.h"
@@ -123,7 +124,6 @@ struct LinearKernel {
   static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // of x that a task keeps close
   static constexpr int64_t kPieceBytes =
       int64_t{64} * 1024;  // of a panel, read by all tiles in turn
-  static constexpr int64_t kMinTaskOperations = 200'000;
   static constexpr int64_t kCacheLine = 64;
 
   template <int kRows, int kVecs, typename Operand>
@@ -243,7 +243,6 @@ struct LinearKernel {
     float* y = nullptr;
     int64_t num_rows = 0;
     int64_t rows_per_block = 0;
-    int64_t panels_per_group = 0;
     int64_t piece_length = 0;
     bool pieces_outside = false;
   };
@@ -386,23 +385,6 @@ struct LinearKernel {
     }
   }
 
-  // Tasks a few times as many as threads, so that a thread that loses its core holds up little; but
-  // none too small to be worth handing over.
-  template <typename Operand>
-  static void ChooseGroups(Job<Operand>& job, int num_threads) {
-    constexpr int64_t kTasksPerThread = 4;
-    const int64_t panels = job.weight->num_panels();
-    const int64_t blocks = (job.num_rows + job.rows_per_block - 1) / job.rows_per_block;
-    int64_t groups = (num_threads * kTasksPerThread + blocks - 1) / blocks;
-    const int64_t operations =
-        2 * job.num_rows * job.weight->in_features() * job.weight->out_features();
-    const int64_t worthwhile = operations / kMinTaskOperations / blocks;
-    groups = groups < worthwhile ? groups : worthwhile;
-    groups = groups < panels ? groups : panels;
-    groups = groups < 1 || num_threads == 1 ? 1 : groups;
-    job.panels_per_group = (panels + groups - 1) / groups;
-  }
-
   template <typename Operand>
   static void Run(const LinearParams& params,
                   const typename Operand::Input* x,
@@ -418,19 +400,24 @@ struct LinearKernel {
     job.y = static_cast<float*>(params.y);
     job.num_rows = params.num_tokens;
     ChooseBlocks(job);
-    ChooseGroups(job, team.num_threads());
     const int64_t panels = job.weight->num_panels();
-    const int64_t groups = (panels + job.panels_per_group - 1) / job.panels_per_group;
     const int64_t blocks = (job.num_rows + job.rows_per_block - 1) / job.rows_per_block;
-    team.ParallelFor(blocks * groups, [&](int64_t index, int thread) {
+    const PanelGroups groups = ChoosePanelGroups(
+        {.num_panels = panels,
+         .num_blocks = blocks,
+         .operations = 2 * job.num_rows * job.weight->in_features() * job.weight->out_features(),
+         .rest_bytes_per_panel = LevelBytes(job, job.rows_per_block, 1),
+         .num_threads = team.num_threads()});
+    team.ParallelFor(blocks * groups.num_groups, [&](int64_t index, int thread) {
       Task task;
-      task.row_begin = index / groups * job.rows_per_block;
+      task.row_begin = index / groups.num_groups * job.rows_per_block;
       const int64_t rows_left = job.num_rows - task.row_begin;
       task.num_rows = rows_left < job.rows_per_block ? rows_left : job.rows_per_block;
-      task.panel_begin = index % groups * job.panels_per_group;
+      task.panel_begin = index % groups.num_groups * groups.panels_per_group;
       const int64_t panels_left = panels - task.panel_begin;
-      task.panel_end = task.panel_begin +
-                       (panels_left < job.panels_per_group ? panels_left : job.panels_per_group);
+      task.panel_end =
+          task.panel_begin +
+          (panels_left < groups.panels_per_group ? panels_left : groups.panels_per_group);
       task.levels = LevelsOf(job, task, thread, team);
       RunTask(job, task);
     });
@@ -438,14 +425,18 @@ struct LinearKernel {
 
   // Room for the finished segments of a task: three levels of a tree over eight.
   template <typename Operand>
-  static float* LevelsOf(const Job<Operand>& job, const Task& task, int thread, ThreadTeam& team) {
+  static int64_t LevelBytes(const Job<Operand>& job, int64_t num_rows, int64_t num_panels) {
     constexpr int64_t kLevels = 3;
-    if (job.weight->num_segments() == 1) {
-      return nullptr;
-    }
-    const int64_t columns = (task.panel_end - task.panel_begin) * job.weight->shape().panel;
-    const int64_t bytes = kLevels * task.num_rows * columns * int64_t{sizeof(float)};
-    return static_cast<float*>(team.Scratch(thread, static_cast<size_t>(bytes)));
+    return job.weight->num_segments() == 1 ? 0
+                                           : kLevels * num_rows * num_panels *
+                                                 job.weight->shape().panel * int64_t{sizeof(float)};
+  }
+
+  template <typename Operand>
+  static float* LevelsOf(const Job<Operand>& job, const Task& task, int thread, ThreadTeam& team) {
+    const int64_t bytes = LevelBytes(job, task.num_rows, task.panel_end - task.panel_begin);
+    return bytes == 0 ? nullptr
+                      : static_cast<float*>(team.Scratch(thread, static_cast<size_t>(bytes)));
   }
 
   static void RunWidened(const LinearParams& params, ThreadTeam& team) {

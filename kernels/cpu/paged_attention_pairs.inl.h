@@ -32,7 +32,7 @@ struct PairProducts {
   using TaskScope = NoTaskScope;
   using ProductScope = NoProductScope;
   static constexpr int kRows = kTileRows;
-  static constexpr int32_t kTaskRows = 96;
+  static constexpr int32_t kTaskRows = WidenedProducts<Simd>::kTaskRows;
   static constexpr bool kHasRowTiles = false;
   static constexpr int kLanes = Simd::kLanes;
   template <typename E>

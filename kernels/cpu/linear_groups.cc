@@ -1,0 +1,27 @@
+#include "kernels/cpu/linear_groups.h"
+
+#include <algorithm>
+
+#include "common/base/math.h"
+
+namespace quire {
+
+PanelGroups ChoosePanelGroups(const PanelWork& work) {
+  constexpr int64_t kTasksPerThread = 4;
+  constexpr int64_t kMinTaskOperations = 200'000;
+  // Per thread, and for as long as it lives: an output matrix has thousands of panels.
+  constexpr int64_t kMaxRestBytes = int64_t{4} << 20;
+  int64_t groups = 1;
+  if (work.num_threads > 1) {
+    const int64_t wanted = DivCeil(work.num_threads * kTasksPerThread, work.num_blocks);
+    const int64_t worthwhile = work.operations / kMinTaskOperations / work.num_blocks;
+    groups = std::clamp<int64_t>(std::min(wanted, worthwhile), 1, work.num_panels);
+  }
+  int64_t panels = DivCeil(work.num_panels, groups);
+  if (work.rest_bytes_per_panel > 0) {
+    panels = std::clamp<int64_t>(kMaxRestBytes / work.rest_bytes_per_panel, 1, panels);
+  }
+  return {.panels_per_group = panels, .num_groups = DivCeil(work.num_panels, panels)};
+}
+
+}  // namespace quire
