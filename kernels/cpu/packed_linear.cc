@@ -75,6 +75,21 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
+// For the rows that RowsOf reads: on a thread of the team there would be nobody to tell.
+absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
+  int64_t most_bytes = 0;
+  for (const MatrixView& part : source.parts) {
+    most_bytes = std::max(most_bytes, std::min(panel, part.rows) * part.cols * SizeOf(part.dtype));
+  }
+  if (source.reader == nullptr || team.ReserveScratch(static_cast<size_t>(most_bytes))) {
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kResourceExhausted,
+               "MEMORY",
+               "weights: no memory to read rows of a matrix (need " + std::to_string(most_bytes) +
+                   " bytes on each of " + std::to_string(team.num_threads()) + " threads)");
+}
+
 // Rows of a part: where they are, or read into memory of this thread's own.
 absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
                                   size_t part,
@@ -135,6 +150,7 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
 // A task is a run of panels: threads that write to one huge page at once would each have it
 // cleared, and all but one of them for nothing.
 absl::Status CpuPackedLinear::PackPanels(const LinearSource& source, ThreadTeam& team) {
+  QUIRE_RETURN_IF_ERROR(ReserveRows(source, shape_.panel, team));
   constexpr int64_t kTaskBytes = int64_t{4} << 20;
   constexpr int64_t kMinTasksPerThread = 4;
   const int64_t most = DivCeil(num_panels_, kMinTasksPerThread * team.num_threads());

@@ -37,6 +37,19 @@ struct alignas(64) ThreadTeam::ScratchBuffer {
       ::operator delete[](p, std::align_val_t{kScratchAlignment});
     }
   };
+  // Null without memory. What it held is lost.
+  std::byte* Reserve(size_t wanted) {
+    if (bytes < wanted) {
+      bytes = 0;
+      memory.reset();  // first: there may be no room for both
+      const size_t rounded = RoundUp(wanted, size_t{4096});
+      memory.reset(static_cast<std::byte*>(
+          ::operator new[](rounded, std::align_val_t{kScratchAlignment}, std::nothrow)));
+      bytes = memory == nullptr ? 0 : rounded;
+    }
+    return memory.get();
+  }
+
   std::unique_ptr<std::byte, Free> memory;
   size_t bytes = 0;
 };
@@ -61,15 +74,18 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void* ThreadTeam::Scratch(int thread, size_t bytes) {
-  ScratchBuffer& buffer = scratch_[static_cast<size_t>(thread)];
-  if (buffer.bytes < bytes) {
-    const size_t rounded = RoundUp(bytes, size_t{4096});
-    buffer.memory.reset();
-    buffer.memory.reset(
-        static_cast<std::byte*>(::operator new[](rounded, std::align_val_t{kScratchAlignment})));
-    buffer.bytes = rounded;
+  std::byte* const memory = scratch_[static_cast<size_t>(thread)].Reserve(bytes);
+  QUIRE_CHECK(memory != nullptr || bytes == 0);  // an operation cannot fail: the process ends
+  return memory;
+}
+
+bool ThreadTeam::ReserveScratch(size_t bytes) {
+  for (int thread = 0; thread < num_threads_; ++thread) {
+    if (bytes > 0 && scratch_[static_cast<size_t>(thread)].Reserve(bytes) == nullptr) {
+      return false;
+    }
   }
-  return buffer.memory.get();
+  return true;
 }
 
 void ThreadTeam::RunTasks(int64_t num_tasks, TaskFunction function, const void* context) {

@@ -70,6 +70,10 @@ class ThreadTeam {
   // The same, for memory that all tasks of a kernel share. Called outside tasks only.
   void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
 
+  // So much for each thread now: until one asks for more, Scratch allocates nothing. False without
+  // memory. Called outside tasks only.
+  bool ReserveScratch(size_t bytes);
+
  private:
   using TaskFunction = void (*)(const void* context, int64_t task, int thread);
   struct ScratchBuffer;

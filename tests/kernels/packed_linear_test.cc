@@ -2,9 +2,12 @@
 #include "kernels/cpu/packed_linear.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <span>
@@ -16,6 +19,8 @@
 #include "kernels/api/dense.h"
 #include "kernels/api/row_reader.h"
 #include "tests/kernels/float_bits.h"
+
+#include <sys/resource.h>
 
 namespace quire {
 namespace {
@@ -209,6 +214,39 @@ TEST_F(PackedLinearTest, ErrorOfTheReaderIsReturned) {
 
   EXPECT_EQ(packed.status(), absl::DataLossError("part"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more of it
+// Packs a matrix that there is room for in so few rows that what is read of it at a time has none.
+[[noreturn]] void PackWithoutRoomToRead() {
+  const int64_t matrix_bytes = int64_t{2} << 30;
+  const std::vector<Part> none;
+  const PartsInFile file(none, 0);
+  const MatrixView unread = {
+      .data = nullptr, .dtype = DType::kBF16, .rows = 64, .cols = matrix_bytes / 64 / 2};
+  HugeArena arena;
+  ThreadTeam team(2);
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto room = static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + matrix_bytes / 2 * 3);
+  const rlimit limit = {.rlim_cur = room, .rlim_max = room};
+  ::setrlimit(RLIMIT_AS, &limit);
+
+  const auto packed =
+      CpuPackedLinear::Pack({.parts = std::span(&unread, 1), .bias = {}, .reader = &file},
+                            PanelShape{16, 64},
+                            arena,
+                            team);
+
+  std::cerr << packed.status();
+  ::_exit(packed.status().code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
+}
+
+TEST_F(PackedLinearTest, RowsThatThereIsNoRoomToReadAreAnError) {
+  EXPECT_EXIT(PackWithoutRoomToRead(),
+              testing::ExitedWithCode(0),
+              "weights: no memory to read rows of a matrix .need 2147483648 bytes on each of 2");
+}
+#endif
 
 }  // namespace
 }  // namespace quire

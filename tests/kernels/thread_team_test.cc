@@ -1,5 +1,7 @@
 #include "kernels/cpu/thread_team.h"
 
+#include <malloc.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -132,6 +134,14 @@ TEST(ThreadTeamTest, ScratchIsAlignedOfItsOwnAndKeptWhenLargeEnough) {
   void* const grown = team.Scratch(0, 1 << 20);
   std::memset(grown, 2, 1 << 20);
   EXPECT_EQ(team.Scratch(0, 1 << 20), grown);
+}
+
+TEST(ThreadTeamTest, ScratchThatWasReservedIsThereOnEveryThread) {
+  ThreadTeam team(3);
+  ASSERT_TRUE(team.ReserveScratch(1 << 20));
+  for (int thread = 0; thread < 3; ++thread) {
+    EXPECT_GE(::malloc_usable_size(team.Scratch(thread, 1)), 1U << 20) << thread;
+  }
 }
 
 TEST(ThreadTeamTest, ATeamThatNeverWorkedEndsCleanly) {
