@@ -64,7 +64,7 @@ class Model {
 };
 
 // Called while weights load, for each tensor that is done and many a piece that was read: tensors
-// done, tensors in all, bytes done, bytes in all.
+// done, tensors in all, bytes read, also of tensors that are not done, bytes in all.
 struct LoadProgress {
   int64_t tensors_done = 0;
   int64_t tensors_total = 0;

@@ -85,6 +85,7 @@ void ReadAhead::Place(std::vector<TensorGroup> groups) {
     pieces_left_.push_back(pieces_.size() - first_piece);
   }
   errors_.resize(groups_.size());
+  bytes_read_.resize(groups_.size());
 }
 
 bool ReadAhead::CanGoOn() const {
@@ -113,13 +114,14 @@ void ReadAhead::ReadPieces() {
     lock.Lock();
     errors_[tensor.group].Update(status);
     --pieces_left_[tensor.group];
+    bytes_read_[tensor.group] += piece.bytes;
     ++num_pieces_read_;
     changed_.NotifyAll();
   }
 }
 
 absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
-    const std::function<void()>& tick) {
+    const std::function<void(int64_t bytes)>& tick) {
   MutexLock lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
@@ -127,8 +129,9 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
   changed_.NotifyAll();
   while (pieces_left_[next_group_] != 0) {
     const size_t seen = num_pieces_read_;
+    const int64_t bytes = bytes_read_[next_group_];
     lock.Unlock();
-    tick();
+    tick(bytes);
     lock.Lock();
     while (num_pieces_read_ == seen) {
       changed_.Wait(mutex_);

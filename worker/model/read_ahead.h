@@ -48,9 +48,10 @@ class ReadAhead {
   ReadAhead& operator=(const ReadAhead&) = delete;
 
   // The tensors of the next group, one after another, valid until the next call. Waits for them;
-  // `tick` is called when it does, and after each piece of any tensor that was read meanwhile.
-  // REQUIRES: fewer calls than there are groups.
-  absl::StatusOr<std::vector<std::span<const std::byte>>> Next(const std::function<void()>& tick);
+  // `tick` is called when it does, and after each piece of any tensor that was read meanwhile, with
+  // the bytes of this group that are there. REQUIRES: fewer calls than there are groups.
+  absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
+      const std::function<void(int64_t bytes)>& tick);
 
   // The buffer with the only group. REQUIRES: there is one, and it was taken.
   std::unique_ptr<DeviceMemory> TakeBuffer();
@@ -96,6 +97,7 @@ class ReadAhead {
   size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;             // to be taken
   int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                 // all before may be overwritten
   std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group
+  std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group, of its first failed piece
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

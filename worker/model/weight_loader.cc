@@ -1,6 +1,7 @@
 #include "worker/model/weight_loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <set>
 #include <span>
@@ -129,11 +130,13 @@ std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const Kerne
   return groups;
 }
 
-// The matrices of a layer, read as they are packed. `tick` is called by the thread that made the
-// object, for each part that it reads.
+// The matrices of a layer, read as they are packed. `tick` is called on the thread that made the
+// object, for each part that it reads, with the bytes that all threads had begun to read before.
 class MatrixRows final : public RowReader {
  public:
-  MatrixRows(const TensorSource& source, const LinearLayout& layout, std::function<void()> tick)
+  MatrixRows(const TensorSource& source,
+             const LinearLayout& layout,
+             std::function<void(int64_t bytes)> tick)
       : source_(source), matrices_(GroupOf(layout)), tick_(std::move(tick)) {
     std::erase_if(matrices_, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
   }
@@ -141,9 +144,11 @@ class MatrixRows final : public RowReader {
   absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> out) const override {
     const TensorShape& matrix = matrices_[part];
     const int64_t row_bytes = matrix.held_cols.count * SizeOf(source_.dtype(matrix.name));
+    const int64_t before =
+        bytes_begun_.fetch_add(static_cast<int64_t>(out.size()), std::memory_order_relaxed);
     absl::Status status = source_.Read(matrix, first_row * row_bytes, out);
     if (std::this_thread::get_id() == caller_) {
-      tick_();
+      tick_(before);
     }
     return status;
   }
@@ -154,7 +159,8 @@ class MatrixRows final : public RowReader {
  private:
   const TensorSource& source_;
   TensorGroup matrices_;
-  const std::function<void()> tick_;
+  const std::function<void(int64_t bytes)> tick_;
+  mutable std::atomic<int64_t> bytes_begun_ = 0;
   const std::thread::id caller_ = std::this_thread::get_id();
 };
 
@@ -210,7 +216,7 @@ class WeightReader {
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
-    const MatrixRows rows(source_, layout, [this] { Report(); });
+    const MatrixRows rows(source_, layout, [this](int64_t bytes) { Report(bytes); });
     const bool is_read_now = backend_.packs_while_reading() && !rows.matrices().empty();
     std::vector<MatrixView> views;
     std::vector<float> bias;
@@ -261,7 +267,7 @@ class WeightReader {
   using Tensors = std::vector<std::span<const std::byte>>;
 
   absl::StatusOr<Tensors> Next() {
-    QUIRE_ASSIGN_OR_RETURN(Tensors tensors, files_.Next([this] { Report(); }));
+    QUIRE_ASSIGN_OR_RETURN(Tensors tensors, files_.Next([this](int64_t bytes) { Report(bytes); }));
     for (const std::span<const std::byte> tensor : tensors) {
       ++state_.tensors_done;
       state_.bytes_done += static_cast<int64_t>(tensor.size());
@@ -274,7 +280,7 @@ class WeightReader {
   absl::Status ReadInPlace(const TensorGroup& group, DeviceBuffer& buffer) {
     QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadAhead> read,
                            ReadAhead::Start(source_, {group}, backend_, /*min_ring_bytes=*/0));
-    QUIRE_RETURN_IF_ERROR(read->Next([this] { Report(); }).status());
+    QUIRE_RETURN_IF_ERROR(read->Next([this](int64_t bytes) { Report(bytes); }).status());
     buffer.Take(read->TakeBuffer());
     CountRead(group);
     return absl::OkStatus();
@@ -328,9 +334,12 @@ class WeightReader {
     return out.Assign<float>(backend_, values);
   }
 
-  void Report() const {
+  // Bytes under way are those of a group that is not done, so fewer than it has.
+  void Report(int64_t bytes_under_way = 0) const {
     if (progress_) {
-      progress_(state_);
+      LoadProgress told = state_;
+      told.bytes_done += bytes_under_way;
+      progress_(told);
     }
   }
 

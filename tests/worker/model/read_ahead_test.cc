@@ -68,7 +68,7 @@ std::vector<TensorGroup> RandomGroups(uint64_t seed, int32_t count, int32_t max_
   return groups;
 }
 
-void Nothing() {}
+void Nothing(int64_t /*bytes*/) {}
 
 void ExpectPattern(const TensorGroup& group, const std::vector<std::span<const std::byte>>& spans) {
   ASSERT_EQ(spans.size(), group.size());
@@ -127,10 +127,16 @@ TEST(ReadAheadTest, WhoWaitsIsToldOfEachPiece) {
   auto reader = ReadAhead::Start(source, groups, *backend);
   ASSERT_TRUE(reader.ok()) << reader.status();
 
-  auto spans = (*reader)->Next([&source] { ++source.num_ticks; });
+  std::vector<int64_t> told;
+  auto spans = (*reader)->Next([&](int64_t bytes) {
+    told.push_back(bytes);
+    ++source.num_ticks;
+  });
 
   ASSERT_TRUE(spans.ok()) << spans.status();
   EXPECT_EQ(source.num_reads, kPieces);
+  EXPECT_EQ(told,
+            std::vector<int64_t>({0, TensorSource::kPieceBytes, 2 * TensorSource::kPieceBytes}));
 }
 
 TEST(ReadAheadTest, AnErrorComesWithItsGroup) {

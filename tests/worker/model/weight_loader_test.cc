@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,36 @@ TEST(WeightLoaderTest, ProgressOfPackingEndsAtTheTotal) {
   }
   EXPECT_EQ(seen.back().tensors_done, 12);
   EXPECT_EQ(seen.back().bytes_done, 2912);
+}
+
+// Bytes that were told while so many tensors were done.
+std::set<int64_t> BytesToldAt(int64_t tensors_done, const std::vector<LoadProgress>& seen) {
+  std::set<int64_t> bytes;
+  for (const LoadProgress& progress : seen) {
+    if (progress.tensors_done == tensors_done) {
+      bytes.insert(progress.bytes_done);
+    }
+  }
+  return bytes;
+}
+
+TEST(WeightLoaderTest, ProgressGoesOnWithinAMatrix) {
+  constexpr int64_t kRows = 400;
+  ModelDir dir;
+  dir.config["vocab_size"] = kRows;
+  dir.Find("lm_head.weight").shape[0] = kRows;
+  dir.Find("model.embed_tokens.weight").shape[0] = kRows;
+  dir.WriteAll();
+  auto backend = CreateCpuBackend({.num_threads = 1, .isa = "portable"});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  std::vector<LoadProgress> seen;
+
+  const auto model =
+      LoadModel(dir.path(), **backend, [&seen](const LoadProgress& p) { seen.push_back(p); });
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  // The output matrix is the last tensor of 12. A panel has eight rows here, of eight floats.
+  EXPECT_EQ(BytesToldAt(11, seen).size(), static_cast<size_t>(kRows / 8));
 }
 
 TEST(WeightLoaderTest, SumOfPackedWeightsIsThatOfThoseReadAhead) {
