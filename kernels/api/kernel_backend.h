@@ -79,6 +79,16 @@ class KernelBackend {
   // them. Weights are in main memory then.
   virtual bool packs_while_reading() const { return false; }
 
+  // What PackLinear takes of main memory for a source, which needs no data for it; on a device:
+  // what the parts have.
+  virtual int64_t PackedBytes(const LinearSource& source) const {
+    int64_t bytes = 0;
+    for (const MatrixView& part : source.parts) {
+      bytes += part.rows * part.cols * SizeOf(part.dtype);
+    }
+    return bytes;
+  }
+
   // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
   // on their columns or the segments do not divide them; kResourceExhausted; those of the reader.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;

@@ -1,6 +1,8 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,6 +29,11 @@ class CpuBackend final : public HostBackend {
   }
 
   bool packs_while_reading() const override { return true; }
+  int64_t PackedBytes(const LinearSource& source) const override {
+    const std::optional<int64_t> bytes = CpuPackedLinear::BytesFor(source, table_.panel);
+    return bytes ? static_cast<int64_t>(HugeArena::TakenBytes(static_cast<size_t>(*bytes)))
+                 : std::numeric_limits<int64_t>::max();
+  }
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,
                            CpuPackedLinear::Pack(source, table_.panel, arena_, team_));

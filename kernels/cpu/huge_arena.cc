@@ -1,7 +1,6 @@
 #include "kernels/cpu/huge_arena.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 
 #include "common/base/math.h"
@@ -27,6 +26,10 @@ std::shared_ptr<std::byte> MapChunk(size_t bytes) {
 }
 
 }  // namespace
+
+size_t HugeArena::TakenBytes(size_t bytes) {
+  return bytes > kMaxSharedBytes ? RoundUp(bytes, kHugePage) : bytes;
+}
 
 std::shared_ptr<std::byte> HugeArena::Take(size_t bytes) {
   if (bytes > SIZE_MAX / 2) {

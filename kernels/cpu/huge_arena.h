@@ -17,6 +17,9 @@ class HugeArena {
  public:
   static constexpr size_t kAlignment = 64;
 
+  // What taking so much takes of memory.
+  static size_t TakenBytes(size_t bytes);
+
   // At a multiple of kAlignment; given back when all that lies beside it is. Null when there is no
   // memory.
   std::shared_ptr<std::byte> Take(size_t bytes);

@@ -113,25 +113,37 @@ absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
 
 }  // namespace
 
+CpuPackedLinear::CpuPackedLinear(const LinearSource& source, PanelShape shape)
+    : in_features_(source.parts.front().cols),
+      dtype_(DTypeOf(source)),
+      shape_(shape),
+      num_segments_(static_cast<int>(source.num_segments)),
+      bias_(source.bias.begin(), source.bias.end()) {
+  for (const MatrixView& part : source.parts) {
+    out_features_ += part.rows;
+  }
+  num_panels_ = DivCeil(out_features_, shape.panel);
+  padded_segment_length_ = RoundUp(segment_length(), dtype_ == DType::kBF16 ? shape.bf16_group : 1);
+}
+
+std::optional<int64_t> CpuPackedLinear::WantedBytes() const {
+  const std::optional<int64_t> elements =
+      CheckedMultiply(RoundUp(out_features_, shape_.lanes), num_segments_ * padded_segment_length_);
+  return elements ? CheckedMultiply(*elements, SizeOf(dtype_)) : std::nullopt;
+}
+
+std::optional<int64_t> CpuPackedLinear::BytesFor(const LinearSource& source, PanelShape shape) {
+  return CpuPackedLinear({.parts = source.parts, .num_segments = source.num_segments}, shape)
+      .WantedBytes();
+}
+
 absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const LinearSource& source,
                                                                        PanelShape shape,
                                                                        HugeArena& arena,
                                                                        ThreadTeam& team) {
   QUIRE_ASSIGN_OR_RETURN(const LinearShape matrix, CheckLinearSource(source));
-  auto packed = std::unique_ptr<CpuPackedLinear>(new CpuPackedLinear);
-  packed->in_features_ = matrix.cols;
-  packed->out_features_ = matrix.rows;
-  packed->dtype_ = DTypeOf(source);
-  packed->shape_ = shape;
-  packed->num_panels_ = DivCeil(matrix.rows, shape.panel);
-  packed->num_segments_ = static_cast<int>(source.num_segments);
-  const int64_t group = packed->dtype_ == DType::kBF16 ? shape.bf16_group : 1;
-  packed->padded_segment_length_ = RoundUp(packed->segment_length(), group);
-
-  const int64_t depth = packed->num_segments_ * packed->padded_segment_length_;
-  const std::optional<int64_t> elements = CheckedMultiply(RoundUp(matrix.rows, shape.lanes), depth);
-  const std::optional<int64_t> bytes =
-      elements ? CheckedMultiply(*elements, SizeOf(packed->dtype_)) : std::nullopt;
+  auto packed = std::unique_ptr<CpuPackedLinear>(new CpuPackedLinear(source, shape));
+  const std::optional<int64_t> bytes = packed->WantedBytes();
   if (bytes) {
     packed->data_ = arena.Take(static_cast<size_t>(*bytes));
   }
@@ -142,7 +154,6 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
                      std::to_string(matrix.cols));
   }
   packed->bytes_ = *bytes;
-  packed->bias_.assign(source.bias.begin(), source.bias.end());
   QUIRE_RETURN_IF_ERROR(packed->PackPanels(source, team));
   return packed;
 }

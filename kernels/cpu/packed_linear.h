@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,10 @@ class CpuPackedLinear final : public PackedLinear {
                                                                HugeArena& arena,
                                                                ThreadTeam& team);
 
+  // What Pack takes of the arena, or nullopt where that is no number. REQUIRES: of the source, what
+  // Pack checks.
+  static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
+
   int64_t in_features() const override { return in_features_; }
   int64_t out_features() const override { return out_features_; }
   int64_t bytes() const override { return bytes_; }
@@ -66,7 +71,9 @@ class CpuPackedLinear final : public PackedLinear {
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  CpuPackedLinear() = default;
+  // Of what is to be packed; without memory yet.
+  CpuPackedLinear(const LinearSource& source, PanelShape shape);
+  std::optional<int64_t> WantedBytes() const;
   absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);
   absl::Status PackPanel(const LinearSource& source, int64_t p, ThreadTeam& team, int thread);
   void ZeroFiller(int64_t p);

@@ -297,4 +297,18 @@ std::vector<TensorGroup> TensorGroups(const WeightLayout& layout) {
   return groups;
 }
 
+std::vector<const LinearLayout*> LinearLayers(const WeightLayout& layout) {
+  std::vector<const LinearLayout*> linears = {&layout.lm_head};
+  for (const auto* linear : {&layout.project_in, &layout.project_out}) {
+    if (linear->has_value()) {
+      linears.push_back(&**linear);
+    }
+  }
+  for (const LayerLayout& layer : layout.layers) {
+    linears.insert(linears.end(),
+                   {&layer.qkv, &layer.attention_out, &layer.mlp_in, &layer.mlp_out});
+  }
+  return linears;
+}
+
 }  // namespace quire

@@ -123,6 +123,9 @@ using TensorGroup = std::vector<TensorShape>;
 // All groups, in the order in which they are loaded. A tied lm_head is not among them.
 std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 
+// All that are there, a tied lm_head among them. They point into the layout.
+std::vector<const LinearLayout*> LinearLayers(const WeightLayout& layout);
+
 // That of one layer, or table.
 TensorGroup GroupOf(const LinearLayout& linear);
 TensorGroup GroupOf(const TableLayout& table);

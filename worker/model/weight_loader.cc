@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <set>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/model/element_float.h"
 #include "kernels/api/row_reader.h"
@@ -128,6 +130,20 @@ std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const Kerne
     }
   }
   return groups;
+}
+
+// Of what the layer's matrices become.
+int64_t PackedBytes(const LinearLayout& layout,
+                    const TensorSource& source,
+                    const KernelBackend& backend) {
+  std::vector<MatrixView> parts;
+  for (const LinearPart& part : layout.parts) {
+    parts.push_back({.data = nullptr,
+                     .dtype = source.dtype(part.name + ".weight"),
+                     .rows = part.held.count,
+                     .cols = layout.held.count});
+  }
+  return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
 
 // The matrices of a layer, read as they are packed. `tick` is called on the thread that made the
@@ -396,9 +412,16 @@ int64_t LoadedBytes(const WeightLayout& layout,
   int64_t bytes = 0;
   for (const TensorGroup& group : TensorGroups(layout)) {
     for (const TensorShape& tensor : group) {
-      const DType dtype = tensor.rows == 0 ? DType::kF32 : source.dtype(tensor.name);
-      bytes += tensor.num_elements() * SizeOf(dtype);
+      const bool is_vector = tensor.rows == 0;
+      if (is_vector || tensor.use == TensorUse::kTable) {
+        bytes +=
+            tensor.num_elements() * SizeOf(is_vector ? DType::kF32 : source.dtype(tensor.name));
+      }
     }
+  }
+  for (const LinearLayout* linear : LinearLayers(layout)) {
+    const int64_t packed_bytes = PackedBytes(*linear, source, backend);
+    bytes = CheckedAdd(bytes, packed_bytes).value_or(std::numeric_limits<int64_t>::max());
   }
   int64_t read_ahead = 0;
   int64_t largest_group = 0;
@@ -412,11 +435,7 @@ int64_t LoadedBytes(const WeightLayout& layout,
   }
   const int64_t ring_bytes =
       std::min(read_ahead, std::max(largest_group, ReadAhead::kMinRingBytes));
-  if (layout.is_tied()) {
-    const TableLayout& table = layout.token_table;
-    bytes += table.held.count * table.width * SizeOf(source.dtype(table.name + ".weight"));
-  }
-  return bytes + ring_bytes;
+  return CheckedAdd(bytes, ring_bytes).value_or(std::numeric_limits<int64_t>::max());
 }
 
 absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,

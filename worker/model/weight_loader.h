@@ -30,9 +30,9 @@ namespace quire {
 // The layout under the name prefix that the files use, after checking the files against it.
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
-// What LoadWeights takes of main memory on a CPU: matrices as they are, but for the last panel of
-// each and what fills up segments; norms and biases as fp32; the output matrix of a tied model
-// beside the token table; the buffer for reading ahead.
+// What LoadWeights takes of main memory on a CPU: matrices as the backend packs them; tables as
+// they are; norms and biases as fp32; the output matrix of a tied model beside the token table; the
+// buffer for reading ahead.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend);

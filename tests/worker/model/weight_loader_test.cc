@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -101,6 +102,50 @@ TEST(WeightLoaderTest, ProgressGoesOnWithinAMatrix) {
   ASSERT_TRUE(model.ok()) << model.status();
   // The output matrix is the last tensor of 12. A panel has eight rows here, of eight floats.
   EXPECT_EQ(BytesToldAt(11, seen).size(), static_cast<size_t>(kRows / 8));
+}
+
+// Nothing of it is whole: heads of 10, no panel is full, segments of 5 columns and of 9.
+void BecomeOdd(ModelDir& dir) {
+  dir.config["hidden_size"] = 40;
+  dir.config["num_attention_heads"] = 4;
+  dir.config["intermediate_size"] = 72;
+  const std::map<int64_t, int64_t> sizes = {{4, 10}, {8, 40}, {16, 72}};
+  for (TensorSpec& tensor : dir.tensors) {
+    for (int64_t& size : tensor.shape) {
+      size = sizes.at(size);
+    }
+    tensor.dtype = "BF16";
+  }
+  dir.config["vocab_size"] = 40;
+}
+
+TEST(WeightLoaderTest, MemoryThatWasPlannedIsThatOfPackedWeights) {
+  for (const char* isa : {"amx", "avx512bf16", "avx512", "avx2", "portable"}) {
+    for (const bool is_tied : {false, true}) {
+      ModelDir dir;
+      BecomeOdd(dir);
+      dir.config["tie_word_embeddings"] = is_tied;
+      if (is_tied) {
+        dir.Remove("lm_head.weight");
+      }
+      dir.WriteAll();
+      const auto backend = CreateCpuBackend({.num_threads = 2, .isa = isa});
+      if (!backend.ok()) {
+        continue;  // this machine lacks the instructions
+      }
+      int64_t planned_bytes = 0;
+
+      const auto model = LoadModel(
+          dir.path(), **backend, nullptr, {}, [&](const auto&, const auto&, int64_t bytes) {
+            planned_bytes = bytes;
+            return absl::OkStatus();
+          });
+
+      ASSERT_TRUE(model.ok()) << model.status();
+      constexpr int64_t kReadAheadBytes = int64_t{3} * 40 * 2;  // norms, as they are in the file
+      EXPECT_EQ(planned_bytes, (*model)->weight_bytes() + kReadAheadBytes) << isa << is_tied;
+    }
+  }
 }
 
 TEST(WeightLoaderTest, SumOfPackedWeightsIsThatOfThoseReadAhead) {
