@@ -22,6 +22,14 @@ namespace quire {
 
 class WeightsSum {
  public:
+  static constexpr size_t kWordsPerLine = 64;
+
+  // Of words at even and at odd places: odd numbers of 32 bits. Vectors are loaded from there.
+  struct alignas(32) Factors {
+    std::array<uint64_t, kWordsPerLine / 2> even;
+    std::array<uint64_t, kWordsPerLine / 2> odd;
+  };
+
   // Of a tensor.
   explicit WeightsSum(std::string_view name);
 
@@ -29,10 +37,8 @@ class WeightsSum {
   uint64_t Of(int64_t begin, std::span<const std::byte> bytes) const;
 
  private:
-  static constexpr size_t kWordsPerLine = 64;
-
   uint64_t seed_;
-  std::array<uint32_t, kWordsPerLine> factors_ = {};
+  Factors factors_ = {};
 };
 
 }  // namespace quire

@@ -2,12 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "common/base/splitmix64.h"
+#include "common/model/digest.h"
 #include "tests/support/random.h"
 
 namespace quire {
@@ -36,6 +39,27 @@ TEST(WeightsSumTest, PartsAddUpWhereverTheyAreCut) {
           << first << " " << second;
     }
   }
+}
+
+// As weights_sum.h says it: ranks on unlike machines compare their sums.
+TEST(WeightsSumTest, IsWhatPlainLoopsAddUp) {
+  constexpr size_t kLines = 5;
+  const std::vector<std::byte> bytes = SomeBytes(kLines * 256);
+  Digest digest;
+  digest.AddBytes("a");
+  uint64_t expected = 0;
+  for (size_t line = 0; line < kLines; ++line) {
+    uint64_t of_words = digest.value();
+    uint64_t of_line = 0;
+    for (size_t word = 0; word < 64; ++word) {
+      uint32_t value = 0;
+      std::memcpy(&value, &bytes[line * 256 + word * 4], sizeof(value));
+      of_line += value * (SplitMix64(of_words) >> 32 | 1);
+    }
+    uint64_t of_lines = digest.value() + line;
+    expected += of_line * (SplitMix64(of_lines) | 1);
+  }
+  EXPECT_EQ(WeightsSum("a").Of(0, bytes), expected);
 }
 
 TEST(WeightsSumTest, AnyBitThatFlipsChangesIt) {
