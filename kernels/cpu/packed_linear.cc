@@ -105,9 +105,8 @@ absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
     return rows;
   }
   const auto bytes = static_cast<size_t>(num_rows * row_bytes);
-  auto* const read = static_cast<std::byte*>(team.Scratch(thread, bytes));
-  QUIRE_RETURN_IF_ERROR(source.reader->Read(part, first_row, std::span(read, bytes)));
-  rows.data = read;
+  auto* const buffer = static_cast<std::byte*>(team.Scratch(thread, bytes));
+  QUIRE_ASSIGN_OR_RETURN(rows.data, source.reader->Read(part, first_row, std::span(buffer, bytes)));
   return rows;
 }
 

@@ -98,20 +98,26 @@ std::vector<std::byte> PackedByLoops(const CpuPackedLinear& packed,
 // The same parts, as if they lay in a file of which one part cannot be read.
 class PartsInFile final : public RowReader {
  public:
-  PartsInFile(const std::vector<Part>& parts, size_t bad_part)
-      : parts_(parts), bad_part_(bad_part) {}
+  PartsInFile(const std::vector<Part>& parts, size_t bad_part, bool keeps_rows = false)
+      : parts_(parts), bad_part_(bad_part), keeps_rows_(keeps_rows) {}
 
-  absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> out) const override {
+  absl::StatusOr<const std::byte*> Read(size_t part,
+                                        int64_t first_row,
+                                        std::span<std::byte> buffer) const override {
     if (part == bad_part_) {
       return absl::DataLossError("part");
     }
-    std::memcpy(out.data(), parts_[part].at(first_row, 0), out.size());
-    return absl::OkStatus();
+    if (keeps_rows_) {
+      return parts_[part].at(first_row, 0);
+    }
+    std::memcpy(buffer.data(), parts_[part].at(first_row, 0), buffer.size());
+    return buffer.data();
   }
 
  private:
   const std::vector<Part>& parts_;
   const size_t bad_part_;
+  const bool keeps_rows_;
 };
 
 class PackedLinearTest : public testing::Test {
@@ -148,9 +154,12 @@ class PackedLinearTest : public testing::Test {
     const LinearSource in_memory = {.parts = views, .bias = {}, .num_segments = num_segments};
     const LinearSource in_file = {
         .parts = unread, .bias = {}, .num_segments = num_segments, .reader = &file};
+    const PartsInFile kept(made, made.size(), /*keeps_rows=*/true);
+    const LinearSource in_kept_file = {
+        .parts = unread, .bias = {}, .num_segments = num_segments, .reader = &kept};
     for (const PanelShape shape :
          {PanelShape{16, 64, 32}, PanelShape{16, 64}, PanelShape{8, 16}, PanelShape{4, 8}}) {
-      for (const LinearSource& source : {in_memory, in_file}) {
+      for (const LinearSource& source : {in_memory, in_file, in_kept_file}) {
         const auto packed = CpuPackedLinear::Pack(source, shape, arena_, team_);
         ASSERT_TRUE(packed.ok()) << packed.status();
         const std::vector<std::byte> expected = PackedByLoops(**packed, made);

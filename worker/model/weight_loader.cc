@@ -1,13 +1,10 @@
 #include "worker/model/weight_loader.h"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <limits>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,9 +14,9 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/model/element_float.h"
-#include "kernels/api/row_reader.h"
 #include "worker/model/kv_cache_scales.h"
 #include "worker/model/load_error.h"
+#include "worker/model/matrix_rows.h"
 #include "worker/model/read_ahead.h"
 
 namespace quire {
@@ -146,39 +143,12 @@ int64_t PackedBytes(const LinearLayout& layout,
   return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
 
-// The matrices of a layer, read as they are packed. `tick` is called on the thread that made the
-// object, for each part that it reads, with the bytes that all threads had begun to read before.
-class MatrixRows final : public RowReader {
- public:
-  MatrixRows(const TensorSource& source,
-             const LinearLayout& layout,
-             std::function<void(int64_t bytes)> tick)
-      : source_(source), matrices_(GroupOf(layout)), tick_(std::move(tick)) {
-    std::erase_if(matrices_, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
-  }
-
-  absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> out) const override {
-    const TensorShape& matrix = matrices_[part];
-    const int64_t row_bytes = matrix.held_cols.count * SizeOf(source_.dtype(matrix.name));
-    const int64_t before =
-        bytes_begun_.fetch_add(static_cast<int64_t>(out.size()), std::memory_order_relaxed);
-    absl::Status status = source_.Read(matrix, first_row * row_bytes, out);
-    if (std::this_thread::get_id() == caller_) {
-      tick_(before);
-    }
-    return status;
-  }
-
-  // None: the layer's matrices are not read this way.
-  const TensorGroup& matrices() const { return matrices_; }
-
- private:
-  const TensorSource& source_;
-  TensorGroup matrices_;
-  const std::function<void(int64_t bytes)> tick_;
-  mutable std::atomic<int64_t> bytes_begun_ = 0;
-  const std::thread::id caller_ = std::this_thread::get_id();
-};
+// None: the layer's matrices are not read as they are packed.
+TensorGroup PackedMatricesOf(const LinearLayout& layout) {
+  TensorGroup matrices = GroupOf(layout);
+  std::erase_if(matrices, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
+  return matrices;
+}
 
 // Brings tensors, group by group in the order of TensorGroups, into the memory of a backend.
 class WeightReader {
@@ -192,22 +162,40 @@ class WeightReader {
     state_.bytes_total = source.num_bytes();
   }
 
-  // Returns the table in host memory, where it stays until the next group is read.
-  absl::StatusOr<MatrixView> Read(const TableLayout& layout, TableWeights& table) {
-    table.dtype = source_.dtype(layout.name + ".weight");
-    table.rows = layout.held.count;
-    table.width = layout.width;
-    MatrixView view = {.dtype = table.dtype, .rows = table.rows, .cols = table.width};
+  absl::Status Read(const TableLayout& layout, TableWeights& table) {
+    const MatrixView view = Describe(layout, table);
+    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
     if (backend_.packs_while_reading()) {
-      QUIRE_RETURN_IF_ERROR(ReadInPlace(GroupOf(layout), table.data));
-      view.data = table.data.data();
-    } else {
+      return ReadInPlace(GroupOf(layout), table.data);
+    }
+    QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
+    return table.data.Assign<std::byte>(backend_, tensors[0]);
+  }
+
+  // The table of a tied model, and the output matrix that it also is: packed while it is read.
+  absl::Status ReadTied(const TableLayout& layout,
+                        TableWeights& table,
+                        std::unique_ptr<PackedLinear>& packed) {
+    MatrixView view = Describe(layout, table);
+    const int64_t bytes = view.rows * view.cols * SizeOf(view.dtype);
+    bytes_ += bytes;
+    if (!backend_.packs_while_reading()) {
       QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
       QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
       view.data = tensors[0].data();
+      return Pack({.parts = std::span(&view, 1), .bias = {}}, packed);
     }
-    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
-    return view;
+    QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, backend_.AllocateHost(bytes));
+    table.data.Take(std::move(memory));
+    const MatrixRows rows(
+        source_,
+        GroupOf(layout),
+        [this](int64_t bytes_begun) { Report(bytes_begun); },
+        static_cast<std::byte*>(table.data.data()));
+    QUIRE_RETURN_IF_ERROR(
+        Pack({.parts = std::span(&view, 1), .bias = {}, .reader = &rows}, packed));
+    CountRead(rows.matrices());
+    return absl::OkStatus();
   }
 
   absl::Status Read(const NormLayout& layout, NormWeights& norm) {
@@ -232,7 +220,8 @@ class WeightReader {
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
-    const MatrixRows rows(source_, layout, [this](int64_t bytes) { Report(bytes); });
+    const MatrixRows rows(
+        source_, PackedMatricesOf(layout), [this](int64_t bytes) { Report(bytes); });
     const bool is_read_now = backend_.packs_while_reading() && !rows.matrices().empty();
     std::vector<MatrixView> views;
     std::vector<float> bias;
@@ -290,6 +279,14 @@ class WeightReader {
     }
     Report();
     return tensors;
+  }
+
+  // The table's type and size, without data yet.
+  MatrixView Describe(const TableLayout& layout, TableWeights& table) const {
+    table.dtype = source_.dtype(layout.name + ".weight");
+    table.rows = layout.held.count;
+    table.width = layout.width;
+    return {.data = nullptr, .dtype = table.dtype, .rows = table.rows, .cols = table.width};
   }
 
   // The one tensor of the group, by several threads.
@@ -446,15 +443,14 @@ absl::StatusOr<DecoderWeights> LoadWeights(const WeightLayout& layout,
                          ReadAhead::Start(source, GroupsReadAhead(layout, backend), backend));
   WeightReader reader(source, *files, backend, progress);
   DecoderWeights weights;
-  QUIRE_ASSIGN_OR_RETURN(const MatrixView table,
-                         reader.Read(layout.token_table, weights.token_table));
   if (layout.is_tied()) {
-    // The output matrix of a tied model is the token table, now that it is at hand.
     QUIRE_RETURN_IF_ERROR(
-        reader.Pack({.parts = std::span(&table, 1), .bias = {}}, weights.lm_head));
+        reader.ReadTied(layout.token_table, weights.token_table, weights.lm_head));
+  } else {
+    QUIRE_RETURN_IF_ERROR(reader.Read(layout.token_table, weights.token_table));
   }
   if (layout.position_table.has_value()) {
-    QUIRE_RETURN_IF_ERROR(reader.Read(*layout.position_table, weights.position_table).status());
+    QUIRE_RETURN_IF_ERROR(reader.Read(*layout.position_table, weights.position_table));
   }
   if (layout.project_in.has_value()) {
     QUIRE_RETURN_IF_ERROR(reader.Read(*layout.project_in, weights.project_in));

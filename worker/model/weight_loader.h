@@ -6,8 +6,8 @@
 // memory for weights taken, so that memory is bounded by the size of the files. Files are read
 // ahead by several threads (read_ahead.h) while the backend packs what was read before. A backend
 // that packs while it reads does without: each of its threads reads the rows of a panel, adds them
-// up and packs them while they are in its cache. Tables are read to where they stay, and the rest
-// is small.
+// up and packs them while they are in its cache. Tables are read to where they stay, that of a tied
+// model packed on the way, and the rest is small.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted when memory ends.

@@ -1,0 +1,50 @@
+// MatrixRows are the rows of a model's matrices, read as they are packed.
+//
+// Thread safety: Read is safe from any thread.
+// Errors:        those of TensorSource::Read.
+#ifndef QUIRE_WORKER_MODEL_MATRIX_ROWS_H_
+#define QUIRE_WORKER_MODEL_MATRIX_ROWS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <thread>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/row_reader.h"
+#include "worker/model/tensor_source.h"
+#include "worker/model/weight_layout.h"
+
+namespace quire {
+
+class MatrixRows final : public RowReader {
+ public:
+  // `tick` is called on the thread that made the object, for each part that it reads, with the
+  // bytes that all threads had begun to read before. Rows stay at `kept` where it is given, and
+  // there is one matrix. The source outlives the object.
+  MatrixRows(const TensorSource& source,
+             TensorGroup matrices,
+             std::function<void(int64_t bytes)> tick,
+             std::byte* kept = nullptr);
+
+  absl::StatusOr<const std::byte*> Read(size_t part,
+                                        int64_t first_row,
+                                        std::span<std::byte> buffer) const override;
+
+  const TensorGroup& matrices() const { return matrices_; }
+
+ private:
+  const TensorSource& source_;
+  const TensorGroup matrices_;
+  const std::function<void(int64_t bytes)> tick_;
+  std::byte* const kept_;
+  mutable std::atomic<int64_t> bytes_begun_ = 0;  // several threads read
+  const std::thread::id caller_ = std::this_thread::get_id();
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_MATRIX_ROWS_H_
