@@ -19,6 +19,7 @@ namespace {
 std::vector<std::byte> SomeBytes(int32_t count) {
   Random random(count);
   std::vector<std::byte> bytes;
+  bytes.reserve(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     bytes.push_back(static_cast<std::byte>(random.Below(256)));
   }
