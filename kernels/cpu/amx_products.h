@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/amx_finish.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/storage_types.h"
@@ -16,9 +17,10 @@
 namespace quire {
 namespace {
 
-inline constexpr int64_t kSumTiles = 4;
-inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
-inline constexpr int64_t kPanelTiles = kAmxPanel.panel / AmxTile::kColumns;
+// Panels have the columns of one tile. So many are computed together: a strip.
+inline constexpr int64_t kStripTiles = 4;
+inline constexpr int64_t kStripColumns = kStripTiles * AmxTile::kColumns;
+inline constexpr int64_t kTileBytes = AmxTile::kDepth * AmxTile::kColumns * sizeof(BFloat16);
 
 // Counts of k are in tiles.
 struct DepthRange {
@@ -26,19 +28,22 @@ struct DepthRange {
   int64_t end = 0;
 };
 
-// Weights to bring closer, so many cache lines a step.
+// Weights to bring closer, so many cache lines a step: the same part of each panel of a strip.
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;
-  bool is_near = false;
+  int64_t part_lines = 0;
+  int64_t panel_bytes = 0;
+  int64_t left = 0;  // lines of this panel's part
 
   void Fetch() {
     for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
-      if (is_near) {
-        __builtin_prefetch(at, 0, 3);
-      } else {
-        __builtin_prefetch(at, 0, 2);  // more than the first-level cache holds
+      if (left == 0) {
+        at += panel_bytes - part_lines * AmxTile::kRowBytes;
+        left = part_lines;
       }
+      __builtin_prefetch(at, 0, 2);  // more than the first-level cache holds
+      --left;
     }
   }
 };
@@ -61,14 +66,12 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums and what they are made of. The operands of k = 0, and the bytes from one tile
-// of k to the next.
+// Four tiles of sums and what they are made of: the operands of k = 0.
 struct Unit {
   const BFloat16* x[2];
-  const std::byte* w[kPanelTiles];
-  int64_t x_step;
-  int64_t w_step;
-  int64_t w_stride;
+  const std::byte* w[kStripTiles];
+  int64_t x_step;  // from one tile of k to the next
+  int64_t depth;
   float* rest;  // the sums of an unfinished segment, then finished ones that wait for a partner
   int64_t row;
   int64_t column;
@@ -95,49 +98,72 @@ inline void StoreSums(float* rest) {
   _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
-// Sums 0 and 1 are of the first rows, 2 and 3 of the second.
-inline void Multiply2x2(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
+// Sums 0 and 1 are of the first rows, 2 and 3 of the second. Those of an earlier product are
+// finished meanwhile.
+inline void Multiply2x2(
+    const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
   const BFloat16* x1 = unit.x[1] + k.begin * unit.x_step;
-  const std::byte* w0 = unit.w[0] + k.begin * unit.w_step;
-  const std::byte* w1 = unit.w[1] + k.begin * unit.w_step;
+  const std::byte* w0 = unit.w[0] + k.begin * kTileBytes;
+  const std::byte* w1 = unit.w[1] + k.begin * kTileBytes;
   for (int64_t step = k.begin; step < k.end; ++step) {
     ahead.Fetch();
     outputs.Fetch();
+    earlier.Step();
     KeepVectorUnitAwake();
-    _tile_loadd(6, w0, unit.w_stride);
+    _tile_loadd(6, w0, AmxTile::kRowBytes);
     _tile_loadd(4, x0, AmxTile::kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, w1, unit.w_stride);
+    _tile_loadd(7, w1, AmxTile::kRowBytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, x1, AmxTile::kRowBytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
     x0 += unit.x_step;
     x1 += unit.x_step;
-    w0 += unit.w_step;
-    w1 += unit.w_step;
+    w0 += kTileBytes;
+    w1 += kTileBytes;
   }
 }
 
-inline void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs) {
+// Weights that are read once: those of two steps later.
+inline void FetchNear(const Unit& unit, int64_t step) {
+  constexpr int64_t kLead = 2;
+  // Behind the last panel of a strip comes the first of the next.
+  const int64_t later =
+      step + kLead < unit.depth ? step + kLead : step + kLead + (kStripTiles - 1) * unit.depth;
+  for (int64_t t = 0; t < kStripTiles; ++t) {
+    const std::byte* at = unit.w[t] + later * kTileBytes;
+    for (int64_t line = 0; line < kTileBytes; line += AmxTile::kRowBytes) {
+      __builtin_prefetch(at + line, 0, 3);
+    }
+  }
+}
+
+template <bool kIsNear>
+void Multiply1x4(const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x = unit.x[0] + k.begin * unit.x_step;
-  int64_t at = k.begin * unit.w_step;
+  int64_t at = k.begin * kTileBytes;
   for (int64_t step = k.begin; step < k.end; ++step) {
-    ahead.Fetch();
+    if constexpr (kIsNear) {
+      FetchNear(unit, step);
+    } else {
+      ahead.Fetch();
+    }
     outputs.Fetch();
+    earlier.Step();
     KeepVectorUnitAwake();
     _tile_loadd(4, x, AmxTile::kRowBytes);
-    _tile_loadd(6, unit.w[0] + at, unit.w_stride);
+    _tile_loadd(6, unit.w[0] + at, AmxTile::kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, unit.w[1] + at, unit.w_stride);
+    _tile_loadd(7, unit.w[1] + at, AmxTile::kRowBytes);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, unit.w[2] + at, unit.w_stride);
+    _tile_loadd(6, unit.w[2] + at, AmxTile::kRowBytes);
     _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, unit.w[3] + at, unit.w_stride);
+    _tile_loadd(7, unit.w[3] + at, AmxTile::kRowBytes);
     _tile_dpbf16ps(3, 4, 7);
     x += unit.x_step;
-    at += unit.w_step;
+    at += kTileBytes;
   }
 }
 

@@ -32,8 +32,10 @@
 namespace quire {
 
 inline constexpr PanelShape kAvx512Panel = {.lanes = 16, .panel = 64};
-// In bf16 16 columns and 32 values of k are an operand of a tile instruction as they lie there.
-inline constexpr PanelShape kAmxPanel = {.lanes = 16, .panel = 64, .bf16_group = 32};
+// In bf16 16 columns and 32 values of k are an operand of a tile instruction, and lie in one piece:
+// with more columns beside them its lines would meet in a few sets of the first-level cache.
+inline constexpr PanelShape kAmxPanel = {
+    .lanes = 16, .panel = 64, .bf16_group = 32, .bf16_panel = 16};
 inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};
 inline constexpr PanelShape kPortablePanel = {.lanes = 4, .panel = 8};
 

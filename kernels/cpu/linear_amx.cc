@@ -2,47 +2,40 @@
 //
 // A tile of sums has 16 rows of x and 16 columns of the weights; one instruction adds the products
 // of 32 values of k to it. Four tiles of sums are computed at a time: 2 by 2, so that each operand
-// is loaded for two of them, or, where 16 rows or fewer are left, 1 by 4, which reads a panel
-// straight forwards.
+// is loaded for two of them, or, where 16 rows or fewer are left, 1 by 4. Four panels are a strip.
 //
-// A task is a block of rows times a group of panels. k is cut into pieces, of which the rows of the
-// block stay in the second-level cache while all panels meet them; meanwhile the weights of the
-// next panel are fetched. Between pieces sums rest in memory, which changes nothing in them.
+// A task is a block of rows times a group of strips. The rows of the block stay in the second-level
+// cache while all strips meet them; where they are too long for that, k is cut into pieces.
+// Meanwhile the weights of the next strip are fetched. Between pieces sums rest in memory, which
+// changes nothing in them.
 //
 // In MlpAmx a unit has 16 columns of gate and the same of up. Its sums are activated while they are
-// in the first-level cache and become tiles of the next product's input: outputs in fp32, which are
-// four times as many bytes, would be written to memory and read again.
+// in the first-level cache (amx_finish.h) and become tiles of the next product's input: outputs in
+// fp32, which are four times as many bytes, would be written to memory and read again.
 #include <immintrin.h>
 
-#include "kernels/cpu/activate_kernel.inl.h"
 #include "kernels/cpu/amx_products.h"
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/linear_groups.h"
-#include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/storage_types.h"
 
 namespace quire {
 namespace {
 
 static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
+static_assert(AmxTile::kColumns == kAmxPanel.bf16_panel);
 
 // What all tasks of one call share. Counts of k are in tiles.
-struct Job {
-  const CpuPackedLinear* weight = nullptr;
+struct Job : Sink {
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
-  float* y = nullptr;
-  BFloat16* activated = nullptr;  // where set: gate and up become this, the x of another product
-  ActivationKind activation = ActivationKind::kSilu;
-  int64_t num_panels = 0;  // in tasks; of gate alone where its sums are activated
-  int64_t num_rows = 0;
-  int64_t tile_rows = 0;
+  int64_t num_strips = 0;       // in tasks; of gate alone where its sums are activated
   int64_t row_tiles = 0;
   int64_t segment_depth = 0;
   int64_t depth = 0;
   int64_t piece_depth = 0;
   int64_t row_tiles_per_block = 0;
-  int64_t panels_per_group = 0;
+  int64_t strips_per_group = 0;
   int64_t num_groups = 0;
   int64_t num_tasks = 0;
   int64_t unit_floats = 0;  // where one unit of sums rests: kSlots of them, or one
@@ -53,93 +46,12 @@ struct Job {
 struct Task {
   int64_t row_tile_begin = 0;
   int64_t row_tile_end = 0;
-  int64_t panel_begin = 0;
-  int64_t panel_end = 0;
+  int64_t strip_begin = 0;
+  int64_t strip_end = 0;
   float* rest = nullptr;
-  int64_t next_panel = -1;  // the first that the thread is likely to want afterwards
+  int64_t next_strip = -1;  // the first that the thread is likely to want afterwards
+  Finish earlier;           // the sums before those that are added up now
 };
-
-// Adds finished segments up as far as the tree allows; the last one ends in y.
-template <int kRowTiles>
-void FinishSegment(const Job& job, const Unit& unit, int64_t segment) {
-  const CpuPackedLinear& weight = *job.weight;
-  const bool is_last = segment + 1 == weight.num_segments();
-  const int merges = __builtin_ctz(~static_cast<unsigned>(segment));
-  for (int64_t tile = 0; tile < kSumTiles; ++tile) {
-    const int64_t row = unit.row + (kRowTiles == 2 ? tile / 2 : 0) * job.tile_rows;
-    const int64_t column = unit.column + (kRowTiles == 2 ? tile % 2 : tile) * AmxTile::kColumns;
-    const int64_t columns = weight.out_features() - column;
-    if (columns <= 0) {
-      continue;
-    }
-    const auto mask =
-        static_cast<__mmask16>(columns < AmxTile::kColumns ? (1U << columns) - 1 : 0xFFFF);
-    const __m512 bias = weight.bias() == nullptr
-                            ? _mm512_setzero_ps()
-                            : _mm512_maskz_loadu_ps(mask, weight.bias() + column);
-    for (int64_t r = 0; r < job.tile_rows && row + r < job.num_rows; ++r) {
-      float* at = unit.rest + tile * AmxTile::kFloats + r * AmxTile::kColumns;
-      __m512 sum = _mm512_load_ps(at);
-      for (int merge = 0; merge < merges; ++merge) {
-        at += kUnitFloats;
-        sum = _mm512_add_ps(_mm512_load_ps(at), sum);
-      }
-      if (!is_last) {
-        _mm512_store_ps(at + kUnitFloats, sum);
-        continue;
-      }
-      if (weight.bias() != nullptr) {
-        sum = _mm512_add_ps(sum, bias);
-      }
-      _mm512_mask_storeu_ps(job.y + (row + r) * weight.out_features() + column, mask, sum);
-    }
-  }
-}
-
-// In a namespace without a name: no other source gets functions that were compiled here.
-struct Simd : SimdAvx512 {};
-
-// Sums 0 and 1, 2 and 3 are gate and up of the same columns.
-template <typename Function, int kRowTiles>
-void ActivateSums(const Job& job, const Unit& unit) {
-  const int64_t width = job.weight->out_features() / 2;
-  const float* bias = job.weight->bias();
-  for (int64_t pair = 0; pair < 2; ++pair) {
-    const int64_t row = unit.row + (kRowTiles == 2 ? pair * job.tile_rows : 0);
-    const int64_t column = unit.column + (kRowTiles == 2 ? 0 : pair * AmxTile::kColumns);
-    const float* gates = unit.rest + 2 * pair * AmxTile::kFloats;
-    const float* ups = gates + AmxTile::kFloats;
-    BFloat16* to = job.activated + row * width +
-                   column / AmxTile::kDepth * job.tile_rows * AmxTile::kDepth +
-                   column % AmxTile::kDepth;
-    for (int64_t r = 0; r < job.tile_rows && row + r < job.num_rows; ++r) {
-      __m512 gate = _mm512_load_ps(gates + r * AmxTile::kColumns);
-      __m512 up = _mm512_load_ps(ups + r * AmxTile::kColumns);
-      if (bias != nullptr) {
-        gate = _mm512_add_ps(gate, _mm512_loadu_ps(bias + column));
-        up = _mm512_add_ps(up, _mm512_loadu_ps(bias + width + column));
-      }
-      const __m512 activated = _mm512_mul_ps(Function::Apply(gate), up);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + r * AmxTile::kDepth),
-                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(activated)));
-    }
-  }
-}
-
-template <int kRowTiles>
-void FinishActivated(const Job& job, const Unit& unit) {
-  using Kernel = ActivateKernel<Simd>;
-  switch (job.activation) {
-    case ActivationKind::kSilu:
-      return ActivateSums<Kernel::Silu, kRowTiles>(job, unit);
-    case ActivationKind::kRelu:
-      return ActivateSums<Kernel::Relu, kRowTiles>(job, unit);
-    case ActivationKind::kGelu:
-      return ActivateSums<Kernel::Gelu, kRowTiles>(job, unit);
-    case ActivationKind::kGeluTanh:
-      return ActivateSums<Kernel::GeluTanh, kRowTiles>(job, unit);
-  }
-}
 
 // Of a unit whose last sums take so many more steps.
 template <int kRowTiles>
@@ -155,8 +67,27 @@ Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
           .rows_per_step = (rows + steps - 1) / steps};
 }
 
+// The sums of a segment that has come to its end.
 template <int kRowTiles>
-void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
+Finish FinishOf(const Job& job, const Unit& unit, int64_t segment) {
+  const bool is_last = segment + 1 == job.weight->num_segments();
+  const int64_t most = kRowTiles * job.tile_rows;
+  const int64_t left = job.num_rows - unit.row;
+  Finish finish;
+  finish.run = !is_last                   ? &MergeRows<kRowTiles>
+               : job.activated != nullptr ? ActivationOf<kRowTiles>(job.activation)
+                                          : &OutputRows<kRowTiles>;
+  finish.sink = &job;
+  finish.sums = unit.rest;
+  finish.merges = __builtin_ctz(~static_cast<unsigned>(segment));
+  finish.row = unit.row;
+  finish.column = unit.column;
+  finish.end = left < most ? left : most;
+  return finish;
+}
+
+template <int kRowTiles>
+void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, Finish& earlier) {
   for (int64_t k = piece.begin; k < piece.end;) {
     const int64_t segment = k / job.segment_depth;
     const int64_t segment_end = (segment + 1) * job.segment_depth;
@@ -169,139 +100,145 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead) {
     const Outputs outputs = end == job.depth && job.activated == nullptr
                                 ? OutputsOf<kRowTiles>(job, unit, end - k)
                                 : Outputs();
+    earlier.Spread(end - k);
     if constexpr (kRowTiles == 2) {
-      Multiply2x2(unit, {k, end}, ahead, outputs);
+      Multiply2x2(unit, {k, end}, ahead, outputs, earlier);
     } else {
-      Multiply1x4(unit, {k, end}, ahead, outputs);
+      job.row_tiles == 1 ? Multiply1x4<true>(unit, {k, end}, ahead, outputs, earlier)
+                         : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
-    StoreSums(unit.rest);
-    if (end == segment_end) {
-      job.activated != nullptr ? FinishActivated<kRowTiles>(job, unit)
-                               : FinishSegment<kRowTiles>(job, unit, segment);
+    earlier.Flush();
+    // A segment at an even place is where the next one will look for it.
+    const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
+    StoreSums(unit.rest + (waits ? kUnitFloats : 0));
+    if (end == segment_end && !waits) {
+      earlier = FinishOf<kRowTiles>(job, unit, segment);
     }
     k = end;
   }
 }
 
-// The weights of the panel that comes after p, `offset` panels further on, or null.
-const std::byte* NextWeights(
-    const Job& job, const Task& task, DepthRange piece, int64_t p, int64_t offset) {
-  const auto at = [&](int64_t panel, int64_t k) {
-    return job.weight->panel_data(panel + offset) +
-           k * job.weight->panel_columns(panel + offset) * AmxTile::kRowBytes;
-  };
-  if (p + 1 < task.panel_end) {
-    return at(p + 1, piece.begin);
-  }
-  if (piece.end < job.depth) {
-    return at(task.panel_begin, piece.end);
-  }
-  return task.next_panel < 0 ? nullptr : at(task.next_panel, 0);
+// The first of its panels.
+const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
+  return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// A lone tile of rows reads its weights a little ahead of itself. Of several units over one piece
-// each fetches a part of the weights that come next, so that memory is busy during all of them.
-Ahead ChooseAhead(const Job& job, const Task& task, DepthRange piece, int64_t p, int64_t units) {
-  constexpr int64_t kLeadBytes = 8192;
-  const CpuPackedLinear& weight = *job.weight;
-  const int64_t columns = weight.panel_columns(p);
-  if (task.row_tile_end - task.row_tile_begin == 1) {
-    const std::byte* w = weight.panel_data(p) + piece.begin * columns * AmxTile::kRowBytes;
-    return {w + kLeadBytes, columns, /*is_near=*/true};
+// Of the weights that come after those of strip s: a part for each of so many units, so that memory
+// is busy during all of them. Those of up are `offset` strips behind those of gate.
+Ahead ChooseAhead(
+    const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
+  DepthRange next = piece;
+  int64_t strip = s + 1;
+  if (strip == task.strip_end) {
+    const bool has_piece = piece.end < job.depth;
+    strip = has_piece ? task.strip_begin : task.next_strip;
+    next.begin = has_piece ? piece.end : 0;
+    next.end = next.begin + job.piece_depth < job.depth ? next.begin + job.piece_depth : job.depth;
   }
-  const std::byte* next = NextWeights(job, task, piece, p, 0);
-  return {next, next == nullptr ? 0 : (columns + units - 1) / units};
+  Ahead ahead;
+  if (strip >= 0) {
+    ahead.at = StripWeights(job, strip + offset, next.begin);
+    ahead.part_lines = (next.end - next.begin) * kTileBytes / AmxTile::kRowBytes;
+    ahead.panel_bytes = job.depth * kTileBytes;
+    ahead.left = ahead.part_lines;
+    const int64_t steps = units * (piece.end - piece.begin);
+    ahead.lines = (kStripTiles * ahead.part_lines + steps - 1) / steps;
+  }
+  return ahead;
 }
 
-void RunPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
-  const CpuPackedLinear& weight = *job.weight;
-  const int64_t columns = weight.panel_columns(p);
-  const int64_t column_tiles = columns / AmxTile::kColumns;
-  const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
-  const int64_t halves = (column_tiles + 1) / 2;
-  Ahead ahead = ChooseAhead(job, task, piece, p, row_tiles / 2 * halves + row_tiles % 2);
+Unit UnitOf(const Job& job, int64_t row_tile) {
   Unit unit;
   unit.x_step = job.tile_rows * AmxTile::kDepth;
-  unit.w_step = columns * AmxTile::kRowBytes;
-  unit.w_stride = columns * int64_t{2 * sizeof(BFloat16)};
-  const int64_t first_rest = job.has_pieces() ? (p - task.panel_begin) * row_tiles : 0;
+  unit.depth = job.depth;
+  unit.row = row_tile * job.tile_rows;
+  unit.x[0] = job.x + row_tile * job.depth * unit.x_step;
+  unit.x[1] = unit.x[0] + job.depth * unit.x_step;
+  return unit;
+}
+
+void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
+  const int64_t first_panel = s * kStripTiles;
+  const int64_t left = job.weight->num_panels() - first_panel;
+  const int64_t panels = left < kStripTiles ? left : kStripTiles;
+  const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
+  const int64_t halves = (panels + 1) / 2;
+  Ahead ahead = ChooseAhead(job, task, piece, s, 0, row_tiles / 2 * halves + row_tiles % 2);
+  const int64_t first_rest = job.has_pieces() ? (s - task.strip_begin) * row_tiles : 0;
   for (int64_t i = 0; i < row_tiles;) {
-    const int64_t row_tile = task.row_tile_begin + i;
     const bool is_pair = i + 1 < row_tiles;
-    unit.row = row_tile * job.tile_rows;
-    unit.x[0] = job.x + row_tile * job.depth * unit.x_step;
-    unit.x[1] = unit.x[0] + job.depth * unit.x_step;
+    Unit unit = UnitOf(job, task.row_tile_begin + i);
     for (int64_t half = 0; half < (is_pair ? halves : 1); ++half, ++i) {
-      const int64_t first_tile = 2 * half;
-      unit.column = p * weight.shape().panel + first_tile * AmxTile::kColumns;
-      for (int64_t t = 0; t < kPanelTiles; ++t) {
-        // Columns beyond the panel are the first once more, and are not stored.
-        const int64_t tile = first_tile + t < column_tiles ? first_tile + t : 0;
-        unit.w[t] = weight.panel_data(p) + tile * AmxTile::kRowBytes;
+      unit.column = s * kStripColumns + 2 * half * AmxTile::kColumns;
+      for (int64_t t = 0; t < kStripTiles; ++t) {
+        // Columns beyond the last panel are the first once more, and are not stored.
+        const int64_t tile = 2 * half + t < panels ? 2 * half + t : 0;
+        unit.w[t] = job.weight->panel_data(first_panel + tile);
       }
       unit.rest = task.rest + (job.has_pieces() ? first_rest + i : 0) * job.unit_floats;
       if (is_pair) {
-        RunUnit<2>(job, unit, piece, ahead);
+        RunUnit<2>(job, unit, piece, ahead, task.earlier);
       } else {
-        RunUnit<1>(job, unit, piece, ahead);
+        RunUnit<1>(job, unit, piece, ahead, task.earlier);
       }
     }
     i += is_pair && halves == 1 ? 1 : 0;
   }
 }
 
-// A panel of gate, and the one of up with the same columns. REQUIRES: whole panels.
-void RunGatedPanel(const Job& job, const Task& task, DepthRange piece, int64_t p) {
-  const CpuPackedLinear& weight = *job.weight;
+// A strip of gate, and the one of up with the same columns. REQUIRES: whole strips.
+void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
   const int64_t units = 2 * row_tiles;
-  const int64_t first_rest = job.has_pieces() ? (p - task.panel_begin) * units : 0;
-  const std::byte* gate = weight.panel_data(p);
-  const std::byte* up = weight.panel_data(p + job.num_panels);
-  Unit unit;
-  unit.x_step = job.tile_rows * AmxTile::kDepth;
-  unit.w_step = kAmxPanel.panel * AmxTile::kRowBytes;
-  unit.w_stride = kAmxPanel.panel * int64_t{2 * sizeof(BFloat16)};
+  const int64_t first_rest = job.has_pieces() ? (s - task.strip_begin) * units : 0;
+  const int64_t panel_bytes = job.depth * kTileBytes;
+  const std::byte* gate = StripWeights(job, s, 0);
+  const std::byte* up = StripWeights(job, s + job.num_strips, 0);
   Ahead ahead;
   for (int64_t i = 0, row_tile = task.row_tile_begin; row_tile < task.row_tile_end;) {
     const bool is_pair = row_tile + 1 < task.row_tile_end;
-    unit.row = row_tile * job.tile_rows;
-    unit.x[0] = job.x + row_tile * job.depth * unit.x_step;
-    unit.x[1] = unit.x[0] + job.depth * unit.x_step;
-    for (int64_t tile = 0; tile < kPanelTiles; tile += is_pair ? 1 : 2, ++i) {
+    Unit unit = UnitOf(job, row_tile);
+    for (int64_t tile = 0; tile < kStripTiles; tile += is_pair ? 1 : 2, ++i) {
       if (i == 0 || i == row_tiles) {  // the first half fetches the next gate, the second its up
-        const std::byte* next = NextWeights(job, task, piece, p, i == 0 ? 0 : job.num_panels);
-        ahead = {next, next == nullptr ? 0 : (kAmxPanel.panel + row_tiles - 1) / row_tiles};
+        ahead = ChooseAhead(job, task, piece, s, i == 0 ? 0 : job.num_strips, row_tiles);
       }
-      unit.column = p * kAmxPanel.panel + tile * AmxTile::kColumns;
+      unit.column = s * kStripColumns + tile * AmxTile::kColumns;
       for (int64_t t = 0; t < kSumTiles; ++t) {
         const int64_t at = is_pair ? tile : tile + t / 2;
-        unit.w[t] = (t % 2 == 0 ? gate : up) + at * AmxTile::kRowBytes;
+        unit.w[t] = (t % 2 == 0 ? gate : up) + at * panel_bytes;
       }
       unit.rest = task.rest + (job.has_pieces() ? first_rest + i : 0) * job.unit_floats;
       if (is_pair) {
-        RunUnit<2>(job, unit, piece, ahead);
+        RunUnit<2>(job, unit, piece, ahead, task.earlier);
       } else {
-        RunUnit<1>(job, unit, piece, ahead);
+        RunUnit<1>(job, unit, piece, ahead, task.earlier);
       }
     }
     row_tile += is_pair ? 2 : 1;
   }
 }
 
-// Rows and k of a piece that stay in the second-level cache; weights of a panel likewise.
+// Rows that stay in the second-level cache while all strips of a task meet them, whole where a
+// block can have enough of them, or else a piece of k at a time; weights of a strip likewise.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
-  constexpr int64_t kCacheBytes = int64_t{1} << 20;
+  constexpr int64_t kEnoughRowTiles = 12;
+  constexpr int64_t kCacheBytes = int64_t{5} << 18;
   constexpr int64_t kMaxPieceDepth = 64;
-  job.row_tiles_per_block = job.row_tiles < kMaxRowTiles ? job.row_tiles : kMaxRowTiles;
+  const int64_t row_tile_bytes = job.depth * AmxTile::kRows * AmxTile::kRowBytes;
+  int64_t most = kCacheBytes / row_tile_bytes;
+  const bool is_whole = most >= kEnoughRowTiles || most >= job.row_tiles;
+  most = is_whole && most < kMaxRowTiles ? most : kMaxRowTiles;
+  const int64_t blocks = (job.row_tiles + most - 1) / most;
+  const int64_t even = (job.row_tiles + blocks - 1) / blocks;
+  job.row_tiles_per_block = even + 1 <= most ? even + even % 2 : even;  // they are taken in pairs
   job.piece_depth = job.depth;
-  if (job.row_tiles == 1) {
+  if (is_whole || job.row_tiles == 1) {
     return;
   }
-  int64_t most = kCacheBytes / (job.row_tiles_per_block * AmxTile::kRows * AmxTile::kRowBytes);
-  most = most < kMaxPieceDepth ? most : kMaxPieceDepth;
-  const int64_t pieces = (job.depth + most - 1) / most;
+  int64_t depth = kCacheBytes / (job.row_tiles_per_block * AmxTile::kRows * AmxTile::kRowBytes);
+  depth = depth < kMaxPieceDepth ? depth : kMaxPieceDepth;
+  const int64_t pieces = (job.depth + depth - 1) / depth;
   job.piece_depth = (job.depth + pieces - 1) / pieces;
 }
 
@@ -309,13 +246,15 @@ void ChooseGroups(Job& job, int num_threads) {
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
   const int64_t rest_bytes = units * job.unit_floats * int64_t{sizeof(float)};
+  // A lone tile of rows reads longer runs of weights. More tasks end together.
   const PanelGroups groups = ChoosePanelGroups(
-      {.num_panels = job.num_panels,
+      {.num_panels = job.num_strips,
        .num_blocks = blocks,
        .operations = 2 * job.num_rows * job.weight->in_features() * job.weight->out_features(),
        .rest_bytes_per_panel = job.has_pieces() ? rest_bytes : 0,
-       .num_threads = num_threads});
-  job.panels_per_group = groups.panels_per_group;
+       .num_threads = num_threads,
+       .tasks_per_thread = job.row_tiles > 1 ? 16 : 4});
+  job.strips_per_group = groups.panels_per_group;
   job.num_groups = groups.num_groups;
   job.num_tasks = blocks * job.num_groups;
 }
@@ -325,17 +264,17 @@ Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
   task.row_tile_begin = index / job.num_groups * job.row_tiles_per_block;
   const int64_t row_tile_end = task.row_tile_begin + job.row_tiles_per_block;
   task.row_tile_end = row_tile_end < job.row_tiles ? row_tile_end : job.row_tiles;
-  task.panel_begin = index % job.num_groups * job.panels_per_group;
-  const int64_t panel_end = task.panel_begin + job.panels_per_group;
-  task.panel_end = panel_end < job.num_panels ? panel_end : job.num_panels;
+  task.strip_begin = index % job.num_groups * job.strips_per_group;
+  const int64_t strip_end = task.strip_begin + job.strips_per_group;
+  task.strip_end = strip_end < job.num_strips ? strip_end : job.num_strips;
   const int64_t next = index + team.num_threads();
   if (next < job.num_tasks) {
-    task.next_panel = next % job.num_groups * job.panels_per_group;
+    task.next_strip = next % job.num_groups * job.strips_per_group;
   }
-  const int64_t units_per_panel =
+  const int64_t units_per_strip =
       (task.row_tile_end - task.row_tile_begin) * (job.activated != nullptr ? 2 : 1);
   const int64_t units =
-      job.has_pieces() ? (task.panel_end - task.panel_begin) * units_per_panel : 1;
+      job.has_pieces() ? (task.strip_end - task.strip_begin) * units_per_strip : 1;
   task.rest = static_cast<float*>(
       team.Scratch(thread, static_cast<size_t>(units * job.unit_floats) * sizeof(float)));
   return task;
@@ -383,7 +322,7 @@ Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
   constexpr int64_t kSlots = 4;  // an unfinished segment, and three levels of a tree over eight
   Job job;
   job.weight = &weight;
-  job.num_panels = weight.num_panels();
+  job.num_strips = (weight.num_panels() + kStripTiles - 1) / kStripTiles;
   job.num_rows = num_rows;
   job.tile_rows = job.num_rows < AmxTile::kRows ? job.num_rows : AmxTile::kRows;
   job.row_tiles = (job.num_rows + job.tile_rows - 1) / job.tile_rows;
@@ -398,15 +337,16 @@ void Run(Job& job, ThreadTeam& team) {
   ChooseGroups(job, team.num_threads());
   team.ParallelFor(job.num_tasks, [&](int64_t index, int thread) {
     const TileRegisters registers(job.tile_rows);
-    const Task task = TaskAt(job, index, thread, team);
+    Task task = TaskAt(job, index, thread, team);
     for (int64_t k = 0; k < job.depth; k += job.piece_depth) {
       const int64_t end = k + job.piece_depth;
       const DepthRange piece = {k, end < job.depth ? end : job.depth};
-      for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
-        job.activated != nullptr ? RunGatedPanel(job, task, piece, p)
-                                 : RunPanel(job, task, piece, p);
+      for (int64_t s = task.strip_begin; s < task.strip_end; ++s) {
+        job.activated != nullptr ? RunGatedStrip(job, task, piece, s)
+                                 : RunStrip(job, task, piece, s);
       }
     }
+    task.earlier.Flush();
   });
 }
 
@@ -427,9 +367,9 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const auto& in = *static_cast<const CpuPackedLinear*>(params.in);
   const auto& out = *static_cast<const CpuPackedLinear*>(params.out);
   const bool has_shape = params.gated && in.num_segments() == 1 &&
-                         params.width % kAmxPanel.panel == 0 &&
+                         params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // A lone tile of rows had better read one panel straight forwards. Rounded rows, padded to whole
+  // A lone tile of rows had better read one strip at a time. Rounded rows, padded to whole
   // tiles, fit where `activated` has fp32.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
@@ -440,7 +380,7 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   job.x = RoundInput(static_cast<const float*>(params.x), job, team);
   job.activated = activated;
   job.activation = params.activation;
-  job.num_panels /= 2;
+  job.num_strips /= 2;
   Run(job, team);
   Job next = JobFor(out, params.num_tokens);
   next.x = activated;

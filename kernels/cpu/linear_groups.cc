@@ -7,13 +7,13 @@
 namespace quire {
 
 PanelGroups ChoosePanelGroups(const PanelWork& work) {
-  constexpr int64_t kTasksPerThread = 4;
   constexpr int64_t kMinTaskOperations = 200'000;
   // Per thread, and for as long as it lives: an output matrix has thousands of panels.
   constexpr int64_t kMaxRestBytes = int64_t{4} << 20;
   int64_t groups = 1;
   if (work.num_threads > 1) {
-    const int64_t wanted = DivCeil(work.num_threads * kTasksPerThread, work.num_blocks);
+    const int64_t wanted =
+        DivCeil(int64_t{work.num_threads} * work.tasks_per_thread, work.num_blocks);
     const int64_t worthwhile = work.operations / kMinTaskOperations / work.num_blocks;
     groups = std::clamp<int64_t>(std::min(wanted, worthwhile), 1, work.num_panels);
   }

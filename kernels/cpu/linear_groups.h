@@ -16,6 +16,7 @@ struct PanelWork {
   int64_t operations = 0;            // of all
   int64_t rest_bytes_per_panel = 0;  // where a task keeps sums of all its panels at a time, else 0
   int num_threads = 1;
+  int tasks_per_thread = 4;
 };
 
 struct PanelGroups {

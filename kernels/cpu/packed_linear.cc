@@ -121,7 +121,10 @@ CpuPackedLinear::CpuPackedLinear(const LinearSource& source, PanelShape shape)
   for (const MatrixView& part : source.parts) {
     out_features_ += part.rows;
   }
-  num_panels_ = DivCeil(out_features_, shape.panel);
+  if (dtype_ == DType::kBF16 && shape.bf16_panel > 0) {
+    shape_.panel = shape.bf16_panel;
+  }
+  num_panels_ = DivCeil(out_features_, shape_.panel);
   padded_segment_length_ = RoundUp(segment_length(), dtype_ == DType::kBF16 ? shape.bf16_group : 1);
 }
 

@@ -36,6 +36,7 @@ struct PanelShape {
   int32_t lanes = 0;
   int32_t panel = 0;       // a multiple of lanes
   int32_t bf16_group = 2;  // of which every segment of k has a whole number in bf16
+  int32_t bf16_panel = 0;  // instead of `panel` for weights in bf16; 0: the same
 };
 
 class CpuPackedLinear final : public PackedLinear {

@@ -1,0 +1,169 @@
+// What becomes of sums that tiles have finished: they are added up over segments, get their bias
+// and go to y, or are activated and become the input of the next product.
+//
+// All of that is work for the vector unit, which has nothing to do while tiles are multiplied. So
+// it is put off: each step of the next product does a few rows of it.
+//
+// Thread safety: a Finish is one thread's.
+#ifndef QUIRE_KERNELS_CPU_AMX_FINISH_H_
+#define QUIRE_KERNELS_CPU_AMX_FINISH_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/activate_kernel.inl.h"
+#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/simd_avx512.h"
+#include "kernels/cpu/storage_types.h"
+
+namespace quire {
+namespace {
+
+inline constexpr int64_t kSumTiles = 4;
+inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
+
+// Where the sums of one product go.
+struct Sink {
+  const CpuPackedLinear* weight = nullptr;
+  float* y = nullptr;
+  BFloat16* activated = nullptr;  // where set: gate and up become this, the x of another product
+  ActivationKind activation = ActivationKind::kSilu;
+  int64_t num_rows = 0;
+  int64_t tile_rows = 0;
+};
+
+// The rows of one unit that wait to be finished.
+struct Finish {
+  using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
+  Rows run = nullptr;
+  const Sink* sink = nullptr;
+  const float* sums = nullptr;  // those of the last segment, then finished ones, kUnitFloats apart
+  int merges = 0;               // of so many of them, before anything else
+  int64_t row = 0;
+  int64_t column = 0;
+  int64_t next = 0;
+  int64_t end = 0;
+  int64_t rows_per_step = 0;
+
+  // Done after so many steps.
+  void Spread(int64_t steps) { rows_per_step = (end - next + steps - 1) / steps; }
+  void Step() {
+    if (next < end) {
+      const int64_t to = next + rows_per_step < end ? next + rows_per_step : end;
+      run(*this, next, to);
+      next = to;
+    }
+  }
+  void Flush() {
+    if (next < end) {
+      run(*this, next, end);
+      next = end;
+    }
+  }
+
+  // Of two tiles of rows each has two of sums, a lone one has four. Row r begins there, its other
+  // columns are as far apart as tiles are.
+  template <int kRowTiles>
+  const float* RowOfSums(int64_t r) const {
+    return kRowTiles == 2 ? sums + r / AmxTile::kRows * 2 * AmxTile::kFloats +
+                                r % AmxTile::kRows * AmxTile::kColumns
+                          : sums + r * AmxTile::kColumns;
+  }
+  __m512 Merged(const float* at) const {
+    __m512 sum = _mm512_load_ps(at);
+    for (int merge = 0; merge < merges; ++merge) {
+      at += kUnitFloats;
+      sum = _mm512_add_ps(_mm512_load_ps(at), sum);
+    }
+    return sum;
+  }
+};
+
+// A segment that is not the last: its sums join the tree.
+template <int kRowTiles>
+void MergeRows(const Finish& f, int64_t begin, int64_t end) {
+  const int64_t to = (f.merges + 1) * kUnitFloats;
+  for (int64_t r = begin; r < end; ++r) {
+    const float* at = f.RowOfSums<kRowTiles>(r);
+    for (int64_t tile = 0; tile < kSumTiles / kRowTiles; ++tile, at += AmxTile::kFloats) {
+      _mm512_store_ps(const_cast<float*>(at) + to, f.Merged(at));
+    }
+  }
+}
+
+template <int kRowTiles>
+void OutputRows(const Finish& f, int64_t begin, int64_t end) {
+  const int64_t width = f.sink->weight->out_features();
+  const float* bias = f.sink->weight->bias();
+  for (int64_t r = begin; r < end; ++r) {
+    const float* at = f.RowOfSums<kRowTiles>(r);
+    float* y = f.sink->y + (f.row + r) * width;
+    for (int64_t tile = 0; tile < kSumTiles / kRowTiles; ++tile, at += AmxTile::kFloats) {
+      const int64_t column = f.column + tile * AmxTile::kColumns;
+      const int64_t left = width - column;
+      if (left <= 0) {
+        break;
+      }
+      const auto mask =
+          static_cast<__mmask16>(left < AmxTile::kColumns ? (1U << left) - 1 : 0xFFFF);
+      __m512 sum = f.Merged(at);
+      if (bias != nullptr) {
+        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, bias + column));
+      }
+      _mm512_mask_storeu_ps(y + column, mask, sum);
+    }
+  }
+}
+
+// In a namespace without a name: no other source gets functions that were compiled here.
+struct FinishSimd : SimdAvx512 {};
+
+// Sums 0 and 1, 2 and 3 are gate and up of the same columns.
+template <typename Function, int kRowTiles>
+void ActivateRows(const Finish& f, int64_t begin, int64_t end) {
+  const int64_t width = f.sink->weight->out_features() / 2;
+  const int64_t tile_elements = f.sink->tile_rows * AmxTile::kDepth;
+  const float* bias = f.sink->weight->bias();
+  for (int64_t r = begin; r < end; ++r) {
+    const float* at = f.RowOfSums<kRowTiles>(r);
+    const int64_t first = kRowTiles == 2 ? r / AmxTile::kRows * AmxTile::kRows : 0;
+    for (int64_t tile = 0; tile < 2 / kRowTiles; ++tile, at += 2 * AmxTile::kFloats) {
+      const int64_t column = f.column + tile * AmxTile::kColumns;
+      __m512 gate = _mm512_load_ps(at);
+      __m512 up = _mm512_load_ps(at + AmxTile::kFloats);
+      if (bias != nullptr) {
+        gate = _mm512_add_ps(gate, _mm512_loadu_ps(bias + column));
+        up = _mm512_add_ps(up, _mm512_loadu_ps(bias + width + column));
+      }
+      const __m512 activated = _mm512_mul_ps(Function::Apply(gate), up);
+      BFloat16* to = f.sink->activated + (f.row + first) * width +
+                     column / AmxTile::kDepth * tile_elements + (r - first) * AmxTile::kDepth +
+                     column % AmxTile::kDepth;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(activated)));
+    }
+  }
+}
+
+template <int kRowTiles>
+Finish::Rows ActivationOf(ActivationKind kind) {
+  using Kernel = ActivateKernel<FinishSimd>;
+  switch (kind) {
+    case ActivationKind::kRelu:
+      return &ActivateRows<Kernel::Relu, kRowTiles>;
+    case ActivationKind::kGelu:
+      return &ActivateRows<Kernel::Gelu, kRowTiles>;
+    case ActivationKind::kGeluTanh:
+      return &ActivateRows<Kernel::GeluTanh, kRowTiles>;
+    case ActivationKind::kSilu:
+      break;
+  }
+  return &ActivateRows<Kernel::Silu, kRowTiles>;
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_AMX_FINISH_H_
