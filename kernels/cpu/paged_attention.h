@@ -16,6 +16,8 @@
 // PagedAttentionAmx does so with the tile instruction of AMX, in its order (linear.h): dims, and
 // positions of a chunk, 32 by 32. A position of those that a query does not attend to counts as
 // zero times zero, denormals count as zero. Few rows take vector instructions in the same order.
+// Its weights are 2^(score * f - max * f) with f = scale / ln 2, fused, by a polynomial of its own
+// (paged_attention_rounded_softmax.inl.h). REQUIRES: scale > 0.
 //
 // A position outside a query's range (causal, sliding window) takes part in none of it, and memory
 // of positions that no query of the task may see is not read as a value.

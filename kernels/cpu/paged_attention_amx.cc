@@ -4,11 +4,11 @@
 #include "kernels/cpu/paged_attention.h"
 #include "kernels/cpu/paged_attention_kernel.inl.h"
 #include "kernels/cpu/paged_attention_pairs.inl.h"
+#include "kernels/cpu/paged_attention_rounded_softmax.inl.h"
 
 namespace quire {
 namespace {
 
-constexpr int32_t kRows = AmxTile::kRows;
 constexpr int32_t kColumns = AmxTile::kColumns;
 constexpr int32_t kDepth = AmxTile::kDepth;
 constexpr int32_t kTilesOfSums = 4;
@@ -17,10 +17,21 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+// What both kinds of products below have in common.
+struct RoundedPairs : PairProducts {
+  static constexpr bool kRoundsWeights = true;
+  static SoftmaxStats Softmax(float* scores, SlotRange range, float scale) {
+    return RoundedSoftmaxOfRow(scores, range, scale);
+  }
+  static const Term* PackWeights(float* row, SlotRange /*slots*/) {
+    return reinterpret_cast<const Term*>(row);
+  }
+};
+
 // Products in the order of the tile instruction, by vectors: for few rows, which read the cache as
 // it lies. Of each 32 terms those at even places are added up in one sum, those at odd places in
 // another, then both to the total; denormals count as zero.
-struct TileOrderProducts : PairProducts {
+struct TileOrderProducts : RoundedPairs {
   struct Operand {
     Vec even;
     Vec odd;
@@ -101,15 +112,15 @@ struct TileOrderProducts : PairProducts {
   }
 };
 
-// Products of tiles. Queries are [rows][dims], weights [rows][slots], both padded to 32; packed
-// keys and values are pairs, padded likewise with zeros. A slot outside a row's range has the
-// weight 0.
-struct TileProducts : PairProducts {
+// Products of tiles, for two tiles of rows at a time. Queries are [rows][dims], weights
+// [rows][slots], both padded to 32; packed keys and values are pairs, padded likewise with zeros,
+// those of 16 dims of all slots in one piece. A slot outside a row's range has the weight 0.
+struct TileProducts : RoundedPairs {
   struct TaskScope {
-    explicit TaskScope(int32_t rows) : registers(rows) {}
+    explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
     TileRegisters registers;
   };
-  static constexpr int kRows = quire::kRows;
+  static constexpr int kRows = 2 * AmxTile::kRows;
   // Tiles are through with keys and values sooner than they come from memory: many rows share them.
   // Queries, packed keys and values and what rows have come to stay in the second-level cache.
   static constexpr int32_t kTaskRows = 512;
@@ -135,10 +146,9 @@ struct TileProducts : PairProducts {
                          SlotRange slots,
                          int32_t head_dim,
                          Panel* to) {
-    const int32_t stride = RoundedUp(head_dim, kColumns);
     const int32_t end = RoundedUp(slots.end, kDepth);
     for (int32_t slot = slots.begin / kDepth * kDepth; slot < end; slot += kGroup) {
-      Panel* row = to + int64_t{slot / kGroup} * stride;
+      Panel* row = to + int64_t{slot / kGroup} * kColumns;
       if (head_dim % kDepth == 0 && slots.contains(slot) && slots.contains(slot + 1)) {
         PackPair(from[slot], from[slot + 1], head_dim, row);
         continue;
@@ -146,7 +156,7 @@ struct TileProducts : PairProducts {
       for (int32_t d = 0; d < head_dim; d += kLanes) {
         const int32_t n = head_dim - d < kLanes ? head_dim - d : kLanes;
         _mm512_storeu_si512(
-            row + d,
+            row + d / kColumns * kDimsStride,
             Interleave(LoadSlot(from, slots, slot, d, n), LoadSlot(from, slots, slot + 1, d, n)));
       }
     }
@@ -163,36 +173,39 @@ struct TileProducts : PairProducts {
   }
 
   // Scores of whole groups of slots that hold any of `any`.
-  static void ScoreRows(
-      const Term* q, const Panel* keys, SlotRange any, int32_t head_dim, float* scores) {
+  static void ScoreRows(const Term* q,
+                        int32_t rows,
+                        const Panel* keys,
+                        SlotRange any,
+                        int32_t head_dim,
+                        float* scores) {
+    constexpr int64_t kStride = kScoreStride * sizeof(float);
+    const int64_t row_bytes = RoundedUp(head_dim, kDepth) * int64_t{sizeof(BFloat16)};
+    const int64_t group_pairs = int64_t{KeySteps(head_dim)} * kLanes;
     const int32_t end = (any.end + kLanes - 1) / kLanes;
-    for (int32_t group = any.begin / kLanes; group < end; group += kTilesOfSums) {
-      const Panel* columns[kTilesOfSums];
-      for (int32_t i = 0; i < kTilesOfSums; ++i) {
-        const int32_t at = group + i < end ? group + i : group;
-        columns[i] = keys + int64_t{at} * KeySteps(head_dim) * kLanes;
-      }
-      Multiply(reinterpret_cast<const std::byte*>(q),
-               RoundedUp(head_dim, kDepth) * int64_t{sizeof(BFloat16)},
-               columns,
-               kLanes,
-               KeySteps(head_dim) * kGroup / kDepth);
+    Factors factors = {.rows = reinterpret_cast<const std::byte*>(q), .row_stride = row_bytes};
+    factors.has_second = rows > AmxTile::kRows;
+    for (int32_t group = any.begin / kLanes; group < end; group += 2) {
+      const bool is_pair = group + 1 < end;
+      factors.columns[0] = keys + group * group_pairs;
+      factors.columns[1] = is_pair ? factors.columns[0] + group_pairs : factors.columns[0];
+      Multiply(factors, KeySteps(head_dim) * kGroup / kDepth);
       float* to = scores + int64_t{group} * kLanes;
-      constexpr int64_t kStride = kScoreStride * sizeof(float);
       _tile_stored(0, to, kStride);
-      if (group + 1 < end) {
+      if (is_pair) {
         _tile_stored(1, to + kLanes, kStride);
       }
-      if (group + 2 < end) {
-        _tile_stored(2, to + int64_t{2} * kLanes, kStride);
-      }
-      if (group + 3 < end) {
-        _tile_stored(3, to + int64_t{3} * kLanes, kStride);
+      if (factors.has_second) {
+        to += int64_t{AmxTile::kRows} * kScoreStride;
+        _tile_stored(2, to, kStride);
+        if (is_pair) {
+          _tile_stored(3, to + kLanes, kStride);
+        }
       }
     }
   }
 
-  // out[r][dim] = sum over the slots of row r of weight * value. Uses the weights up.
+  // out[r][dim] = sum over the slots of row r of weight * value.
   static void WeightValuesOfRows(float* weights,
                                  const SlotRange* ranges,
                                  int32_t rows,
@@ -203,32 +216,35 @@ struct TileProducts : PairProducts {
     const int32_t begin = any.begin / kDepth * kDepth;
     const int32_t end = RoundedUp(any.end, kDepth);
     for (int32_t r = 0; r < rows; ++r) {
-      RoundWeights(weights + int64_t{r} * kScoreStride, ranges[r], begin, end);
+      ZeroOutside(weights + int64_t{r} * kScoreStride, ranges[r], {begin, end});
     }
-    const int32_t stride = RoundedUp(head_dim, kColumns);
-    for (int32_t dim = 0; dim < head_dim; dim += kTilesOfSums * kColumns) {
-      const Panel* columns[kTilesOfSums];
-      for (int32_t i = 0; i < kTilesOfSums; ++i) {
-        const int32_t at = dim + i * kColumns < head_dim ? dim + i * kColumns : dim;
-        columns[i] = values + int64_t{begin / kGroup} * stride + at;
-      }
-      Multiply(reinterpret_cast<const std::byte*>(weights) + begin * sizeof(BFloat16),
-               kScoreStride * sizeof(float),
-               columns,
-               stride,
-               (end - begin) / kDepth);
+    Factors factors = {
+        .rows = reinterpret_cast<const std::byte*>(weights) + begin * sizeof(BFloat16),
+        .row_stride = kScoreStride * sizeof(float)};
+    factors.has_second = rows > AmxTile::kRows;
+    for (int32_t dim = 0; dim < head_dim; dim += 2 * kColumns) {
+      const bool is_pair = dim + kColumns < head_dim;
+      factors.columns[0] =
+          values + dim / kColumns * kDimsStride + int64_t{begin / kGroup} * kColumns;
+      factors.columns[1] = is_pair ? factors.columns[0] + kDimsStride : factors.columns[0];
+      Multiply(factors, (end - begin) / kDepth);
       alignas(64) float sums[kTilesOfSums][AmxTile::kFloats];
       _tile_stored(0, sums[0], AmxTile::kRowBytes);
       _tile_stored(1, sums[1], AmxTile::kRowBytes);
       _tile_stored(2, sums[2], AmxTile::kRowBytes);
       _tile_stored(3, sums[3], AmxTile::kRowBytes);
-      for (int32_t i = 0; i < kTilesOfSums && dim + i * kColumns < head_dim; ++i) {
-        StoreValues({weights, ranges, rows, values, head_dim, out}, dim + i * kColumns, sums[i]);
+      const ValueRows to = {weights, ranges, rows, values, head_dim, out};
+      StoreValues(to, dim, sums[0], sums[2]);
+      if (is_pair) {
+        StoreValues(to, dim + kColumns, sums[1], sums[3]);
       }
     }
   }
 
  private:
+  // Pairs from 16 dims of the values to the next 16.
+  static constexpr int64_t kDimsStride = int64_t{kAttentionChunkTokens} / kGroup * kColumns;
+
   struct ValueRows {
     const float* weights;
     const SlotRange* ranges;
@@ -238,16 +254,19 @@ struct TileProducts : PairProducts {
     float* out;
   };
 
-  // A tile of sums to the dims from `dim` on.
-  static void StoreValues(const ValueRows& t, int32_t dim, const float* sums) {
+  // Two tiles of sums, one below the other, to the dims from `dim` on.
+  static void StoreValues(const ValueRows& t,
+                          int32_t dim,
+                          const float* first,
+                          const float* second) {
     const int32_t columns = t.head_dim - dim < kColumns ? t.head_dim - dim : kColumns;
     for (int64_t r = 0; r < t.rows; ++r) {
+      const float* sums = r < AmxTile::kRows ? first : second - AmxTile::kFloats;
       Vec sum = Simd::Load(sums + r * kColumns);
       if (_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0) {
         sum = SumOfRow(reinterpret_cast<const Pair*>(t.weights + r * kScoreStride),
                        t.ranges[r],
-                       t.values + dim,
-                       RoundedUp(t.head_dim, kColumns));
+                       t.values + dim / kColumns * kDimsStride);
       }
       // Which zeros were added has no say in the sign of zero.
       Simd::StoreN(t.out + r * t.head_dim + dim, Simd::Add(sum, Simd::Zero()), columns);
@@ -263,9 +282,9 @@ struct TileProducts : PairProducts {
     for (int32_t d = 0; d < head_dim; d += 2 * kLanes) {
       const __m512i a = _mm512_loadu_si512(first + d);
       const __m512i b = _mm512_loadu_si512(second + d);
-      _mm512_storeu_si512(to + d,
-                          _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, of_second), b));
-      _mm512_storeu_si512(to + d + kLanes,
+      Panel* dims = to + d / kColumns * kDimsStride;
+      _mm512_storeu_si512(dims, _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, of_second), b));
+      _mm512_storeu_si512(dims + kDimsStride,
                           _mm512_permutex2var_epi16(a, _mm512_add_epi16(high, of_second), b));
     }
   }
@@ -274,51 +293,58 @@ struct TileProducts : PairProducts {
     return slots.contains(slot) ? LoadN(from[slot] + dim, n) : _mm256_setzero_si256();
   }
 
-  // To tiles 0 to 3: rows, so many bytes apart, times columns of pairs, so many apart.
-  static void Multiply(const std::byte* rows,
-                       int64_t row_stride,
-                       const Panel* const (&columns)[kTilesOfSums],
-                       int64_t column_stride,
-                       int32_t depth) {
-    const int64_t stride = column_stride * int64_t{sizeof(Panel)};
+  // One or two tiles of rows, so many bytes from row to row, and two of columns, each in one piece.
+  struct Factors {
+    const std::byte* rows;
+    int64_t row_stride;
+    const Panel* columns[2];
+    bool has_second;
+  };
+
+  // To tiles 0 and 1: the first rows; to 2 and 3: the second.
+  static void Multiply(const Factors& f, int32_t depth) {
+    constexpr int64_t kTilePairs = int64_t{kDepth} / kGroup * kColumns;
+    const std::byte* first = f.rows;
+    const std::byte* second = f.rows + (f.has_second ? AmxTile::kRows * f.row_stride : 0);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int32_t k = 0; k < depth; ++k) {
-      const int64_t at = int64_t{k} * (kDepth / kGroup) * column_stride;
-      _tile_loadd(4, rows + int64_t{k} * AmxTile::kRowBytes, row_stride);
-      _tile_loadd(6, columns[0] + at, stride);
+    for (int64_t k = 0; k < depth; ++k) {
+      KeepVectorUnitAwake();
+      _tile_loadd(6, f.columns[0] + k * kTilePairs, AmxTile::kRowBytes);
+      _tile_loadd(4, first + k * AmxTile::kRowBytes, f.row_stride);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, columns[1] + at, stride);
+      _tile_loadd(7, f.columns[1] + k * kTilePairs, AmxTile::kRowBytes);
       _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(6, columns[2] + at, stride);
-      _tile_dpbf16ps(2, 4, 6);
-      _tile_loadd(7, columns[3] + at, stride);
-      _tile_dpbf16ps(3, 4, 7);
+      if (f.has_second) {
+        _tile_loadd(5, second + k * AmxTile::kRowBytes, f.row_stride);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
     }
   }
 
-  // A row of weights to bf16 in place; those outside the range become zero.
-  static void RoundWeights(float* row, SlotRange range, int32_t begin, int32_t end) {
-    auto* to = reinterpret_cast<BFloat16*>(row);
-    for (int32_t slot = begin; slot < end; slot += kLanes) {
-      const bool is_inside = slot < range.end && range.begin < slot + kLanes;
-      const __m256i rounded = is_inside ? Round(Simd::Load(row + slot)) : _mm256_setzero_si256();
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + slot), rounded);
+  // Weights of groups of 32 slots that no slot of the range is in.
+  static void ZeroOutside(float* row, SlotRange range, SlotRange slots) {
+    auto* weights = reinterpret_cast<BFloat16*>(row);
+    for (int32_t slot = slots.begin; slot < slots.end; slot += kDepth) {
+      if (slot >= range.end || slot + kDepth <= range.begin) {
+        _mm512_storeu_si512(weights + slot, _mm512_setzero_si512());
+      }
     }
   }
 
   // The sum of the row's slots alone: a value outside them that is infinite, times zero, would make
   // it NaN.
-  static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values, int64_t stride) {
+  static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;
     Order::Sum sum = Order::Empty();
     for (int32_t slot = range.begin / kGroup * kGroup; slot < range.end; slot += kGroup) {
-      const Panel* pairs = values + slot / kGroup * stride;
+      const Panel* pairs = values + int64_t{slot / kGroup} * kColumns;
       sum = Order::MultiplyPart(
-          weights[slot / kGroup], Order::LoadValues<false>(pairs, stride, 0), slot, range, sum);
+          weights[slot / kGroup], Order::LoadValues<false>(pairs, kColumns, 0), slot, range, sum);
       if ((slot + kGroup) % Order::kFoldTerms == 0) {
         Order::Fold(&sum);
       }

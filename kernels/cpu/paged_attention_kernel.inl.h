@@ -152,8 +152,9 @@ class AttentionTaskRunner {
       RunSplit();
       return;
     }
-    const Partial running = EmptyResult();
-    for (int32_t chunk = task_.chunk_begin; chunk < task_.chunk_end; ++chunk) {
+    const Partial running(memory_.running, tiles_.rows);
+    AttendChunk(task_.chunk_begin, running);
+    for (int32_t chunk = task_.chunk_begin + 1; chunk < task_.chunk_end; ++chunk) {
       const Partial partial(memory_.chunk, tiles_.rows);
       AttendChunk(chunk, partial);
       MergeChunk(partial, running);
@@ -284,6 +285,7 @@ class AttentionTaskRunner {
       const SlotRange any = SlotsOfTile(ranges, rows).any;
       if (!any.empty()) {
         P::ScoreRows(QueriesOf(begin),
+                     rows,
                      reinterpret_cast<const Panel*>(memory_.key_panel),
                      any,
                      head_dim_,
@@ -358,11 +360,15 @@ class AttentionTaskRunner {
       BiasSlots<S>(scores, range, scale, slope, first_position - position);
       scale = 1.0F;
     }
-    const SoftmaxStats stats = SoftmaxOfRow<S>(scores, range, scale);
-    if constexpr (kHasScales<T>) {
-      MultiplySlots<S>(scores, range, memory_.value_scales);
+    if constexpr (P::kRoundsWeights) {
+      return P::Softmax(scores, range, scale);
+    } else {
+      const SoftmaxStats stats = SoftmaxOfRow<S>(scores, range, scale);
+      if constexpr (kHasScales<T>) {
+        MultiplySlots<S>(scores, range, memory_.value_scales);
+      }
+      return stats;
     }
-    return stats;
   }
 
   template <typename E, int kRows, bool kPrefetch>

@@ -34,6 +34,7 @@ struct PairProducts {
   static constexpr int kRows = kTileRows;
   static constexpr int32_t kTaskRows = WidenedProducts<Simd>::kTaskRows;
   static constexpr bool kHasRowTiles = false;
+  static constexpr bool kRoundsWeights = false;
   static constexpr int kLanes = Simd::kLanes;
   template <typename E>
   static constexpr int kPerElement = 1;

@@ -98,9 +98,13 @@ void MergeRow(SoftmaxStats chunk_stats,
     __builtin_memcpy(values, chunk_values, static_cast<size_t>(head_dim) * sizeof(float));
     return;
   }
-  const float max = chunk_stats.max > stats->max ? chunk_stats.max : stats->max;
-  const auto old_factor = S::Exp(S::Broadcast(stats->max - max));
-  const auto new_factor = S::Exp(S::Broadcast(chunk_stats.max - max));
+  // One of the two factors is exp(0), which is 1.
+  const bool rises = chunk_stats.max > stats->max;
+  const float max = rises ? chunk_stats.max : stats->max;
+  const auto factor = S::Exp(S::Broadcast((rises ? stats->max : chunk_stats.max) - max));
+  const auto one = S::Broadcast(1.0F);
+  const auto old_factor = rises ? factor : one;
+  const auto new_factor = rises ? one : factor;
   stats->max = max;
   const auto sum = S::Add(S::Mul(S::Broadcast(stats->sum), old_factor),
                           S::Mul(S::Broadcast(chunk_stats.sum), new_factor));

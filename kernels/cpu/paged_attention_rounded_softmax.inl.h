@@ -1,0 +1,87 @@
+// Softmax of one row over one chunk whose weights become bf16 as they come about. For AVX-512.
+//
+// exp(scale * (score - max)) is 2^t with t = score * f - max * f, fused, and f = scale / ln 2. The
+// whole part of t is an exponent; 2 to the rest, in [0, 1), is a polynomial of degree 4 that is off
+// by 2.6e-6 at most, where rounding to bf16 is off by up to 2e-3. Below 2^-126 a weight is zero.
+#ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
+#define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/paged_attention_softmax.inl.h"
+#include "kernels/cpu/simd_avx512.h"
+
+namespace quire {
+namespace {
+
+// See above. NaN stays NaN.
+inline __m512 PowerOfTwo(__m512 t) {
+  constexpr int kMinusFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const __mmask16 alive = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+  const __m512 r = _mm512_reduce_ps(t, kMinusFloor);
+  __m512 p = _mm512_set1_ps(1.3534168e-2F);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.2011461e-2F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24144276F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69300383F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0000026F));
+  return _mm512_maskz_scalef_ps(alive, p, t);
+}
+
+// Calls fn(slot, low mask, high mask) for each group of 32 slots that holds any of the range, with
+// the slots that are inside.
+template <typename Fn>
+inline void ForEachGroup(SlotRange range, const Fn& fn) {
+  constexpr int32_t kGroup = 32;
+  for (int32_t slot = range.begin / kGroup * kGroup; slot < range.end; slot += kGroup) {
+    if (range.begin <= slot && slot + kGroup <= range.end) {
+      fn(slot, __mmask16{0xFFFF}, __mmask16{0xFFFF});
+      continue;
+    }
+    const int32_t begin = range.begin > slot ? range.begin - slot : 0;
+    const int32_t end = range.end - slot < kGroup ? range.end - slot : kGroup;
+    const auto inside =
+        static_cast<uint32_t>(((uint64_t{1} << end) - 1) & ~((uint64_t{1} << begin) - 1));
+    fn(slot, static_cast<__mmask16>(inside), static_cast<__mmask16>(inside >> 16));
+  }
+}
+
+// As SoftmaxOfRow, but the weights are bf16, slot after slot from the row's beginning; those of
+// slots outside the range but in the same group of 32 are zero. The sum is of weights before they
+// are rounded. REQUIRES: scale > 0.
+inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float scale) {
+  constexpr float kLog2E = 1.44269504F;
+  if (range.empty()) {
+    return {};
+  }
+  const __m512 outside = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const auto scores_at = [&](int32_t slot, __mmask16 inside) {
+    return _mm512_mask_loadu_ps(outside, inside, scores + slot);
+  };
+  __m512 low_max = outside;
+  __m512 high_max = outside;
+  ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {
+    low_max = _mm512_max_ps(low_max, scores_at(slot, low));
+    high_max = _mm512_max_ps(high_max, scores_at(slot + 16, high));
+  });
+  const float max = SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
+  const __m512 factor = _mm512_set1_ps(scale * kLog2E);
+  const __m512 shift = _mm512_set1_ps(max * (scale * kLog2E));
+  __m512 sum = _mm512_setzero_ps();
+  ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {
+    const __m512 first = PowerOfTwo(_mm512_fmsub_ps(scores_at(slot, low), factor, shift));
+    const __m512 second = PowerOfTwo(_mm512_fmsub_ps(scores_at(slot + 16, high), factor, shift));
+    sum = _mm512_add_ps(_mm512_add_ps(sum, first), second);
+    // Half as many bytes as the scores: none that is still wanted is overwritten.
+    _mm512_storeu_si512(reinterpret_cast<char*>(scores) + slot * sizeof(BFloat16),
+                        reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+  });
+  return {max * scale, SimdAvx512::ReduceSum(sum)};
+}
+
+}  // namespace
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
