@@ -44,6 +44,8 @@ class TileRegisters {
       config.row_bytes[tile] = AmxTile::kRowBytes;
       config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : AmxTile::kRows);
     }
+    // To gcc 12 ldtilecfg reads eight bytes: it may leave out what is stored behind them.
+    asm volatile("" : : "m"(config));
     _tile_loadconfig(&config);
   }
   ~TileRegisters() { _tile_release(); }
