@@ -157,8 +157,11 @@ class PackedLinearTest : public testing::Test {
     const PartsInFile kept(made, made.size(), /*keeps_rows=*/true);
     const LinearSource in_kept_file = {
         .parts = unread, .bias = {}, .num_segments = num_segments, .reader = &kept};
-    for (const PanelShape shape :
-         {PanelShape{16, 64, 32}, PanelShape{16, 64}, PanelShape{8, 16}, PanelShape{4, 8}}) {
+    for (const PanelShape shape : {PanelShape{16, 64, 32, 16},
+                                   PanelShape{16, 64, 32},
+                                   PanelShape{16, 64},
+                                   PanelShape{8, 16},
+                                   PanelShape{4, 8}}) {
       for (const LinearSource& source : {in_memory, in_file, in_kept_file}) {
         const auto packed = CpuPackedLinear::Pack(source, shape, arena_, team_);
         ASSERT_TRUE(packed.ok()) << packed.status();
