@@ -63,9 +63,10 @@ ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
 ABSL_FLAG(
     int32_t,
     max_num_batched_tokens,
-    quire::kDefaultMaxTokensPerStep,
-    "Most tokens in a step: on a CPU 256 keep the matrix products full. Beside running sequences, "
-    "which a step of prompt tokens holds up, see --target-inter-token-ms.");
+    0,
+    "Most tokens in a step; 0: as many as keep the workers' matrix products full, on a CPU 256, or "
+    "512 with AMX. Beside running sequences, which a step of prompt tokens holds up, see "
+    "--target-inter-token-ms.");
 ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
 ABSL_FLAG(
     std::string,
@@ -283,7 +284,9 @@ absl::Status SetTargetInterToken(CoreConfig* core) {
 
 absl::Status SetLimits(SchedulerConfig* config) {
   config->max_sequences = absl::GetFlag(FLAGS_max_num_seqs);
-  config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
+  if (absl::GetFlag(FLAGS_max_num_batched_tokens) != 0) {
+    config->max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens);
+  }
   config->block_size_tokens = absl::GetFlag(FLAGS_block_size);
   config->num_blocks_override = NoneIfZero(absl::GetFlag(FLAGS_num_gpu_blocks_override));
   config->max_model_len = NoneIfZero(absl::GetFlag(FLAGS_max_model_len));
@@ -307,8 +310,10 @@ absl::Status SetLimits(SchedulerConfig* config) {
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(
       CheckFlagRange("max-num-seqs", config->max_sequences, 1, kMaxSequencesLimit));
-  QUIRE_RETURN_IF_ERROR(CheckFlagRange(
-      "max-num-batched-tokens", config->max_tokens_per_step, 1, kMaxTokensPerStepLimit));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("max-num-batched-tokens",
+                                       config->max_tokens_per_step.value_or(1),
+                                       1,
+                                       kMaxTokensPerStepLimit));
   QUIRE_RETURN_IF_ERROR(CheckBlockSize(config->block_size_tokens));
   QUIRE_RETURN_IF_ERROR(CheckFlagRange(
       "num-gpu-blocks-override", config->num_blocks_override.value_or(2), 2, kMaxBlocksLimit));
@@ -382,7 +387,7 @@ void LogSettings(const SchedulerConfig& config) {
           {{"block_size", absl::StrCat(config.block_size_tokens)},
            {"kv_cache_dtype", absl::GetFlag(FLAGS_kv_cache_dtype)},
            {"max_num_seqs", absl::StrCat(config.max_sequences)},
-           {"max_num_batched_tokens", absl::StrCat(config.max_tokens_per_step)},
+           {"max_num_batched_tokens", absl::StrCat(absl::GetFlag(FLAGS_max_num_batched_tokens))},
            {"scheduling_policy", absl::GetFlag(FLAGS_scheduling_policy)},
            {"preemption_mode", absl::GetFlag(FLAGS_preemption_mode)},
            {"target_inter_token_ms", absl::StrCat(absl::GetFlag(FLAGS_target_inter_token_ms))},

@@ -28,7 +28,6 @@ namespace quire {
 
 // Tokens in a step. One of prompt tokens holds up every running sequence: on a CPU 256 keeps the
 // gap short and the matrix products full.
-inline constexpr int32_t kDefaultMaxTokensPerStep = 256;
 
 struct SchedulerConfig {
   ServedModelSource model;
@@ -43,7 +42,7 @@ struct SchedulerConfig {
   std::shared_ptr<ApiKeys> api_keys;        // of who may call the gRPC port; null: anybody
   std::shared_ptr<ApiKeys> admin_api_keys;  // likewise, of the admin port
   int32_t max_sequences = 256;
-  int32_t max_tokens_per_step = kDefaultMaxTokensPerStep;
+  std::optional<int32_t> max_tokens_per_step;  // none: the workers' choice
   int32_t block_size_tokens = 16;
   std::optional<DType> kv_cache_dtype;
   std::optional<int32_t> num_blocks_override;

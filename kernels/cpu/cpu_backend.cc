@@ -28,6 +28,8 @@ class CpuBackend final : public HostBackend {
     return WithScales(DimMajorKeys(spec));
   }
 
+  int32_t full_step_tokens() const override { return table_.full_step_tokens; }
+
   bool packs_while_reading() const override { return true; }
   int64_t PackedBytes(const LinearSource& source) const override {
     const std::optional<int64_t> bytes = CpuPackedLinear::BytesFor(source, table_.panel);

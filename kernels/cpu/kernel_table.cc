@@ -50,6 +50,7 @@ constexpr KernelTable Amx() {
   KernelTable table = Avx512Bf16();
   table.isa = "amx";
   table.panel = kAmxPanel;
+  table.full_step_tokens = 512;
   table.linear = &LinearAmx;
   table.mlp = &MlpAmx;
   table.paged_attention = &PagedAttentionAmx;

@@ -20,8 +20,9 @@
 namespace quire {
 
 struct KernelTable {
-  const char* isa = "";  // "avx512": the name that CpuBackendOptions takes
-  PanelShape panel;      // of the packed weights that `linear` reads
+  const char* isa = "";            // "avx512": the name that CpuBackendOptions takes
+  PanelShape panel;                // of the packed weights that `linear` reads
+  int32_t full_step_tokens = 256;  // as of KernelBackend
   void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;

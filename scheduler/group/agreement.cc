@@ -93,6 +93,17 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
   return absl::OkStatus();
 }
 
+// Of the device that is filled first: the others wait for it.
+int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
+  constexpr int32_t kWhereNobodySays = 256;
+  int32_t num_tokens = kMaxTokensPerStepLimit;
+  for (const WorkerHello& hello : hellos) {
+    num_tokens = std::min(num_tokens,
+                          hello.full_step_tokens > 0 ? hello.full_step_tokens : kWhereNobodySays);
+  }
+  return num_tokens;
+}
+
 // A block id means the same place on every rank, so the smallest pool is everybody's.
 StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& settings) {
   StepLimits limits;
@@ -106,7 +117,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
-  limits.max_tokens_per_step = settings.max_tokens_per_step;
+  limits.max_tokens_per_step = settings.max_tokens_per_step.value_or(FullStepTokens(hellos));
   limits.vocab_size = settings.model.vocab_size;
   limits.max_model_len = settings.max_model_len.value_or(settings.model.max_position_embeddings);
   const int32_t window = WindowOfAllLayers(settings.model);

@@ -35,7 +35,7 @@ struct GroupSettings {
   std::optional<int32_t> max_model_len;        // none: what model and pool allow
   bool wants_host_blocks = false;              // all that the workers' swap space holds
   int32_t max_sequences = 256;
-  int32_t max_tokens_per_step = 2048;
+  std::optional<int32_t> max_tokens_per_step;  // none: as many as fill the workers' devices
   // A worker that computes other bits may go on where another one stopped. Other weights never may.
   bool allow_changed_numerics = false;
 };

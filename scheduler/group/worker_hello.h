@@ -24,7 +24,8 @@ struct WorkerHello {
   std::optional<DType> kv_cache_dtype;  // none: one that is unknown here
   std::string determinism_fingerprint;  // of the backend
   int32_t vocab_size = 0;
-  std::string rendezvous;  // where other ranks find it
+  int32_t full_step_tokens = 0;  // with which its device is busy; 0: it does not say
+  std::string rendezvous;        // where other ranks find it
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };

@@ -183,6 +183,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"kv_cache_dtype", ready.kv_cache_dtype},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
+           {"max_num_batched_tokens", absl::StrCat(ready.limits.max_tokens_per_step)},
            {"after_crash", ready.after_crash ? "yes" : "no"}});
   if (ready.limits != limits_) {
     LogCacheSize(ready.limits);

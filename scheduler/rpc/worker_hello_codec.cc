@@ -28,6 +28,7 @@ absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
                      .kv_cache_dtype = FromProto(response.kv_cache_dtype()),
                      .determinism_fingerprint = response.determinism_fingerprint(),
                      .vocab_size = response.vocab_size(),
+                     .full_step_tokens = response.full_step_tokens(),
                      .rendezvous = response.rendezvous()};
 }
 

@@ -42,6 +42,7 @@ quire::v1::HandshakeResponse Hello(const std::string& uuid) {
   hello.set_block_bytes(64);
   hello.set_num_blocks_max(101);
   hello.set_num_host_blocks_max(50);
+  hello.set_full_step_tokens(512);
   hello.set_kv_cache_dtype(quire::v1::DTYPE_F32);
   hello.set_determinism_fingerprint("cpu-avx512");
   hello.set_vocab_size(100);
@@ -116,6 +117,7 @@ void WriteHandshakes() {
   }
   quire::v1::HandshakeResponse without = Hello("one");
   without.set_num_host_blocks_max(-5);  // counts as none
+  without.set_full_step_tokens(-512);
   WriteHandshake(quire::NameOfSeed("negative_host_blocks", 0), kHostBlocks, without, Hello("two"));
   for (int past : {0, 1}) {
     for (const HelloBound& bound : kHelloBounds) {

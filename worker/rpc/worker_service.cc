@@ -221,6 +221,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_kv_cache_dtype(ToProto(dtype));
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
+  response.set_full_step_tokens(executor_->full_step_tokens());
   response.set_rendezvous(executor_->rendezvous());
   return WriteMessage(response);
 }

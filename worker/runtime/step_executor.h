@@ -96,6 +96,9 @@ class StepExecutor {
   // Blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 
+  // As of KernelBackend.
+  int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
+
   // Where other ranks find this one; "" where there are none.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
 

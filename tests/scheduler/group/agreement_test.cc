@@ -211,6 +211,21 @@ TEST(AgreeTest, ASequenceIsNeverLongerThanThePool) {
   EXPECT_EQ(LimitsWith(hello, Settings())->max_model_len, 160);
 }
 
+TEST(AgreeTest, AStepHasAsManyTokensAsFillTheDeviceOfEveryRank) {
+  GroupSettings settings = Settings();
+  std::vector<WorkerHello> hellos = {GoodHello(), GoodHello()};
+  hellos[1].uuid = "another";
+  EXPECT_EQ(Agree(hellos, settings)->limits.max_tokens_per_step, 256) << "nobody says";
+  hellos[0].full_step_tokens = 2048;
+  EXPECT_EQ(Agree(hellos, settings)->limits.max_tokens_per_step, 256);
+  hellos[1].full_step_tokens = 512;
+  EXPECT_EQ(Agree(hellos, settings)->limits.max_tokens_per_step, 512);
+
+  settings.max_tokens_per_step = 64;
+
+  EXPECT_EQ(Agree(hellos, settings)->limits.max_tokens_per_step, 64);
+}
+
 TEST(AgreeTest, NoBlockIsNoMemory) {
   WorkerHello hello = GoodHello();
   hello.num_blocks_max = 1;
@@ -236,7 +251,11 @@ TEST(AgreeTest, NumbersThatNoWorkerCanMeanAreBounded) {
   }
   WorkerHello hello = GoodHello();
   hello.num_blocks_max = kMost;
+  hello.full_step_tokens = kMost;
   EXPECT_EQ(LimitsWith(hello, Settings())->num_blocks, kMaxBlocksLimit);
+  EXPECT_EQ(LimitsWith(hello, Settings())->max_tokens_per_step, kMaxTokensPerStepLimit);
+  hello.full_step_tokens = -kMost;
+  EXPECT_EQ(LimitsWith(hello, Settings())->max_tokens_per_step, 256);
 }
 
 TEST(AgreeTest, WhatNoWorkerTakesIsRefusedHere) {

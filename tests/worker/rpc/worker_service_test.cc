@@ -42,6 +42,7 @@ TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   EXPECT_EQ(response.kv_cache_dtype(), v1::DTYPE_F32);  // the model's
   EXPECT_EQ(response.determinism_fingerprint(), "reference");
   EXPECT_EQ(response.vocab_size(), FakeModel::kVocabSize);
+  EXPECT_EQ(response.full_step_tokens(), 256);
 }
 
 TEST_F(WorkerServiceTest, ABlockOfEightBitsHasRoomForItsScales) {
