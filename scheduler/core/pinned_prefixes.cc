@@ -14,8 +14,7 @@
 namespace quire {
 namespace {
 
-// Prefixes that differ behind their last full block share all they hold: the share bounds no
-// number.
+// Each is a list of tokens, however few blocks it adds to those of others.
 constexpr size_t kMaxPrefixes = 256;
 
 // Of its blocks those that a request which begins so still reads: all, without a sliding window.
@@ -26,12 +25,21 @@ std::span<const BlockHash> HashesToHold(const PinnedPrefix& prefix, const StepLi
   return std::span(prefix.block_hashes).subspan(static_cast<size_t>(num_passed));
 }
 
-// What computes the prefix: its full blocks, and then a token that nobody hears of.
-Request RequestFor(RequestId id, const PinnedPrefix& prefix, int32_t block_size_tokens) {
-  const auto num_tokens =
-      static_cast<std::ptrdiff_t>(prefix.block_hashes.size()) * block_size_tokens;
+int32_t NumTailBlocks(const PinnedPrefix& prefix, const StepLimits& limits) {
+  return prefix.tail(limits).empty() ? 0 : 1;
+}
+
+int32_t NumTokensToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
+  const size_t num_full =
+      prefix.block_hashes.size() * static_cast<size_t>(limits.block_size_tokens);
+  return static_cast<int32_t>(num_full + prefix.tail(limits).size());
+}
+
+// What computes the prefix, and then a token that nobody hears of.
+Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& limits) {
   Request request{.id = id};
-  request.prompt_token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + num_tokens);
+  request.prompt_token_ids.assign(prefix.token_ids.begin(),
+                                  prefix.token_ids.begin() + NumTokensToHold(prefix, limits));
   request.sampling.temperature = 0.0F;
   request.sampling.seed = id.value();
   request.max_tokens = 1;
@@ -47,7 +55,7 @@ PinOutcome CheckRoom(const CoreState& state, RequestId id) {
   if (prefix.block_hashes.empty()) {
     return PinOutcome::kTooShort;
   }
-  const Request request = RequestFor(id, prefix, limits.block_size_tokens);
+  const Request request = RequestFor(id, prefix, limits);
   if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
     return PinOutcome::kTooLong;
   }
@@ -83,8 +91,7 @@ PinOutcome Reserve(CoreState& state, RequestId id) {
 // blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
-  auto group = std::make_unique<SequenceGroup>(
-      RequestFor(id, prefix, state.epoch->limits.block_size_tokens));
+  auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
   group->SetRank(0);
   state.waiting.Return(*group);
   state.groups.emplace(id, std::move(group));
@@ -92,6 +99,12 @@ void Start(CoreState& state, RequestId id) {
 }
 
 }  // namespace
+
+std::span<const TokenId> PinnedPrefix::tail(const StepLimits& limits) const {
+  const std::span<const TokenId> behind = std::span(token_ids).subspan(
+      block_hashes.size() * static_cast<size_t>(limits.block_size_tokens));
+  return behind.first(limits.sliding_window > 0 ? 0 : behind.size());
+}
 
 PinResult PinPrefix(CoreState& state,
                     RequestId id,
@@ -151,11 +164,13 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
   }
   const PinnedPrefix& prefix = it->second;
   const StepLimits& limits = *state.last_limits;
-  const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
-  return PrefixInfo{.id = id,
-                    .state = prefix.state,
-                    .num_tokens = num_blocks * limits.block_size_tokens,
-                    .num_blocks = static_cast<int32_t>(HashesToHold(prefix, limits).size())};
+  PrefixInfo info = {.id = id, .state = prefix.state};
+  if (!prefix.block_hashes.empty()) {
+    info.num_tokens = NumTokensToHold(prefix, limits);
+    info.num_blocks =
+        static_cast<int32_t>(HashesToHold(prefix, limits).size()) + NumTailBlocks(prefix, limits);
+  }
+  return info;
 }
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
@@ -166,18 +181,23 @@ void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequen
   // handed out since: now this one is listed.
   kv_cache.Publish(sequence.table, sequence.table.num_passed_blocks(), prefix.block_hashes);
   kv_cache.Pin(prefix.block_hashes, prefix.table);
+  if (NumTailBlocks(prefix, state.epoch->limits) > 0) {
+    kv_cache.PinTail(sequence.table, prefix.table);
+  }
   prefix.state = PrefixState::kPinned;
 }
 
 int32_t NumReservedBlocks(const CoreState& state, std::optional<RequestId> without_id) {
   std::unordered_set<BlockHash, BlockHashHasher> hashes;
+  int32_t num_tails = 0;
   for (const auto& [id, prefix] : state.prefixes) {
-    if (id != without_id) {
+    if (id != without_id && !prefix.block_hashes.empty()) {
+      num_tails += NumTailBlocks(prefix, *state.last_limits);
       const std::span<const BlockHash> to_hold = HashesToHold(prefix, *state.last_limits);
       hashes.insert(to_hold.begin(), to_hold.end());
     }
   }
-  return static_cast<int32_t>(hashes.size());
+  return static_cast<int32_t>(hashes.size()) + num_tails;
 }
 
 void AbandonPrefixes(CoreState& state) {

@@ -1,9 +1,10 @@
 // Pinned prefixes are beginnings of prompts that an operator keeps in the KV cache: a system
 // prompt, the examples of a task. A prefix is computed once, by a request of the core's own, and
-// its full blocks are held from then on: they are never handed out for something else, and every
-// request of the same cache salt that begins so finds them. The tokens behind the last full block
-// are computed by each request (the paper copies that block on the first write; full blocks need no
-// copy).
+// its blocks are held from then on: they are never handed out for something else, and every request
+// of the same cache salt that begins so finds them. It shares the full ones. The last one, where it
+// is not full, is copied to a block of its own, as far as the request begins like it. (Not with a
+// sliding window: when the last tokens are computed, full blocks that a shorter beginning reads may
+// have been given back.)
 //
 // Blocks of pinned prefixes are gone for everybody else. So a prefix is refused that takes more of
 // the pool than CoreConfig::max_pinned_share allows, or beside which a live request could not be
@@ -21,10 +22,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/step/step_limits.h"
 #include "scheduler/core/prefix_info.h"
 #include "scheduler/core/sequence_group.h"
 #include "scheduler/kv_cache/block_hash.h"
@@ -40,6 +43,9 @@ struct PinnedPrefix {
   PrefixState state = PrefixState::kWaiting;
   // Of its full blocks, in this epoch or the last one; empty where the pool has no room for it.
   std::vector<BlockHash> block_hashes;
+
+  // Tokens behind the full blocks that are kept too. REQUIRES: it has its hashes.
+  std::span<const TokenId> tail(const StepLimits& limits) const;
   BlockTable table;  // while it is pinned
 };
 

@@ -19,7 +19,7 @@ enum class PrefixState : uint8_t {
 struct PrefixInfo {
   RequestId id;  // of the request that computes it
   PrefixState state = PrefixState::kWaiting;
-  int32_t num_tokens = 0;  // that a request which begins so need not compute: full blocks of them
+  int32_t num_tokens = 0;  // that a request which begins so need not compute
   int32_t num_blocks = 0;  // that are held for it, or will be: with a sliding window the last ones
 };
 

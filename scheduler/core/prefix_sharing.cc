@@ -1,5 +1,6 @@
 #include "scheduler/core/prefix_sharing.h"
 
+#include <algorithm>
 #include <span>
 #include <unordered_set>
 #include <vector>
@@ -67,6 +68,42 @@ void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequenc
     state.counters.num_prefix_queried_tokens += sequence.num_tokens();
     state.counters.num_prefix_hit_tokens += sequence.num_computed_tokens();
   }
+}
+
+PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence) {
+  PinnedTail longest;
+  const BlockTable& table = sequence.table;
+  if (state.prefixes.empty() || table.empty() || !UsesPrefixCache(state, group)) {
+    return longest;
+  }
+  const BlockHash last = HashBlocks(state, group, sequence, table.num_blocks()).back();
+  const int32_t num_wanted = sequence.num_tokens() - 1 - table.num_tokens();
+  for (const auto& [id, prefix] : state.prefixes) {
+    if (prefix.state != PrefixState::kPinned || prefix.block_hashes.back() != last) {
+      continue;
+    }
+    const std::span<const TokenId> tail = prefix.tail(state.epoch->limits);
+    const int32_t num_at_most = std::min(num_wanted, static_cast<int32_t>(tail.size()));
+    int32_t num_equal = 0;
+    while (num_equal < num_at_most &&
+           tail[static_cast<size_t>(num_equal)] ==
+               TokenAt(group, sequence, table.num_tokens() + num_equal)) {
+      ++num_equal;
+    }
+    if (num_equal > longest.num_tokens) {
+      longest = {.table = &prefix.table, .num_tokens = num_equal};
+    }
+  }
+  return longest;
+}
+
+void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence) {
+  const CopiedBlock copy =
+      state.epoch->kv_cache.CopyTail(*tail.table, tail.num_tokens, sequence.table);
+  state.step.copies.push_back({.src = copy.src, .dst = copy.dst});
+  ++state.counters.num_blocks_copied;
+  sequence.BeginWithCached(sequence.table.num_tokens());
+  state.counters.num_prefix_hit_tokens += tail.num_tokens;
 }
 
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence) {

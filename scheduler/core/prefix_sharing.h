@@ -19,6 +19,17 @@ namespace quire {
 // token, whose logits are wanted. REQUIRES: running with an empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
+// The rest of a pinned prefix that a sequence goes on with, behind the full blocks with which it
+// has begun: the longest.
+struct PinnedTail {
+  const BlockTable* table = nullptr;  // of the prefix
+  int32_t num_tokens = 0;             // of its last block; 0: there is none
+};
+// REQUIRES: the sequence has begun with shared blocks, and is not introduced.
+PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence);
+// The sequence has its own copy of it in its table, and need not compute it.
+void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence);
+
 // From now on others find the blocks that the sequence's slice fills. REQUIRES: it has a slice.
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 

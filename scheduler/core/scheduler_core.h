@@ -96,7 +96,7 @@ class SchedulerCore {
   // are not known before its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
-  // Computes the full blocks of a prefix and holds them: see pinned_prefixes.h. It is pinned when
+  // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. It is pinned when
   // FindPrefix says so; the same tokens and salt again give the prefix that is there. REQUIRES: id
   // is greater than every id before; tokens of the model, at least one.
   PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);

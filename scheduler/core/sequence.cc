@@ -24,8 +24,8 @@ void Sequence::BecomeRunning(SequenceHandle handle) {
 
 void Sequence::BeginWithCached(int32_t num_computed_tokens) {
   QUIRE_CHECK(state_ == SequenceState::kRunning);
-  QUIRE_CHECK(num_computed_tokens_ == 0 && num_scheduled_tokens_ == 0);
-  QUIRE_CHECK(num_computed_tokens >= 0 && num_computed_tokens < num_tokens());
+  QUIRE_CHECK(!is_introduced_ && num_scheduled_tokens_ == 0);
+  QUIRE_CHECK(num_computed_tokens >= num_computed_tokens_ && num_computed_tokens < num_tokens());
   QUIRE_CHECK_EQ(num_computed_tokens, table.num_tokens());
   num_computed_tokens_ = num_computed_tokens;
 }

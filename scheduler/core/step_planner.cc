@@ -188,8 +188,21 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   // Blocks that it was to find may have gone to a sequence before it, or that one found more than
   // was counted on and left more of the budget to this one. It has its turn in the next step.
   Budgets budgets = budgets_;
-  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, TakeTokens(group, sequence, budgets)) <=
-         epoch_.kv_cache.num_free_blocks();
+  const KvCacheManager& kv_cache = epoch_.kv_cache;
+  const int32_t num_tokens = TakeTokens(group, sequence, budgets);
+  const int32_t num_blocks = kv_cache.NumBlocksToAppend(sequence.table, num_tokens);
+  if (num_blocks > kv_cache.num_free_blocks()) {
+    return false;
+  }
+  // No more blocks than are counted on: a slice that is cut would end so much later.
+  const PinnedTail tail = FindPinnedTail(state_, group, sequence);
+  const int32_t num_computed =
+      tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
+  if (tail.num_tokens > 0 &&
+      kv_cache.NumBlocksToAppend(sequence.table, num_computed) <= num_blocks) {
+    BeginWithTail(state_, tail, sequence);
+  }
+  return true;
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {

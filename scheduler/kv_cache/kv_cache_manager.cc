@@ -48,7 +48,7 @@ int32_t KvCacheManager::NumBlocksFor(int64_t num_tokens) const {
 std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table,
                                                                int32_t num_tokens) {
   QUIRE_CHECK(num_tokens > 0);
-  bool is_last_full = table.num_tokens_ == table.num_blocks() * block_size_tokens_;
+  const bool is_last_full = IsLastFull(table);
   QUIRE_CHECK(is_last_full || pool_.ref_count(table.block_ids_.back()) == 1);
   size_t num_blocks_before = table.block_ids_.size();
   const int32_t num_new = NumBlocksToAppend(table, num_tokens);
@@ -140,6 +140,15 @@ void KvCacheManager::ShareCached(std::span<const BlockHash> hashes, BlockTable& 
   num_stored_tokens_ += NumStoredTokens(table);
 }
 
+CopiedBlock KvCacheManager::CopyTail(const BlockTable& parent,
+                                     int32_t num_tokens,
+                                     BlockTable& table) {
+  QUIRE_CHECK(IsLastFull(table) && table.num_blocks() + 1 == parent.num_blocks());
+  QUIRE_CHECK(num_tokens > 0 && num_tokens <= parent.num_tokens_ - table.num_tokens_);
+  QUIRE_CHECK(Append(table, num_tokens).has_value());
+  return {.src = parent.block_ids_.back(), .dst = table.block_ids_.back()};
+}
+
 void KvCacheManager::Publish(const BlockTable& table,
                              int32_t first_block,
                              std::span<const BlockHash> hashes) {
@@ -195,6 +204,17 @@ void KvCacheManager::Pin(std::span<const BlockHash> hashes, BlockTable& table) {
   for (BlockId block_id : HeldBlocks(table)) {
     num_pinned_blocks_ += num_pins_[static_cast<size_t>(block_id)]++ == 0 ? 1 : 0;
   }
+}
+
+void KvCacheManager::PinTail(const BlockTable& parent, BlockTable& table) {
+  QUIRE_CHECK(IsLastFull(table) && table.num_blocks() + 1 == parent.num_blocks());
+  const int32_t num_tokens = parent.num_tokens_ - table.num_tokens_;
+  const BlockId block_id = parent.block_ids_.back();
+  pool_.Touch(block_id);
+  table.block_ids_.push_back(block_id);
+  table.num_tokens_ += num_tokens;
+  num_stored_tokens_ += num_tokens;
+  num_pinned_blocks_ += num_pins_[static_cast<size_t>(block_id)]++ == 0 ? 1 : 0;
 }
 
 void KvCacheManager::Unpin(BlockTable& table) {

@@ -143,8 +143,16 @@ class KvCacheManager {
   // ShareCached for good: until Unpin, the blocks are found by their contents, whatever is taken
   // back. REQUIRES: as there; the caller owns the table like any other.
   void Pin(std::span<const BlockHash> hashes, BlockTable& table);
+  // A pinned table takes the parent's last block too, which is not full, with all that it holds.
+  // REQUIRES: the parent has one block more.
+  void PinTail(const BlockTable& parent, BlockTable& table);
   // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled it.
   void Unpin(BlockTable& table);
+
+  // The first num_tokens tokens of the parent's last block, copied to one that the table has to
+  // itself. Returns what the worker has to copy before the table is read. REQUIRES: as above; a
+  // free block; 0 < num_tokens, and no more than are there.
+  CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
   // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
   // computed, or are by the step that is being planned: the steps of a worker run in order, and
@@ -253,6 +261,9 @@ class KvCacheManager {
   std::map<BlockId, HostBlockId> LeavingIn(uint64_t step_id) const;
   std::map<HostBlockId, BlockId> ArrivingIn(uint64_t step_id) const;
   int32_t NumPassedBlocks(int32_t num_computed_tokens) const;
+  bool IsLastFull(const BlockTable& table) const {
+    return table.num_tokens_ == table.num_blocks() * block_size_tokens_;
+  }
   int64_t NumStoredTokens(const BlockTable& table) const;
 
   BlockPool pool_;

@@ -90,7 +90,7 @@ class PinnedPrefixesTest : public ::testing::Test {
   AddOutcome outcome_ = AddOutcome::kQueued;
 };
 
-TEST_F(PinnedPrefixesTest, FullBlocksAreComputedOnceAndHeld) {
+TEST_F(PinnedPrefixesTest, IsComputedOnceAndHeld) {
   BeginEpoch(kLimits);
   const PinResult result = Pin(Tokens(14));
   ASSERT_EQ(result.outcome, PinOutcome::kAccepted);
@@ -100,10 +100,10 @@ TEST_F(PinnedPrefixesTest, FullBlocksAreComputedOnceAndHeld) {
 
   const PrefixInfo info = *core_.FindPrefix(result.id);
   EXPECT_EQ(info.state, PrefixState::kPinned);
-  EXPECT_EQ(info.num_tokens, 12) << "the last two are in no full block";
-  EXPECT_EQ(info.num_blocks, 3);
-  EXPECT_EQ(core_.stats().num_used_blocks, 3);
-  EXPECT_EQ(core_.stats().num_pinned_blocks, 3);
+  EXPECT_EQ(info.num_tokens, 14);
+  EXPECT_EQ(info.num_blocks, 4);
+  EXPECT_EQ(core_.stats().num_used_blocks, 4);
+  EXPECT_EQ(core_.stats().num_pinned_blocks, 4);
   EXPECT_EQ(core_.stats().num_pinned_prefixes, 1);
   EXPECT_EQ(core_.stats().num_requests_finished, 0);
   EXPECT_THAT(core_.TakeEvents(), IsEmpty()) << "nobody hears of it";
@@ -125,6 +125,69 @@ TEST_F(PinnedPrefixesTest, RequestsThatBeginSoFindItWhateverCameBetween) {
   RunToEnd();
 
   EXPECT_EQ(core_.stats().num_prefix_hit_tokens - num_hit, 12);
+}
+
+// Figure 10 of the paper: the last block is copied on write.
+TEST_F(PinnedPrefixesTest, RequestsCopyTheLastBlockAsFarAsTheyBeginSo) {
+  struct Case {
+    std::vector<TokenId> prompt;
+    int32_t num_hit;
+    int32_t num_copied;
+  };
+  const auto prompt = [](size_t num_equal, size_t num_tokens) {
+    std::vector<TokenId> tokens = Tokens(num_tokens);
+    std::fill(tokens.begin() + static_cast<std::ptrdiff_t>(num_equal), tokens.end(), 7);
+    return tokens;
+  };
+  BeginEpoch(kLimits);
+  ASSERT_EQ(Pin(Tokens(14)).outcome, PinOutcome::kAccepted);
+  RunToEnd();
+  for (const Case& c : {Case{prompt(16, 16), 14, 1},
+                        Case{prompt(13, 16), 13, 1},
+                        Case{prompt(12, 16), 12, 0},
+                        Case{prompt(11, 16), 8, 0},
+                        Case{prompt(14, 14), 13, 1},  // the last token's logits are wanted
+                        Case{prompt(13, 13), 12, 0}}) {
+    SCOPED_TRACE(c.num_hit);
+    const CoreStats before = core_.stats();
+
+    Add(c.prompt, 1);
+    ASSERT_TRUE(Step());
+
+    EXPECT_EQ(core_.stats().num_prefix_hit_tokens - before.num_prefix_hit_tokens, c.num_hit);
+    EXPECT_EQ(core_.stats().num_blocks_copied - before.num_blocks_copied, c.num_copied);
+    RunToEnd();
+    EXPECT_EQ(core_.stats().num_used_blocks, 4);
+  }
+}
+
+TEST_F(PinnedPrefixesTest, OfPrefixesWithTheSameFullBlocksTheLongestIsCopied) {
+  BeginEpoch(kLimits);
+  ASSERT_EQ(Pin(Tokens(7)).outcome, PinOutcome::kAccepted);
+  ASSERT_EQ(Pin(Tokens(5)).outcome, PinOutcome::kAccepted);
+  RunToEnd();
+  EXPECT_EQ(core_.stats().num_pinned_blocks, 3);
+  const int64_t num_hit = core_.stats().num_prefix_hit_tokens;
+
+  Add(Tokens(9), 1);
+  RunToEnd();
+
+  EXPECT_EQ(core_.stats().num_prefix_hit_tokens - num_hit, 7);
+}
+
+TEST_F(PinnedPrefixesTest, ASliceThatIsCutTakesNoMoreBlocksForACopy) {
+  StepLimits limits = kLimits;
+  limits.max_tokens_per_step = 8;
+  BeginEpoch(limits);
+  ASSERT_EQ(Pin(Tokens(7)).outcome, PinOutcome::kAccepted);
+  RunToEnd();
+  const int64_t num_copied = core_.stats().num_blocks_copied;
+
+  Add(Tokens(30),
+      1);  // 8 of 26 tokens fill two blocks, behind a copy of three they would begin a third
+  RunToEnd();
+
+  EXPECT_EQ(core_.stats().num_blocks_copied, num_copied);
 }
 
 TEST_F(PinnedPrefixesTest, OnlyRequestsOfTheSameSaltFindIt) {
@@ -178,8 +241,10 @@ TEST_F(PinnedPrefixesTest, WhatCannotBePinnedIsRefused) {
   EXPECT_EQ(without.PinPrefix(RequestId(1), Tokens(8), "").outcome, PinOutcome::kDisabled);
 }
 
-TEST_F(PinnedPrefixesTest, TheirNumberIsBoundedEvenWhereTheyShareEverything) {
-  BeginEpoch(kLimits);
+TEST_F(PinnedPrefixesTest, TheirNumberIsBounded) {
+  StepLimits limits = kLimits;
+  limits.num_blocks = 1025;
+  BeginEpoch(limits);
   std::vector<TokenId> tokens = Tokens(6);
   for (TokenId tail = 0; tail < 256; ++tail) {
     tokens.back() = tail;
@@ -277,7 +342,8 @@ TEST_F(PinnedPrefixesTest, ItIsComputedAgainAfterALossAheadOfLaterRequests) {
   EXPECT_EQ(plan->introductions[1].num_computed_tokens, 8) << "found in the same step";
   auto result = worker_->Execute(*plan);
   ASSERT_TRUE(core_.ApplyStepResult(*result).ok());
-  EXPECT_EQ(core_.FindPrefix(id)->num_tokens, 8) << "one full block of the new size";
+  EXPECT_EQ(core_.FindPrefix(id)->num_tokens, 12);
+  EXPECT_EQ(core_.FindPrefix(id)->num_blocks, 2) << "of the new size";
   EXPECT_EQ(core_.FindPrefix(id)->state, PrefixState::kPinned);
 }
 

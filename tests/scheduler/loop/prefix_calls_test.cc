@@ -94,10 +94,10 @@ TEST_F(PrefixCallsTest, PinningIsAnsweredWhenItIsDone) {
   RunDry();
 
   ASSERT_TRUE(answer.has_value() && answer->ok());
-  EXPECT_EQ((*answer)->num_tokens, 16);
-  EXPECT_EQ((*answer)->num_blocks, 4);
+  EXPECT_EQ((*answer)->num_tokens, 17);
+  EXPECT_EQ((*answer)->num_blocks, 5);
   EXPECT_EQ(List().front().state, PrefixState::kPinned);
-  EXPECT_EQ(state_.Get().stats.num_pinned_blocks, 4);
+  EXPECT_EQ(state_.Get().stats.num_pinned_blocks, 5);
 
   PinAnswer again;
   Pin(17, &again);
