@@ -3,6 +3,7 @@
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/paged_attention.h"
 #include "kernels/cpu/paged_attention_kernel.inl.h"
+#include "kernels/cpu/paged_attention_merge_rows.inl.h"
 #include "kernels/cpu/paged_attention_pairs.inl.h"
 #include "kernels/cpu/paged_attention_rounded_softmax.inl.h"
 
@@ -123,7 +124,7 @@ struct TileProducts : RoundedPairs {
   static constexpr int kRows = 2 * AmxTile::kRows;
   // Tiles are through with keys and values sooner than they come from memory: many rows share them.
   // Queries, packed keys and values and what rows have come to stay in the second-level cache.
-  static constexpr int32_t kTaskRows = 512;
+  static constexpr int32_t kTaskRows = 1024;
   static constexpr bool kHasRowTiles = true;
 
   static int32_t KeySteps(int32_t head_dim) { return RoundedUp(head_dim, kDepth) / kGroup; }
@@ -205,18 +206,29 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // out[r][dim] = sum over the slots of row r of weight * value.
-  static void WeightValuesOfRows(float* weights,
-                                 const SlotRange* ranges,
-                                 int32_t rows,
-                                 SlotRange any,
-                                 const Panel* values,
-                                 int32_t head_dim,
-                                 float* out) {
+  static void SoftmaxOfRows(
+      float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
+    RoundedSoftmaxOfRows(scores, ranges, rows, scale, stats);
+  }
+
+  // The sums over the slots of row r of weight * value, and its stats, join running results.
+  static void MergeValuesOfRows(float* weights,
+                                const SlotRange* ranges,
+                                int32_t rows,
+                                SlotRange any,
+                                const Panel* values,
+                                int32_t head_dim,
+                                const SoftmaxStats* stats,
+                                SoftmaxStats* running,
+                                float* out) {
+    RowFactors row_factors;
+    MergeStats(stats, rows, running, &row_factors);
     const int32_t begin = any.begin / kDepth * kDepth;
     const int32_t end = RoundedUp(any.end, kDepth);
     for (int32_t r = 0; r < rows; ++r) {
-      ZeroOutside(weights + int64_t{r} * kScoreStride, ranges[r], {begin, end});
+      if (ranges[r].begin >= begin + kDepth || ranges[r].end <= end - kDepth) {
+        ZeroOutside(weights + int64_t{r} * kScoreStride, ranges[r], {begin, end});
+      }
     }
     Factors factors = {
         .rows = reinterpret_cast<const std::byte*>(weights) + begin * sizeof(BFloat16),
@@ -233,10 +245,10 @@ struct TileProducts : RoundedPairs {
       _tile_stored(1, sums[1], AmxTile::kRowBytes);
       _tile_stored(2, sums[2], AmxTile::kRowBytes);
       _tile_stored(3, sums[3], AmxTile::kRowBytes);
-      const ValueRows to = {weights, ranges, rows, values, head_dim, out};
-      StoreValues(to, dim, sums[0], sums[2]);
+      const ValueRows to = {weights, ranges, rows, values, head_dim, &row_factors, out};
+      MergeValues(to, dim, sums[0], sums[2]);
       if (is_pair) {
-        StoreValues(to, dim + kColumns, sums[1], sums[3]);
+        MergeValues(to, dim + kColumns, sums[1], sums[3]);
       }
     }
   }
@@ -251,15 +263,17 @@ struct TileProducts : RoundedPairs {
     int32_t rows;
     const Panel* values;
     int32_t head_dim;
+    const RowFactors* factors;
     float* out;
   };
 
   // Two tiles of sums, one below the other, to the dims from `dim` on.
-  static void StoreValues(const ValueRows& t,
+  static void MergeValues(const ValueRows& t,
                           int32_t dim,
                           const float* first,
                           const float* second) {
     const int32_t columns = t.head_dim - dim < kColumns ? t.head_dim - dim : kColumns;
+    const auto mask = static_cast<__mmask16>((1U << columns) - 1);
     for (int64_t r = 0; r < t.rows; ++r) {
       const float* sums = r < AmxTile::kRows ? first : second - AmxTile::kFloats;
       Vec sum = Simd::Load(sums + r * kColumns);
@@ -269,7 +283,7 @@ struct TileProducts : RoundedPairs {
                        t.values + dim / kColumns * kDimsStride);
       }
       // Which zeros were added has no say in the sign of zero.
-      Simd::StoreN(t.out + r * t.head_dim + dim, Simd::Add(sum, Simd::Zero()), columns);
+      t.factors->MergeValues(r, Simd::Add(sum, Simd::Zero()), mask, t.out + r * t.head_dim + dim);
     }
   }
 

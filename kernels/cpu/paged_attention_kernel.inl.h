@@ -153,11 +153,18 @@ class AttentionTaskRunner {
       return;
     }
     const Partial running(memory_.running, tiles_.rows);
+    if constexpr (P::kHasRowTiles) {
+      Clear(running);
+    }
     AttendChunk(task_.chunk_begin, running);
     for (int32_t chunk = task_.chunk_begin + 1; chunk < task_.chunk_end; ++chunk) {
-      const Partial partial(memory_.chunk, tiles_.rows);
-      AttendChunk(chunk, partial);
-      MergeChunk(partial, running);
+      if constexpr (P::kHasRowTiles) {
+        AttendChunk(chunk, running);
+      } else {
+        const Partial partial(memory_.chunk, tiles_.rows);
+        AttendChunk(chunk, partial);
+        MergeChunk(partial, running);
+      }
     }
     Finish(running);
   }
@@ -170,24 +177,28 @@ class AttentionTaskRunner {
     const int64_t partial_floats = PartialFloats(tiles_.rows, head_dim_);
     for (int32_t chunk = task_.chunk_begin; chunk < task_.chunk_end; ++chunk) {
       float* memory = split.partials + (chunk - split.chunk_begin) * partial_floats;
-      AttendChunk(chunk, Partial(memory, tiles_.rows));
+      const Partial partial(memory, tiles_.rows);
+      if constexpr (P::kHasRowTiles) {
+        Clear(partial);
+      }
+      AttendChunk(chunk, partial);
     }
     if (__atomic_sub_fetch(&split.tasks_left, 1, __ATOMIC_ACQ_REL) != 0) {
       return;
     }
-    const Partial running = EmptyResult();
+    const Partial running(memory_.running, tiles_.rows);
+    Clear(running);
     for (int32_t i = 0; i < split.chunk_end - split.chunk_begin; ++i) {
       MergeChunk(Partial(split.partials + i * partial_floats, tiles_.rows), running);
     }
     Finish(running);
   }
 
-  Partial EmptyResult() {
-    const Partial running(memory_.running, tiles_.rows);
+  // No chunk has been merged into it yet.
+  void Clear(const Partial& result) {
     for (int32_t row = 0; row < tiles_.rows; ++row) {
-      running.stats[row] = {};
+      result.stats[row] = {};
     }
-    return running;
   }
 
   void MergeChunk(const Partial& partial, const Partial& running) {
@@ -235,13 +246,15 @@ class AttentionTaskRunner {
   // The slots of the chunk that each row attends to go to memory_.ranges; returns their union.
   SlotRange FindRanges(int32_t chunk_position) {
     SlotRange wanted{kAttentionChunkTokens, 0};
-    for (int32_t row = 0; row < tiles_.rows; ++row) {
+    for (int32_t row = 0; row < tiles_.rows; row += group_) {
       const int32_t position = first_position_ + row / group_;
       const int32_t oldest = p_.sliding_window > 0 ? position - p_.sliding_window + 1 : 0;
       SlotRange range{oldest - chunk_position, position + 1 - chunk_position};
       range.begin = range.begin > 0 ? range.begin : 0;
       range.end = range.end < kAttentionChunkTokens ? range.end : kAttentionChunkTokens;
-      memory_.ranges[row] = range;
+      for (int32_t head = 0; head < group_; ++head) {
+        memory_.ranges[row + head] = range;
+      }
       if (!range.empty()) {
         wanted.begin = range.begin < wanted.begin ? range.begin : wanted.begin;
         wanted.end = range.end > wanted.end ? range.end : wanted.end;
@@ -250,6 +263,7 @@ class AttentionTaskRunner {
     return wanted;
   }
 
+  // Where P has tiles of rows the chunk is merged into the result, otherwise it becomes the result.
   void AttendChunk(int32_t chunk, const Partial& result) {
     const int32_t chunk_position = chunk * kAttentionChunkTokens;
     const SlotRange wanted = FindRanges(chunk_position);
@@ -283,27 +297,30 @@ class AttentionTaskRunner {
       const int32_t rows = tiles_.end(tile) - begin;
       const SlotRange* ranges = memory_.ranges + begin;
       const SlotRange any = SlotsOfTile(ranges, rows).any;
-      if (!any.empty()) {
-        P::ScoreRows(QueriesOf(begin),
-                     rows,
-                     reinterpret_cast<const Panel*>(memory_.key_panel),
-                     any,
-                     head_dim_,
-                     memory_.scores);
+      if (any.empty()) {
+        continue;
       }
-      for (int32_t r = 0; r < rows; ++r) {
-        result.stats[begin + r] =
-            WeightsOfRow(begin + r, chunk_position, ranges[r], memory_.scores + r * kScoreStride);
+      P::ScoreRows(QueriesOf(begin),
+                   rows,
+                   reinterpret_cast<const Panel*>(memory_.key_panel),
+                   any,
+                   head_dim_,
+                   memory_.scores);
+      SoftmaxStats stats[P::kRows];
+      float scale = p_.scale;
+      for (int32_t r = 0; p_.alibi_slopes != nullptr && r < rows; ++r) {
+        scale = BiasRow(begin + r, chunk_position, ranges[r], memory_.scores + r * kScoreStride);
       }
-      if (!any.empty()) {
-        P::WeightValuesOfRows(memory_.scores,
-                              ranges,
-                              rows,
-                              any,
-                              reinterpret_cast<const Panel*>(memory_.value_panel),
-                              head_dim_,
-                              result.values + int64_t{begin} * head_dim_);
-      }
+      P::SoftmaxOfRows(memory_.scores, ranges, rows, scale, stats);
+      P::MergeValuesOfRows(memory_.scores,
+                           ranges,
+                           rows,
+                           any,
+                           reinterpret_cast<const Panel*>(memory_.value_panel),
+                           head_dim_,
+                           stats,
+                           result.stats + begin,
+                           result.values + int64_t{begin} * head_dim_);
     }
   }
 
@@ -347,19 +364,24 @@ class AttentionTaskRunner {
     return slots;
   }
 
+  // ALiBi, where there is any. Returns the scale that scores still have.
+  float BiasRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
+    if (p_.alibi_slopes == nullptr) {
+      return p_.scale;
+    }
+    const float slope = p_.alibi_slopes[task_.kv_head * group_ + row % group_];
+    const int32_t position = first_position_ + row / group_;
+    BiasSlots<S>(scores, range, p_.scale, slope, first_position - position);
+    return 1.0F;
+  }
+
   // Scores become what values are multiplied by as they are stored. A chunk's slot 0 is at
   // first_position.
   SoftmaxStats WeightsOfRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.key_scales);
     }
-    float scale = p_.scale;
-    if (p_.alibi_slopes != nullptr) {
-      const float slope = p_.alibi_slopes[task_.kv_head * group_ + row % group_];
-      const int32_t position = first_position_ + row / group_;
-      BiasSlots<S>(scores, range, scale, slope, first_position - position);
-      scale = 1.0F;
-    }
+    const float scale = BiasRow(row, first_position, range, scores);
     if constexpr (P::kRoundsWeights) {
       return P::Softmax(scores, range, scale);
     } else {

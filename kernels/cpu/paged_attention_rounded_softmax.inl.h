@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/cpu/paged_attention_softmax.inl.h"
+#include "kernels/cpu/paged_attention_tile.inl.h"
 #include "kernels/cpu/simd_avx512.h"
 
 namespace quire {
@@ -48,37 +49,61 @@ inline void ForEachGroup(SlotRange range, const Fn& fn) {
   }
 }
 
-// As SoftmaxOfRow, but the weights are bf16, slot after slot from the row's beginning; those of
-// slots outside the range but in the same group of 32 are zero. The sum is of weights before they
-// are rounded. REQUIRES: scale > 0.
-inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float scale) {
+// Slots of a row, those outside `inside` as if they were below all others.
+inline __m512 ScoresAt(const float* scores, int32_t slot, __mmask16 inside) {
+  const __m512 outside = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  return _mm512_mask_loadu_ps(outside, inside, scores + slot);
+}
+
+inline float MaxOfRow(const float* scores, SlotRange range) {
+  __m512 low_max = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 high_max = low_max;
+  ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {
+    low_max = _mm512_max_ps(low_max, ScoresAt(scores, slot, low));
+    high_max = _mm512_max_ps(high_max, ScoresAt(scores, slot + 16, high));
+  });
+  return SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
+}
+
+// As SoftmaxOfRow with the row's maximum, but the weights are bf16, slot after slot from the row's
+// beginning; those of slots outside the range but in the same group of 32 are zero. The sum is of
+// weights before they are rounded. REQUIRES: scale > 0.
+inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float scale, float max) {
   constexpr float kLog2E = 1.44269504F;
   if (range.empty()) {
     return {};
   }
-  const __m512 outside = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const auto scores_at = [&](int32_t slot, __mmask16 inside) {
-    return _mm512_mask_loadu_ps(outside, inside, scores + slot);
-  };
-  __m512 low_max = outside;
-  __m512 high_max = outside;
-  ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {
-    low_max = _mm512_max_ps(low_max, scores_at(slot, low));
-    high_max = _mm512_max_ps(high_max, scores_at(slot + 16, high));
-  });
-  const float max = SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
   const __m512 factor = _mm512_set1_ps(scale * kLog2E);
   const __m512 shift = _mm512_set1_ps(max * (scale * kLog2E));
+  const auto weights_at = [&](int32_t slot, __mmask16 inside) {
+    return PowerOfTwo(_mm512_fmsub_ps(ScoresAt(scores, slot, inside), factor, shift));
+  };
   __m512 sum = _mm512_setzero_ps();
   ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {
-    const __m512 first = PowerOfTwo(_mm512_fmsub_ps(scores_at(slot, low), factor, shift));
-    const __m512 second = PowerOfTwo(_mm512_fmsub_ps(scores_at(slot + 16, high), factor, shift));
+    const __m512 first = weights_at(slot, low);
+    const __m512 second = weights_at(slot + 16, high);
     sum = _mm512_add_ps(_mm512_add_ps(sum, first), second);
     // Half as many bytes as the scores: none that is still wanted is overwritten.
     _mm512_storeu_si512(reinterpret_cast<char*>(scores) + slot * sizeof(BFloat16),
                         reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
   });
   return {max * scale, SimdAvx512::ReduceSum(sum)};
+}
+
+inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float scale) {
+  return RoundedWeightsOfRow(scores, range, scale, MaxOfRow(scores, range));
+}
+
+// The same for each of some rows, kScoreStride apart. A row's maximum is found before the weights
+// of the row before it: they hide how long its last steps wait for each other.
+inline void RoundedSoftmaxOfRows(
+    float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
+  float max = MaxOfRow(scores, ranges[0]);
+  for (int32_t r = 0; r < rows; ++r, scores += kScoreStride) {
+    const float next_max = r + 1 < rows ? MaxOfRow(scores + kScoreStride, ranges[r + 1]) : 0.0F;
+    stats[r] = RoundedWeightsOfRow(scores, ranges[r], scale, max);
+    max = next_max;
+  }
 }
 
 }  // namespace

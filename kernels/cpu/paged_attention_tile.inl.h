@@ -15,13 +15,14 @@
 //   ProductScope      lives while products are computed
 //   kRows             rows of a tile, at most
 //   kTaskRows         rows of a task, at most (unless one query has more)
-//   kHasRowTiles      whether it has ScoreRows and WeightValuesOfRows, which do all of a tile of
-//                     rows at once from packed keys and values, in place of the three last ones
-//   kRoundsWeights    whether it has Softmax, which leaves weights as Terms, in place of
-//   SoftmaxOfRow KeySteps          steps that a packed key takes PackKeys          the keys of n
-//   slots to a panel, kLanes elements from dims to dims PackValues        the values of slots to a
-//   panel, head_dim elements from step to step PackQuery         a row of a tile of queries to
-//   Terms, kGroup dims each PackWeights       a row's weights to Terms, kGroup slots each, in place
+//   kHasRowTiles      whether it has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which do all
+//                     of a tile of rows at once, in place of the three last ones
+//   kRoundsWeights    whether it has Softmax, which leaves weights as Terms, not SoftmaxOfRow
+//   KeySteps          steps that a packed key takes
+//   PackKeys          the keys of n slots to a panel, kLanes elements from dims to dims
+//   PackValues        the values of slots to a panel, head_dim elements from step to step
+//   PackQuery         a row of a tile of queries to Terms, kGroup dims each
+//   PackWeights       a row's weights to Terms, kGroup slots each, in place
 //   LoadKeys          the step's keys of kLanes slots; dims beyond head_dim are zero
 //   LoadValues        the step's values of `lanes` dims
 //   Sum, Empty, Total a vector of sums on its way, none yet, and what it has come to
