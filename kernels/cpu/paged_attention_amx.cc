@@ -206,23 +206,25 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  static void SoftmaxOfRows(
-      float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
+  // Weights of the rows in place of their scores. Their stats join running ones; returns with what
+  // factors their values do.
+  static RowFactors SoftmaxOfRows(
+      float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
+    static_assert(kRows <= RowFactors::kRows);
+    SoftmaxStats stats[kRows];
     RoundedSoftmaxOfRows(scores, ranges, rows, scale, stats);
+    return MergeStats(stats, rows, running);
   }
 
-  // The sums over the slots of row r of weight * value, and its stats, join running results.
+  // The sums over the slots of row r of weight * value join its running result.
   static void MergeValuesOfRows(float* weights,
                                 const SlotRange* ranges,
                                 int32_t rows,
                                 SlotRange any,
                                 const Panel* values,
                                 int32_t head_dim,
-                                const SoftmaxStats* stats,
-                                SoftmaxStats* running,
+                                const RowFactors& row_factors,
                                 float* out) {
-    RowFactors row_factors;
-    MergeStats(stats, rows, running, &row_factors);
     const int32_t begin = any.begin / kDepth * kDepth;
     const int32_t end = RoundedUp(any.end, kDepth);
     for (int32_t r = 0; r < rows; ++r) {

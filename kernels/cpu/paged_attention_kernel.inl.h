@@ -45,7 +45,7 @@ struct TaskMemory {
   SlotRange* ranges;    // [rows], of the current chunk
   float* scores;        // [tile_rows, kScoreStride]
   float* running;       // a Partial
-  float* chunk;         // a Partial
+  float* chunk;         // a Partial, where P has no tiles of rows
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
   float* value_panel;   // for [kAttentionChunkTokens][head_dim]
   float* key_scales;    // [kAttentionChunkTokens], of the current chunk, where there are any
@@ -306,20 +306,19 @@ class AttentionTaskRunner {
                    any,
                    head_dim_,
                    memory_.scores);
-      SoftmaxStats stats[P::kRows];
       float scale = p_.scale;
       for (int32_t r = 0; p_.alibi_slopes != nullptr && r < rows; ++r) {
         scale = BiasRow(begin + r, chunk_position, ranges[r], memory_.scores + r * kScoreStride);
       }
-      P::SoftmaxOfRows(memory_.scores, ranges, rows, scale, stats);
+      const auto factors =
+          P::SoftmaxOfRows(memory_.scores, ranges, rows, scale, result.stats + begin);
       P::MergeValuesOfRows(memory_.scores,
                            ranges,
                            rows,
                            any,
                            reinterpret_cast<const Panel*>(memory_.value_panel),
                            head_dim_,
-                           stats,
-                           result.stats + begin,
+                           factors,
                            result.values + int64_t{begin} * head_dim_);
     }
   }

@@ -62,15 +62,12 @@ struct RowFactors {
   }
 };
 
-// Adds what a chunk has come to for the rows' scores to `running`. `factors` are for the values.
-inline void MergeStats(const SoftmaxStats* chunk,
-                       int32_t rows,
-                       SoftmaxStats* running,
-                       RowFactors* factors) {
+// The stats of a chunk join `running`; returns the factors for the values.
+inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxStats* running) {
   using S = SimdAvx512;
   const __m512 zero = _mm512_setzero_ps();
   const __m512 one = _mm512_set1_ps(1.0F);
-  factors->has_old = 0;
+  RowFactors factors;
   for (int32_t r = 0; r < rows; r += S::kLanes) {
     const StatsMasks masks(rows - r < S::kLanes ? rows - r : S::kLanes);
     const StatsOfRows fresh = LoadStats(chunk + r, masks);
@@ -88,10 +85,11 @@ inline void MergeStats(const SoftmaxStats* chunk,
     const __m512 added = _mm512_mask_blend_ps(takes_fresh, factor, one);
     const __m512 sum = _mm512_add_ps(_mm512_mul_ps(old.sum, kept), _mm512_mul_ps(fresh.sum, added));
     StoreStats({max, sum}, masks, running + r);
-    _mm512_store_ps(factors->kept + r, kept);
-    _mm512_store_ps(factors->added + r, added);
-    factors->has_old |= uint32_t{has_old} << r;
+    _mm512_store_ps(factors.kept + r, kept);
+    _mm512_store_ps(factors.added + r, added);
+    factors.has_old |= uint32_t{has_old} << r;
   }
+  return factors;
 }
 
 }  // namespace
