@@ -1,8 +1,9 @@
 // Softmax of one row over one chunk whose weights become bf16 as they come about. For AVX-512.
 //
-// exp(scale * (score - max)) is 2^t with t = score * f - max * f, fused, and f = scale / ln 2. The
-// whole part of t is an exponent; 2 to the rest, in [0, 1), is a polynomial of degree 4 that is off
-// by 2.6e-6 at most, where rounding to bf16 is off by up to 2e-3. Below 2^-126 a weight is zero.
+// exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2: zero for the
+// highest score, however large it is. The whole part of t is an exponent; 2 to the rest, in [0, 1),
+// is a polynomial of degree 4 that is off by 2.6e-6 at most, where rounding to bf16 is off by up to
+// 2e-3. Below 2^-126 a weight is zero.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 
@@ -74,9 +75,10 @@ inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float sc
     return {};
   }
   const __m512 factor = _mm512_set1_ps(scale * kLog2E);
-  const __m512 shift = _mm512_set1_ps(max * (scale * kLog2E));
+  const __m512 highest = _mm512_set1_ps(max);
   const auto weights_at = [&](int32_t slot, __mmask16 inside) {
-    return PowerOfTwo(_mm512_fmsub_ps(ScoresAt(scores, slot, inside), factor, shift));
+    const __m512 below = _mm512_sub_ps(ScoresAt(scores, slot, inside), highest);
+    return PowerOfTwo(_mm512_mul_ps(below, factor));
   };
   __m512 sum = _mm512_setzero_ps();
   ForEachGroup(range, [&](int32_t slot, __mmask16 low, __mmask16 high) {

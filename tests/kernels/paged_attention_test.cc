@@ -362,6 +362,20 @@ TEST_P(PagedAttentionTest, AnInfiniteValueDoesNotReachQueriesThatMayNotSeeIt) {
   }
 }
 
+// Differences of scores so large leave nothing to all others.
+TEST_P(PagedAttentionTest, TheHighestScoreHasTheWeightOneHoweverLargeItIs) {
+  for (const float factor : {1e5F, 1e8F, 1e10F}) {
+    AttentionCase c;
+    c.dtype = DType::kBF16;
+    c.sequences = Sequences{{40, 600, 1}, {1, 600, 2}};
+    c.change_query = [factor](float value) { return value * factor; };
+    c.change_value = [](int32_t /*position*/, float /*value*/) { return 1.0F; };
+    for (const float out : RunAttention(*MakeBackend(2), c)) {
+      ASSERT_NEAR(out, 1.0F, 1e-5F) << factor;
+    }
+  }
+}
+
 TEST_P(PagedAttentionTest, ASequenceWithoutQueriesIsPassedOver) {
   AttentionCase c;
   c.sequences = Sequences{{0, 40, 1}, {2, 50, 2}, {0, 10, 3}};
