@@ -26,9 +26,6 @@
 
 namespace quire {
 
-// Tokens in a step. One of prompt tokens holds up every running sequence: on a CPU 256 keeps the
-// gap short and the matrix products full.
-
 struct SchedulerConfig {
   ServedModelSource model;
   std::vector<Address> workers;  // by rank

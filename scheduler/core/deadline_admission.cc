@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "scheduler/core/overtaking.h"
 #include "scheduler/core/step_bound.h"
 
 namespace quire {
@@ -103,7 +102,7 @@ std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Re
   }
   const Work own = WorkOf(state, request, request.num_prompt_tokens());
   const Load load = LoadOf(
-      state, Uncached(state, SurelyAhead(state, request)), Uncached(state, state.waiting.work()));
+      state, Uncached(state, state.waiting.AheadOf(request)), Uncached(state, state.waiting.work()));
   const double micros =
       WaitMicros(state, own, load) + RunMicros(state, own, request.max_tokens, load);
   if (std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline) {

@@ -1,7 +1,5 @@
 #include "scheduler/core/overtaking.h"
 
-#include <algorithm>
-
 namespace quire {
 namespace {
 
@@ -46,23 +44,6 @@ std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
     }
   }
   return behind;
-}
-
-CompletionEstimate::Work SurelyAhead(const CoreState& state, const Request& request) {
-  CompletionEstimate::Work ahead = state.waiting.AheadOf(request);
-  const int64_t num_long = kTimesShorter * request.num_known_tokens();
-  const auto may_be_passed = [&](const SequenceGroup* group) {
-    return MayBePassed(state, *group) && NumTokensLeft(*group) >= num_long;
-  };
-  const bool passes = state.waiting.size() < static_cast<int32_t>(kMostPassed) &&
-                      std::ranges::any_of(state.running, may_be_passed);
-  for (const SequenceGroup* group : state.waiting.FirstRanked(passes ? kMostPassed : 0)) {
-    if (NumTokensLeft(*group) >= num_long) {
-      ahead.num_sequences -= group->request().num_live_sequences();
-      ahead.num_prompt_tokens -= static_cast<double>(group->num_tokens_at_arrival());
-    }
-  }
-  return ahead;
 }
 
 }  // namespace quire

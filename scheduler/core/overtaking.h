@@ -44,10 +44,6 @@ std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,
                                                const Room& room);
 
-// What will surely be served before a request that comes now: of those that wait, all but the long
-// ones that it may pass.
-CompletionEstimate::Work SurelyAhead(const CoreState& state, const Request& request);
-
 }  // namespace quire
 
 #endif  // QUIRE_SCHEDULER_CORE_OVERTAKING_H_

@@ -5,7 +5,6 @@
 #include "gtest/gtest.h"
 
 #include "tests/scheduler/core/core_fixture.h"
-#include "tests/support/requests.h"
 
 namespace quire {
 namespace {
@@ -50,16 +49,6 @@ TEST_F(OvertakingTest, APromptOfMoreThanAQuarterOfWhatIsLeftWaits) {
   Add({.id = 3, .prompt = 10});
 
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 54}, {3, 10}}));
-}
-
-TEST_F(OvertakingTest, WhomItMayPassIsNotAheadOfAShortPromptThatComes) {
-  StartLongPrompt();
-  Add({.id = 2, .prompt = 200});
-  Add({.id = 3, .prompt = 20});
-
-  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 10})).num_prompt_tokens, 20);
-  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 10})).num_sequences, 1);
-  EXPECT_EQ(SurelyAhead(state_, MakeRequest({.id = 4, .prompt = 60})).num_prompt_tokens, 220);
 }
 
 TEST_F(OvertakingTest, NobodyPassesAPromptThatFitsTheStep) {
