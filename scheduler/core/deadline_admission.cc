@@ -101,8 +101,9 @@ std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Re
     return DeadlineEstimate::kNone;
   }
   const Work own = WorkOf(state, request, request.num_prompt_tokens());
-  const Load load = LoadOf(
-      state, Uncached(state, state.waiting.AheadOf(request)), Uncached(state, state.waiting.work()));
+  const Load load = LoadOf(state,
+                           Uncached(state, state.waiting.AheadOf(request)),
+                           Uncached(state, state.waiting.work()));
   const double micros =
       WaitMicros(state, own, load) + RunMicros(state, own, request.max_tokens, load);
   if (std::max(state.now, request.arrival) + NanosOf(micros) <= request.deadline) {
