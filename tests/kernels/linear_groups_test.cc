@@ -36,9 +36,9 @@ TEST(LinearGroupsTest, SumsOfAGroupTakeAtMostFourMebibytes) {
     const PanelGroups groups = ChoosePanelGroups({.num_panels = 2004,
                                                   .num_blocks = 1,
                                                   .operations = kMany,
-                                                  .rest_bytes_per_panel = 16 * 4096,
+                                                  .rest_bytes_per_panel = int64_t{16} * 4096,
                                                   .num_threads = threads});
-    EXPECT_LE(groups.panels_per_group * 16 * 4096, 4 << 20) << threads;
+    EXPECT_LE(groups.panels_per_group * int64_t{16} * 4096, 4 << 20) << threads;
   }
 }
 
