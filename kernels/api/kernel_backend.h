@@ -65,7 +65,8 @@ class KernelBackend {
   // Whether AllReduce takes a bias. Where it does not, one rank's product adds it, before the sum.
   virtual bool adds_bias_to_sums() const = 0;
 
-  // Tokens of a step that keep products full, as far as it was measured. Any thread.
+  // Tokens of a step that keep products full; 256 where that was not measured, GPUs among them. Any
+  // thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
   // Nothing when the backend computes in main memory.

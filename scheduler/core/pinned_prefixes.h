@@ -79,7 +79,8 @@ void AbandonPrefixes(CoreState& state);
 void EndPrefixRequests(CoreState& state);
 void RestorePrefixes(CoreState& state);
 
-// Held blocks are those of its hashes, and what is reserved is what prefixes hold or will hold.
+// Held blocks are those of its hashes and that of its tail, and what is reserved is what prefixes
+// hold or will hold.
 void CheckPrefixes(const CoreState& state);
 
 }  // namespace quire

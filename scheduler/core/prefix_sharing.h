@@ -1,11 +1,12 @@
 // PrefixSharing lets sequences begin with full blocks that somebody else computes or has computed:
 // another request of the same salt, if both use the prefix cache, and in any case another sequence
 // of the same request. The latter is how a group that was preempted by recomputation gets back the
-// sharing that it had.
+// sharing that it had. Behind the full blocks of a pinned prefix they go on with a copy of its last
+// block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        automatic prefix caching is vLLM's; groups that keep their sharing:
-//                PagedAttention, Kwon et al. 2023, section 4.5.
+//                PagedAttention, Kwon et al. 2023, section 4.5; the copy: section 4.4, figure 10.
 #ifndef QUIRE_SCHEDULER_CORE_PREFIX_SHARING_H_
 #define QUIRE_SCHEDULER_CORE_PREFIX_SHARING_H_
 
