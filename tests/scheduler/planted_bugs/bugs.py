@@ -120,9 +120,7 @@ BUGS = [
         "std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);", "count;"),
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
-        "  return epoch_.kv_cache.NumBlocksToAppend(sequence.table, "
-        "TakeTokens(group, sequence, budgets)) <=\n         epoch_.kv_cache.num_free_blocks();",
-        "  return true;"),
+        "  if (num_blocks > kv_cache.num_free_blocks()) {", "  if (false) {"),
     # Prompts beside streams, and short ones that pass long ones.
     Bug("blocks_of_a_cut_prompt_given_away", PLANNER,
         "        num_blocks -= NumBlocksKeptFor(sequence);\n", ""),
