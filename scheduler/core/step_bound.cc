@@ -11,6 +11,10 @@ namespace {
 // it little.
 constexpr double kAutoTimesDecoding = 3;
 
+// Of a target that was asked for: steps differ, and most of them are to be within. Round-trip times
+// are given four (Jacobson 1988), where a timeout that comes too early costs far more.
+constexpr double kDeviations = 2;
+
 }  // namespace
 
 StepBound BoundStep(Instant target,
@@ -24,10 +28,10 @@ StepBound BoundStep(Instant target,
   if (target == kInfiniteFuture || num_decoding == 0) {
     return bound;
   }
-  const double micros = target == kAutoInterToken
-                            ? kAutoTimesDecoding * steps.LeastMicros(num_decoding)
-                            : static_cast<double>(target) / kNanosPerMicro;
-  const int64_t num_within = steps.TokensWithin(micros);
+  const int64_t num_within =
+      target == kAutoInterToken
+          ? steps.TokensWithin(kAutoTimesDecoding * steps.LeastMicros(num_decoding), 0)
+          : steps.TokensWithin(static_cast<double>(target) / kNanosPerMicro, kDeviations);
   bound.num_tokens = static_cast<int32_t>(std::min<int64_t>(bound.num_tokens, num_within));
   bound.num_prompt_tokens = static_cast<int32_t>(std::min<int64_t>(
       bound.num_prompt_tokens, std::max<int64_t>(num_within - num_decoding, kLeastPromptTokens)));

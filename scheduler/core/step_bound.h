@@ -1,6 +1,6 @@
 // StepBound is how many tokens a step may have while sequences decode, and how many of them prompts
-// may have, so that it is expected to take CoreConfig::target_inter_token at the most. Prompts
-// always get kLeastPromptTokens: each ends in time, whatever the target is.
+// may have, so that most steps take CoreConfig::target_inter_token at the most. Prompts always get
+// kLeastPromptTokens: each ends in time, whatever the target is.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).

@@ -41,15 +41,18 @@ void StepCost::ObserveStep(int64_t num_tokens, int64_t num_context, double micro
   const auto tokens = static_cast<double>(num_tokens);
   const auto context = static_cast<double>(num_context);
   const bool is_first = bucket.num_tokens == 0;
+  double deviation = 0;
   if (!is_first) {
     const Bucket expected = At(tokens);
     micros = std::min(micros, kLongest * expected.micros);
     LearnContext(context - expected.num_context, micros - expected.micros);
+    deviation = std::abs(micros - expected.micros);
   }
   const double weight = is_first ? 1 : kWeight;
   bucket.num_tokens += weight * (tokens - bucket.num_tokens);
   bucket.num_context += weight * (context - bucket.num_context);
   bucket.micros += weight * (micros - bucket.micros);
+  bucket.deviation += weight * (deviation - bucket.deviation);
 }
 
 void StepCost::LearnContext(double more_context, double more_micros) {
@@ -105,8 +108,9 @@ int64_t StepCost::most_tokens() const {
   return largest == buckets_.rend() ? 0 : static_cast<int64_t>(largest->num_tokens);
 }
 
-int64_t StepCost::TokensWithin(double micros) const {
-  Bucket below;  // the last one within
+int64_t StepCost::TokensWithin(double micros, double num_deviations) const {
+  double tokens_below = 0;  // of the last bucket within
+  double micros_below = 0;
   double most = 0;
   bool is_known = false;
   for (const Bucket& bucket : buckets_) {
@@ -114,12 +118,14 @@ int64_t StepCost::TokensWithin(double micros) const {
       continue;
     }
     is_known = true;
-    if (bucket.micros <= micros) {
-      below = bucket;
-      most = std::max(most, bucket.num_tokens * micros / bucket.micros);
-    } else if (below.num_tokens > 0) {
-      const double share = (micros - below.micros) / (bucket.micros - below.micros);
-      most = std::max(most, std::lerp(below.num_tokens, bucket.num_tokens, share));
+    const double bucket_micros = bucket.micros + num_deviations * bucket.deviation;
+    if (bucket_micros <= micros) {
+      tokens_below = bucket.num_tokens;
+      micros_below = bucket_micros;
+      most = std::max(most, bucket.num_tokens * micros / bucket_micros);
+    } else if (tokens_below > 0) {
+      const double share = (micros - micros_below) / (bucket_micros - micros_below);
+      most = std::max(most, std::lerp(tokens_below, bucket.num_tokens, share));
     }
   }
   constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();

@@ -47,8 +47,9 @@ class StepCost {
 
   // The most tokens with which a step takes no longer, as far as is known: the largest number while
   // nothing is, 0 where every step took longer. Twice the tokens are taken to need twice the time
-  // at most, so a step that hung is no limit for good to those that are smaller.
-  int64_t TokensWithin(double micros) const;
+  // at most, so a step that hung is no limit for good to those that are smaller. How long a step
+  // takes is its mean and so many mean deviations.
+  int64_t TokensWithin(double micros, double num_deviations) const;
 
   // Of StepMicros, all but reading.
   double MicrosWithoutContext(int64_t num_tokens) const;
@@ -67,6 +68,7 @@ class StepCost {
     double num_tokens = 0;  // averages; 0: never seen
     double num_context = 0;
     double micros = 0;
+    double deviation = 0;  // mean distance of micros from what was expected
   };
 
   static constexpr size_t kBucketsPerOctave = 4;

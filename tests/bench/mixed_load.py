@@ -3,12 +3,14 @@
 
 Servers take turns, each with a fresh start: 16 clients send prompts of 128 tokens and get 64, one request after the
 other, while one prompt of 2,048 tokens a second comes and gets 8 (--long-rate 0: none does). Prints of the chats the
-time between two tokens and to the first one, p50 and p99 in ms, and their tokens a second. Each --build is run with
-each --serve-flags.
+time between two tokens and to the first one, p50 and p99 in ms, and their tokens a second; and how long the host of a
+virtual machine kept its processors from it, all of them together: a second of it in a turn makes the p99. Each --build
+is run with each --serve-flags.
 """
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import random
 import re
@@ -18,7 +20,12 @@ import tempfile
 
 CHAT_INPUT, CHAT_OUTPUT = 128, 64
 LONG_INPUT, LONG_OUTPUT = 2048, 8
-FIGURES = ["p50_itl_ms", "p99_itl_ms", "p50_ttft_ms", "p99_ttft_ms", "output_throughput"]
+FIGURES = ["p50_itl_ms", "p99_itl_ms", "p50_ttft_ms", "p99_ttft_ms", "output_throughput", "stolen_ms"]
+
+
+def stolen_ms():
+    ticks = int(pathlib.Path("/proc/stat").read_text().split()[8])
+    return 1000 * ticks / os.sysconf("SC_CLK_TCK")
 
 
 def bench(build, address, *flags):
@@ -27,6 +34,7 @@ def bench(build, address, *flags):
 
 
 def chats_beside_long_prompts(build, address, options):
+    stolen_before = stolen_ms()
     with tempfile.NamedTemporaryFile() as file:
         longs = options.long_rate > 0 and bench(
             build, address, "--num-prompts", 100_000, "--request-rate", options.long_rate,
@@ -41,7 +49,7 @@ def chats_beside_long_prompts(build, address, options):
                 assert longs.poll() is None, "the long prompts were refused"
                 longs.kill()
                 longs.wait()
-        return json.loads(pathlib.Path(file.name).read_text())
+        return {**json.loads(pathlib.Path(file.name).read_text()), "stolen_ms": stolen_ms() - stolen_before}
 
 
 def measure(build, flags, options):

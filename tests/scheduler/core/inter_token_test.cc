@@ -32,6 +32,14 @@ class InterTokenTest : public CoreFixture {
     }
   }
 
+  // The same, and one step of each size longer. Such a step counts an eighth.
+  void LearnUnevenCost() {
+    LearnLinearCost();
+    for (const int64_t num_tokens : {16, 64, 256}) {
+      Learn(num_tokens, 1800.0 + 100.0 * static_cast<double>(num_tokens));
+    }
+  }
+
   // Request 1 decodes from now on.
   void StartDecoding() {
     Add({.id = 1, .prompt = 8, .max_tokens = 200});
@@ -46,6 +54,24 @@ TEST_F(InterTokenTest, PromptsBesideOneThatDecodesTakeWhatTheTargetLeaves) {
   Add({.id = 2, .prompt = 300});
 
   EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 49}}));  // 50 tokens take 6 ms
+}
+
+TEST_F(InterTokenTest, WhereStepsDifferPromptsLeaveTwoMeanDeviations) {
+  state_.config.target_inter_token = 6 * kNanosPerMilli;
+  StartDecoding();
+  LearnUnevenCost();
+  Add({.id = 2, .prompt = 300});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 46}}));  // 49 take 6 ms, and 47 with what is left
+}
+
+TEST_F(InterTokenTest, AutoIsThreeTimesTheMeanOfStepsWithoutPrompts) {
+  state_.config.target_inter_token = kAutoInterToken;
+  StartDecoding();
+  LearnUnevenCost();
+  Add({.id = 2, .prompt = 300});
+
+  EXPECT_EQ(TokensOfStep(), (Tokens{{1, 1}, {2, 21}}));  // 22 take 3.3 ms
 }
 
 TEST_F(InterTokenTest, SeveralPromptsShareWhatIsLeftInTheirOrder) {

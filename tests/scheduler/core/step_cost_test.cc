@@ -35,16 +35,28 @@ TEST(StepCostTest, IsLinearBetweenWhatWasSeenAndProportionalBeyond) {
 
 TEST(StepCostTest, TokensWithinATimeAreThoseOfTheStepsThatTookAsLong) {
   StepCost cost;
-  EXPECT_EQ(cost.TokensWithin(1), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(cost.TokensWithin(1, 0), std::numeric_limits<int64_t>::max());
   cost.ObserveStep(32, 0, 1000);
   cost.ObserveStep(128, 0, 2000);
 
-  EXPECT_EQ(cost.TokensWithin(999), 0);
-  EXPECT_EQ(cost.TokensWithin(1000), 32);
-  EXPECT_EQ(cost.TokensWithin(1500), 80);
-  EXPECT_EQ(cost.TokensWithin(2000), 128);
-  EXPECT_EQ(cost.TokensWithin(4000), 256);
-  EXPECT_EQ(cost.TokensWithin(1e300), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(cost.TokensWithin(999, 0), 0);
+  EXPECT_EQ(cost.TokensWithin(1000, 0), 32);
+  EXPECT_EQ(cost.TokensWithin(1500, 0), 80);
+  EXPECT_EQ(cost.TokensWithin(2000, 0), 128);
+  EXPECT_EQ(cost.TokensWithin(4000, 0), 256);
+  EXPECT_EQ(cost.TokensWithin(1e300, 0), std::numeric_limits<int64_t>::max());
+}
+
+TEST(StepCostTest, TokensWithinATimeAreFewerWhereStepsDiffer) {
+  StepCost cost;
+  cost.ObserveStep(32, 0, 1000);
+  cost.ObserveStep(128, 0, 2000);
+  cost.ObserveStep(128, 0, 2800);  // an eighth of it: 2,100, and differs by 100
+
+  EXPECT_EQ(cost.TokensWithin(2100, 0), 128);
+  EXPECT_EQ(cost.TokensWithin(2300, 2), 128);
+  EXPECT_EQ(cost.TokensWithin(1650, 2), 80);
+  EXPECT_EQ(cost.TokensWithin(1000, 2), 32);
 }
 
 TEST(StepCostTest, MoreTokensNeverTakeLess) {
@@ -62,7 +74,7 @@ TEST(StepCostTest, AStepThatHungDoesNotBoundSmallerOnesForGood) {
   cost.ObserveStep(16, 0, 1000);
   cost.ObserveStep(128, 0, 1e9);
 
-  EXPECT_EQ(cost.TokensWithin(2000), 32);  // and of 32 it will be seen how long they take
+  EXPECT_EQ(cost.TokensWithin(2000, 0), 32);  // and of 32 it will be seen how long they take
 }
 
 TEST(StepCostTest, FollowsLaterObservationsOfTheSameSizes) {
