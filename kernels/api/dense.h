@@ -73,6 +73,9 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
+  // Where the table has no data: its rows are those of the source that PackLinear made this of. For
+  // backends that pack while they read (KernelBackend).
+  const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. Tokens that have no row get zeros: a rank of several has
   // the rows of some tokens.
   TokenId first_token = 0;

@@ -80,7 +80,8 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
   // PackLinear takes sources with a reader, and asks it on several threads, the caller's among
-  // them. Weights are in main memory then.
+  // them. Weights are in main memory then, and Embed looks up rows in packed ones, so that a matrix
+  // that is a table too is kept once.
   virtual bool packs_while_reading() const { return false; }
 
   // What PackLinear takes of main memory for a source, which needs no data for it; on a device:

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 namespace quire {
 
@@ -18,12 +18,9 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
 
-  // Whole rows of a part, from `first_row` on, as MatrixView has them and as many as the buffer has
-  // room for. Returns where they are: in the buffer, or where the reader keeps them. Errors: those
-  // of where they come from.
-  virtual absl::StatusOr<const std::byte*> Read(size_t part,
-                                                int64_t first_row,
-                                                std::span<std::byte> buffer) const = 0;
+  // Fills the buffer with whole rows of a part, from `first_row` on, as MatrixView has them.
+  // Errors: those of where they come from.
+  virtual absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const = 0;
 };
 
 }  // namespace quire

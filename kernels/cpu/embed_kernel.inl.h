@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/api/dense.h"
+#include "kernels/cpu/packed_linear.h"
 #include "kernels/cpu/row_tasks.h"
 #include "kernels/cpu/storage_types.h"
 
@@ -16,13 +17,16 @@ struct EmbedKernel {
 
   static void Run(const EmbeddingParams& params, ThreadTeam& team) {
     const int64_t width = params.table.cols;
+    const auto* const packed = static_cast<const CpuPackedLinear*>(params.packed_table);
     ForEachRow(params.num_tokens, width, team, [&](int64_t i) {
       float* out = static_cast<float*>(params.out) + i * width;
       const int64_t row = int64_t{params.token_ids[i]} - params.first_token;
-      if (row >= 0 && row < params.table.rows) {
-        WidenRow(params.table, row, out, nullptr);
-      } else {
+      if (row < 0 || row >= params.table.rows) {
         __builtin_memset(out, 0, static_cast<size_t>(width) * sizeof(float));
+      } else if (params.table.data == nullptr) {
+        packed->WidenRow(row, out);
+      } else {
+        WidenRow(params.table, row, out, nullptr);
       }
       if (params.position_table.data != nullptr) {
         const int64_t position = int64_t{params.positions[i]} + params.position_offset;

@@ -75,6 +75,16 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
+// What became one column of a segment.
+template <DType kType>
+void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
+  constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;
+  for (int64_t k = 0; k < length; ++k) {
+    const int64_t at = k / kGroup * columns * kGroup + k % kGroup;
+    out[k] = WidenOne(from + at * SizeOf(kType), kType);
+  }
+}
+
 // For the rows that RowsOf reads: on a thread of the team there would be nobody to tell.
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
   int64_t most_bytes = 0;
@@ -106,7 +116,8 @@ absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
   }
   const auto bytes = static_cast<size_t>(num_rows * row_bytes);
   auto* const buffer = static_cast<std::byte*>(team.Scratch(thread, bytes));
-  QUIRE_ASSIGN_OR_RETURN(rows.data, source.reader->Read(part, first_row, std::span(buffer, bytes)));
+  QUIRE_RETURN_IF_ERROR(source.reader->Read(part, first_row, std::span(buffer, bytes)));
+  rows.data = buffer;
   return rows;
 }
 
@@ -189,6 +200,33 @@ int64_t CpuPackedLinear::panel_columns(int64_t p) const {
 
 const std::byte* CpuPackedLinear::panel_data(int64_t p) const {
   return data_.get() + p * shape_.panel * num_segments_ * padded_segment_length_ * SizeOf(dtype_);
+}
+
+void CpuPackedLinear::WidenRow(int64_t row, float* out) const {
+  const int64_t p = row / shape_.panel;
+  const int64_t column = row % shape_.panel;
+  const int64_t columns = panel_columns(p);
+  const int64_t length = segment_length();
+  const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
+  for (int segment = 0; segment < num_segments_; ++segment, out += length) {
+    const std::byte* const from =
+        panel_data(p) +
+        (segment * padded_segment_length_ * columns + group * column) * SizeOf(dtype_);
+    switch (dtype_) {
+      case DType::kF32:
+        WidenColumn<DType::kF32>(from, columns, length, out);
+        break;
+      case DType::kF16:
+        WidenColumn<DType::kF16>(from, columns, length, out);
+        break;
+      case DType::kBF16:
+        WidenColumn<DType::kBF16>(from, columns, length, out);
+        break;
+      case DType::kF8E4M3:  // no types of a weight file that is loaded
+      case DType::kInt8:
+        break;
+    }
+  }
 }
 
 absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,

@@ -69,6 +69,10 @@ class CpuPackedLinear final : public PackedLinear {
   // Columns of panel p that are stored, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
+  // The row of the source that became this output column, in fp32: in_features() numbers. Cost: a
+  // cache line for each of them, or for two in bf16, of those that lie one behind the other. Safe
+  // from any thread. REQUIRES: 0 <= row < out_features()
+  void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,54 @@ TEST_P(DenseTest, EmbedPicksRowsAndAddsLearnedPositions) {
   }
   ExpectGuardIntact(out);
 }
+
+// What PackLinear keeps of a table is looked up in place of it.
+class EmbedPackedTest : public CpuBackendTest {};
+
+TEST_P(EmbedPackedTest, RowsOfPackedWeightsHaveTheBitsOfTheTables) {
+  constexpr int64_t kRows = 150;  // the last panel is narrower
+  const TokenId tokens[] = {1000, 1149, 999, 1015, 1016, 1150, 1064, 1015, 0};
+  const int32_t positions[] = {0, 1, 2, 3, 4, 5, 6, 7, 0};
+  auto backend = MakeBackend(2);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t width : {1, 37, 64, 290}) {
+      std::vector<std::byte> values(static_cast<size_t>(kRows * width * SizeOf(dtype)));
+      std::mt19937 random(1);
+      for (std::byte& byte : values) {
+        byte = static_cast<std::byte>(random()) & std::byte{0xBF};  // no NaN
+      }
+      const std::vector<float> position_table = RandomFloats(8 * width, 2, 1.0F);
+      const MatrixView table = {values.data(), dtype, kRows, width};
+      const auto packed = backend->PackLinear({.parts = std::span(&table, 1), .bias = {}});
+      ASSERT_TRUE(packed.ok()) << packed.status();
+      for (const float* learned : {static_cast<const float*>(nullptr), position_table.data()}) {
+        std::vector<float> expected = Guarded(std::ssize(tokens) * width);
+        std::vector<float> out = Guarded(std::ssize(tokens) * width);
+        EmbeddingParams params = {.num_tokens = std::ssize(tokens),
+                                  .token_ids = tokens,
+                                  .table = table,
+                                  .first_token = 1000,
+                                  .position_table = {learned, DType::kF32, 8, width},
+                                  .positions = positions,
+                                  .out = expected.data()};
+        backend->Embed(params);
+        params.table.data = nullptr;
+        params.packed_table = packed->get();
+        params.out = out.data();
+
+        backend->Embed(params);
+
+        EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
+            << NameOf(dtype) << " of width " << width << (learned != nullptr ? ", positions" : "");
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas,
+                         EmbedPackedTest,
+                         testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable"),
+                         IsaName);
 
 struct NormCase {
   NormKind kind;

@@ -128,6 +128,7 @@ void DecoderModel::Embed(const StepInputs& inputs) {
   EmbeddingParams tokens = {.num_tokens = inputs.num_tokens,
                             .token_ids = inputs.token_ids,
                             .table = weights_.token_table.view(),
+                            .packed_table = weights_.lm_head.get(),
                             .first_token = share_.vocab.begin};
   pending_delta_ = nullptr;
   if (weights_.project_in != nullptr) {

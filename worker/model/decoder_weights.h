@@ -27,7 +27,7 @@ struct NormWeights {
 
 // A matrix that is looked up by rows.
 struct TableWeights {
-  DeviceBuffer data;
+  DeviceBuffer data;  // or empty: a tied model's tokens are looked up in lm_head
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t width = 0;

@@ -8,23 +8,19 @@ namespace quire {
 
 MatrixRows::MatrixRows(const TensorSource& source,
                        TensorGroup matrices,
-                       std::function<void(int64_t bytes)> tick,
-                       std::byte* kept)
-    : source_(source), matrices_(std::move(matrices)), tick_(std::move(tick)), kept_(kept) {}
+                       std::function<void(int64_t bytes)> tick)
+    : source_(source), matrices_(std::move(matrices)), tick_(std::move(tick)) {}
 
-absl::StatusOr<const std::byte*> MatrixRows::Read(size_t part,
-                                                  int64_t first_row,
-                                                  std::span<std::byte> buffer) const {
+absl::Status MatrixRows::Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const {
   const TensorShape& matrix = matrices_[part];
   const int64_t begin = first_row * matrix.held_cols.count * SizeOf(source_.dtype(matrix.name));
   const int64_t before =
       bytes_begun_.fetch_add(static_cast<int64_t>(buffer.size()), std::memory_order_relaxed);
-  std::byte* const to = kept_ == nullptr ? buffer.data() : kept_ + begin;
-  QUIRE_RETURN_IF_ERROR(source_.Read(matrix, begin, std::span(to, buffer.size())));
+  QUIRE_RETURN_IF_ERROR(source_.Read(matrix, begin, buffer));
   if (std::this_thread::get_id() == caller_) {
     tick_(before);
   }
-  return to;
+  return absl::OkStatus();
 }
 
 }  // namespace quire

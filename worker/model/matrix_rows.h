@@ -12,7 +12,7 @@
 #include <span>
 #include <thread>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 #include "kernels/api/row_reader.h"
 #include "worker/model/tensor_source.h"
@@ -23,16 +23,12 @@ namespace quire {
 class MatrixRows final : public RowReader {
  public:
   // `tick` is called on the thread that made the object, for each part that it reads, with the
-  // bytes that all threads had begun to read before. Rows stay at `kept` where it is given, and
-  // there is one matrix. The source outlives the object.
+  // bytes that all threads had begun to read before. The source outlives the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
-             std::function<void(int64_t bytes)> tick,
-             std::byte* kept = nullptr);
+             std::function<void(int64_t bytes)> tick);
 
-  absl::StatusOr<const std::byte*> Read(size_t part,
-                                        int64_t first_row,
-                                        std::span<std::byte> buffer) const override;
+  absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const override;
 
   const TensorGroup& matrices() const { return matrices_; }
 
@@ -40,7 +36,6 @@ class MatrixRows final : public RowReader {
   const TensorSource& source_;
   const TensorGroup matrices_;
   const std::function<void(int64_t bytes)> tick_;
-  std::byte* const kept_;
   mutable std::atomic<int64_t> bytes_begun_ = 0;  // several threads read
   const std::thread::id caller_ = std::this_thread::get_id();
 };

@@ -172,30 +172,24 @@ class WeightReader {
     return table.data.Assign<std::byte>(backend_, tensors[0]);
   }
 
-  // The table of a tied model, and the output matrix that it also is: packed while it is read.
+  // The table of a tied model, and the output matrix that it also is. A backend that packs while it
+  // reads looks tokens up in what it packed: no table is kept.
   absl::Status ReadTied(const TableLayout& layout,
                         TableWeights& table,
                         std::unique_ptr<PackedLinear>& packed) {
     MatrixView view = Describe(layout, table);
-    const int64_t bytes = view.rows * view.cols * SizeOf(view.dtype);
-    bytes_ += bytes;
-    if (!backend_.packs_while_reading()) {
-      QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
-      QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
-      view.data = tensors[0].data();
-      return Pack({.parts = std::span(&view, 1), .bias = {}}, packed);
+    if (backend_.packs_while_reading()) {
+      const MatrixRows rows(source_, GroupOf(layout), [this](int64_t bytes) { Report(bytes); });
+      QUIRE_RETURN_IF_ERROR(
+          Pack({.parts = std::span(&view, 1), .bias = {}, .reader = &rows}, packed));
+      CountRead(rows.matrices());
+      return absl::OkStatus();
     }
-    QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, backend_.AllocateHost(bytes));
-    table.data.Take(std::move(memory));
-    const MatrixRows rows(
-        source_,
-        GroupOf(layout),
-        [this](int64_t bytes_begun) { Report(bytes_begun); },
-        static_cast<std::byte*>(table.data.data()));
-    QUIRE_RETURN_IF_ERROR(
-        Pack({.parts = std::span(&view, 1), .bias = {}, .reader = &rows}, packed));
-    CountRead(rows.matrices());
-    return absl::OkStatus();
+    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
+    QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
+    QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
+    view.data = tensors[0].data();
+    return Pack({.parts = std::span(&view, 1), .bias = {}}, packed);
   }
 
   absl::Status Read(const NormLayout& layout, NormWeights& norm) {
@@ -407,6 +401,9 @@ int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend) {
   int64_t bytes = 0;
+  if (layout.is_tied() && backend.packs_while_reading()) {
+    bytes -= BytesOf(GroupOf(layout.token_table).front(), source);  // which is not kept
+  }
   for (const TensorGroup& group : TensorGroups(layout)) {
     for (const TensorShape& tensor : group) {
       const bool is_vector = tensor.rows == 0;

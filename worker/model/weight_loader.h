@@ -6,8 +6,8 @@
 // memory for weights taken, so that memory is bounded by the size of the files. Files are read
 // ahead by several threads (read_ahead.h) while the backend packs what was read before. A backend
 // that packs while it reads does without: each of its threads reads the rows of a panel, adds them
-// up and packs them while they are in its cache. Tables are read to where they stay, that of a tied
-// model packed on the way, and the rest is small.
+// up and packs them while they are in its cache. Tables are read to where they stay, but for a tied
+// model's: it is packed too, and not kept beside that. The rest is small.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted when memory ends.
@@ -31,8 +31,8 @@ namespace quire {
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 // What LoadWeights takes of main memory on a CPU: matrices as the backend packs them; tables as
-// they are; norms and biases as fp32; the output matrix of a tied model beside the token table; the
-// buffer for reading ahead.
+// they are; norms and biases as fp32; the buffer for reading ahead. The output matrix of a tied
+// model stands beside the token table, or, where the backend packs while it reads, for it.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend);

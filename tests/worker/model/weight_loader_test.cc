@@ -148,6 +148,33 @@ TEST(WeightLoaderTest, MemoryThatWasPlannedIsThatOfPackedWeights) {
   }
 }
 
+// Of the model with that output matrix.
+int64_t WeightBytes(bool is_tied, KernelBackend& backend) {
+  ModelDir dir;
+  BecomeOdd(dir);
+  dir.config["tie_word_embeddings"] = is_tied;
+  if (is_tied) {
+    dir.Remove("lm_head.weight");
+  }
+  dir.WriteAll();
+  const auto model = LoadModel(dir.path(), backend, nullptr);
+  EXPECT_TRUE(model.ok()) << model.status();
+  int64_t bytes = 0;
+  for (const auto& memory : (*model)->weights_memory()) {
+    bytes += std::ssize(memory);
+  }
+  EXPECT_EQ((*model)->weight_bytes(), bytes);
+  return bytes;
+}
+
+TEST(WeightLoaderTest, ATiedTableIsKeptOnlyAsTheOutputMatrix) {
+  constexpr int64_t kTableBytes = int64_t{40} * 40 * 2;
+  const auto backend = Cpu();
+
+  EXPECT_EQ(WeightBytes(/*is_tied=*/false, *backend) - WeightBytes(/*is_tied=*/true, *backend),
+            kTableBytes);
+}
+
 TEST(WeightLoaderTest, SumOfPackedWeightsIsThatOfThoseReadAhead) {
   ModelDir dir;
   dir.WriteAll();
