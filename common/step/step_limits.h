@@ -21,6 +21,8 @@ struct StepLimits {
   // so that blocks before the window of what is still to be computed are free; 0: there is no
   // window and every token is kept.
   int32_t sliding_window = 0;
+  // The workers prepare blocks ahead of need: slices carry SequenceSlice::next_block_id.
+  bool wants_next_blocks = false;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;
 };

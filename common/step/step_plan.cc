@@ -70,7 +70,9 @@ uint64_t DigestOf(const StepPlan& plan) {
     // One word: a forced token is rare, and a token id is not negative.
     const auto forced = static_cast<uint32_t>(slice.forced_token_id.value_or(-1));
     digest.Add(uint64_t{forced} << 32 | slice.handle);
-    digest.AddInt(slice.num_tokens);
+    // Another one: no hint is the null block, and a slice has no negative number of tokens.
+    const auto next_block = static_cast<uint32_t>(slice.next_block_id.value_or(kNullBlockId));
+    digest.Add(uint64_t{next_block} << 32 | static_cast<uint32_t>(slice.num_tokens));
     digest.AddInts(slice.new_block_ids);
   }
   digest.Add(plan.releases.size());

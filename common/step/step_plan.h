@@ -93,6 +93,10 @@ struct SequenceSlice {
   std::vector<BlockId> new_block_ids;  // appended to the block table before computing
   // Takes the place of the last known token, which is the one that the worker sampled.
   std::optional<TokenId> forced_token_id = std::nullopt;
+  // A hint, where StepLimits::wants_next_blocks: the block that the sequence will probably append
+  // in the next step. It reserves nothing; whatever is appended then is right, and a wrong hint
+  // costs only time.
+  std::optional<BlockId> next_block_id = std::nullopt;
 
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
 };

@@ -209,6 +209,18 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
+// Anybody's, maybe: it is a hint.
+absl::Status StepPlanChecker::CheckNextBlock(BlockId block) const {
+  if (limits_.wants_next_blocks) {
+    return CheckBlock("slices.next_block_id", block);
+  }
+  return Invalid({.reason = "BLOCK_RANGE",
+                  .field = "slices.next_block_id",
+                  .rule = "next blocks are not wanted",
+                  .got = block,
+                  .limit = kNullBlockId});
+}
+
 absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwapOut>& swaps) {
   for (const BlockSwapOut& swap : swaps) {
     QUIRE_RETURN_IF_ERROR(CheckBlock("swap_outs.block", swap.block));
@@ -402,6 +414,9 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
   }
   if (slice.forced_token_id.has_value()) {
     QUIRE_RETURN_IF_ERROR(CheckToken("slices.forced_token_id", *slice.forced_token_id));
+  }
+  if (slice.next_block_id.has_value()) {
+    QUIRE_RETURN_IF_ERROR(CheckNextBlock(*slice.next_block_id));
   }
   QUIRE_RETURN_IF_ERROR(
       CheckTable(sequence.block_ids, slice.new_block_ids, sequence.num_computed_tokens));

@@ -4,7 +4,8 @@
 //
 // What is checked, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
-//                   the null block is only where a sliding window has passed
+//                   the null block is only where a sliding window has passed; next blocks are
+//                   named only where they are wanted
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
@@ -102,6 +103,7 @@ class StepPlanChecker {
   absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);
   absl::Status CheckBlock(std::string_view field, BlockId block) const;
   absl::Status CheckHostBlock(std::string_view field, HostBlockId host_block) const;
+  absl::Status CheckNextBlock(BlockId block) const;
   absl::Status CheckRelease(SequenceHandle handle, FindSequence find);
   absl::StatusOr<KnownSequence> Look(const StepPlan& plan,
                                      SequenceHandle handle,

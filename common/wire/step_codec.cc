@@ -37,6 +37,17 @@ absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
              : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
 }
 
+// A column of indices of slices.
+absl::Status CheckIndices(std::string_view field, const Column& indices, int num_slices) {
+  for (int i = 0; i < indices.size(); ++i) {
+    const uint32_t slice = indices[i];
+    if (slice >= static_cast<uint32_t>(num_slices) || (i > 0 && slice <= indices[i - 1])) {
+      return Malformed(field, "ascending, below the number of slices", slice, num_slices);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Of the bytes of a column: as many words as it has pairs of numbers.
 template <typename T>
 void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& digest) {
@@ -153,13 +164,10 @@ absl::Status CheckColumns(const v1::StepRequest& request) {
       "slice_num_new_blocks", request.slice_num_new_blocks(), request.new_block_ids_size()));
   QUIRE_RETURN_IF_ERROR(
       CheckLength("forced_token_id", request.forced_token_id_size(), request.forced_slice_size()));
-  for (int i = 0; i < request.forced_slice_size(); ++i) {
-    const uint32_t slice = request.forced_slice(i);
-    if (slice >= static_cast<uint32_t>(slices) || (i > 0 && slice <= request.forced_slice(i - 1))) {
-      return Malformed("forced_slice", "ascending, below the number of slices", slice, slices);
-    }
-  }
-  return absl::OkStatus();
+  QUIRE_RETURN_IF_ERROR(CheckIndices("forced_slice", request.forced_slice(), slices));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("next_block_id", request.next_block_id_size(), request.next_block_slice_size()));
+  return CheckIndices("next_block_slice", request.next_block_slice(), slices);
 }
 
 absl::Status CheckColumns(const v1::StepResponse& response) {
@@ -230,6 +238,10 @@ void EncodeSlices(const std::vector<SequenceSlice>& slices, v1::StepRequest* req
       request->add_forced_slice(static_cast<uint32_t>(request->slice_handle_size() - 1));
       request->add_forced_token_id(static_cast<uint32_t>(*slice.forced_token_id));
     }
+    if (slice.next_block_id.has_value()) {
+      request->add_next_block_slice(static_cast<uint32_t>(request->slice_handle_size() - 1));
+      request->add_next_block_id(static_cast<uint32_t>(*slice.next_block_id));
+    }
   }
 }
 
@@ -279,6 +291,10 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
   for (int i = 0; i < request.forced_slice_size(); ++i) {
     plan.slices[request.forced_slice(i)].forced_token_id =
         static_cast<TokenId>(request.forced_token_id(i));
+  }
+  for (int i = 0; i < request.next_block_slice_size(); ++i) {
+    plan.slices[request.next_block_slice(i)].next_block_id =
+        static_cast<BlockId>(request.next_block_id(i));
   }
   plan.releases = Extract<SequenceHandle>(request.releases());
   return plan;

@@ -112,6 +112,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   for (const WorkerHello& hello : hellos) {
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
+    limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
   }
   // As many as the pool has, as in the paper: who does not fit is computed again.
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);

@@ -24,8 +24,9 @@ struct WorkerHello {
   std::optional<DType> kv_cache_dtype;  // none: one that is unknown here
   std::string determinism_fingerprint;  // of the backend
   int32_t vocab_size = 0;
-  int32_t full_step_tokens = 0;  // with which its device is busy; 0: it does not say
-  std::string rendezvous;        // where other ranks find it
+  int32_t full_step_tokens = 0;    // with which its device is busy; 0: it does not say
+  std::string rendezvous;          // where other ranks find it
+  bool wants_next_blocks = false;  // it prepares blocks ahead of need
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };

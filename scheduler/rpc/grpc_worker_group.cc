@@ -208,6 +208,7 @@ void GrpcWorkerGroup::Do(const BeginWorkerEpoch& action) {
   request.set_max_tokens_per_step(action.limits.max_tokens_per_step);
   request.set_max_model_len_tokens(action.limits.max_model_len);
   request.set_sliding_window_tokens(action.limits.sliding_window);
+  request.set_wants_next_blocks(action.limits.wants_next_blocks);
   for (const std::string& rendezvous : action.rendezvous) {
     request.add_rendezvous(rendezvous);
   }

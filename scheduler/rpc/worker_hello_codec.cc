@@ -29,7 +29,8 @@ absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
                      .determinism_fingerprint = response.determinism_fingerprint(),
                      .vocab_size = response.vocab_size(),
                      .full_step_tokens = response.full_step_tokens(),
-                     .rendezvous = response.rendezvous()};
+                     .rendezvous = response.rendezvous(),
+                     .wants_next_blocks = response.wants_next_blocks()};
 }
 
 }  // namespace quire

@@ -3,7 +3,8 @@
 //
 // A field that is added to one of these types and not named here does not compile: the structured
 // binding inside the macro wants all of them, in the order of their declaration. Name it, and the
-// log carries it; logs of before are refused, since the layout is part of their head.
+// log carries it; logs of before are refused, since the layout is part of their head. Where they
+// are to be read, the field goes to the end of its record instead (step_log_record.h, PutTail).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
@@ -58,15 +59,28 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-QUIRE_LOGGED_FIELDS(StepLimits,
-                    num_blocks,
-                    num_host_blocks,
-                    block_size_tokens,
-                    max_sequences,
-                    max_tokens_per_step,
-                    max_model_len,
-                    vocab_size,
-                    sliding_window)
+// By hand: EpochBegun carries the last field, at its end (PutTail).
+template <typename T>
+requires std::same_as<std::remove_const_t<T>, StepLimits>
+auto FieldsOf(T& logged) {
+  auto& [num_blocks,
+         num_host_blocks,
+         block_size_tokens,
+         max_sequences,
+         max_tokens_per_step,
+         max_model_len,
+         vocab_size,
+         sliding_window,
+         wants_next_blocks] = logged;
+  return std::tie(num_blocks,
+                  num_host_blocks,
+                  block_size_tokens,
+                  max_sequences,
+                  max_tokens_per_step,
+                  max_model_len,
+                  vocab_size,
+                  sliding_window);
+}
 
 QUIRE_LOGGED_FIELDS(SamplingParams,
                     temperature,

@@ -42,6 +42,7 @@ template <typename T>
 StepLogRecord Decode(ByteReader& in) {
   T record;
   Get(in, record);
+  GetTail(in, record);
   return record;
 }
 

@@ -3,7 +3,8 @@
 //   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes |
 //            checksum: u64, of all that
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
-//   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h)
+//   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h), then
+//            those that it got later, if they are needed (PutTail); they are not in the layout
 //
 // The checksum of a record covers its payload and the checksum before it, so that a record that is
 // changed, missing or out of place is found. The layout is a hash over the kinds of all fields: a
@@ -46,6 +47,7 @@ class StepLogEncoder {
     payload_.Clear();
     payload_.Varint(StepLogRecord(std::in_place_type<T>).index());
     Put(record, payload_);
+    PutTail(record, payload_);
     return Framed(payload_.bytes());
   }
 

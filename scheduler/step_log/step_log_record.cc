@@ -33,4 +33,20 @@ EventsTaken Summarize(const std::vector<OutputEvent>& events) {
   return taken;
 }
 
+void PutTail(const EpochBegun& begun, ByteWriter& out) {
+  if (begun.limits.wants_next_blocks) {
+    out.Varint(1);
+  }
+}
+
+void GetTail(ByteReader& in, EpochBegun& begun) {
+  if (in.at_end()) {
+    return;
+  }
+  begun.limits.wants_next_blocks = true;
+  if (in.Varint() != 1) {
+    in.Fail();
+  }
+}
+
 }  // namespace quire

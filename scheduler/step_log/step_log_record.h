@@ -18,6 +18,7 @@
 #include "scheduler/core/core_config.h"
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/request.h"
+#include "scheduler/step_log/byte_stream.h"
 #include "scheduler/step_log/logged_fields.h"
 
 namespace quire {
@@ -97,6 +98,15 @@ using StepLogRecord = std::variant<CoreConfig,
                                    EventsTaken>;
 
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
+// Fields that a record got later stand behind all others, where they are not as they were before:
+// logs without them keep their bytes and their layout. Most records have none.
+template <typename T>
+void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
+template <typename T>
+void GetTail(ByteReader& /*in*/, T& /*record*/) {}
+void PutTail(const EpochBegun& begun, ByteWriter& out);  // limits.wants_next_blocks
+void GetTail(ByteReader& in, EpochBegun& begun);
+
 QUIRE_LOGGED_FIELDS(RequestAborted, id)
 QUIRE_LOGGED_FIELDS(SequenceStopped, id, sequence_index)
 QUIRE_LOGGED_FIELDS(PinWanted, id, token_ids, cache_salt)

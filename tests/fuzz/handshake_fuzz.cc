@@ -77,6 +77,8 @@ void CheckAgreement(const quire::Agreement& agreement,
     QUIRE_CHECK(hello.kv_cache_dtype == settings.kv_cache_dtype.value_or(*hello.kv_cache_dtype));
     QUIRE_CHECK(hello.vocab_size == settings.model.vocab_size);
   }
+  QUIRE_CHECK_EQ(limits.wants_next_blocks,
+                 hellos[0].wants_next_blocks || hellos[1].wants_next_blocks);
   QUIRE_CHECK_LE(limits.max_model_len, settings.model.max_position_embeddings);
   QUIRE_CHECK_LE(limits.max_model_len, settings.max_model_len.value_or(limits.max_model_len));
   QUIRE_CHECK_LE(limits.num_blocks, settings.num_blocks_override.value_or(limits.num_blocks));

@@ -47,6 +47,7 @@ quire::v1::HandshakeResponse Hello(const std::string& uuid) {
   hello.set_determinism_fingerprint("cpu-avx512");
   hello.set_vocab_size(100);
   hello.set_rendezvous("unix:/tmp/a");
+  hello.set_wants_next_blocks(true);
   return hello;
 }
 

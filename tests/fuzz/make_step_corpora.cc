@@ -31,6 +31,7 @@ quire::StepPlan AllowedPlan() {
   plan.slices = {{.handle = 0, .num_tokens = 7, .new_block_ids = {4, 8}},
                  {.handle = 1, .num_tokens = 1, .new_block_ids = {}, .forced_token_id = 5},
                  {.handle = 2, .num_tokens = 1, .new_block_ids = {10}}};
+  plan.slices[1].next_block_id = 11;
   plan.releases = {1};
   return plan;
 }
@@ -80,6 +81,8 @@ constexpr std::pair<const char*, SetPlanBound> kPlanBounds[] = {
      }},
     {"slice_tokens", [](auto* plan, int past) { plan->slices[0].num_tokens = 7 + past; }},
     {"forced_token", [](auto* plan, int past) { plan->slices[1].forced_token_id = 49 + past; }},
+    {"next_block", [](auto* plan, int past) { plan->slices[1].next_block_id = 11 + past; }},
+    {"next_null_block", [](auto* plan, int past) { plan->slices[1].next_block_id = 1 - past; }},
     {"released_handle", [](auto* plan, int past) { plan->releases = {past == 0 ? 2u : 6u}; }},
     {"released_once",
      [](auto* plan, int past) {
@@ -165,6 +168,13 @@ constexpr std::pair<const char*, SetRequestBound> kRequestBounds[] = {
      [](auto* request) {
        request->add_forced_slice(1);
        request->add_forced_token_id(6);
+     }},
+    {"next_block_columns", [](auto* request) { request->mutable_next_block_id()->RemoveLast(); }},
+    {"next_block_slice", [](auto* request) { request->set_next_block_slice(0, 3); }},
+    {"next_block_once",
+     [](auto* request) {
+       request->add_next_block_slice(1);
+       request->add_next_block_id(1);
      }},
     {"bias_columns",
      [](auto* request) {

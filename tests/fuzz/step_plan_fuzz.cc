@@ -27,7 +27,8 @@ constexpr quire::StepLimits kLimits = {.num_blocks = 12,
                                        .max_tokens_per_step = 16,
                                        .max_model_len = 32,
                                        .vocab_size = 50,
-                                       .sliding_window = 0};
+                                       .sliding_window = 0,
+                                       .wants_next_blocks = true};
 
 // What the worker knows: one sequence in the middle of its prompt, one that decodes.
 std::optional<quire::KnownSequence> Find(quire::SequenceHandle handle) {
@@ -144,6 +145,7 @@ void CheckSlice(const quire::StepPlan& plan,
                 std::set<BlockId>* written) {
   CheckBlocks(slice.new_block_ids);
   CheckToken(slice.forced_token_id.value_or(0));
+  CheckBlock(slice.next_block_id.value_or(1));
   const auto sequence = FindIn(plan, slice.handle);
   QUIRE_CHECK(slice.num_tokens > 0 && sequence.has_value());
   const int64_t begin = sequence->num_computed_tokens;

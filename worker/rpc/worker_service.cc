@@ -237,7 +237,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
                  .max_sequences = request.max_sequences(),
                  .max_tokens_per_step = request.max_tokens_per_step(),
                  .max_model_len = request.max_model_len_tokens(),
-                 .sliding_window = request.sliding_window_tokens()},
+                 .sliding_window = request.sliding_window_tokens(),
+                 .wants_next_blocks = request.wants_next_blocks()},
       .kv_cache_dtype = dtype,
       .group_secret = request.group_secret(),
       .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};

@@ -77,6 +77,9 @@ StepPlan RandomPlan(Random& random) {
     if (random.OneIn(2)) {
       plan.slices.back().forced_token_id = AnyInt(random);
     }
+    if (random.OneIn(2)) {
+      plan.slices.back().next_block_id = AnyInt(random);
+    }
   }
   plan.releases = AnyInts<SequenceHandle>(random, 4);
   return WithDigest(std::move(plan));

@@ -4,6 +4,8 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -351,6 +353,40 @@ TEST_F(StepPlanCheckTest, AForcedTokenIsOfTheVocabulary) {
     plan.slices[0].forced_token_id = token_id;
     EXPECT_EQ(ReasonOf(Check(plan)), "TOKEN_ID_RANGE");
   }
+}
+
+TEST_F(StepPlanCheckTest, ANextBlockIsOfThePoolAndWanted) {
+  StepLimits limits = kLimits;
+  limits.wants_next_blocks = true;
+  StepPlanChecker wanting(limits);
+  StepPlan plan = GoodPlan();
+  for (BlockId block : {1, 4, 31}) {  // whoever has it
+    plan.slices[0].next_block_id = block;
+    const auto find = [this](SequenceHandle handle) { return std::optional(known_[handle]); };
+    EXPECT_TRUE(wanting.Check(plan, find).ok()) << wanting.Check(plan, find);
+    EXPECT_EQ(ReasonOf(Check(plan)), "BLOCK_RANGE") << "nobody wants it";
+  }
+  for (BlockId block : {0, -1, 32, kMaxInt, kMinInt}) {
+    plan.slices[0].next_block_id = block;
+    const auto find = [this](SequenceHandle handle) { return std::optional(known_[handle]); };
+    EXPECT_EQ(ReasonOf(wanting.Check(plan, find)), "BLOCK_RANGE") << block;
+  }
+}
+
+TEST(StepPlanDigestTest, NextBlocksCountWhereTheyAre) {
+  StepPlan plan;
+  plan.slices = {{.handle = 1, .num_tokens = 2},
+                 {.handle = 3, .num_tokens = 4, .new_block_ids = {5}, .forced_token_id = 6}};
+  const uint64_t without = DigestOf(plan);
+  EXPECT_EQ(without, 0xAB2E1A2BB892ED13) << "as it was before there were any";
+  plan.slices[0].next_block_id = 1;
+  const uint64_t first = DigestOf(plan);
+  plan.slices[0].next_block_id = 2;
+  const uint64_t another = DigestOf(plan);
+  plan.slices[0].next_block_id.reset();
+  plan.slices[1].next_block_id = 1;
+
+  EXPECT_EQ((std::set<uint64_t>{without, first, another, DigestOf(plan)}).size(), 4U);
 }
 
 TEST_F(StepPlanCheckTest, ACopiedBlockMayBeWrittenInTheSameStep) {

@@ -132,6 +132,24 @@ TEST(StepCodecTest, ColumnsThatDisagreeAreRefusedByName) {
          }
        },
        "forced_slice"},
+      {"next block without slice", [](auto& r) { r.add_next_block_id(1); }, "next_block_id"},
+      {"next block of a slice that is not there",
+       [](auto& r) {
+         r.add_next_block_slice(0);
+         r.add_next_block_id(1);
+       },
+       "next_block_slice"},
+      {"two next blocks of one slice",
+       [](auto& r) {
+         r.add_slice_handle(1);
+         r.add_slice_num_tokens(1);
+         r.add_slice_num_new_blocks(0);
+         for (int i = 0; i < 2; ++i) {
+           r.add_next_block_slice(0);
+           r.add_next_block_id(1);
+         }
+       },
+       "next_block_slice"},
       {"bias without value",
        [](auto& r) { r.add_introductions()->mutable_sampling()->add_bias_token_ids(1); },
        "introductions.sampling.bias_values"},

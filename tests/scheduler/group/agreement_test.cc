@@ -226,6 +226,19 @@ TEST(AgreeTest, AStepHasAsManyTokensAsFillTheDeviceOfEveryRank) {
   EXPECT_EQ(Agree(hellos, settings)->limits.max_tokens_per_step, 64);
 }
 
+TEST(AgreeTest, NextBlocksAreNamedWhereAnyRankWantsThem) {
+  for (const bool first : {false, true}) {
+    for (const bool second : {false, true}) {
+      std::vector<WorkerHello> hellos = {GoodHello(), GoodHello()};
+      hellos[1].uuid = "another";
+      hellos[0].wants_next_blocks = first;
+      hellos[1].wants_next_blocks = second;
+
+      EXPECT_EQ(Agree(hellos, Settings())->limits.wants_next_blocks, first || second);
+    }
+  }
+}
+
 TEST(AgreeTest, NoBlockIsNoMemory) {
   WorkerHello hello = GoodHello();
   hello.num_blocks_max = 1;

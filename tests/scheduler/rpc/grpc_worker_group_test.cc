@@ -51,6 +51,14 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     uuid_ = uuid;
   }
+  void WantNextBlocks() {
+    absl::MutexLock lock(&mutex_);
+    wants_next_blocks_ = true;
+  }
+  bool are_next_blocks_coming() {
+    absl::MutexLock lock(&mutex_);
+    return are_next_blocks_coming_;
+  }
   void FallSilent() {
     absl::MutexLock lock(&mutex_);
     is_silent_ = true;
@@ -86,6 +94,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     response->set_num_blocks_max(20);
     response->set_kv_cache_dtype(v1::DTYPE_F32);
     response->set_vocab_size(100);
+    response->set_wants_next_blocks(wants_next_blocks_);
     return grpc::Status::OK;
   }
   grpc::Status BeginEpoch(grpc::ServerContext* /*context*/,
@@ -96,6 +105,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       return status;
     }
     ++num_epochs_;
+    are_next_blocks_coming_ = request->wants_next_blocks();
     return grpc::Status::OK;
   }
   grpc::Status Watch(grpc::ServerContext* context,
@@ -189,6 +199,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_silent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wants_next_blocks_ ABSL_GUARDED_BY(mutex_) = false;
+  bool are_next_blocks_coming_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> is_ending_ = false;
 };
 
@@ -284,6 +296,19 @@ TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
   Send(ready.group_epoch, Await<StepReply>().result.header.step_id + 1);
 
   EXPECT_EQ(Await<StepReply>().result.header.step_id, 2U);
+}
+
+TEST_F(GrpcWorkerGroupTest, AWorkerThatWantsNextBlocksIsToldThatTheyCome) {
+  StartWorker();
+  StartClient();
+  const auto first = Await<GroupReady>();
+  EXPECT_FALSE(first.limits.wants_next_blocks);
+  EXPECT_FALSE(worker_.are_next_blocks_coming());
+  worker_.WantNextBlocks();
+  client_->AbandonEpoch(first.group_epoch);
+
+  EXPECT_TRUE(Await<GroupReady>().limits.wants_next_blocks);
+  EXPECT_TRUE(worker_.are_next_blocks_coming());
 }
 
 TEST_F(GrpcWorkerGroupTest, WaitsForAWorkerThatStartsLater) {

@@ -2,6 +2,7 @@
 
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -136,6 +137,53 @@ TEST(StepLogFormatTest, WhatIsNoLogIsRefused) {
     EXPECT_EQ(log.status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(ReasonOf(log.status), "STEP_LOG");
   }
+}
+
+constexpr StepLimits kLimits = {.num_blocks = 9, .max_model_len = 7, .vocab_size = 5};
+
+TEST(StepLogFormatTest, AnEpochWithoutNextBlocksHasTheBytesOfBefore) {
+  ByteWriter before;
+  before.Varint(StepLogRecord(EpochBegun{}).index());
+  Put(std::pair(uint64_t{3}, uint64_t{4}), before);  // incarnation, epoch
+  for (const int32_t limit : {9, 0, 16, 256, 2048, 7, 5, 0}) {
+    Put(limit, before);
+  }
+  Put(true, before);
+
+  StepLogEncoder encoder;
+  const std::string record(encoder.Record(EpochBegun{
+      .scheduler_incarnation = 3, .group_epoch = 4, .limits = kLimits, .after_crash = true}));
+
+  EXPECT_EQ(record.substr(16), before.bytes());
+}
+
+TEST(StepLogFormatTest, AnEpochSaysWhetherNextBlocksAreWanted) {
+  EpochBegun begun{.limits = kLimits};
+  for (const bool wants : {false, true}) {
+    begun.limits.wants_next_blocks = wants;
+
+    const ReadLog log = Read(LogOf({begun, WorkersLost{}}));
+
+    ASSERT_EQ(log.records.size(), 2U) << log.status;
+    EXPECT_EQ(std::get<EpochBegun>(log.records[0]).limits, begun.limits);
+  }
+}
+
+TEST(StepLogFormatTest, WhatStandsBehindAnEpochIsOneOrNothing) {
+  StepLogEncoder other;
+  const std::string epoch(other.Record(EpochBegun{.limits = kLimits}).substr(16));
+  for (const std::string tail : {"\2", "\1\1", "\x81"}) {
+    StepLogEncoder encoder;
+    std::string bytes(encoder.Head("1.2.3"));
+    bytes += encoder.Framed(epoch + tail);
+
+    EXPECT_EQ(Read(bytes).status.code(), absl::StatusCode::kDataLoss);
+  }
+  StepLogEncoder encoder;
+  std::string bytes(encoder.Head("1.2.3"));
+  bytes += encoder.Framed(epoch + '\0');
+
+  EXPECT_EQ(Read(bytes).status.code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(StepLogFormatTest, ALogOfAnotherLayoutNamesTheVersionThatWroteIt) {

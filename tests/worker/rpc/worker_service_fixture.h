@@ -121,7 +121,8 @@ class LoadingWorkerTest : public testing::Test {
   absl::Status BeginEpoch(uint64_t incarnation,
                           uint64_t epoch,
                           int32_t num_blocks = 20,
-                          int32_t num_host_blocks = 0) {
+                          int32_t num_host_blocks = 0,
+                          bool wants_next_blocks = false) {
     v1::BeginEpochRequest request;
     request.set_scheduler_incarnation(incarnation);
     request.set_group_epoch(epoch);
@@ -131,6 +132,7 @@ class LoadingWorkerTest : public testing::Test {
     request.set_max_sequences(4);
     request.set_max_tokens_per_step(32);
     request.set_max_model_len_tokens(40);
+    request.set_wants_next_blocks(wants_next_blocks);
     v1::BeginEpochResponse response;
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kDeadline);

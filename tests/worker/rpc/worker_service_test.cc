@@ -195,6 +195,20 @@ TEST_F(WorkerServiceTest, ARefusedStepEndsItsStreamWithTheReason) {
   EXPECT_TRUE(steps.Exchange(Prefill(2, 2, {1, 2})).ok());
 }
 
+TEST_F(WorkerServiceTest, NextBlocksAreTakenInAnEpochThatBeganWithThem) {
+  for (const bool wants_next_blocks : {false, true}) {
+    const uint64_t epoch = wants_next_blocks ? 2 : 1;
+    ASSERT_TRUE(BeginEpoch(1, epoch, 20, 0, wants_next_blocks).ok());
+    StepPlan plan = Prefill(1, epoch, {4, 5, 6});
+    plan.slices[0].next_block_id = 7;
+    StepsConversation steps(*stub_);
+
+    absl::Status status = steps.Exchange(plan).status();
+
+    EXPECT_EQ(ReasonOf(status), wants_next_blocks ? "" : "BLOCK_RANGE") << status;
+  }
+}
+
 TEST_F(WorkerServiceTest, APlanWithTheDigestOfAnotherIsNotExecuted) {
   ASSERT_TRUE(BeginEpoch(1, 1).ok());
   StepsConversation steps(*stub_);
