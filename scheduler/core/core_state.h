@@ -69,6 +69,9 @@ struct UnansweredStep {
   std::vector<BlockSwapOut> swap_outs;
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
+  // Scratch of NameNextBlocks: slices that take a block in the next step, and those blocks.
+  std::vector<size_t> growing;
+  std::vector<BlockId> next_blocks;
   // Groups that ended meanwhile; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 

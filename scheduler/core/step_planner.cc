@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "scheduler/core/deadline_admission.h"
+#include "scheduler/core/next_blocks.h"
 #include "scheduler/core/preemption.h"
 #include "scheduler/core/prefix_sharing.h"
 #include "scheduler/core/step_bound.h"
@@ -315,6 +316,9 @@ std::optional<StepPlan> StepPlanner::Finish() {
   plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
                   .group_epoch = epoch_.group_epoch,
                   .step_id = ++epoch_.last_step_id};
+  if (epoch_.limits.wants_next_blocks) {
+    NameNextBlocks(state_, plan_);
+  }
   epoch_.kv_cache.OnStepPlanned();
   UnansweredStep& step = state_.step;
   step.is_active = true;

@@ -45,6 +45,15 @@ bool BlockPool::Allocate(int32_t n, std::vector<BlockId>& out) {
   return true;
 }
 
+void BlockPool::PeekFree(int32_t n, std::vector<BlockId>& out) const {
+  QUIRE_CHECK(n >= 0);
+  BlockId block_id = At(free_.head).next;
+  for (int32_t i = 0; i < n && block_id != free_.head; ++i) {
+    out.push_back(block_id);
+    block_id = At(block_id).next;
+  }
+}
+
 void BlockPool::Touch(BlockId block_id) {
   QUIRE_CHECK(IsUsable(block_id));
   Record& record = At(block_id);

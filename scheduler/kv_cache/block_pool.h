@@ -41,6 +41,10 @@ class BlockPool {
   // and returns false when fewer are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
+  // Appends to out the n blocks that Allocate would hand out next, or all that are free if those
+  // are fewer. Takes nothing. REQUIRES: n >= 0.
+  void PeekFree(int32_t n, std::vector<BlockId>& out) const;
+
   // One more reference. A free or pending block is used again, with its contents.
   // REQUIRES: a usable block.
   void Touch(BlockId block_id);

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "common/base/check.h"
+#include "tests/scheduler/core/next_block_audit.h"
 
 namespace quire {
 namespace {
@@ -237,15 +238,16 @@ void CorePlayer::Step() {
 }
 
 void CorePlayer::BeginEpoch() {
-  const StepLimits limits = {.num_blocks = 2 + input_.TakeByte() % 40,
-                             .num_host_blocks = input_.TakeByte() % 24,
-                             .block_size_tokens = 1 << (input_.TakeByte() % 4),
-                             .max_sequences = 1 + input_.TakeByte() % 12,
-                             .max_tokens_per_step = 1 + input_.TakeByte() % 24,
-                             .max_model_len = 2 + input_.TakeByte() % 80,
-                             .vocab_size = kVocabSize,
-                             .sliding_window = sliding_window_};
+  StepLimits limits = {.num_blocks = 2 + input_.TakeByte() % 40,
+                       .num_host_blocks = input_.TakeByte() % 24,
+                       .block_size_tokens = 1 << (input_.TakeByte() % 4),
+                       .max_sequences = 1 + input_.TakeByte() % 12,
+                       .max_tokens_per_step = 1 + input_.TakeByte() % 24,
+                       .max_model_len = 2 + input_.TakeByte() % 80,
+                       .vocab_size = kVocabSize,
+                       .sliding_window = sliding_window_};
   const uint8_t choice = input_.TakeByte();
+  limits.wants_next_blocks = (choice & 4) != 0;
   worker_.emplace(limits, /*swap_delay_steps=*/choice % 4);
   core_.BeginEpoch(1, ++group_epoch_, limits, /*after_crash=*/choice >= 0x80);
 }
@@ -261,6 +263,10 @@ void CorePlayer::LoseWorkers() {
 void CorePlayer::Plan() {
   now_ += kNanosPerMilli;
   plan_ = core_.PlanStep(now_);
+  if (plan_.has_value()) {
+    const BlockMapLimits each_block = {.max_cells = 1 << 20};
+    QUIRE_CHECK(FaultOfNextBlocks(*plan_, core_.block_map(each_block)).empty());
+  }
 }
 
 void CorePlayer::Answer() {

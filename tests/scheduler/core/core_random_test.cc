@@ -62,6 +62,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_passed_blocks = 0;
   int64_t num_resumed_tokens = 0;
   int64_t num_unreachable = 0;
+  int64_t num_appended = 0;
+  int64_t num_foreseen = 0;
   int64_t num_finished[9] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
     CoreSimulation simulation(seed);
@@ -83,6 +85,8 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_passed_blocks += simulation.num_passed_blocks();
     num_resumed_tokens += simulation.num_resumed_tokens();
     num_unreachable += simulation.num_unreachable();
+    num_appended += simulation.num_appended();
+    num_foreseen += simulation.num_foreseen();
     for (int reason = 0; reason < 9; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
     }
@@ -93,6 +97,9 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
               static_cast<long long>(num_events),
               static_cast<long long>(num_preemptions),
               static_cast<long long>(num_recomputed));
+  std::printf("  %lld of %lld blocks foreseen\n",
+              static_cast<long long>(num_foreseen),
+              static_cast<long long>(num_appended));
   for (int reason = 0; reason < 9; ++reason) {
     std::printf("  finish reason %d: %lld sequences\n",
                 reason,
@@ -110,6 +117,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_passed_blocks > 1000) << num_passed_blocks;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_resumed_tokens > 20'000) << num_resumed_tokens;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_unreachable > 1000) << num_unreachable;
+  EXPECT_TRUE(num_seeds < kNumSeeds || 2 * num_foreseen > num_appended) << num_foreseen;
 }
 
 TEST_F(CoreRandomTest, HistoriesThatFailedOncePass) {
@@ -117,6 +125,23 @@ TEST_F(CoreRandomTest, HistoriesThatFailedOncePass) {
     CoreSimulation simulation(history.seed);
     Run(simulation, history.seed, history.num_events);
   }
+}
+
+TEST_F(CoreRandomTest, NextBlocksAreHintsAndChangeNothing) {
+  int64_t num_foreseen = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CoreSimulation with(seed);
+    with.WantNextBlocks(true);
+    CoreSimulation without(seed);
+    without.WantNextBlocks(false);
+
+    Run(with, seed);
+    Run(without, seed);
+
+    ASSERT_EQ(with.trace_hash(), without.trace_hash()) << "QUIRE_SEED=" << seed;
+    num_foreseen += with.num_foreseen();
+  }
+  EXPECT_GT(num_foreseen, 500);
 }
 
 // Same seed, same trace: nothing in the core depends on addresses or on iteration order.

@@ -82,7 +82,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       death_rate_(deaths_.OneIn(4) && log.sink == nullptr ? deaths_.Between(30, 300) : kNever),
       poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
       poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
-      loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL) {}
+      loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL),
+      wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -396,7 +397,8 @@ StepLimits CoreSimulation::DrawLimits() {
       .max_tokens_per_step = random_.Between(1, random_.OneIn(3) ? 8 : 40),
       .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
       .vocab_size = kVocabSize,
-      .sliding_window = sliding_window_};
+      .sliding_window = sliding_window_,
+      .wants_next_blocks = wants_next_blocks_};
   if (is_tight_) {
     limits.num_blocks = 2 + limits.num_blocks % 6;
     limits.num_host_blocks += 8;

@@ -15,6 +15,7 @@
 //   and
 //     after five at most; kills from outside end none, and other losses count for nothing;
 //   - a request is refused exactly when a bound says so (I13);
+//   - a block that is named as the next one of a sequence is nobody's and is named once (I20);
 //   - whoever looks at the map of blocks sees what the counts say;
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11);
@@ -30,6 +31,7 @@
 #define QUIRE_TESTS_SCHEDULER_CORE_CORE_SIMULATION_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +53,10 @@ class CoreSimulation {
   // one core.
   explicit CoreSimulation(uint64_t seed, const RecordedCore::Log& log = {});
 
+  // Whether workers want the next blocks of sequences, which the seed decides otherwise. A history
+  // is the same, trace_hash included.
+  void WantNextBlocks(bool wants) { wants_next_blocks_ = wants; }
+
   // Each returns "" or what was wrong.
   std::string Run(int32_t num_events);
   std::string Drain();
@@ -61,7 +67,11 @@ class CoreSimulation {
   // in sequences that came back.
   int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
   int64_t num_passed_blocks() const { return num_passed_blocks_; }
-  int64_t num_unreachable() const { return num_unreachable_; }        // refused for their deadline
+  int64_t num_unreachable() const { return num_unreachable_; }  // refused for their deadline
+  // Where next blocks are wanted: blocks that slices of one token appended, and those of them that
+  // the step before had named.
+  int64_t num_appended() const { return num_appended_; }
+  int64_t num_foreseen() const { return num_foreseen_; }
   int64_t num_resumed_tokens() const { return num_resumed_tokens_; }  // known to the next scheduler
   int64_t num_events() const { return num_events_; }
   Instant elapsed() const { return now_; }                  // virtual time, from 0
@@ -120,6 +130,7 @@ class CoreSimulation {
   // The core has taken the answer in, its events are not taken yet; before: it had not.
   void OnApplied(const StepResult& result, const CoreStats& before);
   void CheckPlan(const StepPlan& plan);
+  void CheckNextBlocks(const StepPlan& plan);
   void CheckIntroduction(const SequenceIntroduction& introduction);
   bool MayIntroduce(const SequenceIntroduction& introduction) const;
   void TakeEvents();
@@ -190,6 +201,7 @@ class CoreSimulation {
   Random poison_draws_;  // likewise
   int32_t poison_rate_;  // of requests, one in so many
   Random loss_causes_;   // likewise
+  bool wants_next_blocks_;
 
   std::string failure_;
   uint64_t trace_hash_ = 0;
@@ -197,6 +209,9 @@ class CoreSimulation {
   int64_t num_longer_than_pool_ = 0;
   int64_t num_passed_blocks_ = 0;
   int64_t num_resumed_tokens_ = 0;
+  std::map<SequenceHandle, BlockId> next_blocks_;  // as the last plan named them
+  int64_t num_appended_ = 0;
+  int64_t num_foreseen_ = 0;
   CoreStats totals_;
   int64_t num_unreachable_ = 0;
   int64_t num_finished_[9] = {};

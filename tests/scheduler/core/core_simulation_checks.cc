@@ -1,17 +1,30 @@
 // What CoreSimulation expects of plans and of what comes out.
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "scheduler/core/admission.h"
 #include "tests/scheduler/core/core_simulation.h"
+#include "tests/scheduler/core/next_block_audit.h"
 
 namespace quire {
+namespace {
+
+StepPlan WithoutHints(StepPlan plan) {
+  for (SequenceSlice& slice : plan.slices) {
+    slice.next_block_id.reset();
+  }
+  return plan;
+}
+
+}  // namespace
 
 void CoreSimulation::CheckPlan(const StepPlan& plan) {
   Expect(plan.header.scheduler_incarnation == kIncarnation, "incarnation");
   Expect(plan.header.group_epoch == group_epoch_, "epoch");
-  Trace(DigestOf(plan));
+  Trace(DigestOf(WithoutHints(plan)));
   for (const SequenceIntroduction& introduction : plan.introductions) {
     Expect(MayIntroduce(introduction), "a handle is introduced when it is free, or a beam's");
     CheckIntroduction(introduction);
@@ -24,6 +37,25 @@ void CoreSimulation::CheckPlan(const StepPlan& plan) {
   }
   ExpectNone(audit_->OnPlan(plan, requests_, core_->stats()));
   CheckSuspects(plan);
+  if (wants_next_blocks_) {
+    CheckNextBlocks(plan);
+  }
+}
+
+void CoreSimulation::CheckNextBlocks(const StepPlan& plan) {
+  ExpectNone(FaultOfNextBlocks(
+      plan, core_->block_map({.max_cells = std::max(1, limits_.num_blocks), .max_holders = 0})));
+  std::map<SequenceHandle, BlockId> named = std::exchange(next_blocks_, {});
+  for (const SequenceSlice& slice : plan.slices) {
+    if (slice.num_tokens == 1 && slice.new_block_ids.size() == 1) {
+      const auto next = named.find(slice.handle);
+      ++num_appended_;
+      num_foreseen_ += next != named.end() && next->second == slice.new_block_ids.front() ? 1 : 0;
+    }
+    if (slice.next_block_id.has_value()) {
+      next_blocks_[slice.handle] = *slice.next_block_id;
+    }
+  }
 }
 
 bool CoreSimulation::MayIntroduce(const SequenceIntroduction& introduction) const {

@@ -68,6 +68,13 @@ class PoolModel {
 void ExpectEqual(const BlockPool& pool, const PoolModel& model) {
   std::vector<BlockId> expected_free(model.free().begin(), model.free().end());
   ASSERT_EQ(pool.FreeListForTest(), expected_free);
+  for (const int32_t n : {0, 3, pool.num_blocks()}) {
+    std::vector<BlockId> next = {-7};  // is appended to
+    pool.PeekFree(n, next);
+    const auto num_expected = std::min(expected_free.size(), static_cast<size_t>(n));
+    ASSERT_EQ(next.size(), 1 + num_expected);
+    ASSERT_TRUE(std::equal(next.begin() + 1, next.end(), expected_free.begin()));
+  }
   ASSERT_EQ(pool.num_pending_blocks(), static_cast<int32_t>(model.pending().size()));
   ASSERT_EQ(pool.num_used_blocks(), static_cast<int32_t>(model.references().size()));
   for (BlockId block_id = 1; block_id < pool.num_blocks(); ++block_id) {

@@ -26,6 +26,7 @@ HANDLES = "scheduler/core/handle_pool.cc"
 BEAMS = "scheduler/core/beam_group.cc"
 SUSPECTS = "scheduler/core/crash_suspects.cc"
 OVERTAKING = "scheduler/core/overtaking.cc"
+NEXT_BLOCKS = "scheduler/core/next_blocks.cc"
 PLANNER_OVERTAKING = "scheduler/core/step_planner_overtaking.cc"
 
 BUGS = [
@@ -252,4 +253,10 @@ BUGS = [
         "{.max_requests = config.max_resumed_requests + 1,"),
     Bug("tenant_fills_the_places_of_resumed_ones", QUEUE,
         ".share_factor = kShareFactorOfResumed", ".share_factor = 1000"),
+    # Blocks that are named ahead of need.
+    Bug("one_block_named_for_two", NEXT_BLOCKS, "= step.next_blocks[k];", "= step.next_blocks[0];"),
+    Bug("named_block_is_its_own_last_one", NEXT_BLOCKS, "= step.next_blocks[k];",
+        "= step.slices[step.growing[k]].sequence->table.block_ids().back();"),
+    Bug("next_blocks_named_to_who_does_not_want_them", PLANNER,
+        "  if (epoch_.limits.wants_next_blocks) {", "  if (true) {"),
 ]

@@ -1,0 +1,42 @@
+#include "scheduler/core/next_blocks.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace quire {
+namespace {
+
+// The sequence goes on behind the token that this step samples, and all its blocks are full then.
+bool TakesBlockNext(const UnansweredStep::Slice& slice, const KvCacheManager& kv_cache) {
+  return slice.samples && kv_cache.NumBlocksToAppend(slice.sequence->table, 1) > 0 &&
+         slice.sequence->num_output_tokens() + 1 < slice.group->request().max_tokens;
+}
+
+// As in StepPlanner::PlanRunning, where this step had another order: some began in it.
+bool IsServedBefore(const UnansweredStep::Slice& a, const UnansweredStep::Slice& b) {
+  return a.group == b.group ? a.sequence->sequence_index() < b.sequence->sequence_index()
+                            : a.group->rank() < b.group->rank();
+}
+
+}  // namespace
+
+void NameNextBlocks(CoreState& state, StepPlan& plan) {
+  UnansweredStep& step = state.step;
+  const KvCacheManager& kv_cache = state.epoch->kv_cache;
+  step.growing.clear();
+  for (size_t i = 0; i < step.slices.size(); ++i) {
+    if (TakesBlockNext(step.slices[i], kv_cache)) {
+      step.growing.push_back(i);
+    }
+  }
+  std::sort(step.growing.begin(), step.growing.end(), [&step](size_t a, size_t b) {
+    return IsServedBefore(step.slices[a], step.slices[b]);
+  });
+  step.next_blocks.clear();
+  kv_cache.pool().PeekFree(static_cast<int32_t>(step.growing.size()), step.next_blocks);
+  for (size_t k = 0; k < step.next_blocks.size(); ++k) {
+    plan.slices[step.growing[k]].next_block_id = step.next_blocks[k];
+  }
+}
+
+}  // namespace quire

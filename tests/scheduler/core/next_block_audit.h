@@ -1,0 +1,40 @@
+// FaultOfNextBlocks looks at the hints of a plan, which must not have been answered: a block that
+// is hinted is nobody's, and is hinted once (I20).
+//
+// Thread safety: a free function.
+#ifndef QUIRE_TESTS_SCHEDULER_CORE_NEXT_BLOCK_AUDIT_H_
+#define QUIRE_TESTS_SCHEDULER_CORE_NEXT_BLOCK_AUDIT_H_
+
+#include <set>
+#include <string>
+
+#include "common/step/step_plan.h"
+#include "scheduler/core/block_map.h"
+
+namespace quire {
+
+// "" or what is wrong. Every cell of the map is one block; it is of the time of the plan.
+inline std::string FaultOfNextBlocks(const StepPlan& plan, const BlockMap& map) {
+  std::set<BlockId> hinted;
+  for (const SequenceSlice& slice : plan.slices) {
+    if (!slice.next_block_id.has_value()) {
+      continue;
+    }
+    const BlockId block = *slice.next_block_id;
+    if (block <= kNullBlockId || static_cast<size_t>(block) > map.cells.size()) {
+      return "a next block is of the pool";
+    }
+    const BlockMapCell& cell = map.cells[static_cast<size_t>(block) - 1];
+    if (cell.num_active + cell.num_leaving > 0) {
+      return "a next block is free";
+    }
+    if (!hinted.insert(block).second) {
+      return "a block is next for one sequence";
+    }
+  }
+  return "";
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SCHEDULER_CORE_NEXT_BLOCK_AUDIT_H_

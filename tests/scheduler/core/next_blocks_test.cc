@@ -1,0 +1,228 @@
+#include "scheduler/core/next_blocks.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "scheduler/core/scheduler_core.h"
+#include "tests/scheduler/core/core_fixture.h"
+#include "tests/support/fake_worker.h"
+#include "tests/support/requests.h"
+
+namespace quire {
+namespace {
+
+using testing::ElementsAre;
+
+// 8 blocks of 4 tokens, 4 handles, 16 tokens a step.
+class NextBlocksTest : public CoreFixture {
+ protected:
+  NextBlocksTest() {
+    StepLimits limits = limits_;
+    limits.wants_next_blocks = true;
+    BeginEpoch(limits);
+  }
+
+  // Of the slices of the next plan, which is answered; 0: none.
+  std::vector<BlockId> Hints() {
+    const StepPlan plan = Plan().value();
+    std::vector<BlockId> hints;
+    for (const SequenceSlice& slice : plan.slices) {
+      hints.push_back(slice.next_block_id.value_or(kNullBlockId));
+    }
+    Apply(Answer(5));
+    return hints;
+  }
+};
+
+TEST_F(NextBlocksTest, WhoseBlocksAreFullGetsTheNextFreeOne) {
+  Add({.id = 1, .prompt = 3});
+
+  EXPECT_THAT(Hints(), ElementsAre(0)) << "3 of 4 places are filled";
+  EXPECT_THAT(Hints(), ElementsAre(2)) << "4 of 4";
+  const StepPlan plan = Plan().value();
+
+  EXPECT_THAT(plan.slices[0].new_block_ids, ElementsAre(2));
+  EXPECT_EQ(plan.slices[0].next_block_id, std::nullopt);
+}
+
+TEST_F(NextBlocksTest, NobodyIsToldWhoDoesNotWantIt) {
+  limits_.wants_next_blocks = false;
+  BeginEpoch(limits_);
+  Add({.id = 1, .prompt = 4});
+
+  EXPECT_THAT(Hints(), ElementsAre(0));
+}
+
+TEST_F(NextBlocksTest, APromptInPartsGetsOneWithItsLastPartOnly) {
+  Add({.id = 1, .prompt = 20});
+
+  EXPECT_THAT(Hints(), ElementsAre(0)) << "16 of 20 tokens: it goes on with 4 at once";
+  EXPECT_THAT(Hints(), ElementsAre(6));
+}
+
+TEST_F(NextBlocksTest, WhoEndsByItsLengthGetsNone) {
+  Add({.id = 1, .prompt = 4, .max_tokens = 1});
+  Add({.id = 2, .prompt = 4, .max_tokens = 2});
+
+  EXPECT_THAT(Hints(), ElementsAre(0, 3));
+}
+
+TEST_F(NextBlocksTest, WhereFreeBlocksEndHintsEnd) {
+  for (const uint64_t id : {1, 2, 3}) {
+    Add({.id = id, .prompt = 4, .max_tokens = 9});
+  }
+  BlockTable table;
+  ASSERT_TRUE(state_.epoch->kv_cache.Append(table, 3 * 4).has_value());
+
+  EXPECT_THAT(Hints(), ElementsAre(7, 8, 0));
+
+  state_.epoch->kv_cache.Free(table);
+}
+
+// Ranks decide, not the order of this plan, in which the urgent one stands last.
+TEST(NextBlocksOrderTest, WhoIsServedFirstNextTimeGetsTheFirst) {
+  StepLimits limits{.num_blocks = 9, .block_size_tokens = 4, .max_model_len = 32, .vocab_size = 97};
+  limits.wants_next_blocks = true;
+  SchedulerCore core({.scheduling_policy = SchedulingPolicyKind::kPriority});
+  FakeWorker worker(limits);
+  core.BeginEpoch(1, 1, limits);
+  const auto step = [&] {
+    StepPlan plan = core.PlanStep(0).value();
+    EXPECT_TRUE(core.ApplyStepResult(worker.Execute(plan).value()).ok());
+    return plan;
+  };
+  core.AddRequest(MakeRequest({.id = 1, .prompt = 3}, limits.vocab_size));
+  step();
+  Request urgent = MakeRequest({.id = 2, .prompt = 4}, limits.vocab_size);
+  urgent.priority = -100;
+  core.AddRequest(urgent);
+
+  const StepPlan plan = step();
+
+  EXPECT_EQ(plan.slices[0].next_block_id, 4) << "the patient one";
+  EXPECT_EQ(plan.slices[1].next_block_id, 3);
+  const StepPlan next = step();
+  EXPECT_THAT(next.slices[0].new_block_ids, ElementsAre(3));
+  EXPECT_EQ(next.slices[0].handle, plan.slices[1].handle);
+}
+
+struct Load {
+  const char* name;
+  CoreConfig config;
+  StepLimits limits;
+  int32_t num_sequences = 1;
+};
+
+// Counts the blocks that slices append, those that the plans before named, and those that were both
+// for one sequence.
+class DecodeRun {
+ public:
+  explicit DecodeRun(const Load& load)
+      : core_(load.config), worker_(load.limits), vocab_size_(load.limits.vocab_size) {
+    core_.BeginEpoch(1, 1, load.limits);
+  }
+
+  void Add(const RequestSpec& spec) {
+    ASSERT_EQ(core_.AddRequest(MakeRequest(spec, vocab_size_)), AddOutcome::kQueued);
+  }
+
+  // False when there is nothing to do.
+  bool Step() {
+    std::optional<StepPlan> plan = core_.PlanStep(0);
+    if (!plan.has_value()) {
+      return false;
+    }
+    const std::map<SequenceHandle, BlockId> named = std::exchange(named_, {});
+    num_hints_ += static_cast<int32_t>(named.size());
+    for (const SequenceSlice& slice : plan->slices) {
+      for (const BlockId block : slice.new_block_ids) {
+        const auto next = named.find(slice.handle);
+        ++num_appended_;
+        num_foreseen_ += next != named.end() && next->second == block ? 1 : 0;
+      }
+      if (slice.next_block_id.has_value()) {
+        named_[slice.handle] = *slice.next_block_id;
+      }
+    }
+    const StepResult result = worker_.Execute(*plan).value();
+    EXPECT_TRUE(core_.ApplyStepResult(result).ok());
+    core_.TakeEvents();
+    return true;
+  }
+
+  // From now on.
+  void Count() { num_appended_ = num_foreseen_ = num_hints_ = 0; }
+  int32_t num_appended() const { return num_appended_; }
+  int32_t num_foreseen() const { return num_foreseen_; }
+  int32_t num_hints() const { return num_hints_; }
+
+ private:
+  SchedulerCore core_;
+  FakeWorker worker_;
+  int32_t vocab_size_;
+  std::map<SequenceHandle, BlockId> named_;  // by the last plan
+  int32_t num_appended_ = 0;
+  int32_t num_foreseen_ = 0;
+  int32_t num_hints_ = 0;
+};
+
+StepLimits Limits(int32_t sliding_window = 0) {
+  return {.num_blocks = 1200,  // nobody is preempted
+
+          .block_size_tokens = 4,
+          .max_sequences = 64,
+          .max_tokens_per_step = 512,
+          .max_model_len = 200,
+          .vocab_size = 97,
+          .sliding_window = sliding_window,
+          .wants_next_blocks = true};
+}
+
+class SteadyDecodeTest : public testing::TestWithParam<Load> {};
+
+// Requests of other lengths each, which end one after the other; the pool was in use before, so
+// that its free list is out of order and has blocks that are cached.
+TEST_P(SteadyDecodeTest, EveryBlockWasNamedTheStepBefore) {
+  const Load& load = GetParam();
+  DecodeRun run(load);
+  for (uint64_t id = 1; id <= 10; ++id) {
+    const auto i = static_cast<int32_t>(id);
+    run.Add({.id = id, .prompt = 3 * i, .max_tokens = 30 - i});
+  }
+  while (run.Step()) {
+  }
+  for (uint64_t id = 11; id <= 30; ++id) {
+    const auto i = static_cast<int32_t>(id);
+    run.Add(
+        {.id = id, .prompt = 1 + i % 7, .max_tokens = 20 + i, .num_sequences = load.num_sequences});
+  }
+  run.Step();
+  run.Step();  // forks have their own blocks now
+  run.Count();
+
+  while (run.Step()) {
+  }
+
+  EXPECT_GT(run.num_appended(), 150);
+  EXPECT_EQ(run.num_foreseen(), run.num_appended());
+  EXPECT_EQ(run.num_hints(), run.num_appended());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Loads,
+    SteadyDecodeTest,
+    testing::Values(
+        Load{"plain", {.prefix_caching = false}, Limits()},
+        Load{"cached", {.prefix_caching = true}, Limits()},
+        Load{"fair_share", {.scheduling_policy = SchedulingPolicyKind::kFairShare}, Limits()},
+        Load{"window", {.prefix_caching = true}, Limits(/*sliding_window=*/10)},
+        Load{"groups", {.prefix_caching = true}, Limits(), /*num_sequences=*/3}),
+    [](const auto& load) { return load.param.name; });
+
+}  // namespace
+}  // namespace quire
