@@ -41,7 +41,8 @@ quire sim:
 
 quire sim run:
     --platform NAME        default a100-opt-13b; an unknown name lists all
-    --policy NAME          paged (default) | orca-max | orca-pow2 | orca-oracle
+    --policy NAME          paged (default) | orca-max | orca-pow2 | orca-oracle |
+                           faster-transformer
     --dataset NAME         sharegpt (default) | alpaca | chat | translation: synthetic lengths
     --trace-file FILE      in place of a dataset: lines of arrival_s,prompt_tokens,output_tokens
     --request-rate X       Poisson arrivals a second; default 1

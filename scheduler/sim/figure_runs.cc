@@ -37,6 +37,8 @@ std::string LabelOf(MemoryPolicy policy) {
       return "Orca (Pow2)";
     case MemoryPolicy::kOrcaOracle:
       return "Orca (Oracle)";
+    case MemoryPolicy::kFasterTransformer:
+      return "FasterTransformer";
   }
   return "";
 }

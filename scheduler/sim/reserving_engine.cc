@@ -20,6 +20,7 @@ int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t ma
     case MemoryPolicy::kOrcaOracle:
       return request.prompt_tokens + request.output_tokens;
     case MemoryPolicy::kPaged:
+    case MemoryPolicy::kFasterTransformer:
       break;
   }
   QUIRE_CHECK(false && "not a policy that reserves");

@@ -18,7 +18,7 @@
 namespace quire {
 
 // The slots that a policy reserves for a sequence, before the allocator rounds them. REQUIRES:
-// policy is not kPaged.
+// policy is one of Orca's.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
 // An empty pool has a run for each sequence of the request. REQUIRES: as above.

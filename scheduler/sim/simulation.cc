@@ -13,6 +13,7 @@
 #include "scheduler/core/beam_search.h"
 #include "scheduler/sim/paged_engine.h"
 #include "scheduler/sim/reserving_engine.h"
+#include "scheduler/sim/static_batch_engine.h"
 
 namespace quire {
 namespace {
@@ -77,6 +78,9 @@ StepLimits LimitsOf(const SimConfig& config) {
 
 // The request's sequences find room in an empty pool, all at once.
 bool FitsPool(const SimConfig& config, const SimRequest& request) {
+  if (config.policy == MemoryPolicy::kFasterTransformer) {
+    return MaxBatchRequests(config) >= 1;
+  }
   if (config.policy != MemoryPolicy::kPaged) {
     return FitsReserved(config, request);
   }
@@ -95,8 +99,8 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
                                config.max_model_len,
                                " tokens"));
   }
-  // The core splits a prompt over steps; Orca computes it in one.
-  if (config.policy != MemoryPolicy::kPaged &&
+  // The core splits a prompt over steps; Orca computes it in one. FasterTransformer has no limit.
+  if (config.policy != MemoryPolicy::kPaged && config.policy != MemoryPolicy::kFasterTransformer &&
       int64_t{config.group_size()} * request.prompt_tokens > config.max_tokens_per_step) {
     return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
   }
@@ -132,6 +136,8 @@ std::string_view NameOf(MemoryPolicy policy) {
       return "orca-pow2";
     case MemoryPolicy::kOrcaOracle:
       return "orca-oracle";
+    case MemoryPolicy::kFasterTransformer:
+      return "faster-transformer";
   }
   QUIRE_CHECK(false && "not a policy");
   return "";
@@ -145,7 +151,8 @@ absl::StatusOr<MemoryPolicy> ParseMemoryPolicy(std::string_view name) {
   }
   return Refuse(absl::StrCat("policy ",
                              std::string(name),
-                             " is not known; there are: paged, orca-max, orca-pow2, orca-oracle"));
+                             " is not known; there are: paged, orca-max, orca-pow2, orca-oracle, "
+                             "faster-transformer"));
 }
 
 absl::Status Validate(const SimConfig& config, const Trace& trace) {
@@ -176,6 +183,9 @@ absl::Status Validate(const SimConfig& config, const Trace& trace) {
 std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace) {
   if (config.policy == MemoryPolicy::kPaged) {
     return std::make_unique<PagedEngine>(config, LimitsOf(config), trace.shared_prefix_tokens);
+  }
+  if (config.policy == MemoryPolicy::kFasterTransformer) {
+    return std::make_unique<StaticBatchEngine>(config);
   }
   return std::make_unique<ReservingEngine>(config);
 }

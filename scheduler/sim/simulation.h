@@ -26,16 +26,18 @@
 namespace quire {
 
 enum class MemoryPolicy : uint8_t {
-  kPaged,       // the production core
-  kOrcaMax,     // reserves the model's whole context for every request
-  kOrcaPow2,    // the prompt, and the output rounded up to a power of two
-  kOrcaOracle,  // exactly prompt and output: knows the output's length beforehand
+  kPaged,              // the production core
+  kOrcaMax,            // reserves the model's whole context for every request
+  kOrcaPow2,           // the prompt, and the output rounded up to a power of two
+  kOrcaOracle,         // exactly prompt and output: knows the output's length beforehand
+  kFasterTransformer,  // static batches, the whole context for every request
 };
 
 inline constexpr MemoryPolicy kAllPolicies[] = {MemoryPolicy::kOrcaMax,
                                                 MemoryPolicy::kOrcaPow2,
                                                 MemoryPolicy::kOrcaOracle,
-                                                MemoryPolicy::kPaged};
+                                                MemoryPolicy::kPaged,
+                                                MemoryPolicy::kFasterTransformer};
 
 std::string_view NameOf(MemoryPolicy policy);
 

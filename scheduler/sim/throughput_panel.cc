@@ -14,7 +14,7 @@ absl::StatusOr<PolicyRates> MakePanel(const ThroughputPanel& panel, Figure* figu
             .title = panel.title,
             .x_label = "requests/s",
             .y_label = "s/token, mean"};
-  for (MemoryPolicy policy : kAllPolicies) {
+  for (MemoryPolicy policy : panel.policies) {
     SimConfig config = ConfigFor(panel.platform, policy);
     config.prefix_caching = panel.prefix_caching;
     config.num_sequences = panel.num_sequences;

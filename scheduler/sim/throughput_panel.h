@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -28,11 +29,17 @@ struct ThroughputPanel {
   // As in SimConfig.
   int32_t num_sequences = 1;
   int32_t num_beams = 1;
+  // In the order of the plot's curves. The paper compares with Orca everywhere.
+  std::vector<MemoryPolicy> policies = {MemoryPolicy::kOrcaMax,
+                                        MemoryPolicy::kOrcaPow2,
+                                        MemoryPolicy::kOrcaOracle,
+                                        MemoryPolicy::kPaged};
 };
 
 using PolicyRates = std::map<MemoryPolicy, double>;  // requests per second
 
-// Every policy's sustained rate; adds the panel's plot. Errors: those of FindSustainedRate.
+// The sustained rate of each of the panel's policies; adds the panel's plot. Errors: those of
+// FindSustainedRate.
 absl::StatusOr<PolicyRates> MakePanel(const ThroughputPanel& panel, Figure* figure);
 
 // How many times the rate of the other policy paging serves.

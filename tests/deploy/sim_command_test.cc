@@ -65,6 +65,16 @@ TEST_F(SimCommandTest, AFileIsTheTraceOfOneSimulation) {
   EXPECT_NE(requests.find("0.001000000,5,1,0."), std::string::npos) << requests;
 }
 
+TEST_F(SimCommandTest, AStaticBatchEndsWithItsLongestOutput) {
+  std::ofstream(PathOf("trace.csv")) << "0,10,3\n0,5,1\n0.001,5,1\n";
+
+  const RanCommand ran =
+      Capture(RunSim, {"run", "--trace-file", PathOf("trace.csv"), "--policy=faster-transformer"});
+
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("steps                        4\n"), std::string::npos) << ran.out;
+}
+
 TEST_F(SimCommandTest, TheSameSeedPrintsTheSameAndAnotherDoesNot) {
   const std::vector<std::string> args = {"run", "--trace-minutes", "2", "--seed"};
   const auto with_seed = [&](const std::string& seed) {
@@ -125,6 +135,7 @@ TEST_F(SimCommandTest, HelpNamesThePolicies) {
 
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_NE(ran.out.find("orca-oracle"), std::string::npos);
+  EXPECT_NE(ran.out.find("faster-transformer"), std::string::npos);
 }
 
 }  // namespace

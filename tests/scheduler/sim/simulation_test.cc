@@ -128,7 +128,9 @@ TEST_P(SimulationTest, OneStepOfOneRequestFillsMemoryAsThePolicySays) {
 
   ASSERT_TRUE(result.ok());
   const bool is_paged = GetParam() == MemoryPolicy::kPaged;
-  const double internal = is_paged ? 3 : GetParam() == MemoryPolicy::kOrcaMax ? 58 : 0;
+  const bool reserves_all =
+      GetParam() == MemoryPolicy::kOrcaMax || GetParam() == MemoryPolicy::kFasterTransformer;
+  const double internal = is_paged ? 3 : reserves_all ? 58 : 0;
   const double reserved = is_paged ? 0 : 1;
   EXPECT_NEAR(result->mean_memory.stored, 5.0 / 200, 1e-9);
   EXPECT_NEAR(result->mean_memory.reserved, reserved / 200, 1e-9);
