@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,7 +35,7 @@ constexpr char kSimUsage[] =
 
 quire sim:
     --figures A,B,...      default all: table1,fig2,fig12,fig13,fig14,fig15,fig16,fig17,fig18b,
-                           fig19,preemption (our own)
+                           fig19,preemption (our own),vattention (the vAttention paper's)
     --output-dir DIR       write CSV and SVG files there
     --seed N               of lengths and arrivals; default 1
     --trace-minutes X      the longest trace; default 60, as in the paper
@@ -43,7 +44,9 @@ quire sim run:
     --platform NAME        default a100-opt-13b; an unknown name lists all
     --policy NAME          paged (default) | orca-max | orca-pow2 | orca-oracle |
                            faster-transformer
-    --dataset NAME         sharegpt (default) | alpaca | chat | translation: synthetic lengths
+    --dataset NAME         sharegpt (default) | alpaca | chat | translation | arxiv-online |
+                           arxiv-offline: synthetic lengths. The last two need --max-model-len
+                           and --max-num-batched-tokens; the last is 427 requests at the start
     --trace-file FILE      in place of a dataset: lines of arrival_s,prompt_tokens,output_tokens
     --request-rate X       Poisson arrivals a second; default 1
     --trace-minutes X      default 60
@@ -163,6 +166,25 @@ struct RunOptions {
   int32_t shared_prefix_tokens = 0;
 };
 
+constexpr char kOfflineDataset[] = "arxiv-offline";
+
+// Of the datasets whose requests come one by one and are drawn by themselves.
+std::optional<LengthShape> LengthsOf(std::string_view dataset) {
+  if (dataset == "sharegpt") {
+    return ShareGptLike();
+  }
+  if (dataset == "alpaca") {
+    return AlpacaLike();
+  }
+  if (dataset == "translation") {
+    return TranslationLike();
+  }
+  if (dataset == "arxiv-online") {
+    return ArxivOnlineLike();
+  }
+  return std::nullopt;
+}
+
 absl::Status CheckRun(RunOptions& o) {
   QUIRE_RETURN_IF_ERROR(CheckMinutes(o.trace_minutes));
   absl::StatusOr<Platform> platform = FindPlatform(o.platform);
@@ -171,9 +193,9 @@ absl::Status CheckRun(RunOptions& o) {
   absl::StatusOr<MemoryPolicy> policy = ParseMemoryPolicy(o.policy);
   QUIRE_RETURN_IF_ERROR(policy.status());
   o.config.policy = *policy;
-  if (o.dataset != "sharegpt" && o.dataset != "alpaca" && o.dataset != "chat" &&
-      o.dataset != "translation") {
-    return absl::InvalidArgumentError("--dataset: sharegpt, alpaca, chat or translation");
+  if (o.dataset != "chat" && o.dataset != kOfflineDataset && !LengthsOf(o.dataset).has_value()) {
+    return absl::InvalidArgumentError(
+        "--dataset: sharegpt, alpaca, chat, translation, arxiv-online or arxiv-offline");
   }
   const std::optional<PreemptionMode> mode = ParsePreemptionMode(o.preemption_mode);
   if (!mode.has_value()) {
@@ -198,8 +220,9 @@ absl::Status CheckRun(RunOptions& o) {
   if (o.shared_prefix_tokens < 0 || o.shared_prefix_tokens > (1 << 20)) {
     return absl::InvalidArgumentError("--shared-prefix: from 0 to 1048576");
   }
-  if (!o.trace_file.empty() && o.shared_prefix_tokens > 0) {
-    return absl::InvalidArgumentError("--shared-prefix goes with a dataset, not with a file");
+  const bool has_prefix = o.trace_file.empty() && o.dataset != kOfflineDataset;
+  if (!has_prefix && o.shared_prefix_tokens > 0) {
+    return absl::InvalidArgumentError("--shared-prefix goes with a dataset that arrives over time");
   }
   return absl::OkStatus();
 }
@@ -235,9 +258,11 @@ absl::StatusOr<Trace> TraceOf(const RunOptions& options) {
     return ReadTraceFile(options.trace_file);
   }
   TraceOptions trace = options.trace;
-  trace.lengths = options.dataset == "alpaca"        ? AlpacaLike()
-                  : options.dataset == "translation" ? TranslationLike()
-                                                     : ShareGptLike();
+  if (options.dataset == kOfflineDataset) {
+    trace.lengths = ArxivOfflineLike();
+    return OfflineTrace(trace, kArxivOfflineRequests);
+  }
+  trace.lengths = LengthsOf(options.dataset).value_or(ShareGptLike());
   Trace made = options.dataset == "chat" ? ChatTrace(trace)
                                          : SharedPrefixTrace(trace, options.shared_prefix_tokens);
   if (made.requests.empty()) {

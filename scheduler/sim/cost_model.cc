@@ -90,6 +90,32 @@ ModelSpec Llama3Of8B() {
           .kv_size = 1024};
 }
 
+// The models of the vAttention paper, from their published configurations.
+ModelSpec Yi6B() {
+  return {.weight_bytes = 12.12e9,
+          .num_parameters = 6.06e9,
+          .num_layers = 32,
+          .hidden_size = 4096,
+          .kv_size = 512,
+          .query_size = 4096};
+}
+
+ModelSpec Yi34B() {
+  return {.weight_bytes = 68.78e9,
+          .num_parameters = 34.39e9,
+          .num_layers = 60,
+          .hidden_size = 7168,
+          .kv_size = 1024,
+          .query_size = 7168};
+}
+
+// With long prompts.
+ModelSpec Llama3Of8BLong() {
+  ModelSpec model = Llama3Of8B();
+  model.query_size = 4096;
+  return model;
+}
+
 ModelSpec Llama3Of70B() {
   return {.weight_bytes = 141.1e9,
           .num_parameters = 70.55e9,
@@ -114,6 +140,10 @@ double PoolBytes(double gpu_bytes, int32_t num_gpus, const ModelSpec& model) {
 std::vector<Platform> MakePlatforms() {
   const ModelSpec small = Llama3Of8B();
   const ModelSpec large = Llama3Of70B();
+  const ModelSpec yi6 = Yi6B();
+  const ModelSpec yi34 = Yi34B();
+  const ModelSpec small_long = Llama3Of8BLong();
+  const GpuSpec a100 = A100Gpu80();
   // Pools of the first three: the paper's Table 1. It rounds 66B's pool to 21 GB, which would be
   // 9.6K slots; the 9.7K that it gives are 21.2 to 21.4 GiB.
   return {
@@ -125,6 +155,9 @@ std::vector<Platform> MakePlatforms() {
       {"h200-llama3-8b", H200Gpu(), 1, small, PoolBytes(141e9, 1, small), kSystemsOf2026},
       {"h100x4-llama3-70b", H100Gpu(), 4, large, PoolBytes(80e9, 4, large), kSystemsOf2026},
       {"h200x2-llama3-70b", H200Gpu(), 2, large, PoolBytes(141e9, 2, large), kSystemsOf2026},
+      {"a100-yi-6b", a100, 1, yi6, PoolBytes(80e9, 1, yi6), kSystemsOf2023},
+      {"a100x2-llama3-8b", a100, 2, small_long, PoolBytes(80e9, 2, small_long), kSystemsOf2023},
+      {"a100x2-yi-34b", a100, 2, yi34, PoolBytes(80e9, 2, yi34), kSystemsOf2023},
   };
 }
 
@@ -164,7 +197,9 @@ CostModel::CostModel(const Platform& platform, int32_t block_size_tokens)
 
 double CostModel::StepSeconds(const StepWork& work) const {
   return platform_.overhead.fixed_s + platform_.overhead.per_sequence_s * work.num_sequences +
-         LinearSeconds(work.num_tokens) + AttentionSeconds(work.num_context_tokens) +
+         LinearSeconds(work.num_tokens) +
+         std::max(AttentionSeconds(work.num_context_tokens),
+                  AttentionProductSeconds(work.num_attended_tokens)) +
          ReduceSeconds(work.num_tokens);
 }
 
@@ -182,6 +217,13 @@ double CostModel::AttentionSeconds(int64_t num_context_tokens) const {
       static_cast<double>(num_context_tokens * platform_.model.kv_bytes_per_token());
   return attention_slowdown_ * bytes /
          (platform_.num_gpus * platform_.gpu.memory_rate * kMemoryShare);
+}
+
+double CostModel::AttentionProductSeconds(int64_t num_attended_tokens) const {
+  // Two products, of Q with K and of the weights with V, each a multiplication and an addition.
+  const double flops = 4.0 * platform_.model.query_size * platform_.model.num_layers *
+                       static_cast<double>(num_attended_tokens);
+  return flops / (platform_.num_gpus * platform_.gpu.flops * kFlopsShare);
 }
 
 double CostModel::ReduceSeconds(int64_t num_tokens) const {

@@ -31,6 +31,9 @@ struct ModelSpec {
   int32_t hidden_size = 0;
   int32_t kv_size = 0;  // elements of K, and of V, of one token in one layer
   int32_t head_dim = 128;
+  // Elements of Q of one token in one layer. 0: what attention multiplies is not counted. Prompts
+  // of the PagedAttention paper are too short for it to matter.
+  int32_t query_size = 0;
 
   int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16
 };
@@ -66,7 +69,14 @@ struct StepWork {
   int64_t num_tokens = 0;          // computed
   int64_t num_context_tokens = 0;  // whose K and V are read
   int32_t num_sequences = 0;
+  int64_t num_attended_tokens = 0;  // that the computed tokens look at: the sum over them
 };
+
+// What num_tokens tokens look at of whom the last is the num_context_tokens-th of its sequence.
+// Each looks at itself and all before it.
+constexpr int64_t NumAttendedTokens(int64_t num_tokens, int64_t num_context_tokens) {
+  return num_tokens * (2 * num_context_tokens - num_tokens + 1) / 2;
+}
 
 // 0: K and V of a sequence lie in one run, read by a kernel without a block table.
 inline constexpr int32_t kContiguous = 0;
@@ -77,9 +87,10 @@ class CostModel {
 
   double StepSeconds(const StepWork& work) const;
 
-  // The times of StepSeconds, which adds them up.
-  double LinearSeconds(int64_t num_tokens) const;  // all that multiplies with weights
-  double AttentionSeconds(int64_t num_context_tokens) const;
+  // The times of StepSeconds, which adds them up; of the two of attention the longer one.
+  double LinearSeconds(int64_t num_tokens) const;             // all that multiplies with weights
+  double AttentionSeconds(int64_t num_context_tokens) const;  // K and V are read
+  double AttentionProductSeconds(int64_t num_attended_tokens) const;
   double ReduceSeconds(int64_t num_tokens) const;  // sums over the GPUs
 
  private:

@@ -59,6 +59,30 @@ LengthShape TranslationLike() {
   return {.mean_prompt = 28, .mean_output = 37, .prompt_variation = 0.5, .output_variation = 0.5};
 }
 
+LengthShape ArxivOfflineLike() {
+  return {.mean_prompt = 87'426,
+          .mean_output = 428,
+          .prompt_variation = 0.5,
+          .output_variation = 1,
+          .rules = {.min_prompt = 63'862,
+                    .min_output = 17,
+                    .max_prompt = 192'786,
+                    .max_total = 196'608,
+                    .max_output = 5'153}};
+}
+
+LengthShape ArxivOnlineLike() {
+  return {.mean_prompt = 29'567,
+          .mean_output = 363,
+          .prompt_variation = 0.5,
+          .output_variation = 1,
+          .rules = {.min_prompt = 22'912,
+                    .min_output = 6,
+                    .max_prompt = 45'819,
+                    .max_total = 65'536,
+                    .max_output = 10'845}};
+}
+
 LengthModel::LengthModel(const LengthShape& shape) : rules_(shape.rules) {
   QUIRE_CHECK(rules_.min_prompt >= 1 && rules_.min_prompt <= shape.mean_prompt);
   QUIRE_CHECK(rules_.min_output >= 1 && rules_.min_output <= shape.mean_output);
@@ -69,8 +93,10 @@ LengthModel::LengthModel(const LengthShape& shape) : rules_(shape.rules) {
   // The rule on the total ties the two means together, weakly: a damped fixed point settles fast.
   for (int round = 0; round < 200; ++round) {
     prompt_ = LogNormal(prompt_median, prompt_sigma, rules_.min_prompt, rules_.max_prompt);
-    output_ = LogNormal(
-        output_median, output_sigma, rules_.min_output, rules_.max_total - rules_.min_prompt);
+    output_ = LogNormal(output_median,
+                        output_sigma,
+                        rules_.min_output,
+                        std::min(rules_.max_output, rules_.max_total - rules_.min_prompt));
     ComputeMeans();
     const double prompt_error = std::log(shape.mean_prompt / mean_prompt_);
     const double output_error = std::log(shape.mean_output / mean_output_);
@@ -95,7 +121,7 @@ void LengthModel::ComputeMeans() {
   double prompt_moment = 0;
   double output_moment = 0;
   for (int32_t p = rules_.min_prompt; p <= rules_.max_prompt; ++p) {
-    const auto longest = static_cast<size_t>(rules_.max_total - p);
+    const auto longest = std::min(static_cast<size_t>(rules_.max_total - p), output_.size() - 1);
     const double probability = prompt_[static_cast<size_t>(p)];
     weight += probability * output_so_far_[longest];
     prompt_moment += p * probability * output_so_far_[longest];

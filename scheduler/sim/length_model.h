@@ -22,6 +22,7 @@ struct LengthRules {
   int32_t min_output = 4;
   int32_t max_prompt = 1024;
   int32_t max_total = 2048;
+  int32_t max_output = 1 << 30;
 };
 
 struct LengthShape {
@@ -38,6 +39,12 @@ struct LengthShape {
 LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();
+
+// The two traces of papers from arXiv in microsoft/vattention, artifact of ASPLOS 2025: means,
+// shortest and longest are theirs.
+LengthShape ArxivOfflineLike();
+LengthShape ArxivOnlineLike();
+inline constexpr int32_t kArxivOfflineRequests = 427;
 
 struct Lengths {
   int32_t prompt_tokens = 0;

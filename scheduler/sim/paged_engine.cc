@@ -91,6 +91,7 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
     QUIRE_CHECK(sequence.num_computed_tokens <= sequence.num_known_tokens);
     work.num_tokens += slice.num_tokens;
     work.num_context_tokens += sequence.num_computed_tokens;
+    work.num_attended_tokens += NumAttendedTokens(slice.num_tokens, sequence.num_computed_tokens);
     if (sequence.num_computed_tokens == sequence.num_known_tokens) {
       // Another token for each sequence, so that no two of a group become alike.
       result_.sampled.push_back({.handle = slice.handle,

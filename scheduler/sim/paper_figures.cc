@@ -22,7 +22,8 @@ constexpr Entry kEntries[] = {{"table1", MakeTable1},
                               {"fig17", MakeFig17},
                               {"fig18b", MakeFig18},
                               {"fig19", MakeFig19},
-                              {"preemption", MakePreemption}};
+                              {"preemption", MakePreemption},
+                              {"vattention", MakeVattention}};
 
 }  // namespace
 

@@ -40,6 +40,8 @@ absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);   // shared pref
 absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);   // chats
 absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);   // block size
 absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);   // swap and recompute
+// The vAttention paper's figures (Prabhu et al. 2024): KV memory in windows of virtual memory.
+absl::StatusOr<Figure> MakeVattention(const FigureOptions& options);
 // Not the paper's: swap, recompute and the measured choice between them, under overload.
 absl::StatusOr<Figure> MakePreemption(const FigureOptions& options);
 

@@ -101,6 +101,8 @@ bool ReservingEngine::BeginStep(Instant now, EngineStep* step) {
     const int32_t total = running.request.prompt_tokens + running.request.output_tokens;
     step->work.num_tokens += int64_t{group_size} * NumTokensToCompute(running);
     step->work.num_context_tokens += int64_t{group_size} * stored;
+    step->work.num_attended_tokens +=
+        group_size * NumAttendedTokens(NumTokensToCompute(running), stored);
     step->memory.stored += group_size * stored;
     step->memory.reserved += group_size * (total - stored);
     step->memory.internal += group_size * (running.num_reserved - total);

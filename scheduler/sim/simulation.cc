@@ -19,10 +19,11 @@ namespace quire {
 namespace {
 
 // Adds up what lasts, over the time until the last arrival: later the trace is over and batches run
-// empty, which says nothing about the load.
+// empty, which says nothing about the load. Where all arrive at the start, over the whole time.
 class Meter {
  public:
-  explicit Meter(Instant end) : end_(end) {}
+  explicit Meter(Instant last_arrival)
+      : end_(last_arrival > 0 ? last_arrival : std::numeric_limits<Instant>::max()) {}
 
   void Add(Instant begin, Instant end, const EngineStep& step) {
     const double weight = static_cast<double>(std::min(end, end_) - begin);
@@ -40,11 +41,11 @@ class Meter {
   }
 
   // Idle time counts for batches, not for memory: an empty pool wastes nothing.
-  void Report(int64_t num_slots, SimResult* result) const {
+  void Report(int64_t num_slots, Instant now, SimResult* result) const {
     if (busy_ == 0) {
       return;
     }
-    result->mean_batch = batch_ / static_cast<double>(end_);
+    result->mean_batch = batch_ / static_cast<double>(std::min(end_, now));
     const double slots = busy_ * static_cast<double>(num_slots);
     result->mean_memory = {.stored = memory_.stored / slots,
                            .reserved = memory_.reserved / slots,
@@ -237,7 +238,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     }
   }
   QUIRE_CHECK(result.is_over_limit || engine->num_free_slots() == engine->num_slots());
-  meter.Report(engine->num_slots(), &result);
+  meter.Report(engine->num_slots(), now, &result);
   result.mean_normalized_latency_s =
       requests.empty() ? 0 : latency_sum_s / static_cast<double>(requests.size());
   result.end = now;

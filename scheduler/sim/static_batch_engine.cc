@@ -57,6 +57,7 @@ bool StaticBatchEngine::BeginStep(Instant now, EngineStep* step) {
   const int32_t context = longest_prompt_ + num_steps_;
   step->work.num_tokens = int64_t{num_sequences} * computed;
   step->work.num_context_tokens = int64_t{num_sequences} * context;
+  step->work.num_attended_tokens = num_sequences * NumAttendedTokens(computed, context);
   step->memory = Memory();
   return !batch_.empty();
 }

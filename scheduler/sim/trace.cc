@@ -95,6 +95,18 @@ Trace PoissonTrace(const TraceOptions& options) {
                    [](const LengthModel& model, SimRandom& random) { return model.Draw(random); });
 }
 
+Trace OfflineTrace(const TraceOptions& options, int32_t num_requests) {
+  const LengthModel model(options.lengths);
+  Sources sources(options.seed);
+  Trace trace;
+  for (int32_t i = 0; i < num_requests; ++i) {
+    const Lengths lengths = model.Draw(sources.lengths);
+    trace.requests.push_back(
+        {.prompt_tokens = lengths.prompt_tokens, .output_tokens = lengths.output_tokens});
+  }
+  return trace;
+}
+
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens) {
   Trace trace = PoissonTrace(options);
   trace.shared_prefix_tokens = prefix_tokens;

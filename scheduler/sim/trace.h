@@ -45,7 +45,10 @@ struct TraceOptions {
 // is the same requests, closer together, and more of them.
 Trace PoissonTrace(const TraceOptions& options);
 
-// The same with prefix_tokens put before every prompt.
+// So many requests, all there at the start. The rate and the duration are not used.
+Trace OfflineTrace(const TraceOptions& options, int32_t num_requests);
+
+// The same as PoissonTrace with prefix_tokens put before every prompt.
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
 
 // Turns of chats, as in the paper's section 6.5: a prompt is the chat so far, cut to its last 1,024

@@ -75,6 +75,34 @@ TEST_F(SimCommandTest, AStaticBatchEndsWithItsLongestOutput) {
   EXPECT_NE(ran.out.find("steps                        4\n"), std::string::npos) << ran.out;
 }
 
+TEST_F(SimCommandTest, TheTracesOfTheVattentionPaperAreDatasets) {
+  const std::vector<std::string> common = {"run",
+                                           "--platform",
+                                           "a100x2-llama3-8b",
+                                           "--max-model-len",
+                                           "262144",
+                                           "--max-num-batched-tokens",
+                                           "16384",
+                                           "--trace-minutes",
+                                           "5",
+                                           "--request-rate",
+                                           "0.25",
+                                           "--dataset"};
+  const auto with = [&](const std::string& dataset) {
+    std::vector<std::string> all = common;
+    all.push_back(dataset);
+    return Capture(RunSim, all);
+  };
+
+  const RanCommand online = with("arxiv-online");
+  const RanCommand offline = with("arxiv-offline");
+
+  EXPECT_EQ(online.exit_code, 0) << online.err;
+  EXPECT_EQ(offline.exit_code, 0) << offline.err;
+  EXPECT_NE(offline.out.find("requests                     427\n"), std::string::npos)
+      << offline.out;
+}
+
 TEST_F(SimCommandTest, TheSameSeedPrintsTheSameAndAnotherDoesNot) {
   const std::vector<std::string> args = {"run", "--trace-minutes", "2", "--seed"};
   const auto with_seed = [&](const std::string& seed) {
@@ -88,19 +116,21 @@ TEST_F(SimCommandTest, TheSameSeedPrintsTheSameAndAnotherDoesNot) {
 }
 
 TEST_F(SimCommandTest, BadArgumentsEndWithTwoAndSayWhat) {
-  const std::vector<std::vector<std::string>> all = {{"--figures", "fig99"},
-                                                     {"--figures", ""},
-                                                     {"--trace-minutes", "0"},
-                                                     {"--trace-minutes", "nan"},
-                                                     {"--trace-minutes", "1e9"},
-                                                     {"--no-such-flag"},
-                                                     {"walk"},
-                                                     {"run", "--platform", "tpu"},
-                                                     {"run", "--policy", "orca"},
-                                                     {"run", "--dataset", "c4"},
-                                                     {"run", "--request-rate", "0"},
-                                                     {"run", "--request-rate", "inf"},
-                                                     {"run", "--shared-prefix", "-1"}};
+  const std::vector<std::vector<std::string>> all = {
+      {"--figures", "fig99"},
+      {"--figures", ""},
+      {"--trace-minutes", "0"},
+      {"--trace-minutes", "nan"},
+      {"--trace-minutes", "1e9"},
+      {"--no-such-flag"},
+      {"walk"},
+      {"run", "--platform", "tpu"},
+      {"run", "--policy", "orca"},
+      {"run", "--dataset", "c4"},
+      {"run", "--dataset", "arxiv-offline", "--shared-prefix", "1"},
+      {"run", "--request-rate", "0"},
+      {"run", "--request-rate", "inf"},
+      {"run", "--shared-prefix", "-1"}};
   for (const std::vector<std::string>& args : all) {
     const RanCommand ran = Capture(RunSim, args);
     EXPECT_EQ(ran.exit_code, 2) << args.back();

@@ -49,6 +49,35 @@ TEST(CostModelTest, AttentionReadsTheContextAndPaysForTheBlockTable) {
   EXPECT_GT(CostModel(platform, 1).AttentionSeconds(10'000), 2 * 1.23 * contiguous_s);
 }
 
+TEST(CostModelTest, AttentionTakesTheLongerOfReadingAndMultiplying) {
+  const Platform platform = Find("a100-yi-6b");
+  const CostModel cost(platform, kContiguous);
+  const auto attention_s = [&](int64_t num_tokens, int64_t num_context_tokens) {
+    const StepWork work = {
+        .num_tokens = num_tokens,
+        .num_context_tokens = num_context_tokens,
+        .num_sequences = 1,
+        .num_attended_tokens = NumAttendedTokens(num_tokens, num_context_tokens)};
+    return cost.StepSeconds(work) - 5e-3 - 8e-3 / 256 - cost.LinearSeconds(num_tokens);
+  };
+
+  EXPECT_NEAR(attention_s(1, 50'000), cost.AttentionSeconds(50'000), 1e-12);
+  EXPECT_NEAR(
+      attention_s(50'000, 50'000), 4.0 * 4096 * 32 * 50'000 * 50'001 / 2 / (312e12 * 0.5), 1e-9);
+}
+
+TEST(CostModelTest, ATokenLooksAtItselfAndAllBeforeIt) {
+  EXPECT_EQ(NumAttendedTokens(1, 7), 7);
+  EXPECT_EQ(NumAttendedTokens(4, 4), 1 + 2 + 3 + 4);
+  EXPECT_EQ(NumAttendedTokens(3, 10), 8 + 9 + 10);
+}
+
+TEST(PlatformTest, ModelsOfTheVattentionPaperHaveItsBytesAToken) {
+  EXPECT_EQ(Find("a100-yi-6b").model.kv_bytes_per_token(), 64 * 1024);
+  EXPECT_EQ(Find("a100x2-llama3-8b").model.kv_bytes_per_token(), 128 * 1024);
+  EXPECT_EQ(Find("a100x2-yi-34b").model.kv_bytes_per_token(), 240 * 1024);
+}
+
 TEST(CostModelTest, SeveralGpusShareTheWorkAndPayForSums) {
   Platform one = Find("a100x4-opt-66b");
   Platform four = one;

@@ -134,6 +134,22 @@ TEST(PaperFiguresTest, OrcaMaxBatchesSevenRequestsAndPagingKeepsThePoolFull) {
   EXPECT_GT(std::stod(paged.ours), 90);
 }
 
+TEST(PaperFiguresTest, WindowsNeedAndWasteWhatTheVattentionPaperSays) {
+  absl::StatusOr<Figure> figure = MakeFigure("vattention", {});
+
+  ASSERT_TRUE(figure.ok()) << figure.status();
+  int num_judged = 0;
+  for (const FigureRow& row : figure->rows) {
+    num_judged += row.verdict != Verdict::kNoPaperNumber ? 1 : 0;
+    // The one that README.md explains.
+    if (row.quantity != "Fig 10, a step that waits for its pages, ms") {
+      EXPECT_NE(row.verdict, Verdict::kMiss) << row.quantity << ": " << row.ours;
+    }
+  }
+  EXPECT_EQ(num_judged, 24);
+  EXPECT_EQ(figure->plots.size(), 2u);
+}
+
 TEST(PaperFiguresTest, AnUnknownFigureIsRefusedWithTheKnownOnes) {
   const absl::Status status = MakeFigure("fig99", {}).status();
 

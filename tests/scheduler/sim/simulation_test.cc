@@ -120,6 +120,26 @@ TEST_P(SimulationTest, ALoneRequestTakesTheSumOfItsSteps) {
   EXPECT_EQ(result->num_steps, 5);
 }
 
+TEST_P(SimulationTest, ALongPromptPaysForWhatAttentionMultiplies) {
+  SimConfig config = {.platform = *FindPlatform("a100-yi-6b"), .policy = GetParam()};
+  config.max_model_len = 32'768;
+  config.max_tokens_per_step = 32'768;
+  const bool is_paged = GetParam() == MemoryPolicy::kPaged;
+  const CostModel cost(config.platform, is_paged ? config.block_size_tokens : kContiguous);
+  const StepWork prompt = {.num_tokens = 30'000,
+                           .num_context_tokens = 30'000,
+                           .num_sequences = 1,
+                           .num_attended_tokens = int64_t{30'000} * 30'001 / 2};
+
+  absl::StatusOr<SimResult> result =
+      RunSimulation(config, {.requests = {{.prompt_tokens = 30'000, .output_tokens = 1}}});
+
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->finished[0], std::llround(cost.StepSeconds(prompt) * 1e9));
+  EXPECT_GT(cost.AttentionProductSeconds(prompt.num_attended_tokens),
+            cost.AttentionSeconds(prompt.num_context_tokens));
+}
+
 TEST_P(SimulationTest, OneStepOfOneRequestFillsMemoryAsThePolicySays) {
   // A prompt of 5 in a pool of 200, one step; the second request only ends the time measured.
   const SimConfig config = ConfigWithSlots(GetParam(), 200);
@@ -178,6 +198,16 @@ INSTANTIATE_TEST_SUITE_P(Policies,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(SimulationMeterTest, WhereAllArriveAtTheStartTheWholeTimeIsMeasured) {
+  const SimConfig config = ConfigWithSlots(MemoryPolicy::kPaged, 200);
+
+  absl::StatusOr<SimResult> result = RunSimulation(config, {.requests = {{0, 10, 4}, {0, 10, 4}}});
+
+  ASSERT_TRUE(result.ok());
+  EXPECT_NEAR(result->mean_batch, 2, 1e-9);
+  EXPECT_GT(result->mean_memory.stored, 0);
+}
 
 TEST(PagedSimulationTest, ASmallPoolPreemptsAndStillFinishesEverything) {
   absl::StatusOr<SimResult> result =

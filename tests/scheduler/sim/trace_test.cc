@@ -152,6 +152,34 @@ TEST(ChatTraceTest, MostPromptsAreCutToTheLast1024Tokens) {
   EXPECT_LT(num_cut, trace.requests.size());
 }
 
+TEST(OfflineTraceTest, RequestsOfTheArtifactAreAllThereAtTheStartWithItsLengths) {
+  const Trace trace = OfflineTrace({.lengths = ArxivOfflineLike()}, kArxivOfflineRequests);
+
+  ASSERT_EQ(trace.requests.size(), 427u);
+  double prompts = 0;
+  double outputs = 0;
+  for (const SimRequest& request : trace.requests) {
+    EXPECT_EQ(request.arrival, 0);
+    EXPECT_GE(request.prompt_tokens, 63'862);
+    EXPECT_LE(request.prompt_tokens, 192'786);
+    EXPECT_LE(request.prompt_tokens + request.output_tokens, 196'608);
+    prompts += request.prompt_tokens;
+    outputs += request.output_tokens;
+  }
+  EXPECT_NEAR(prompts / 427, 87'426, 0.05 * 87'426);
+  EXPECT_NEAR(outputs / 427, 428, 0.15 * 428);
+}
+
+TEST(LengthModelTest, TheTracesOfPapersHaveTheirMeans) {
+  const LengthModel offline(ArxivOfflineLike());
+  const LengthModel online(ArxivOnlineLike());
+
+  EXPECT_NEAR(offline.mean_prompt(), 87'426, 1);
+  EXPECT_NEAR(offline.mean_output(), 428, 0.1);
+  EXPECT_NEAR(online.mean_prompt(), 29'567, 1);
+  EXPECT_NEAR(online.mean_output(), 363, 0.1);
+}
+
 TEST(ParseTraceTest, ReadsLinesCommentsAndNames) {
   absl::StatusOr<Trace> trace =
       ParseTrace("arrival_s,prompt_tokens,output_tokens\n# two\n0.5,3,4\r\n\n1.25,1024,1\n");
