@@ -280,6 +280,9 @@ int main(int argc, char** argv) {
   const quire::WorkerConfig config =
       quire::ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);
   auto backend = quire::ValueOrExit(quire::CreateBackend(config), kName, quire::kExitUsage);
+  if (absl::Status status = quire::CheckKvBackend(config, *backend); !status.ok()) {
+    quire::ExitWith(status, kName, quire::kExitUsage);
+  }
   if (absl::Status status = quire::CheckRanksMayMeet(config, *backend); !status.ok()) {
     quire::ExitWith(status, kName, quire::kExitUsage);
   }

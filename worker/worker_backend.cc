@@ -97,6 +97,12 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
   return CreateCpu(config);
 }
 
+absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend) {
+  return config.kv_cache.backend == KvBackend::kPaged || backend.window_page_bytes() > 0
+             ? absl::OkStatus()
+             : FlagError("kv-backend", "vmm is there for CPUs alone");
+}
+
 absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend) {
   const bool is_on_gpu = backend.space().has_value();
   if (config.place.size == 1 || !is_on_gpu || config.listen.is_local() ||

@@ -23,6 +23,9 @@ CpuBackendOptions CpuOptions(const WorkerConfig& config);
 // does not have. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
+// That the device has windows, where they are asked for. Errors: as below.
+absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
+
 // Whether other ranks may reach this one where it listens: those on GPUs may add up by NCCL, which
 // encrypts nothing. Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend);

@@ -117,6 +117,11 @@ ABSL_FLAG(std::string,
           "Memory of the KV cache, for example 4GiB. Empty: on a GPU what --gpu-memory-utilization "
           "leaves, "
           "on a CPU 30 % of what is available, at most 4 GiB.");
+ABSL_FLAG(std::string,
+          kv_backend,
+          "paged",
+          "How attention finds the blocks of a sequence. paged: by a block table. vmm: one behind "
+          "the other in virtual memory, into which the blocks are mapped (on CPUs).");
 ABSL_FLAG(
     std::string,
     swap_space,
@@ -288,10 +293,22 @@ absl::StatusOr<RankPlace> Place() {
   return place;
 }
 
+absl::StatusOr<KvBackend> KvBackendFromFlag() {
+  const std::string name = absl::GetFlag(FLAGS_kv_backend);
+  if (name == "paged") {
+    return KvBackend::kPaged;
+  }
+  if (name == "vmm") {
+    return KvBackend::kVmm;
+  }
+  return FlagError("kv-backend", absl::StrCat("must be paged or vmm (got ", name, ")"));
+}
+
 absl::StatusOr<KvCacheBudget> Budget() {
   const int32_t sharers = absl::GetFlag(FLAGS_ranks_on_host);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("ranks-on-host", sharers, 1, kMaxRanks));
   KvCacheBudget budget;
+  QUIRE_ASSIGN_OR_RETURN(budget.backend, KvBackendFromFlag());
   budget.num_blocks_override = absl::GetFlag(FLAGS_num_gpu_blocks_override);
   if (budget.num_blocks_override < 0 || budget.num_blocks_override == 1) {
     return FlagError("num-gpu-blocks-override",

@@ -167,7 +167,8 @@ inline constexpr MetricInfo kWorkerStepDuration{
     "quire_worker_step_duration_seconds",
     "Parts of an executed step. build: checks, sequences and batch; forward: the layers; sample: "
     "logits to tokens; step: all three. Inside of them, swap: starting swaps and waiting for them, "
-    "and copies of blocks; collective: operations between ranks, waiting for them included; "
+    "and copies of blocks; map: windows of --kv-backend=vmm; collective: operations between ranks, "
+    "waiting for them included; "
     "compute: forward without those."};
 inline constexpr MetricInfo kWorkerTokensTotal{
     "quire_worker_tokens_total", "Tokens that went through the layers, and tokens sampled."};
@@ -186,10 +187,27 @@ inline constexpr MetricInfo kWorkerSwapBytesTotal{
 inline constexpr MetricInfo kWorkerSwapInFailuresTotal{
     "quire_worker_swap_in_failures_total",
     "KV blocks that were not brought back, since their place in host memory held something else."};
-inline constexpr MetricInfo kWorkerMemory{"quire_worker_memory_bytes",
-                                          "Memory by what it is for. weights; kv: the pool of KV "
-                                          "blocks; host: the pool for swapped ones. "
-                                          "Pools count as a whole, written or not."};
+inline constexpr MetricInfo kWorkerWindowPlacesTotal{
+    "quire_worker_window_places_total",
+    "With --kv-backend=vmm: places in windows of sequences that came to show a block. found: had "
+    "it "
+    "since another sequence; mapped_ahead: beside an earlier step; mapped: in the step. "
+    "taken_down: "
+    "that no sequence had when the system's limit was reached."};
+inline constexpr MetricInfo kWorkerWindowPlaces{"quire_worker_window_places",
+                                                "Places in windows that show a block now."};
+inline constexpr MetricInfo kWorkerWindowPlacesLimit{
+    "quire_worker_window_places_limit",
+    "Places in windows that can show a block at once, by the system's limit of mappings."};
+inline constexpr MetricInfo kWorkerWindowRefusalsTotal{
+    "quire_worker_window_refusals_total",
+    "Steps that read through block tables, since the system allows no more mappings."};
+inline constexpr MetricInfo kWorkerMemory{
+    "quire_worker_memory_bytes",
+    "Memory by what it is for. weights; kv: the pool of KV blocks; host: the pool for swapped "
+    "ones; "
+    "padding: what of these two only fills pages, with --kv-backend=vmm. Pools count as a whole, "
+    "written or not."};
 inline constexpr MetricInfo kWorkerScrubbedBytesTotal{
     "quire_worker_scrubbed_bytes_total",
     "Bytes of weights in main memory that were read to find those that have changed."};

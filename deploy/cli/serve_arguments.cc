@@ -17,10 +17,11 @@ namespace {
 constexpr int32_t kMaxPort = 65535;
 
 // Flags of quire_worker alone. Those of IsForBoth go to both; everything else is the scheduler's.
-constexpr std::array<std::string_view, 15> kWorkerFlags = {"threads",
+constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
                                                            "swap-space",
+                                                           "kv-backend",
                                                            "device",
                                                            "device-index",
                                                            "dtype",

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "kernels/api/host_windows.h"
 #include "kernels/api/kernel_backend.h"
 #include "kernels/api/row_gather.h"
 
@@ -37,6 +38,10 @@ class HostBackend : public KernelBackend {
   void Upload(void* device, const void* host, int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override {
     return Allocate(bytes);
+  }
+  int64_t window_page_bytes() const override { return HostPageBytes(); }
+  absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
+    return MakeHostWindows(shape);
   }
   StepInputs BeginStep(const StepInputs& host) override { return host; }
   void RunStep(const std::function<void()>& operations) override { operations(); }

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/base/error.h"
 #include "common/model/model_config.h"
 #include "common/model/rank_share.h"
 #include "kernels/api/attention.h"
@@ -37,6 +38,7 @@
 #include "kernels/api/kv_cache_layout.h"
 #include "kernels/api/sampling.h"
 #include "kernels/api/step_inputs.h"
+#include "kernels/api/window_memory.h"
 #include "kernels/collective/communicator.h"
 
 namespace quire {
@@ -74,6 +76,15 @@ class KernelBackend {
 
   // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
+  // What blocks must be a multiple of to be seen through windows; 0: there are none. Any thread,
+  // once PrepareFor has returned.
+  virtual int64_t window_page_bytes() const { return 0; }
+  // A pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason MEMORY.
+  // REQUIRES: window_page_bytes() > 0, and that it divides the block.
+  virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
+      const WindowShape& /*shape*/) {
+    return Error(absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device has none");
+  }
   // From host memory, which may be reused when the call returns.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   // Host memory that transfers read and write; zeroed. Errors: kResourceExhausted, reason MEMORY.

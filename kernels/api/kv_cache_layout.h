@@ -26,6 +26,7 @@
 #ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/base/ids.h"
@@ -108,11 +109,20 @@ inline KvCacheLayout WithScales(KvCacheLayout layout) {
   return layout;
 }
 
+// The same blocks, each with room behind it up to a multiple of so many bytes.
+inline KvCacheLayout PadBlocks(KvCacheLayout layout, int64_t page_bytes) {
+  const int64_t page_elements = std::max<int64_t>(1, page_bytes / SizeOf(layout.dtype));
+  layout.block_stride = (layout.block_stride + page_elements - 1) / page_elements * page_elements;
+  return layout;
+}
+
 // The pool as kernels see it. Owns nothing.
 struct KvCacheView {
   void* base = nullptr;  // [num_blocks] blocks of layout.block_bytes(), 64-byte aligned
   int64_t num_blocks = 0;
   KvCacheLayout layout;
+  // Places that show blocks of the pool (window_memory.h), for attention to read; null: none.
+  const void* windows = nullptr;
 };
 
 }  // namespace quire

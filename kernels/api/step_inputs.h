@@ -26,7 +26,9 @@ struct StepInputs {
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  const int32_t* logits_rows = nullptr;   // [num_logits], tokens whose logits are wanted
+  // In place of block_tables, as PagedAttentionParams. [num_seqs], or null.
+  const int64_t* first_places = nullptr;
+  const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };
 
 }  // namespace quire

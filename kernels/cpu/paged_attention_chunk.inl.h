@@ -13,21 +13,23 @@
 namespace quire {
 namespace {
 
-// The context of one sequence under one KV head.
+// The context of one sequence under one KV head: blocks of a table, or blocks that lie one behind
+// the other.
 template <typename T>
 struct ContextBlocks {
   const T* base;
   const KvCacheLayout* layout;
-  const BlockId* table;
+  const BlockId* table;  // null: block i is the i-th from base on
   int32_t layer;
   int32_t kv_head;
   int32_t num_blocks;  // blocks that hold positions of the context
 
+  BlockId Block(int32_t index) const { return table == nullptr ? index : table[index]; }
   const T* Keys(int32_t index) const {
-    return base + layout->KeyOffset(table[index], layer, kv_head);
+    return base + layout->KeyOffset(Block(index), layer, kv_head);
   }
   const T* Values(int32_t index) const {
-    return base + layout->ValueOffset(table[index], layer, kv_head);
+    return base + layout->ValueOffset(Block(index), layer, kv_head);
   }
 };
 

@@ -136,9 +136,15 @@ class AttentionTaskRunner {
     first_token_ = p_.query_start[task.seq] + task.query_begin;
     const int32_t query_length = p_.query_start[task.seq + 1] - p_.query_start[task.seq];
     first_position_ = p_.seq_lens[task.seq] - query_length + task.query_begin;
-    context_.base = static_cast<const T*>(p_.cache.base);
     context_.layout = &p_.cache.layout;
-    context_.table = p_.block_tables + int64_t{task.seq} * p_.max_blocks_per_seq;
+    if (p_.first_places != nullptr) {
+      context_.base = static_cast<const T*>(p_.cache.windows) +
+                      p_.first_places[task.seq] * p_.cache.layout.block_stride;
+      context_.table = nullptr;
+    } else {
+      context_.base = static_cast<const T*>(p_.cache.base);
+      context_.table = p_.block_tables + int64_t{task.seq} * p_.max_blocks_per_seq;
+    }
     context_.layer = p_.layer;
     context_.kv_head = task.kv_head;
     const int32_t block_size = p_.cache.layout.block_size_tokens;

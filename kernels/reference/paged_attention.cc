@@ -1,6 +1,7 @@
 // PagedAttention, Kwon et al. 2023, section 4.1: softmax over the whole context at once, in double.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -14,12 +15,17 @@ namespace {
 struct Query {
   const float* q = nullptr;  // [head_dim]
   float* out = nullptr;      // [head_dim]
-  const BlockId* block_table = nullptr;
+  const void* base = nullptr;
+  const BlockId* block_table = nullptr;  // null: block i is the i-th from base on
   int32_t kv_head = 0;
   double slope = 0.0;  // of ALiBi; 0: none
   int32_t first = 0;   // positions [first, last] are attended to
   int32_t last = 0;
 };
+
+BlockId BlockAt(const Query& query, int32_t index) {
+  return query.block_table == nullptr ? index : query.block_table[index];
+}
 
 // What elements of the slot's key or value are multiplied by; `offset` is that of the scales from
 // the keys of their head, `without` the scale of a cache that has none.
@@ -32,8 +38,8 @@ double ScaleOf(const PagedAttentionParams& p,
   if (!layout.has_scales()) {
     return without;
   }
-  BlockId block = query.block_table[position / layout.block_size_tokens];
-  const auto* scales = static_cast<const unsigned char*>(p.cache.base) +
+  BlockId block = BlockAt(query, position / layout.block_size_tokens);
+  const auto* scales = static_cast<const unsigned char*>(query.base) +
                        layout.KeyOffset(block, p.layer, query.kv_head) + offset;
   float scale = 0.0F;
   std::memcpy(
@@ -43,13 +49,13 @@ double ScaleOf(const PagedAttentionParams& p,
 
 double Score(const PagedAttentionParams& p, const Query& query, int32_t position) {
   const KvCacheLayout& layout = p.cache.layout;
-  BlockId block = query.block_table[position / layout.block_size_tokens];
+  BlockId block = BlockAt(query, position / layout.block_size_tokens);
   int64_t key = layout.KeyOffset(block, p.layer, query.kv_head) +
                 position % layout.block_size_tokens * layout.key_slot_stride;
   double sum = 0.0;
   for (int32_t d = 0; d < layout.head_dim; ++d) {
-    sum += double{query.q[d]} *
-           LoadElement(p.cache.base, layout.dtype, key + d * layout.key_dim_stride);
+    sum +=
+        double{query.q[d]} * LoadElement(query.base, layout.dtype, key + d * layout.key_dim_stride);
   }
   return sum * ScaleOf(p, query, position, layout.key_scale_offset, p.k_scale) * p.scale +
          query.slope * (position - query.last);
@@ -61,12 +67,12 @@ void AddWeightedValue(const PagedAttentionParams& p,
                       double weight,
                       std::vector<double>& out) {
   const KvCacheLayout& layout = p.cache.layout;
-  BlockId block = query.block_table[position / layout.block_size_tokens];
+  BlockId block = BlockAt(query, position / layout.block_size_tokens);
   int64_t value = layout.ValueOffset(block, p.layer, query.kv_head) +
                   position % layout.block_size_tokens * layout.value_slot_stride;
   weight *= ScaleOf(p, query, position, layout.value_scale_offset, p.v_scale);
   for (size_t d = 0; d < out.size(); ++d) {
-    out[d] += weight * LoadElement(p.cache.base, layout.dtype, value + static_cast<int64_t>(d));
+    out[d] += weight * LoadElement(query.base, layout.dtype, value + static_cast<int64_t>(d));
   }
 }
 
@@ -89,6 +95,16 @@ void Attend(const PagedAttentionParams& p, const Query& query) {
   }
 }
 
+void FindBlocks(const PagedAttentionParams& p, int32_t sequence, Query* query) {
+  if (p.first_places == nullptr) {
+    query->base = p.cache.base;
+    query->block_table = p.block_tables + int64_t{sequence} * p.max_blocks_per_seq;
+  } else {
+    query->base = static_cast<const std::byte*>(p.cache.windows) +
+                  p.first_places[sequence] * p.cache.layout.block_bytes();
+  }
+}
+
 }  // namespace
 
 void PagedAttention(const PagedAttentionParams& p) {
@@ -104,7 +120,7 @@ void PagedAttention(const PagedAttentionParams& p) {
         Query query;
         query.q = static_cast<const float*>(p.q) + token * p.q_row_stride + h * head_dim;
         query.out = static_cast<float*>(p.out) + (token * p.num_heads + h) * head_dim;
-        query.block_table = p.block_tables + int64_t{s} * p.max_blocks_per_seq;
+        FindBlocks(p, s, &query);
         query.kv_head = h / heads_per_kv_head;
         query.slope = p.alibi_slopes == nullptr ? 0.0 : p.alibi_slopes[h];
         query.first = p.sliding_window > 0 ? std::max(0, position - p.sliding_window + 1) : 0;

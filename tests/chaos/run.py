@@ -97,7 +97,8 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
     step_log = os.path.join(chaos, "steps.log")
     more = ("--resume",) if form.scheduler_kills > 0 else ()
     flags = (*SERVER_FLAGS, *(RANKS_FLAGS if num_ranks > 1 else ()),
-             f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}")
+             f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}",
+             f"--kv-backend={args.kv_backend}")
     with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
         logs, processes = start_clients(args, form, server.address, chaos, *more)
         try:
@@ -169,6 +170,7 @@ def parse_args():
         parser.add_argument("--" + field.replace("_", "-"), type=int)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
+    parser.add_argument("--kv-backend", default="paged")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help="where logs of failed rounds stay; default: the system's")

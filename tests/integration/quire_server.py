@@ -2,6 +2,7 @@
 
 QUIRE_BIN (the folder of the programs), QUIRE_PYTHON_STUBS (generated code) and QUIRE_SOURCE in the environment
 say where things are; CMakeLists.txt sets them. By default they are those of the build that ./deploy/test makes.
+QUIRE_TEST_WORKER_FLAGS are more flags of every worker: a test file may run once more with --kv-backend=vmm.
 """
 import contextlib
 import os
@@ -87,7 +88,7 @@ class Server:
         self._folder = tempfile.TemporaryDirectory(prefix="quire-test-")
         self.worker_address = "unix:" + os.path.join(self._folder.name, "worker.sock")
         self._model = model
-        self._worker_flags = list(worker_flags)
+        self._worker_flags = [*worker_flags, *os.environ.get("QUIRE_TEST_WORKER_FLAGS", "").split()]
         self._scheduler_flags = list(scheduler_flags)
         self.worker = None
         self.scheduler = None

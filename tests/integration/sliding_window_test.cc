@@ -20,10 +20,12 @@ namespace {
 constexpr char kModelDir[] = "tests/worker/model/testdata/mistral";
 constexpr int32_t kMaxModelLen = 480;
 
-class SlidingWindowEngineTest : public testing::Test {
+class SlidingWindowEngineTest : public testing::TestWithParam<KvBackend> {
  protected:
   void SetUp() override {
-    auto engine = Engine::Create(kModelDir, Roomy());
+    EngineOptions options = Roomy();
+    options.kv_backend = GetParam();
+    auto engine = Engine::Create(kModelDir, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -80,7 +82,11 @@ class SlidingWindowEngineTest : public testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(SlidingWindowEngineTest, FreedBlocksChangeNoBit) {
+INSTANTIATE_TEST_SUITE_P(KvBackends,
+                         SlidingWindowEngineTest,
+                         testing::Values(KvBackend::kPaged, KvBackend::kVmm));
+
+TEST_P(SlidingWindowEngineTest, FreedBlocksChangeNoBit) {
   const Answers oracle = Run(Roomy(), MakeRequests());
   for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
     for (const bool prefix_caching : {false, true}) {
@@ -108,7 +114,7 @@ TEST_F(SlidingWindowEngineTest, FreedBlocksChangeNoBit) {
   }
 }
 
-TEST_F(SlidingWindowEngineTest, TokensAreThoseOfTransformers) {
+TEST_P(SlidingWindowEngineTest, TokensAreThoseOfTransformers) {
   std::vector<Request> requests;
   const std::vector<GoldenCase> cases = ReadGolden(std::string(kModelDir) + "/golden.json");
   ASSERT_FALSE(cases.empty());
@@ -136,7 +142,7 @@ TEST_F(SlidingWindowEngineTest, TokensAreThoseOfTransformers) {
 }
 
 // What one sequence holds between steps while it is computed to its end.
-TEST_F(SlidingWindowEngineTest, BetweenStepsASequenceHoldsItsWindow) {
+TEST_P(SlidingWindowEngineTest, BetweenStepsASequenceHoldsItsWindow) {
   Request request{.id = RequestId(1)};
   request.prompt_token_ids.assign(300, 5);
   request.max_tokens = 170;

@@ -62,12 +62,13 @@ absl::StatusOr<Engine::Rank> Engine::MakeRank(const std::string& model_dir,
   if (options.num_ranks > 1) {
     QUIRE_ASSIGN_OR_RETURN(made.peers, PeerListener::AtPath(SocketPath(), options.num_ranks));
   }
-  made.executor = std::make_unique<StepExecutor>(
-      *made.model,
-      *made.backend,
-      KvCacheBudget{.bytes = kMaxKvCacheBytes, .swap_space_bytes = kMaxKvCacheBytes},
-      nullptr,
-      made.peers.get());
+  made.executor = std::make_unique<StepExecutor>(*made.model,
+                                                 *made.backend,
+                                                 KvCacheBudget{.bytes = kMaxKvCacheBytes,
+                                                               .swap_space_bytes = kMaxKvCacheBytes,
+                                                               .backend = options.kv_backend},
+                                                 nullptr,
+                                                 made.peers.get());
   return made;
 }
 

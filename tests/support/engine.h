@@ -26,8 +26,9 @@ namespace quire {
 
 struct EngineOptions {
   int num_threads = 1;    // of each rank
-  int32_t num_ranks = 1;  // these four: of Create, not of Reset
-  std::string isa;        // "": the best
+  int32_t num_ranks = 1;  // these five: of Create, not of Reset
+  KvBackend kv_backend = KvBackend::kPaged;
+  std::string isa;  // "": the best
   bool has_dummy_weights = false;
   int32_t num_blocks = 0;  // with the null block; 0: what max_sequences can need
   int32_t block_size_tokens = 16;

@@ -10,7 +10,8 @@ namespace quire {
 
 absl::StatusOr<std::unique_ptr<KvCacheStorage>> KvCacheStorage::Create(KernelBackend& backend,
                                                                        const KvCacheLayout& layout,
-                                                                       int32_t num_blocks) {
+                                                                       int32_t num_blocks,
+                                                                       int64_t num_places) {
   auto size_bytes = CheckedMultiply(layout.block_bytes(), num_blocks);
   if (!size_bytes.has_value() || *size_bytes <= 0) {
     return InvalidArgument("MEMORY",
@@ -20,9 +21,22 @@ absl::StatusOr<std::unique_ptr<KvCacheStorage>> KvCacheStorage::Create(KernelBac
                                         layout.block_bytes(),
                                         " bytes)"));
   }
-  QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, backend.Allocate(*size_bytes));
-  const KvCacheView view{.base = memory->data(), .num_blocks = num_blocks, .layout = layout};
-  return std::unique_ptr<KvCacheStorage>(new KvCacheStorage(std::move(memory), view));
+  std::unique_ptr<DeviceMemory> memory;
+  std::unique_ptr<WindowMemory> windows;
+  KvCacheView view{.num_blocks = num_blocks, .layout = layout};
+  if (num_places == 0) {
+    QUIRE_ASSIGN_OR_RETURN(memory, backend.Allocate(*size_bytes));
+    view.base = memory->data();
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(windows,
+                           backend.AllocateWindows({.block_bytes = layout.block_bytes(),
+                                                    .num_blocks = num_blocks,
+                                                    .num_places = num_places}));
+    view.base = windows->pool();
+    view.windows = windows->windows();
+  }
+  return std::unique_ptr<KvCacheStorage>(
+      new KvCacheStorage(std::move(memory), std::move(windows), view));
 }
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// KvCacheStorage owns the memory of the KV pool of this rank: num_blocks blocks, one after another.
+// KvCacheStorage owns the memory of the KV pool of this rank: num_blocks blocks, one after another,
+// and where they are asked for the windows through which they are seen a second time.
 // It knows nothing of sequences; which block belongs to whom is the scheduler's knowledge. The null
 // block, which nobody writes, is zero.
 //
@@ -21,23 +22,31 @@ namespace quire {
 
 class KvCacheStorage {
  public:
+  // With num_places, layout's blocks are multiples of KernelBackend::window_page_bytes.
   // Errors: kInvalidArgument for a pool without blocks or of a size that overflows;
   // kResourceExhausted, reason MEMORY, when the backend has no such memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,
                                                                 const KvCacheLayout& layout,
-                                                                int32_t num_blocks);
+                                                                int32_t num_blocks,
+                                                                int64_t num_places = 0);
 
   const KvCacheView& view() const { return view_; }
-  int64_t size_bytes() const { return memory_->size_bytes(); }
+  int64_t size_bytes() const { return view_.num_blocks * view_.layout.block_bytes(); }
+  // Null without places.
+  WindowMemory* windows() { return windows_.get(); }
+  int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->shape().num_places; }
 
   // Every byte reads as zero again. Nothing of one scheduler's sequences is left for the next.
-  absl::Status Clear() { return memory_->Clear(); }
+  absl::Status Clear() { return windows_ == nullptr ? memory_->Clear() : windows_->Clear(); }
 
  private:
-  KvCacheStorage(std::unique_ptr<DeviceMemory> memory, const KvCacheView& view)
-      : memory_(std::move(memory)), view_(view) {}
+  KvCacheStorage(std::unique_ptr<DeviceMemory> memory,
+                 std::unique_ptr<WindowMemory> windows,
+                 const KvCacheView& view)
+      : memory_(std::move(memory)), windows_(std::move(windows)), view_(view) {}
 
-  std::unique_ptr<DeviceMemory> memory_;
+  std::unique_ptr<DeviceMemory> memory_;   // null with windows
+  std::unique_ptr<WindowMemory> windows_;  // else null
   KvCacheView view_;
 };
 

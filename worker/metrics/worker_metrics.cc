@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-constexpr std::array<const char*, 7> kPartNames = {
-    "build", "swap", "forward", "compute", "sample", "collective", "step"};
+constexpr std::array<const char*, 8> kPartNames = {
+    "build", "swap", "forward", "compute", "sample", "collective", "map", "step"};
 
 void Add(std::atomic<int64_t>& number, int64_t more) {
   number.fetch_add(more, std::memory_order_relaxed);
@@ -54,6 +54,7 @@ void WorkerMetrics::OnStep(const ExecutedStep& step) {
   Observe(kCompute, step.forward_ns - step.forward_collective_ns);
   Observe(kSample, step.sample_ns);
   Observe(kCollective, step.forward_collective_ns + step.sample_collective_ns);
+  Observe(kMap, step.map_ns);
   Observe(kStep, step.build_ns + step.forward_ns + step.sample_ns);
   Add(num_steps_, 1);
   Add(num_tokens_, step.num_tokens);
@@ -61,6 +62,11 @@ void WorkerMetrics::OnStep(const ExecutedStep& step) {
   Add(swapped_out_bytes_, step.num_swapped_out * block_bytes_);
   Add(swapped_in_bytes_, step.num_swapped_in * block_bytes_);
   Add(num_failed_swap_ins_, step.num_failed_swap_ins);
+  Add(num_places_found_, step.windows.num_found);
+  Add(num_places_mapped_, step.windows.num_mapped);
+  Add(num_places_mapped_ahead_, step.windows.num_mapped_ahead);
+  Add(num_places_taken_down_, step.windows.num_taken_down);
+  Add(num_window_refusals_, step.windows.was_refused ? 1 : 0);
   SetHoldings(step.holdings);
 }
 
@@ -68,6 +74,7 @@ void WorkerMetrics::SetHoldings(const WorkerHoldings& holdings) {
   num_sequences_.store(holdings.num_sequences, std::memory_order_relaxed);
   num_blocks_.store(holdings.num_blocks, std::memory_order_relaxed);
   num_host_blocks_.store(holdings.num_host_blocks, std::memory_order_relaxed);
+  num_places_.store(holdings.num_places, std::memory_order_relaxed);
 }
 
 prometheus::MetricFamily WorkerMetrics::Parts() const {
@@ -78,6 +85,20 @@ prometheus::MetricFamily WorkerMetrics::Parts() const {
         {.labels = {{"part", kPartNames[part]}}, .histogram = parts_[part].Read()});
   }
   return HistogramFamily(metric::kWorkerStepDuration, std::move(histograms));
+}
+
+void WorkerMetrics::AddWindows(const WorkerPools& pools,
+                               std::vector<prometheus::MetricFamily>* families) const {
+  families->push_back(CounterFamily(metric::kWorkerWindowPlacesTotal,
+                                    {{{{"how", "found"}}, Read(num_places_found_)},
+                                     {{{"how", "mapped"}}, Read(num_places_mapped_)},
+                                     {{{"how", "mapped_ahead"}}, Read(num_places_mapped_ahead_)},
+                                     {{{"how", "taken_down"}}, Read(num_places_taken_down_)}}));
+  families->push_back(GaugeFamily(metric::kWorkerWindowPlaces, Read(num_places_)));
+  families->push_back(
+      GaugeFamily(metric::kWorkerWindowPlacesLimit, static_cast<double>(pools.max_places)));
+  families->push_back(
+      CounterFamily(metric::kWorkerWindowRefusalsTotal, Read(num_window_refusals_)));
 }
 
 std::vector<prometheus::MetricFamily> WorkerMetrics::Collect() const {
@@ -108,11 +129,17 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Collect() const {
       GaugeFamily(metric::kWorkerMemory,
                   {{{{"kind", "weights"}}, Read(weight_bytes_)},
                    {{{"kind", "kv"}}, Bytes(pools, pools.num_blocks)},
-                   {{{"kind", "host"}}, Bytes(pools, pools.num_host_blocks)}})};
+                   {{{"kind", "host"}}, Bytes(pools, pools.num_host_blocks)},
+                   {{{"kind", "padding"}},
+                    static_cast<double>(pools.padding_bytes *
+                                        (pools.num_blocks + pools.num_host_blocks))}})};
   if (epoch.group_epoch != 0) {
     families.push_back(GaugeFamily(metric::kWorkerGroupEpoch,
                                    {{{{"incarnation", absl::StrCat(epoch.scheduler_incarnation)}},
                                      static_cast<double>(epoch.group_epoch)}}));
+  }
+  if (pools.max_places > 0) {
+    AddWindows(pools, &families);
   }
   const WeightScrubber* const scrubber = scrubber_.load(std::memory_order_acquire);
   if (scrubber != nullptr && scrubber->has_memory()) {

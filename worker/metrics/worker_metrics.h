@@ -35,13 +35,24 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
 
  private:
   // The order of kPartNames.
-  enum Part : uint8_t { kBuild, kSwap, kForward, kCompute, kSample, kCollective, kStep, kNumParts };
+  enum Part : uint8_t {
+    kBuild,
+    kSwap,
+    kForward,
+    kCompute,
+    kSample,
+    kCollective,
+    kMap,
+    kStep,
+    kNumParts
+  };
 
   using Number = std::atomic<int64_t>;
 
   void SetHoldings(const WorkerHoldings& holdings);
   void Observe(Part part, int64_t nanos) { parts_[part].Observe(nanos); }
   prometheus::MetricFamily Parts() const;
+  void AddWindows(const WorkerPools& pools, std::vector<prometheus::MetricFamily>* families) const;
 
   int64_t block_bytes_ = 0;  // of the executor thread
 
@@ -56,6 +67,12 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   Number num_sequences_{0};
   Number num_blocks_{0};
   Number num_host_blocks_{0};
+  Number num_places_{0};
+  Number num_places_found_{0};
+  Number num_places_mapped_{0};
+  Number num_places_mapped_ahead_{0};
+  Number num_places_taken_down_{0};
+  Number num_window_refusals_{0};
   Number weight_bytes_{0};
   std::atomic<const WeightScrubber*> scrubber_{nullptr};
 

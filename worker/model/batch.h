@@ -22,6 +22,8 @@ struct Batch {
   std::vector<int32_t> seq_lens;      // [num_seqs], context with this step's tokens
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;
+  // [num_seqs], in place of block_tables: where each sequence begins in the windows; or empty.
+  std::vector<int64_t> first_places;
   std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted
   // [num_logits], how many of the greatest are wanted (SamplingRow::num_candidates), 0: all; or
   // empty: all of all.

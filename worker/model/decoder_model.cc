@@ -26,6 +26,7 @@ StepInputs ViewOf(const Batch& batch) {
           .query_start = batch.query_start.data(),
           .seq_lens = batch.seq_lens.data(),
           .block_tables = batch.block_tables.data(),
+          .first_places = batch.first_places.empty() ? nullptr : batch.first_places.data(),
           .logits_rows = batch.logits_rows.data()};
 }
 
@@ -264,6 +265,7 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
        .seq_lens = inputs.seq_lens,
        .block_tables = inputs.block_tables,
        .max_blocks_per_seq = inputs.max_blocks_per_seq,
+       .first_places = inputs.first_places,
        .cache = cache,
        .k_scale = scales.key,
        .v_scale = scales.value});

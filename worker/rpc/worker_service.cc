@@ -222,6 +222,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
   response.set_full_step_tokens(executor_->full_step_tokens());
+  response.set_wants_next_blocks(executor_->wants_next_blocks());
   response.set_rendezvous(executor_->rendezvous());
   return WriteMessage(response);
 }

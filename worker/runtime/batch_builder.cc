@@ -15,6 +15,7 @@ void Clear(Batch* batch) {
   batch->seq_lens.clear();
   batch->block_tables.clear();
   batch->max_blocks_per_seq = 0;
+  batch->first_places.clear();
   batch->logits_rows.clear();
   batch->num_candidates.clear();
 }
@@ -62,12 +63,19 @@ void FillBlockTables(const std::vector<ScheduledSlice>& slices,
 
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,
+                BlockLookup lookup,
                 Batch* batch) {
   Clear(batch);
   for (const ScheduledSlice& slice : slices) {
     AppendTokens(slice, block_size_tokens, batch);
   }
-  FillBlockTables(slices, block_size_tokens, batch);
+  if (lookup == BlockLookup::kTables) {
+    FillBlockTables(slices, block_size_tokens, batch);
+    return;
+  }
+  for (const ScheduledSlice& slice : slices) {
+    batch->first_places.push_back(slice.first_place);
+  }
 }
 
 }  // namespace quire

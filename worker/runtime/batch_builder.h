@@ -19,6 +19,7 @@ struct ScheduledSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;
   SequenceState* sequence = nullptr;
+  int64_t first_place = 0;  // of its window, where there are any
 
   // The slice ends at the last known token, so its last row of logits becomes a token.
   bool is_sampled() const {
@@ -26,9 +27,16 @@ struct ScheduledSlice {
   }
 };
 
-// logits_rows holds one row for each sampled slice, in order.
+// Where attention finds the blocks of a sequence.
+enum class BlockLookup : uint8_t { kTables, kWindows };
+
+// logits_rows holds one row for each sampled slice, in order. The batch has block tables or first
+// places, not both.
 // REQUIRES: the slices passed StepPlanChecker.
-void BuildBatch(const std::vector<ScheduledSlice>& slices, int32_t block_size_tokens, Batch* batch);
+void BuildBatch(const std::vector<ScheduledSlice>& slices,
+                int32_t block_size_tokens,
+                BlockLookup lookup,
+                Batch* batch);
 
 }  // namespace quire
 

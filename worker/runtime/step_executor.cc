@@ -1,6 +1,7 @@
 #include "worker/runtime/step_executor.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +9,9 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
-#include "worker/runtime/batch_builder.h"
 
 namespace quire {
 namespace {
@@ -35,6 +36,11 @@ StepTimings TimingsOf(const ExecutedStep& step) {
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
   return static_cast<int32_t>(
       std::clamp<int64_t>(bytes / std::max<int64_t>(1, block_bytes), 0, kMaxBlocksLimit));
+}
+
+// The most that a sequence can have.
+int32_t BlocksOfSequence(const StepLimits& limits) {
+  return DivCeil(limits.max_model_len, limits.block_size_tokens);
 }
 
 absl::Status CheckFits(std::string_view field, int32_t num_blocks, int32_t limit) {
@@ -97,8 +103,14 @@ DType StepExecutor::DefaultKvCacheDtype() const {
   return backend_.CanStoreKvAs(stored) ? stored : backend_.activation_dtype();
 }
 
+KvCacheLayout StepExecutor::LayoutFor(const KvCacheSpec& spec) const {
+  const KvCacheLayout layout = backend_.LayoutFor(spec);
+  return budget_.backend == KvBackend::kVmm ? PadBlocks(layout, backend_.window_page_bytes())
+                                            : layout;
+}
+
 int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
-  return backend_.LayoutFor(spec).block_bytes();
+  return LayoutFor(spec).block_bytes();
 }
 
 int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
@@ -165,27 +177,48 @@ absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& 
   if (mover_ != nullptr) {
     mover_->BeginEpoch();
   }
-  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits.num_blocks));
+  windows_.reset();
+  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits));
   if (mover_ == nullptr || mover_->num_host_blocks() != limits.num_host_blocks) {
     mover_.reset();
     QUIRE_ASSIGN_OR_RETURN(mover_,
                            BlockMover::Create(backend_, storage_->view(), limits.num_host_blocks));
   }
+  if (storage_->windows() == nullptr) {
+    return absl::OkStatus();
+  }
+  absl::Status status = TakeWindows(limits);
+  if (!status.ok()) {
+    mover_.reset();  // steps are refused
+  }
+  return status;
+}
+
+absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
+  QUIRE_ASSIGN_OR_RETURN(
+      windows_,
+      KvWindows::Create(
+          backend_, *storage_->windows(), limits.max_sequences, BlocksOfSequence(limits)));
   return absl::OkStatus();
 }
 
-absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, int32_t num_blocks) {
-  bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks;
+absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, const StepLimits& limits) {
+  const int32_t num_blocks = limits.num_blocks;
+  const int64_t num_places = budget_.backend == KvBackend::kVmm
+                                 ? int64_t{limits.max_sequences} * BlocksOfSequence(limits)
+                                 : 0;
+  bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks &&
+              storage_->num_places() == num_places;
   if (fits && storage_->Clear().ok()) {
     return absl::OkStatus();
   }
-  const KvCacheLayout layout = backend_.LayoutFor(spec);
-  auto storage = KvCacheStorage::Create(backend_, layout, num_blocks);
+  const KvCacheLayout layout = LayoutFor(spec);
+  auto storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
   if (absl::IsResourceExhausted(storage.status())) {
     // A GPU has no room for the old pool and the new one.
     mover_.reset();
     storage_.reset();
-    storage = KvCacheStorage::Create(backend_, layout, num_blocks);
+    storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
   }
   QUIRE_RETURN_IF_ERROR(storage.status());
   mover_.reset();
@@ -200,6 +233,8 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
     WorkerPools pools;
     if (mover_ != nullptr) {
       pools = {.block_bytes = mover_->pool().layout.block_bytes(),
+               .padding_bytes = BlockBytes(spec_) - backend_.LayoutFor(spec_).block_bytes(),
+               .max_places = windows_ == nullptr ? 0 : windows_->max_mapped(),
                .num_blocks = mover_->pool().num_blocks,
                .num_host_blocks = mover_->num_host_blocks()};
     }
@@ -274,7 +309,8 @@ const Communicator* StepExecutor::Group() const {
 WorkerHoldings StepExecutor::Holdings() const {
   return {.num_sequences = sequences_ == nullptr ? 0 : sequences_->num_sequences(),
           .num_blocks = sequences_ == nullptr ? 0 : sequences_->num_blocks(),
-          .num_host_blocks = mover_ == nullptr ? 0 : mover_->num_filled_host_blocks()};
+          .num_host_blocks = mover_ == nullptr ? 0 : mover_->num_filled_host_blocks(),
+          .num_places = windows_ == nullptr ? 0 : windows_->num_mapped()};
 }
 
 absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
@@ -297,10 +333,11 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
   mover_->Copy(plan.copies);
   for (const SequenceIntroduction& introduction : plan.introductions) {
-    sequences_->Introduce(introduction);
+    Introduce(introduction);
   }
   Schedule(plan.slices);
-  BuildBatch(slices_, spec_.block_size_tokens, &batch_);
+  ExecutedStep step;
+  BuildBatch(slices_, spec_.block_size_tokens, LookUpBlocks(plan, &step), &batch_);
   StepResult result{.header = plan.header,
                     .plan_digest = plan.digest,
                     .failed_swap_ins = std::move(failed_swap_ins)};
@@ -323,24 +360,26 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Commit(result.sampled);
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);
+    if (windows_ != nullptr) {
+      windows_->End(handle);
+    }
   }
   if (slices_.empty()) {
     mover_->FinishSwaps();  // there may be no other step before they are done
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
-  const ExecutedStep step = {
-      .build_ns = built - begin,
-      .forward_ns = computed - built,
-      .sample_ns = SteadyNow() - computed,
-      .swap_ns = mover_->busy_nanos() - swap_before,
-      .forward_collective_ns = collective_forward - collective_before,
-      .sample_collective_ns = CollectiveNanos(group) - collective_forward,
-      .num_tokens = static_cast<int64_t>(batch_.token_ids.size()),
-      .num_sampled = static_cast<int64_t>(result.sampled.size()),
-      .num_swapped_out = static_cast<int64_t>(plan.swap_outs.size()),
-      .num_swapped_in = static_cast<int64_t>(plan.swap_ins.size() - result.failed_swap_ins.size()),
-      .num_failed_swap_ins = static_cast<int64_t>(result.failed_swap_ins.size()),
-      .holdings = Holdings()};
+  step.build_ns = built - begin;
+  step.forward_ns = computed - built;
+  step.sample_ns = SteadyNow() - computed;
+  step.swap_ns = mover_->busy_nanos() - swap_before;
+  step.forward_collective_ns = collective_forward - collective_before;
+  step.sample_collective_ns = CollectiveNanos(group) - collective_forward;
+  step.num_tokens = static_cast<int64_t>(batch_.token_ids.size());
+  step.num_sampled = static_cast<int64_t>(result.sampled.size());
+  step.num_swapped_out = static_cast<int64_t>(plan.swap_outs.size());
+  step.num_swapped_in = static_cast<int64_t>(plan.swap_ins.size() - result.failed_swap_ins.size());
+  step.num_failed_swap_ins = static_cast<int64_t>(result.failed_swap_ins.size());
+  step.holdings = Holdings();
   result.timings = TimingsOf(step);
   if (observer_ != nullptr) {
     observer_->OnStep(step);
@@ -358,6 +397,13 @@ void StepExecutor::WhenAnswered() const {
   }
 }
 
+void StepExecutor::Introduce(const SequenceIntroduction& introduction) {
+  sequences_->Introduce(introduction);
+  if (windows_ != nullptr) {
+    windows_->Begin(introduction.handle);
+  }
+}
+
 void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
   slices_.clear();
   for (const SequenceSlice& slice : slices) {
@@ -371,6 +417,49 @@ void StepExecutor::Schedule(const std::vector<SequenceSlice>& slices) {
     slices_.push_back(
         {.handle = slice.handle, .num_tokens = slice.num_tokens, .sequence = sequence});
   }
+}
+
+BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step) {
+  if (windows_ == nullptr) {
+    return BlockLookup::kTables;
+  }
+  const Instant begin = SteadyNow();
+  const WindowCounts before = windows_->counts();
+  const bool are_shown = ShowWindows();
+  if (are_shown) {
+    ExpectBlocks(plan.slices);
+  }
+  const WindowCounts& now = windows_->counts();
+  step->windows = {.num_found = now.num_found - before.num_found,
+                   .num_mapped = now.num_mapped - before.num_mapped,
+                   .num_mapped_ahead = now.num_mapped_ahead - before.num_mapped_ahead,
+                   .num_taken_down = now.num_taken_down - before.num_taken_down,
+                   .was_refused = !are_shown};
+  step->map_ns = SteadyNow() - begin;
+  return are_shown ? BlockLookup::kWindows : BlockLookup::kTables;
+}
+
+void StepExecutor::ExpectBlocks(const std::vector<SequenceSlice>& slices) {
+  for (const SequenceSlice& slice : slices) {
+    if (slice.next_block_id.has_value()) {
+      windows_->Expect(slice.handle, *slice.next_block_id);
+    }
+  }
+  windows_->StartAhead();
+}
+
+bool StepExecutor::ShowWindows() {
+  for (ScheduledSlice& slice : slices_) {
+    const SequenceState& sequence = *slice.sequence;
+    const int32_t num_blocks =
+        DivCeil(sequence.num_computed_tokens + slice.num_tokens, spec_.block_size_tokens);
+    if (!windows_->Show(slice.handle,
+                        std::span(sequence.block_ids).first(static_cast<size_t>(num_blocks)))) {
+      return false;
+    }
+    slice.first_place = windows_->FirstPlace(slice.handle);
+  }
+  return true;
 }
 
 void StepExecutor::Commit(const std::vector<SampledToken>& sampled) {

@@ -30,8 +30,10 @@
 #include "kernels/collective/peer_listener.h"
 #include "worker/kv_cache/block_mover.h"
 #include "worker/kv_cache/kv_cache_storage.h"
+#include "worker/kv_cache/kv_windows.h"
 #include "worker/model/batch.h"
 #include "worker/model/model.h"
+#include "worker/runtime/batch_builder.h"
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
@@ -50,12 +52,19 @@ struct EpochParams {
   std::vector<std::string> rendezvous = {};  // by rank
 };
 
-// How large the KV pool and the host pool may be.
+// How attention finds a sequence's blocks.
+enum class KvBackend : uint8_t {
+  kPaged,  // by a block table
+  kVmm,    // one behind the other, in a window onto the pool (KvWindows)
+};
+
+// How large the KV pool and the host pool may be, and how the KV pool is read.
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
   int32_t num_blocks_override = 0;  // > 0: this many blocks, if they take no more than the next
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
+  KvBackend backend = KvBackend::kPaged;
 };
 
 class StepExecutor {
@@ -85,7 +94,7 @@ class StepExecutor {
   // type.
   DType DefaultKvCacheDtype() const;
 
-  // Bytes of one block as the backend lays it out.
+  // Bytes of one block as the backend lays it out, with what fills its last page under windows.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
 
   // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
@@ -98,6 +107,9 @@ class StepExecutor {
 
   // As of KernelBackend.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
+
+  // Whether plans are to name blocks that come next: windows map them ahead.
+  bool wants_next_blocks() const { return budget_.backend == KvBackend::kVmm; }
 
   // Where other ranks find this one; "" where there are none.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
@@ -135,14 +147,23 @@ class StepExecutor {
   absl::Status TryBeginEpoch(const EpochParams& params);
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
   absl::Status TakePools(const KvCacheSpec& spec, const StepLimits& limits);
-  absl::Status TakePool(const KvCacheSpec& spec, int32_t num_blocks);
+  absl::Status TakePool(const KvCacheSpec& spec, const StepLimits& limits);
+  absl::Status TakeWindows(const StepLimits& limits);
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   absl::Status MeetRanks(const EpochParams& params);
   // Null for one rank. Valid until the next epoch.
   const Communicator* Group() const;
   WorkerHoldings Holdings() const;
 
+  void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);
+  // Has windows show the blocks of slices_ where there are windows, and tells what that took.
+  BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
+  // Has those mapped, beside the step, that slices will probably get next.
+  void ExpectBlocks(const std::vector<SequenceSlice>& slices);
+  // Whether the windows show all blocks of the slices.
+  bool ShowWindows();
   // What was computed and sampled becomes known.
   void Commit(const std::vector<SampledToken>& sampled);
 
@@ -160,7 +181,8 @@ class StepExecutor {
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
   std::unique_ptr<SequenceTable> sequences_;  // of this epoch
   std::unique_ptr<KvCacheStorage> storage_;
-  std::unique_ptr<BlockMover> mover_;  // on storage_; null means that there are no pools
+  std::unique_ptr<BlockMover> mover_;   // on storage_; null means that there are no pools
+  std::unique_ptr<KvWindows> windows_;  // on storage_; of this epoch; null: attention reads tables
   KvCacheSpec spec_;
   Sampler sampler_;
 

@@ -14,12 +14,15 @@ struct WorkerHoldings {
   int32_t num_sequences = 0;
   int32_t num_blocks = 0;       // named by block tables, shared ones once
   int32_t num_host_blocks = 0;  // filled in this epoch
+  int64_t num_places = 0;       // of windows that show something
 };
 
 // The pools that there are; all 0: none.
 struct WorkerPools {
   int64_t block_bytes = 0;
-  int64_t num_blocks = 0;  // the null block included
+  int64_t padding_bytes = 0;  // of these
+  int64_t max_places = 0;     // that may show something at once; 0: no windows
+  int64_t num_blocks = 0;     // the null block included
   int64_t num_host_blocks = 0;
 };
 
@@ -32,6 +35,15 @@ struct EpochObservation {
   WorkerHoldings holdings;
 };
 
+// What a step did to the windows through which attention reads. Places, see KvWindows.
+struct WindowWork {
+  int64_t num_found = 0;  // show the right block since a sequence before
+  int64_t num_mapped = 0;
+  int64_t num_mapped_ahead = 0;  // in a step before, beside it
+  int64_t num_taken_down = 0;
+  bool was_refused = false;  // no room: attention read block tables
+};
+
 // A step that was executed. Durations in nanoseconds.
 struct ExecutedStep {
   int64_t build_ns = 0;
@@ -39,6 +51,7 @@ struct ExecutedStep {
   int64_t sample_ns = 0;
   // Parts of these three.
   int64_t swap_ns = 0;                // of build and sample
+  int64_t map_ns = 0;                 // of build
   int64_t forward_collective_ns = 0;  // of forward
   int64_t sample_collective_ns = 0;   // of sample
   int64_t num_tokens = 0;
@@ -46,6 +59,7 @@ struct ExecutedStep {
   int64_t num_swapped_out = 0;
   int64_t num_swapped_in = 0;  // those that failed are not among them
   int64_t num_failed_swap_ins = 0;
+  WindowWork windows;
   WorkerHoldings holdings;
 };
 

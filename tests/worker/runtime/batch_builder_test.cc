@@ -27,7 +27,7 @@ TEST(BatchBuilderTest, LaysOutADecodeAPiecePrefillAndAWholePrefill) {
                                         {.handle = 2, .num_tokens = 2, .sequence = &whole}};
   Batch batch;
 
-  BuildBatch(slices, 4, &batch);
+  BuildBatch(slices, 4, BlockLookup::kTables, &batch);
 
   EXPECT_EQ(batch.token_ids, (std::vector<TokenId>{6, 12, 13, 14, 15, 20, 21}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{5, 2, 3, 4, 5, 0, 1}));
@@ -42,9 +42,10 @@ TEST(BatchBuilderTest, LaysOutADecodeAPiecePrefillAndAWholePrefill) {
 TEST(BatchBuilderTest, AUsedBatchKeepsNothing) {
   SequenceState sequence = MakeSequence({1, 2, 3}, 0, {4});
   Batch batch;
-  BuildBatch({{.handle = 0, .num_tokens = 3, .sequence = &sequence}}, 4, &batch);
+  BuildBatch(
+      {{.handle = 0, .num_tokens = 3, .sequence = &sequence}}, 4, BlockLookup::kTables, &batch);
 
-  BuildBatch({}, 4, &batch);
+  BuildBatch({}, 4, BlockLookup::kTables, &batch);
 
   EXPECT_EQ(batch.num_tokens(), 0);
   EXPECT_EQ(batch.num_seqs(), 0);
@@ -57,7 +58,8 @@ TEST(BatchBuilderTest, SlotsOfAHugePoolDoNotOverflow) {
   SequenceState sequence = MakeSequence({1}, 0, {2'000'000'000});
   Batch batch;
 
-  BuildBatch({{.handle = 0, .num_tokens = 1, .sequence = &sequence}}, 256, &batch);
+  BuildBatch(
+      {{.handle = 0, .num_tokens = 1, .sequence = &sequence}}, 256, BlockLookup::kTables, &batch);
 
   EXPECT_EQ(batch.slot_mapping, std::vector<int64_t>{512'000'000'000});
 }

@@ -9,13 +9,19 @@ namespace quire {
 namespace {
 
 // The key in which a slot keeps its token. 0, what an unwritten slot holds, is no token.
-float& KeyAt(const KvCacheView& cache, int64_t slot) {
-  int32_t block_size = cache.layout.block_size_tokens;
-  auto block = static_cast<BlockId>(slot / block_size);
+int64_t KeyOffset(const KvCacheLayout& layout, int64_t block, int64_t slot) {
+  return layout.KeyOffset(static_cast<BlockId>(block), 0, 0) + slot * layout.key_slot_stride;
+}
+
+float& KeyAt(const KvCacheView& cache, int64_t block, int64_t slot) {
   QUIRE_CHECK(block > kNullBlockId && block < cache.num_blocks);
-  int64_t offset =
-      cache.layout.KeyOffset(block, 0, 0) + slot % block_size * cache.layout.key_slot_stride;
-  return static_cast<float*>(cache.base)[offset];
+  return static_cast<float*>(cache.base)[KeyOffset(cache.layout, block, slot)];
+}
+
+// Of a block in a window that begins with the place.
+float ShownKeyAt(const KvCacheView& cache, int64_t first_place, int64_t index, int64_t slot) {
+  return static_cast<const float*>(
+      cache.windows)[KeyOffset(cache.layout, first_place + index, slot)];
 }
 
 // The tokens of sequence `row` up to and with position `last`, as the cache has them.
@@ -26,10 +32,17 @@ std::vector<TokenId> ReadBack(const Batch& batch,
   int32_t block_size = cache.layout.block_size_tokens;
   std::vector<TokenId> token_ids;
   for (int32_t position = 0; position <= last; ++position) {
-    size_t column = static_cast<size_t>(position / block_size);
-    int64_t block =
-        batch.block_tables[row * static_cast<size_t>(batch.max_blocks_per_seq) + column];
-    float key = KeyAt(cache, block * block_size + position % block_size);
+    const int32_t column = position / block_size;
+    const int32_t slot = position % block_size;
+    float key = 0.0F;
+    if (batch.first_places.empty()) {
+      key = KeyAt(cache,
+                  batch.block_tables[row * static_cast<size_t>(batch.max_blocks_per_seq) +
+                                     static_cast<size_t>(column)],
+                  slot);
+    } else {
+      key = ShownKeyAt(cache, batch.first_places[row], column, slot);
+    }
     token_ids.push_back(static_cast<TokenId>(key) - 1);
   }
   return token_ids;
@@ -64,7 +77,9 @@ float* FakeModel::Forward(const Batch& batch, const KvCacheView& cache) {
     on_forward_(batch);
   }
   for (size_t i = 0; i < batch.token_ids.size(); ++i) {
-    KeyAt(cache, batch.slot_mapping[i]) = static_cast<float>(batch.token_ids[i] + 1);
+    const int64_t slot = batch.slot_mapping[i];
+    const int32_t block_size = cache.layout.block_size_tokens;
+    KeyAt(cache, slot / block_size, slot % block_size) = static_cast<float>(batch.token_ids[i] + 1);
   }
   logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
   for (size_t i = 0; i < batch.logits_rows.size(); ++i) {

@@ -1,7 +1,7 @@
 // FakeModel is a model whose next token can be said without it: a hash of all tokens so far. It
 // finds those tokens only through the KV cache and the batch: every token is written into its slot
-// as a key, and the logits of a row are made from what the row's block table leads to. So a wrong
-// slot, table, position, length or copy gives another token.
+// as a key, and the logits of a row are made from what the row's block table, or its window, leads
+// to. So a wrong slot, table, window, position, length or copy gives another token.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_WORKER_RUNTIME_FAKE_MODEL_H_

@@ -36,6 +36,10 @@ class LateBackend : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
     return below_->Allocate(bytes);
   }
+  int64_t window_page_bytes() const override { return below_->window_page_bytes(); }
+  absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
+    return below_->AllocateWindows(shape);
+  }
   void Upload(void* device, const void* host, int64_t bytes) override {
     below_->Upload(device, host, bytes);
   }

@@ -1,0 +1,160 @@
+#include "kernels/api/host_windows.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/math.h"
+
+#include <sys/mman.h>
+
+namespace quire {
+namespace {
+
+// For everything else of the process: libraries, stacks of threads, arenas, weights.
+constexpr int64_t kMappingsElsewhere = 4096;
+
+absl::Status NoMemory(const char* what) {
+  return Error(
+      absl::StatusCode::kResourceExhausted,
+      "MEMORY",
+      std::string("windows: cannot ") + what + ": " + std::generic_category().message(errno));
+}
+
+struct Mapping {
+  void* data = MAP_FAILED;
+  size_t bytes = 0;
+
+  Mapping(size_t size, int protection, int flags, int file)
+      : data(mmap(nullptr, size, protection, flags, file, 0)), bytes(size) {}
+  ~Mapping() {
+    if (data != MAP_FAILED) {
+      munmap(data, bytes);
+    }
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+};
+
+class File {
+ public:
+  explicit File(int64_t bytes) : descriptor_(memfd_create("kv-cache", MFD_CLOEXEC)) {
+    if (descriptor_ >= 0 && ftruncate(descriptor_, bytes) != 0) {
+      close(descriptor_);
+      descriptor_ = -1;
+    }
+  }
+  ~File() {
+    if (descriptor_ >= 0) {
+      close(descriptor_);
+    }
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+class HostWindows final : public WindowMemory {
+ public:
+  HostWindows(const WindowShape& shape,
+              std::unique_ptr<File> file,
+              std::unique_ptr<Mapping> pool,
+              std::unique_ptr<Mapping> windows)
+      : WindowMemory(shape, pool->data, windows->data),
+        file_(std::move(file)),
+        pool_mapping_(std::move(pool)),
+        windows_mapping_(std::move(windows)) {}
+
+  // Beside each run of places that show something lies one at most that shows nothing.
+  int64_t max_mapped_places() const override { return (MaxMappings() - kMappingsElsewhere) / 2; }
+
+  absl::Status Map(int64_t place, BlockId block, int64_t count) override {
+    return Place(place,
+                 count,
+                 PROT_READ,
+                 MAP_SHARED | MAP_POPULATE,
+                 file_->get(),
+                 block * shape().block_bytes);
+  }
+
+  absl::Status Unmap(int64_t place, int64_t count) override {
+    return Place(place, count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+
+  absl::Status Clear() override {
+    return fallocate(file_->get(),
+                     FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     0,
+                     static_cast<off_t>(pool_mapping_->bytes)) == 0
+               ? absl::OkStatus()
+               : NoMemory("clear the pool");
+  }
+
+ private:
+  absl::Status Place(
+      int64_t place, int64_t count, int protection, int flags, int file, int64_t offset) {
+    std::byte* at = static_cast<std::byte*>(windows()) + place * shape().block_bytes;
+    const auto bytes = static_cast<size_t>(count * shape().block_bytes);
+    return mmap(at, bytes, protection, flags | MAP_FIXED, file, offset) == at
+               ? absl::OkStatus()
+               : NoMemory("map blocks");
+  }
+
+  const std::unique_ptr<File> file_;
+  const std::unique_ptr<Mapping> pool_mapping_;
+  const std::unique_ptr<Mapping> windows_mapping_;
+};
+
+}  // namespace
+
+int64_t HostPageBytes() { return sysconf(_SC_PAGESIZE); }
+
+int64_t MaxMappings() {
+  constexpr int64_t kOfLinux = 65'530;
+  int64_t limit = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  return limit > 0 ? limit : kOfLinux;
+}
+
+absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {
+  const auto pool_bytes = CheckedMultiply(shape.block_bytes, shape.num_blocks);
+  const auto window_bytes = CheckedMultiply(shape.block_bytes, shape.num_places);
+  if (!pool_bytes.has_value() || !window_bytes.has_value()) {
+    errno = EOVERFLOW;
+    return NoMemory("reserve addresses");
+  }
+  auto file = std::make_unique<File>(*pool_bytes);
+  if (file->get() < 0) {
+    return NoMemory("make the pool");
+  }
+  auto pool = std::make_unique<Mapping>(
+      static_cast<size_t>(*pool_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file->get());
+  if (pool->data == MAP_FAILED) {
+    return NoMemory("map the pool");
+  }
+  auto windows = std::make_unique<Mapping>(static_cast<size_t>(*window_bytes),
+                                           PROT_NONE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                           -1);
+  if (windows->data == MAP_FAILED) {
+    return NoMemory("reserve addresses");
+  }
+  // As HostBackend::Allocate: refusal costs speed only, and users' words stay out of core dumps.
+  madvise(pool->data, pool->bytes, MADV_HUGEPAGE);
+  madvise(pool->data, pool->bytes, MADV_DONTDUMP);
+  madvise(windows->data, windows->bytes, MADV_DONTDUMP);
+  return std::make_unique<HostWindows>(shape, std::move(file), std::move(pool), std::move(windows));
+}
+
+}  // namespace quire

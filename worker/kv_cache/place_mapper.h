@@ -1,0 +1,56 @@
+// PlaceMapper maps places of a WindowMemory on a thread of its own, beside what the executor does.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Source:        vAttention, Prabhu et al. 2024, section 6.2.1 (overlapping memory allocation).
+#ifndef QUIRE_WORKER_KV_CACHE_PLACE_MAPPER_H_
+#define QUIRE_WORKER_KV_CACHE_PLACE_MAPPER_H_
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "kernels/api/kernel_backend.h"
+
+namespace quire {
+
+struct MapOrder {
+  int64_t place = 0;
+  BlockId block = kNullBlockId;
+};
+
+class PlaceMapper {
+ public:
+  // Both outlive the mapper.
+  PlaceMapper(KernelBackend& backend, WindowMemory& memory);
+  // Finishes what was started.
+  ~PlaceMapper();
+  PlaceMapper(const PlaceMapper&) = delete;
+  PlaceMapper& operator=(const PlaceMapper&) = delete;
+
+  // REQUIRES: Wait was called since the last Start.
+  void Start(const std::vector<MapOrder>& orders);
+  // Until all of them were tried. False: some places may show nothing now.
+  bool Wait();
+
+ private:
+  void Loop();
+
+  KernelBackend& backend_;
+  WindowMemory& memory_;
+  std::vector<MapOrder> orders_;  // the thread's while is_under_way_, else the caller's
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_under_way_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all above
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_KV_CACHE_PLACE_MAPPER_H_
