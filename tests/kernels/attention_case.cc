@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 
+#include "common/base/check.h"
 #include "common/base/math.h"
 #include "common/model/sliding_window.h"
 #include "kernels/reference/element.h"
@@ -94,6 +95,44 @@ BlockTables MakeBlockTables(const AttentionCase& c) {
   }
   return tables;
 }
+
+// The blocks of a pool a second time, each sequence's one behind the other. What no query may read
+// is not there: whoever reads it all the same ends the process.
+class WindowedPool {
+ public:
+  WindowedPool(KernelBackend& backend, const KvCacheView& pool, const BlockTables& tables)
+      : view_(pool) {
+    const int64_t page_bytes = backend.window_page_bytes();
+    QUIRE_CHECK(page_bytes >= SizeOf(pool.layout.dtype));
+    view_.layout = PadBlocks(pool.layout, page_bytes);
+    const int64_t block_bytes = view_.layout.block_bytes();
+    auto memory = backend.AllocateWindows({.block_bytes = block_bytes,
+                                           .num_blocks = pool.num_blocks,
+                                           .num_places = static_cast<int64_t>(tables.ids.size())});
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+    view_.base = memory_->pool();
+    view_.windows = memory_->windows();
+    std::memset(view_.base, 0xFF, static_cast<size_t>(block_bytes * pool.num_blocks));
+    for (int64_t block = 0; block < pool.num_blocks; ++block) {
+      const int64_t bytes = pool.layout.block_bytes();
+      std::memcpy(static_cast<std::byte*>(view_.base) + block * block_bytes,
+                  static_cast<const std::byte*>(pool.base) + block * bytes,
+                  static_cast<size_t>(bytes));
+    }
+    for (size_t place = 0; place < tables.ids.size(); ++place) {
+      if (tables.ids[place] != kNullBlockId) {
+        EXPECT_TRUE(memory_->Map(static_cast<int64_t>(place), tables.ids[place], 1).ok());
+      }
+    }
+  }
+
+  const KvCacheView& view() const { return view_; }
+
+ private:
+  std::unique_ptr<WindowMemory> memory_;
+  KvCacheView view_;
+};
 
 // What is left of a vector after it was stored with a scale.
 std::vector<float> RoundedAs(DType dtype, const std::vector<float>& vector) {
@@ -201,6 +240,26 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// The same operation on windows in place of block tables.
+std::vector<float> ThroughWindows(KernelBackend& backend,
+                                  PagedAttentionParams params,
+                                  const BlockTables& tables,
+                                  size_t out_size) {
+  const WindowedPool pool(backend, params.cache, tables);
+  std::vector<int64_t> first_places;
+  for (int64_t s = 0; s < params.num_seqs; ++s) {
+    first_places.push_back(s * tables.max_blocks_per_seq);
+  }
+  std::vector<float> out(out_size, std::bit_cast<float>(kGuard));
+  params.block_tables = nullptr;
+  params.max_blocks_per_seq = 0;
+  params.first_places = first_places.data();
+  params.cache = pool.view();
+  params.out = out.data();
+  backend.PagedAttention(params);
+  return out;
+}
+
 }  // namespace
 
 float NumberFor(uint64_t key, uint64_t a, uint64_t b, uint64_t c) {
@@ -272,6 +331,8 @@ std::vector<float> RunAttention(KernelBackend& backend, const AttentionCase& c) 
   for (size_t i = out_size; i < out.size(); ++i) {
     EXPECT_EQ(std::bit_cast<uint32_t>(out[i]), kGuard) << "written behind the output";
   }
+  EXPECT_TRUE(SameBits(ThroughWindows(backend, params, tables, out.size()), out))
+      << "windows give other bits than block tables";
   out.resize(out_size);
   return out;
 }

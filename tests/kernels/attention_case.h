@@ -3,7 +3,8 @@
 // Every q, k and v element is a function of (sequence key, position, head, dim), so the same
 // sequence can be computed whole, in pieces, beside others, or from another layout, and its outputs
 // compared. The pool is filled with NaN; only positions below a sequence's length are written, and
-// with a sliding window only blocks that it reaches.
+// with a sliding window only blocks that it reaches. Each case runs through block tables and once
+// more through windows, which must give the same bits.
 #ifndef QUIRE_TESTS_KERNELS_ATTENTION_CASE_H_
 #define QUIRE_TESTS_KERNELS_ATTENTION_CASE_H_
 

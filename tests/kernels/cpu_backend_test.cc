@@ -89,6 +89,38 @@ TEST(CpuBackendTest, KeysLieDimMajor) {
   EXPECT_FALSE(layout.has_scales());
 }
 
+TEST(PadBlocksTest, ABlockEndsWithItsPageAndKeepsItsOrder) {
+  constexpr int64_t kPage = 4096;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    const KvCacheLayout layout = WithScales(DimMajorKeys({.num_layers = 3,
+                                                          .num_kv_heads = 2,
+                                                          .head_dim = 12,
+                                                          .block_size_tokens = 16,
+                                                          .dtype = dtype}));
+
+    const KvCacheLayout padded = PadBlocks(layout, kPage);
+
+    EXPECT_EQ(padded.block_bytes() % kPage, 0) << NameOf(dtype);
+    EXPECT_GE(padded.block_bytes(), layout.block_bytes()) << NameOf(dtype);
+    EXPECT_LT(padded.block_bytes(), layout.block_bytes() + kPage) << NameOf(dtype);
+    EXPECT_EQ(padded.KeyOffset(0, 2, 1), layout.KeyOffset(0, 2, 1)) << NameOf(dtype);
+    EXPECT_EQ(padded.ValueOffset(0, 2, 1), layout.ValueOffset(0, 2, 1)) << NameOf(dtype);
+    EXPECT_EQ(padded.KeyOffset(5, 0, 0) * SizeOf(dtype), 5 * padded.block_bytes());
+    EXPECT_EQ(padded.value_scale_offset, layout.value_scale_offset) << NameOf(dtype);
+  }
+}
+
+TEST(PadBlocksTest, ABlockThatFillsItsPagesStaysAsItIs) {
+  const KvCacheLayout layout = DimMajorKeys({.num_layers = 1,
+                                             .num_kv_heads = 4,
+                                             .head_dim = 64,
+                                             .block_size_tokens = 16,
+                                             .dtype = DType::kBF16});
+  ASSERT_EQ(layout.block_bytes(), 16384);
+
+  EXPECT_EQ(PadBlocks(layout, 4096).block_bytes(), 16384);
+}
+
 TEST(CpuBackendTest, ScalesOfEightBitsLieBehindTheirHead) {
   const auto backend = CreateCpuBackend({.num_threads = 1});
   ASSERT_TRUE(backend.ok()) << backend.status();

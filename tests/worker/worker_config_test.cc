@@ -125,6 +125,30 @@ TEST_F(WorkerConfigTest, TheModelMayBePositionalAndTheRestHasDefaults) {
   EXPECT_EQ(config->fail_points, FailPointList());
 }
 
+TEST_F(WorkerConfigTest, AttentionReadsBlockTablesUnlessWindowsAreAskedFor) {
+  for (const auto& [flags, backend] :
+       {std::pair(std::vector<const char*>{"m"}, KvBackend::kPaged),
+        std::pair(std::vector<const char*>{"m", "--kv-backend=paged"}, KvBackend::kPaged),
+        std::pair(std::vector<const char*>{"m", "--kv-backend=vmm"}, KvBackend::kVmm)}) {
+    const auto config = Parse(flags);
+
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->kv_cache.backend, backend) << flags.back();
+  }
+}
+
+TEST_F(WorkerConfigTest, AKvBackendThatThereIsNotIsNamed) {
+  for (const char* name : {"", "VMM", "pages"}) {
+    const std::string flag = std::string("--kv-backend=") + name;
+
+    const absl::Status status = Parse({"m", flag.c_str()}).status();
+
+    EXPECT_EQ(ReasonOf(status), "FLAG") << status;
+    EXPECT_EQ(status.message(),
+              "--kv-backend: must be paged or vmm (got " + std::string(name) + ")");
+  }
+}
+
 TEST_F(WorkerConfigTest, QuantizationIsForDevicesThatHaveIt) {
   for (const char* device : {"--device=cuda", "--device=emu", "--device=auto"}) {
     auto config = Parse({"m", "--quantization=fp8", device});

@@ -65,6 +65,67 @@ TEST_F(KvCacheStorageTest, APoolLargerThanMemoryIsTakenLazily) {
   EXPECT_EQ(*last, 1.0F);
 }
 
+TEST_F(KvCacheStorageTest, WithoutPlacesThereAreNoWindows) {
+  auto storage = KvCacheStorage::Create(*backend_, DimMajorKeys(kSpec), 5);
+
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  EXPECT_EQ((*storage)->windows(), nullptr);
+  EXPECT_EQ((*storage)->view().windows, nullptr);
+  EXPECT_EQ((*storage)->num_places(), 0);
+}
+
+// Blocks that fill pages, as windows need them.
+class WindowedStorageTest : public KvCacheStorageTest {
+ protected:
+  WindowedStorageTest() : layout_(PadBlocks(DimMajorKeys(kSpec), backend_->window_page_bytes())) {}
+
+  KvCacheLayout layout_;
+};
+
+TEST_F(WindowedStorageTest, PlacesShowBlocksOfThePool) {
+  auto storage = KvCacheStorage::Create(*backend_, layout_, 5, 3);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const KvCacheView& view = (*storage)->view();
+  static_cast<float*>(view.base)[layout_.ValueOffset(4, 1, 2)] = 7.0F;
+
+  ASSERT_TRUE((*storage)->windows()->Map(2, 4, 1).ok());
+
+  EXPECT_EQ(static_cast<const float*>(view.windows)[layout_.ValueOffset(2, 1, 2)], 7.0F);
+  EXPECT_EQ((*storage)->num_places(), 3);
+  EXPECT_EQ((*storage)->size_bytes(), 5 * layout_.block_bytes());
+}
+
+TEST_F(WindowedStorageTest, ClearMakesEveryByteZeroAgain) {
+  auto storage = KvCacheStorage::Create(*backend_, layout_, 5, 3);
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  auto* bytes = static_cast<char*>((*storage)->view().base);
+  const int64_t size = (*storage)->size_bytes();
+  std::fill_n(bytes, size, 'x');
+
+  ASSERT_TRUE((*storage)->Clear().ok());
+
+  EXPECT_EQ(std::count(bytes, bytes + size, 0), size);
+}
+
+TEST_F(WindowedStorageTest, APoolLargerThanMemoryIsTakenLazily) {
+  constexpr int32_t kNumBlocks = 40'000'000;
+  auto storage = KvCacheStorage::Create(*backend_, layout_, kNumBlocks, 3);  // 164 GB
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const KvCacheView& view = (*storage)->view();
+
+  static_cast<float*>(view.base)[layout_.ValueOffset(kNumBlocks - 1, 1, 2)] = 1.0F;
+  ASSERT_TRUE((*storage)->windows()->Map(0, kNumBlocks - 1, 1).ok());
+
+  EXPECT_EQ(static_cast<const float*>(view.windows)[layout_.ValueOffset(0, 1, 2)], 1.0F);
+}
+
+TEST_F(WindowedStorageTest, RefusesPlacesThatCannotBe) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, layout_, 5, kMost).status()), "MEMORY");
+  EXPECT_EQ(ReasonOf(KvCacheStorage::Create(*backend_, layout_, 0, 3).status()), "MEMORY");
+}
+
 TEST_F(KvCacheStorageTest, RefusesPoolsThatCannotBe) {
   KvCacheLayout empty = DimMajorKeys({.num_layers = 0});
   KvCacheLayout huge = DimMajorKeys(kSpec);
