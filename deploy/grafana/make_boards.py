@@ -384,8 +384,9 @@ WORKERS = [
                "[$__rate_interval])) > 0)"), stacked=True),
         lines("Inside a step, mean", "s",
               "swap: copies of blocks, starting swaps and waiting for them; collective: operations "
-              "between ranks, waiting included; compute: the layers without those.",
-              ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"swap|collective|compute"}}'
+              "between ranks, waiting included; map: windows of --kv-backend=vmm; compute: the layers "
+              "without those.",
+              ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"swap|collective|map|compute"}}'
                f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
                "[$__rate_interval])) > 0)")),
         lines("Parts of a step, p99", "s", "99 % of the steps were faster. step: as a whole.",
@@ -424,9 +425,21 @@ WORKERS = [
               ("{{instance}}", "increase(quire_worker_swap_in_failures_total{@}[5m])"),
               thresholds=(1,)),
         lines("Memory by purpose", "bytes",
-              "weights; kv: the pool of blocks; host: the pool for swapped ones. Pools count as a whole, "
-              "written or not.",
-              ("{{kind}}", "sum by (kind) (quire_worker_memory_bytes{@})"), stacked=True),
+              "weights; kv: the pool of blocks; host: the pool for swapped ones; padding: what of these two "
+              "only fills pages. Pools count as a whole, written or not.",
+              ("{{kind}}", 'sum by (kind) (quire_worker_memory_bytes{@, kind!="padding"})'), stacked=True),
+        lines("Places of windows, a second", "short",
+              "With --kv-backend=vmm: places that came to show a block. found: had it since another sequence; "
+              "mapped_ahead: beside an earlier step; mapped: in the step; taken_down: for want of room.",
+              ("{{how}}", rate("quire_worker_window_places_total", "how"))),
+        lines("Places of windows", "short",
+              "With --kv-backend=vmm: places that show a block, and how many may by the system's limit.",
+              ("{{instance}} shown", "quire_worker_window_places{@}"),
+              ("{{instance}} limit", "quire_worker_window_places_limit{@}")),
+        lines("Steps without windows", "short",
+              "With --kv-backend=vmm: steps of the last 5 minutes that read through block tables, for want of room.",
+              ("{{instance}}", "increase(quire_worker_window_refusals_total{@}[5m])"),
+              thresholds=(1,)),
         lines("Weights looked through", "binBps",
               "What the scrubber reads to find weights that have changed in memory. A worker whose "
               "weights did ends with 5, and starts anew.",

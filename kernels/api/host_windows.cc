@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/math.h"
 
@@ -45,7 +46,7 @@ struct Mapping {
 
 class File {
  public:
-  explicit File(int64_t bytes) : descriptor_(memfd_create("kv-cache", MFD_CLOEXEC)) {
+  explicit File(int64_t bytes) : descriptor_(Make()) {
     if (descriptor_ >= 0 && ftruncate(descriptor_, bytes) != 0) {
       close(descriptor_);
       descriptor_ = -1;
@@ -62,6 +63,14 @@ class File {
   int get() const { return descriptor_; }
 
  private:
+  // Hardened hosts want it said that nobody will execute the file; Linux before 6.3 does not know
+  // how to say so.
+  static int Make() {
+    constexpr unsigned kNoExecSeal = 8;
+    const int descriptor = memfd_create("kv-cache", MFD_CLOEXEC | kNoExecSeal);
+    return descriptor >= 0 || errno != EINVAL ? descriptor : memfd_create("kv-cache", MFD_CLOEXEC);
+  }
+
   int descriptor_;
 };
 
@@ -74,22 +83,31 @@ class HostWindows final : public WindowMemory {
       : WindowMemory(shape, pool->data, windows->data),
         file_(std::move(file)),
         pool_mapping_(std::move(pool)),
-        windows_mapping_(std::move(windows)) {}
+        windows_mapping_(std::move(windows)),
+        // Beside each run of places that show something lies one at most that shows nothing.
+        max_mapped_places_((MaxMappings() - kMappingsElsewhere) / 2) {}
 
-  // Beside each run of places that show something lies one at most that shows nothing.
-  int64_t max_mapped_places() const override { return (MaxMappings() - kMappingsElsewhere) / 2; }
+  int64_t max_mapped_places() const override { return max_mapped_places_; }
 
   absl::Status Map(int64_t place, BlockId block, int64_t count) override {
-    return Place(place,
-                 count,
-                 PROT_READ,
-                 MAP_SHARED | MAP_POPULATE,
-                 file_->get(),
-                 block * shape().block_bytes);
+    if (Place(place,
+              count,
+              PROT_READ,
+              MAP_SHARED | MAP_POPULATE,
+              file_->get(),
+              block * shape().block_bytes)) {
+      return absl::OkStatus();
+    }
+    const absl::Status status = NoMemory("map blocks");
+    // What was there may be gone, and the next allocation must not come to lie there.
+    QUIRE_CHECK(Unmap(place, count).ok());
+    return status;
   }
 
   absl::Status Unmap(int64_t place, int64_t count) override {
-    return Place(place, count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return Place(place, count, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+               ? absl::OkStatus()
+               : NoMemory("unmap blocks");
   }
 
   absl::Status Clear() override {
@@ -102,18 +120,21 @@ class HostWindows final : public WindowMemory {
   }
 
  private:
-  absl::Status Place(
-      int64_t place, int64_t count, int protection, int flags, int file, int64_t offset) {
+  bool Place(int64_t place, int64_t count, int protection, int flags, int file, int64_t offset) {
     std::byte* at = static_cast<std::byte*>(windows()) + place * shape().block_bytes;
     const auto bytes = static_cast<size_t>(count * shape().block_bytes);
-    return mmap(at, bytes, protection, flags | MAP_FIXED, file, offset) == at
-               ? absl::OkStatus()
-               : NoMemory("map blocks");
+    if (mmap(at, bytes, protection, flags | MAP_FIXED, file, offset) != at) {
+      return false;
+    }
+    // Users' words stay out of core dumps. Each mapping has to be told.
+    madvise(at, bytes, MADV_DONTDUMP);
+    return true;
   }
 
   const std::unique_ptr<File> file_;
   const std::unique_ptr<Mapping> pool_mapping_;
   const std::unique_ptr<Mapping> windows_mapping_;
+  const int64_t max_mapped_places_;
 };
 
 }  // namespace
@@ -153,7 +174,6 @@ absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape&
   // As HostBackend::Allocate: refusal costs speed only, and users' words stay out of core dumps.
   madvise(pool->data, pool->bytes, MADV_HUGEPAGE);
   madvise(pool->data, pool->bytes, MADV_DONTDUMP);
-  madvise(windows->data, windows->bytes, MADV_DONTDUMP);
   return std::make_unique<HostWindows>(shape, std::move(file), std::move(pool), std::move(windows));
 }
 

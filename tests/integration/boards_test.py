@@ -150,7 +150,7 @@ class BoardsTest(unittest.TestCase):
         worker = free_address()  # the one that takes the place of the killed one has it too
         with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8",
                     with_worker=False,
-                    worker_flags=["--num-gpu-blocks-override=120",
+                    worker_flags=["--num-gpu-blocks-override=120", "--kv-backend=vmm",
                                   "--http-port=" + worker.rpartition(":")[2]]) as server, \
                 Prometheus(server.http_address, worker) as prometheus:
             wait_for(prometheus, "rate(quire_ttft_seconds_count[20s]) == 0")

@@ -20,6 +20,9 @@ namespace {
 // moment.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
+// What they show is kept, in 4 bytes each.
+constexpr int64_t kMaxPlaces = 1 << 26;
+
 // Time spent in operations with other ranks so far.
 int64_t CollectiveNanos(const Communicator* group) {
   return group == nullptr ? 0 : group->busy_nanos();
@@ -195,6 +198,16 @@ absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& 
 }
 
 absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
+  if (const int64_t num_places = storage_->num_places(); num_places > kMaxPlaces) {
+    return Error(
+        absl::StatusCode::kResourceExhausted,
+        "MEMORY",
+        absl::StrCat("windows: places for max_sequences sequences of max_model_len tokens (got ",
+                     num_places,
+                     ", limit ",
+                     kMaxPlaces,
+                     ")"));
+  }
   QUIRE_ASSIGN_OR_RETURN(
       windows_,
       KvWindows::Create(
@@ -257,7 +270,10 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
                                        limits.max_sequences + kMaxPaddingRows));
   QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
-  QUIRE_RETURN_IF_ERROR(MeetRanks(params));
+  if (absl::Status status = MeetRanks(params); !status.ok()) {
+    order_.LeaveEpoch();  // its pool is gone
+    return status;
+  }
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);

@@ -70,6 +70,40 @@ TEST(WorkerMetricsTest, BeforeTheFirstEpochThereAreNoPoolsAndNoEpochIsNamed) {
   }
 }
 
+TEST(WorkerMetricsTest, OfWindowsNothingIsToldWhereThereAreNone) {
+  WorkerMetrics metrics;
+  metrics.OnEpoch(kEpoch);
+  metrics.OnStep(kStep);
+  for (const auto& [name, value] : Read(metrics)) {
+    EXPECT_FALSE(name.starts_with("quire_worker_window")) << name;
+  }
+}
+
+TEST(WorkerMetricsTest, PlacesOfWindowsAreAddedUpByHowTheyCameToShowABlock) {
+  WorkerMetrics metrics;
+  EpochObservation epoch = kEpoch;
+  epoch.pools.padding_bytes = 24;
+  epoch.pools.max_places = 30;
+  metrics.OnEpoch(epoch);
+  ExecutedStep step = kStep;
+  step.map_ns = 2 * kNanosPerMilli;
+  step.windows = {.num_found = 5, .num_mapped = 3, .num_mapped_ahead = 7, .num_taken_down = 2};
+  step.holdings.num_places = 11;
+  metrics.OnStep(step);
+  step.windows.was_refused = true;
+  metrics.OnStep(step);
+  Values values = Read(metrics);
+  EXPECT_EQ(values["quire_worker_window_places_total found"], 10);
+  EXPECT_EQ(values["quire_worker_window_places_total mapped"], 6);
+  EXPECT_EQ(values["quire_worker_window_places_total mapped_ahead"], 14);
+  EXPECT_EQ(values["quire_worker_window_places_total taken_down"], 4);
+  EXPECT_EQ(values["quire_worker_window_refusals_total"], 1);
+  EXPECT_EQ(values["quire_worker_window_places"], 11);
+  EXPECT_EQ(values["quire_worker_window_places_limit"], 30);
+  EXPECT_EQ(values["quire_worker_memory_bytes padding"], 24 * (21 + 5));
+  EXPECT_DOUBLE_EQ(values["quire_worker_step_duration_seconds map sum"], 0.004);
+}
+
 TEST(WorkerMetricsTest, AnEpochSaysWhosePoolsThereAre) {
   WorkerMetrics metrics;
   metrics.OnEpoch(kEpoch);

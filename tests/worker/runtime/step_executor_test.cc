@@ -355,6 +355,18 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
   EXPECT_EQ(Decode(0, {}), FakeModel::NextToken(tokens));
 }
 
+// Its pool is the new one's by then, and may be smaller.
+TEST_F(StepExecutorTest, AnEpochForWhichRanksDoNotMeetEndsTheOldOne) {
+  Prefill(0, {1, 2, 3}, {7});
+  model_.SetNumRanks(2);
+
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(Epoch(2))), "RENDEZVOUS");  // nobody says where they are
+
+  StepPlan plan;
+  plan.slices = {{.handle = 0, .num_tokens = 1, .new_block_ids = {}}};
+  EXPECT_EQ(ReasonOf(TryExecute(Numbered(plan)).status()), "STALE_GROUP");
+}
+
 TEST_F(StepExecutorTest, AnEpochMayBringAnotherGeometry) {
   Prefill(0, {1, 2, 3}, {7});
   EpochParams wider = Epoch(2);
