@@ -98,7 +98,7 @@ class HostWindows final : public WindowMemory {
               block * shape().block_bytes)) {
       return absl::OkStatus();
     }
-    const absl::Status status = NoMemory("map blocks");
+    absl::Status status = NoMemory("map blocks");
     // What was there may be gone, and the next allocation must not come to lie there.
     QUIRE_CHECK(Unmap(place, count).ok());
     return status;
