@@ -11,7 +11,7 @@
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    a place shows nothing or a block of the pool; of a window with a sequence the
-//                first num_shown places show the sequence's blocks.
+//                first num_shown places show the sequence's blocks, but for null blocks.
 // Cost:          a step costs O(new blocks) and a call into the system for each run of them.
 // Source:        vAttention, Prabhu et al. 2024, sections 5.3 and 6.2.
 #ifndef QUIRE_WORKER_KV_CACHE_KV_WINDOWS_H_
