@@ -251,18 +251,10 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
     }
     if (connection.fd() >= max_open_files_) {
       HandOverSpeakers();  // who has spoken by now is not silent
-      if (silent_.empty()) {
-        Refuse(std::move(connection));
+      connection = MoveBelowBound(std::move(connection));
+      if (!connection.is_open()) {
         continue;
       }
-      silent_.EndOldest();
-      // To the number that is free now: above the bound it would be a file that nobody counts.
-      FileDescriptor moved(::fcntl(connection.fd(), F_DUPFD_CLOEXEC, 0));
-      if (!moved.is_open() || moved.fd() >= max_open_files_) {
-        Refuse(std::move(connection));
-        continue;
-      }
-      connection = std::move(moved);
     }
     if (address_.is_unix() && !IsOwnUsers(connection)) {
       RefuseUser();
@@ -271,6 +263,20 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
     silent_.Add(
         {.socket = std::move(connection), .listener_fd = socket.fd(), .since = SteadyNow()});
   }
+}
+
+// To the number of one that was silent: above the bound it would be a file that nobody counts.
+// Another thread may take that number first; then the next of them has to go, too.
+FileDescriptor Listener::MoveBelowBound(FileDescriptor connection) {
+  while (!silent_.empty()) {
+    silent_.EndOldest();
+    FileDescriptor moved(::fcntl(connection.fd(), F_DUPFD_CLOEXEC, 0));
+    if (moved.is_open() && moved.fd() < max_open_files_) {
+      return moved;
+    }
+  }
+  Refuse(std::move(connection));
+  return {};
 }
 
 void Listener::HandOverSpeakers() {

@@ -70,6 +70,8 @@ class Listener {
   int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
   void HandOverSpeakers();
+  // Not open: there is no room, and it is refused.
+  FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
   void RefuseUser();
   void WaitForFiles();
