@@ -6,6 +6,7 @@
 #include "kernels/cpu/paged_attention_merge_rows.inl.h"
 #include "kernels/cpu/paged_attention_pairs.inl.h"
 #include "kernels/cpu/paged_attention_rounded_softmax.inl.h"
+#include "kernels/cpu/paged_attention_tile_order.inl.h"
 
 namespace quire {
 namespace {
@@ -13,105 +14,11 @@ namespace {
 constexpr int32_t kColumns = AmxTile::kColumns;
 constexpr int32_t kDepth = AmxTile::kDepth;
 constexpr int32_t kTilesOfSums = 4;
+static_assert(TileOrderProducts::kFoldTerms == kDepth);
 
 constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
-
-// What both kinds of products below have in common.
-struct RoundedPairs : PairProducts {
-  static constexpr bool kRoundsWeights = true;
-  static SoftmaxStats Softmax(float* scores, SlotRange range, float scale) {
-    return RoundedSoftmaxOfRow(scores, range, scale);
-  }
-  static const Term* PackWeights(float* row, SlotRange /*slots*/) {
-    return reinterpret_cast<const Term*>(row);
-  }
-};
-
-// Products in the order of the tile instruction, by vectors: for few rows, which read the cache as
-// it lies. Of each 32 terms those at even places are added up in one sum, those at odd places in
-// another, then both to the total; denormals count as zero.
-struct TileOrderProducts : RoundedPairs {
-  struct Operand {
-    Vec even;
-    Vec odd;
-  };
-  struct Sum {
-    Vec total;
-    Vec even;
-    Vec odd;
-  };
-  // Denormals are zero while it lives.
-  class ProductScope {
-   public:
-    ProductScope() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kDenormalsAreZero); }
-    ~ProductScope() { _mm_setcsr(saved_); }
-    ProductScope(const ProductScope&) = delete;
-    ProductScope& operator=(const ProductScope&) = delete;
-
-   private:
-    static constexpr unsigned int kDenormalsAreZero = 0x8040;
-    unsigned int saved_;
-  };
-  static constexpr int kFoldTerms = kDepth;
-  // 24 registers of sums at most.
-  template <int kRowsOfTile>
-  static constexpr int kVecs = kRowsOfTile == 1   ? 8
-                               : kRowsOfTile == 2 ? 4
-                               : kRowsOfTile <= 4 ? 2
-                                                  : 1;
-
-  static Sum Empty() { return {Simd::Zero(), Simd::Zero(), Simd::Zero()}; }
-  static void Fold(Sum* sum) {
-    sum->total = Simd::Add(sum->total, Simd::Add(sum->even, sum->odd));
-    sum->even = Simd::Zero();
-    sum->odd = Simd::Zero();
-  }
-  // Which zeros were added has no say in the sign of zero.
-  static Vec Total(Sum sum) {
-    Fold(&sum);
-    return Simd::Add(sum.total, Simd::Zero());
-  }
-  static Operand LoadKeys(const BFloat16* keys, int64_t dim_stride, int32_t dim, int32_t head_dim) {
-    const BFloat16* row = keys + dim * dim_stride;
-    return {Simd::Load(row), dim + 1 < head_dim ? Simd::Load(row + dim_stride) : Simd::Zero()};
-  }
-  static Operand LoadKeys(const Pair* keys, int64_t dim_stride, int32_t dim, int32_t /*head_dim*/) {
-    return Halves(PairProducts::LoadKeys(keys, dim_stride, dim, 0));
-  }
-  template <bool kPartial>
-  static Operand LoadValues(const BFloat16* values, int64_t slot_stride, int32_t lanes) {
-    return kPartial ? Operand{Simd::LoadN(values, lanes), Simd::LoadN(values + slot_stride, lanes)}
-                    : Operand{Simd::Load(values), Simd::Load(values + slot_stride)};
-  }
-  template <bool kPartial>
-  static Operand LoadValues(const Pair* values, int64_t slot_stride, int32_t lanes) {
-    return Halves(PairProducts::LoadValues<kPartial>(values, slot_stride, lanes));
-  }
-  static Sum Multiply(Term term, Operand values, Sum sum) {
-    const Operand factors = Halves(_mm512_set1_epi32(static_cast<int>(term.bits)));
-    sum.even = Simd::Fma(factors.even, values.even, sum.even);
-    sum.odd = Simd::Fma(factors.odd, values.odd, sum.odd);
-    return sum;
-  }
-  static Sum MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Sum sum) {
-    const Operand factors = Halves(_mm512_set1_epi32(static_cast<int>(term.bits)));
-    if (range.contains(slot)) {
-      sum.even = Simd::Fma(factors.even, values.even, sum.even);
-    }
-    if (range.contains(slot + 1)) {
-      sum.odd = Simd::Fma(factors.odd, values.odd, sum.odd);
-    }
-    return sum;
-  }
-
- private:
-  static Operand Halves(__m512i pairs) {
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
-            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)))};
-  }
-};
 
 // Products of tiles, for two tiles of rows at a time. Queries are [rows][dims], weights
 // [rows][slots], both padded to 32; packed keys and values are pairs, padded likewise with zeros,
