@@ -47,7 +47,10 @@ class Gemm {
     return error != 0 ? error : tuner_.Open(library_.version());
   }
 
-  int Check(const GemmArgs& args) {
+  int Check(GemmArgs args) {
+    if (args.bias != nullptr) {
+      args.bias = library_.workspace();  // the library looks at how it is aligned
+    }
     CublasLtProduct product(library_);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     const bool is_there = product.Describe(args) == 0 &&

@@ -89,10 +89,9 @@ struct PrefillItem {
 };
 // Of the same results to rounding; each by itself deterministic.
 enum class PrefillKernel : uint8_t {
-  kFastest,    // that there is for the types and head_dim on this device
-  kMma,        // products of a warp: every device, type and head_dim
-  kWgmma,      // of a warpgroup: compute capability 9.0, a cache of type T, head_dim 64, 128 or 256
-  kWgmmaLean,  // the same bits by fewer instructions for copies; not yet measured
+  kFastest,  // that there is for the types and head_dim on this device
+  kMma,      // products of a warp: every device, type and head_dim
+  kWgmma,    // of a warpgroup: compute capability 9.0, a cache of type T, head_dim 64, 128 or 256
 };
 struct PrefillPlan {
   const PrefillItem* items = nullptr;  // [num_items], longest first is fastest

@@ -413,6 +413,15 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
 
   WarpOut<Shape> out = {};
   SoftmaxState states[Shape::kRowTiles][2];
+  // By hand: nvcc 13.0 gives the members of an array of arrays their initial values in the first
+  // array alone, and zeros in the others.
+  QUIRE_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      states[m][half] = {.max = -INFINITY, .sum = 0.0F};
+    }
+  }
   for (int tile = first_tile; tile < past_tile; ++tile) {
     // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
     WaitCopies<0>();

@@ -1,5 +1,5 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
-// type; what is computed, and for which rows, is as in paged_prefill.cuh. Has never run on a GPU.
+// type; what is computed, and for which rows, is as in paged_prefill.cuh.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one that copies keys and values, and two that compute 64 rows each. A warpgroup whose
@@ -13,11 +13,11 @@
 // and for head_dim up to 128 the two take turns in starting products, so that the softmax of one
 // meets the products of the other.
 //
-// Barriers. A buffer has two, of one arrival a warp. Full: the copies have landed, and each thread
-// has made its own visible to products; with kNoinc the copies arrive themselves, one arrival a
-// thread, and who multiplies makes them visible. Free: the products that read it are done. They are
-// objects in shared memory, since the computing warpgroups must not wait for each other there; what
-// only they wait for, turns and their queries, are named barriers.
+// Barriers. A buffer has two. Full: the copies have landed; they arrive themselves, one arrival a
+// copying thread, and who multiplies makes them visible to products (MEMBAR.ALL.CTA and
+// FENCE.VIEW.ASYNC, twice a tile). Free: the products that read it are done, one arrival a warp.
+// They are objects in shared memory, since the computing warpgroups must not wait for each other
+// there; what only they wait for, turns and their queries, are named barriers.
 //
 // Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes; a panel is one piece
 // of all rows, swizzled (device/warpgroup.h). K is read as the second factor with K contiguous, V
@@ -327,10 +327,10 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
 // ---- Kernel -------------------------------------------------------------------------------------
 
 // Grid: num_items * num_kv_heads. Shared memory: WgmmaSharedBytes.
-template <typename T, int kHeadDim, bool kIsLean>
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim, kIsLean>::kThreads), 1)
+template <typename T, int kHeadDim>
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
     WgmmaPrefillKernel(const PrefillParams params) {
-  using Shape = WgmmaShape<T, kHeadDim, kIsLean>;
+  using Shape = WgmmaShape<T, kHeadDim>;
   const auto num_kv_heads = static_cast<uint32_t>(params.attention.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
   const PrefillItem item = params.plan.items[blockIdx.x / num_kv_heads];
@@ -368,21 +368,17 @@ int RunWgmmaPrefill(const PrefillParams& params, Stream stream) {
     return kUnsupported;
   }
   return DispatchElement(params.activations, [&]<typename T>() {
-    const auto run = [&]<bool kIsLean>() {
-      using Shape = WgmmaShape<T, kHeadDim, kIsLean>;
-      const int32_t num_ctas = params.plan.num_items * args.cache.layout.num_kv_heads;
-      if (num_ctas == 0) {
-        return 0;
-      }
-      return QUIRE_LAUNCH((WgmmaPrefillKernel<T, kHeadDim, kIsLean>),
-                          dim3(static_cast<uint32_t>(num_ctas)),
-                          dim3(Shape::kThreads),
-                          WgmmaSharedBytes<Shape>(),
-                          stream,
-                          params);
-    };
-    return params.plan.kernel == PrefillKernel::kWgmmaLean ? run.template operator()<true>()
-                                                           : run.template operator()<false>();
+    using Shape = WgmmaShape<T, kHeadDim>;
+    const int32_t num_ctas = params.plan.num_items * args.cache.layout.num_kv_heads;
+    if (num_ctas == 0) {
+      return 0;
+    }
+    return QUIRE_LAUNCH((WgmmaPrefillKernel<T, kHeadDim>),
+                        dim3(static_cast<uint32_t>(num_ctas)),
+                        dim3(Shape::kThreads),
+                        WgmmaSharedBytes<Shape>(),
+                        stream,
+                        params);
   });
 }
 

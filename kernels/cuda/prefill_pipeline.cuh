@@ -1,6 +1,6 @@
 // The copying side of prefill on warpgroup products: what a CTA's shared memory holds, which
 // barriers hand a buffer from who copies to who computes and back, and the warpgroup that fills the
-// buffers. How the two sides work together: paged_prefill_wgmma.cuh. Has never run on a GPU.
+// buffers. How the two sides work together: paged_prefill_wgmma.cuh.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 
@@ -15,28 +15,11 @@
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/prefill_rows.cuh"
 
-#ifndef QUIRE_PREFILL_LEAN_ADDRESSES
-#define QUIRE_PREFILL_LEAN_ADDRESSES 1
-#endif
-#ifndef QUIRE_PREFILL_NOINC
-#define QUIRE_PREFILL_NOINC 1
-#endif
-
 namespace quire::gpu {
 
-// Two steps that are to be measured against the plain kernel: PrefillKernel::kWgmmaLean has both,
-// or one where the other is set to 0 when compiling. What is slower goes.
-inline constexpr bool kLeanHasAddresses = QUIRE_PREFILL_LEAN_ADDRESSES != 0;
-inline constexpr bool kLeanHasNoinc = QUIRE_PREFILL_NOINC != 0;
-
-template <typename T, int kDim, bool kIsLean>
+template <typename T, int kDim>
 struct WgmmaShape {
   using Element = T;
-  // Addresses of copies: 64-bit places of 8 rows go from lane to lane, not numbers of blocks.
-  static constexpr bool kLeanAddresses = kIsLean && kLeanHasAddresses;
-  // A buffer is full when the copies themselves have arrived: the copying threads neither wait nor
-  // fence. The fence, MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC, is with who computes, twice a tile.
-  static constexpr bool kNoinc = kIsLean && kLeanHasNoinc;
   static constexpr int kHeadDim = kDim;
   static constexpr int kRows = kPrefillRows;
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
@@ -77,9 +60,7 @@ struct TileBuffers {
   // Products may read the tile then.
   QUIRE_DEVICE void WaitUntilFull(int i) const {
     Full(i).Wait(i / Shape::kStages & 1);
-    if constexpr (Shape::kNoinc) {
-      FenceAsyncProxy();
-    }
+    FenceAsyncProxy();
   }
   QUIRE_DEVICE void WaitUntilFree(int i) const {
     if (i >= Shape::kStages) {
@@ -151,25 +132,15 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
   cta.values.full = cta.keys.free + Shape::kStages;
   cta.values.free = cta.values.full + Shape::kStages;
   cta.unread = reinterpret_cast<float*>(barriers + Shape::kNumBarriers);
-  constexpr int kArrivals = Shape::kNoinc ? kWarpgroupSize : Shape::kWarpsOfGroup;
   for (int stage = 0; stage < Shape::kStages; ++stage) {
-    cta.keys.full[stage].Init(kArrivals);
+    cta.keys.full[stage].Init(kWarpgroupSize);
     cta.keys.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
-    cta.values.full[stage].Init(kArrivals);
+    cta.values.full[stage].Init(kWarpgroupSize);
     cta.values.free[stage].Init(Shape::kWarpsOfGroup * cta.num_consumers);
   }
 }
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
-
-// Lane l has the block of positions 8 l to 8 l + 7 of tile i.
-template <typename Shape>
-QUIRE_DEVICE BlockId FindLaneBlock(const WgmmaCta<Shape>& cta, int i) {
-  int lane = static_cast<int>(threadIdx.x % kWarpSize);
-  int32_t position = (cta.first_tile + i) * Shape::kKeys + lane * 8;
-  bool in_tile = lane < Shape::kKeys / 8;
-  return FindBlock(cta.kv, position, cta.rows.begin, in_tile ? cta.rows.end : 0);
-}
 
 // Lane l has the place of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of block 0.
 template <typename Shape>
@@ -177,13 +148,16 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int32_t position = (cta.first_tile + i) * Shape::kKeys + lane * 8;
   const int32_t slot = position & ((1 << cta.kv.block_shift) - 1);
-  return FindLaneBlock(cta, i) * cta.kv.block_stride + slot * cta.kv.key_slot_stride;
+  const bool is_in_tile = lane < Shape::kKeys / 8;
+  const BlockId block = FindBlock(cta.kv, position, cta.rows.begin, is_in_tile ? cta.rows.end : 0);
+  return block * cta.kv.block_stride + slot * cta.kv.key_slot_stride;
 }
 
 // Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
-// zeros and are not read. lane_place: of FindLanePlace.
+// zeros and are not read. lane_place: of FindLanePlace. The places of 8 rows go from lane to lane:
+// with numbers of blocks instead, products waited for copies, and took 1.3 times as long.
 template <typename Shape>
-QUIRE_DEVICE void CopyTileFrom(
+QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
   constexpr int kRowsAtOnce = kWarpgroupSize / Shape::kRowChunks;
   const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
@@ -212,76 +186,21 @@ QUIRE_DEVICE void CopyTileFrom(
   }
 }
 
-// The same. block: of FindLaneBlock.
-template <typename Shape>
-QUIRE_DEVICE void CopyPagedTile(
-    uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, BlockId block) {
-  constexpr int kRowsAtOnce = kWarpgroupSize / Shape::kRowChunks;
-  const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
-  const int chunk = thread % Shape::kRowChunks;
-  uint8_t* const panel = buffer + chunk / 8 * Shape::kTilePanelBytes;
-  const uint8_t* const column = plane + chunk * 16;
-  const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
-  const int32_t begin = cta.rows.begin - first_key;
-  const auto num_rows = static_cast<uint32_t>(cta.rows.end - cta.rows.begin);
-  const int64_t block_stride = cta.kv.block_stride;
-  const int32_t slot_stride = cta.kv.key_slot_stride;
-  const int32_t slot_mask = (1 << cta.kv.block_shift) - 1;
-  // By four: the addresses of a whole tile would not fit the registers.
-  QUIRE_UNROLL_BY(4)
-  for (int first = 0; first < Shape::kKeys; first += kRowsAtOnce) {
-    const int row = first + thread / Shape::kRowChunks;
-    const BlockId row_block = __shfl_sync(kWholeWarp, block, row / 8);
-    const int32_t slot = (first_key + row) & slot_mask;
-    const bool valid = static_cast<uint32_t>(row - begin) < num_rows;
-    CopyAsync16(panel + SwizzledOffset(row, chunk % 8),
-                column + row_block * block_stride + slot * slot_stride,
-                valid);
-  }
-}
-
-// The thread's copies but for the latest kMaxPending groups have landed, and products may read
-// them.
-template <int kMaxPending>
-QUIRE_DEVICE void LandCopies() {
-  WaitCopies<kMaxPending>();
-  FenceAsyncProxy();
-}
-
+// A buffer is full when the copies themselves have arrived: the copying threads neither wait nor
+// fence, and go on with the next buffer.
 template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
-  SharedBarrier* landing = nullptr;  // of the latest copy
   const auto copy =
-      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, auto lane_place) {
+      [&](const TileBuffers<Shape>& buffers, const uint8_t* plane, int i, int64_t lane_place) {
         buffers.WaitUntilFree(i);
-        if constexpr (Shape::kLeanAddresses) {
-          CopyTileFrom(buffers.Tile(i), plane, cta, i, lane_place);
-        } else {
-          CopyPagedTile(buffers.Tile(i), plane, cta, i, lane_place);
-        }
-        if constexpr (Shape::kNoinc) {
-          buffers.Full(i).ArriveAfterCopies();
-          return;
-        }
-        CommitCopies();
-        if (landing != nullptr) {
-          LandCopies<1>();
-          ArriveOfWarp(*landing);
-        }
-        landing = &buffers.Full(i);
+        CopyPagedTile(buffers.Tile(i), plane, cta, i, lane_place);
+        buffers.Full(i).ArriveAfterCopies();
       };
-  const auto find = [&](int i) {
-    if constexpr (Shape::kLeanAddresses) {
-      return FindLanePlace(cta, i);
-    } else {
-      return FindLaneBlock(cta, i);
-    }
-  };
   const int num_tiles = cta.num_tiles;
-  auto place = find(0);
-  auto earlier_place = place;
+  int64_t place = FindLanePlace(cta, 0);
+  int64_t earlier_place = place;
   for (int i = 0; i <= num_tiles; ++i) {
-    const auto next_place = find(i + 1);
+    const int64_t next_place = FindLanePlace(cta, i + 1);
     if (i < num_tiles) {
       copy(cta.keys, cta.kv.keys, i, place);
     }
@@ -291,13 +210,8 @@ QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
     earlier_place = place;
     place = next_place;
   }
-  if constexpr (Shape::kNoinc) {
-    CommitCopies();
-    WaitCopies<0>();  // before the thread returns
-  } else {
-    LandCopies<0>();
-    ArriveOfWarp(*landing);
-  }
+  CommitCopies();
+  WaitCopies<0>();  // before the thread returns
 }
 
 }  // namespace quire::gpu

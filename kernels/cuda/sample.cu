@@ -26,12 +26,9 @@
 //   Top log-probabilities take one pass more, a short list of the raw row; a row that is adjusted
 //   and wants log-probabilities takes pass 1 twice.
 //
-// Cost: 64 rows of 128256 are 33 MB and stay in the L2 cache. An SM reads about 64 bytes a clock
-// from there: 513 kB are 8000 clocks, 4.7 us a pass at 1.7 GHz. The masses of pass 2 take about 12
-// instructions a token, 12000 clocks, 7 us; a sort of 512 has 45 steps of some 40 ns. So greedy
-// rows take 5 us, plain ones 13, top-k 50 with or without top-p 14, top-p alone 17, the histogram
-// 30, whatever the number of rows up to one a multiprocessor. These are estimates, not measured.
-// Rows that do not start at 16 bytes are read element by element.
+// Cost, measured on an H200, 64 rows of 128256: greedy 15 us, plain 33, top-k 50 with top-p 38,
+// top-p alone 114, the histogram 149. One row takes about as long, 256 greedy rows 41 us. Rows that
+// do not start at 16 bytes are read element by element.
 //
 // Source: Salmon et al. 2011 (Philox); Holtzman et al. 2020 (top-p); Batcher 1968 (bitonic sort).
 #include <cstdint>

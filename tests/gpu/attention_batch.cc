@@ -284,7 +284,7 @@ DecodePlan DecodeScratch::Plan(const AttentionBatch& batch, int32_t num_ctas) co
 int32_t SplitTokensFor(const AttentionShape& shape) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * shape.num_heads / shape.num_kv_heads);
-  return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 256U, 1024U));
+  return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
 }
 
 int32_t DecodeCtasFor(const AttentionShape& shape) {

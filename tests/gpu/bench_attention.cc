@@ -109,9 +109,11 @@ std::vector<DecodeCase> AllDecodeCases() {
     cases.push_back(middle);
     cases.back().ctas_over_grid = ctas;
   }
-  for (const int32_t split_tokens : {128, 512, 1024, 2048}) {
-    cases.push_back(middle);
-    cases.back().split_tokens = split_tokens;
+  for (const int32_t split_tokens : {128, 256, 1024, 2048}) {
+    for (const int32_t batch : {1, 8, 32}) {
+      cases.push_back(Uniform(shape, batch, 8192));  // NOLINT(*-magic-numbers)
+      cases.back().split_tokens = split_tokens;
+    }
   }
   for (const int32_t block_size : {8, 32, 64, 128}) {
     cases.push_back(middle);
@@ -204,9 +206,7 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   const std::string name = shape.Name() + ", " + std::to_string(prefill.batch) + " x " +
                            std::to_string(prefill.chunk) + " after " +
                            std::to_string(prefill.context) +
-                           (prefill.kernel == PrefillKernel::kWgmma       ? ", wgmma"
-                            : prefill.kernel == PrefillKernel::kWgmmaLean ? ", wgmma lean"
-                                                                          : "");
+                           (prefill.kernel == PrefillKernel::kWgmma ? ", wgmma" : "");
   if (!batch.has_value()) {
     bench.report().Say("  " + name + ": not enough memory");
     return;
@@ -292,10 +292,8 @@ void MeasurePrefill(Bench& bench) {
     }
     if (HasWgmma(bench, prefill.shape)) {
       PrefillCase with_wgmma = prefill;
-      for (const PrefillKernel kernel : {PrefillKernel::kWgmma, PrefillKernel::kWgmmaLean}) {
-        with_wgmma.kernel = kernel;
-        Measure(bench, pool, with_wgmma);
-      }
+      with_wgmma.kernel = PrefillKernel::kWgmma;
+      Measure(bench, pool, with_wgmma);
     }
     Measure(bench, pool, prefill);
   }

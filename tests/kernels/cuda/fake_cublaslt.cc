@@ -72,7 +72,8 @@ quire::DType DTypeOf(cudaDataType_t type) {
 
 bool Is16Bit(cudaDataType_t type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
 
-// Of e4m3 products: TN, widths of whole 16 bytes, a scale for each row of a and column of b.
+// Of e4m3 products: TN, widths of whole 16 bytes, a scale for each row of a and column of b. A bias
+// begins at 16 bytes: cuBLASLt 13.1 was seen to refuse 2 and 4 where it takes 16.
 cublasStatus_t CheckFp8(const Description& desc, const Layout& a, const Layout& d) {
   constexpr int32_t kVector = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
   if (desc.a_scale_mode != kVector || desc.b_scale_mode != kVector || !fake.has_vector_scales) {
@@ -81,7 +82,10 @@ cublasStatus_t CheckFp8(const Description& desc, const Layout& a, const Layout& 
   if (desc.a_scales == nullptr || desc.b_scales == nullptr) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const bool is_aligned = a.rows % 16 == 0 && a.cols % 16 == 0;
+  constexpr uintptr_t kAlignment = 16;
+  const bool has_bias = desc.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  const bool is_aligned = a.rows % kAlignment == 0 && a.cols % kAlignment == 0 &&
+                          (!has_bias || reinterpret_cast<uintptr_t>(desc.bias) % kAlignment == 0);
   return is_aligned && (Is16Bit(d.type) || d.type == CUDA_R_32F) ? CUBLAS_STATUS_SUCCESS
                                                                  : CUBLAS_STATUS_NOT_SUPPORTED;
 }

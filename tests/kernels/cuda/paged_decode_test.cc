@@ -287,6 +287,13 @@ TEST(PagedDecodeTest, SharpSoftmaxesFindTheirKey) {
                  .sequences = SequencesOf({300, 64, 17})});
 }
 
+TEST(PagedDecodeTest, ARowWhoseScoresAreAllFarBelowZeroIsNotLost) {
+  ExpectDecodes({.num_heads = 16,
+                 .num_kv_heads = 1,
+                 .query_size = 1000.0F,
+                 .sequences = SequencesOf({1, 2, 3, 4, 5, 6})});
+}
+
 TEST(PagedDecodeTest, Bf16QueriesBeyondF16sRangeReadAnE4m3Cache) {
   for (float size : {1e-30F, 1e-6F, 1e6F, 1e30F}) {
     SCOPED_TRACE(size);

@@ -222,10 +222,6 @@ TEST(RacesTest, WgmmaPrefillOfHeadDim256) {
   ExpectPrefill(PrefillKernel::kWgmma, DType::kF16, DType::kF16, 256);
 }
 
-TEST(RacesTest, WgmmaPrefillWithLeanCopies) {
-  ExpectPrefill(PrefillKernel::kWgmmaLean, DType::kBF16, DType::kBF16, 64);
-}
-
 TEST(RacesTest, CopyBlocks) {
   constexpr int64_t kBlockBytes = 40000;
   std::vector<uint8_t> bytes(4 * kBlockBytes);

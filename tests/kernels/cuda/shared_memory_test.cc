@@ -75,10 +75,8 @@ void AddRows(std::vector<Row>& rows) {
       }));
   if constexpr (std::is_same_v<T, Cache> && (kHeadDim == 64 || kHeadDim % 128 == 0)) {
     // Of compute capability 9.0 alone.
-    static_assert(WgmmaSharedBytes<WgmmaShape<T, kHeadDim, true>>() ==
-                  WgmmaSharedBytes<WgmmaShape<T, kHeadDim, false>>());
     Row row = RowOf<T, Cache, kHeadDim, 0>(
-        "prefill_wgmma", []<int>() { return WgmmaSharedBytes<WgmmaShape<T, kHeadDim, false>>(); });
+        "prefill_wgmma", []<int>() { return WgmmaSharedBytes<WgmmaShape<T, kHeadDim>>(); });
     row.bytes[0] = row.bytes[1] = 0;
     rows.push_back(row);
   }
