@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend) {
   return config.kv_cache.backend == KvBackend::kPaged || backend.window_page_bytes() > 0
              ? absl::OkStatus()
-             : FlagError("kv-backend", "vmm is there for CPUs alone");
+             : FlagError("kv-backend", "vmm: this device has no memory that can be mapped");
 }
 
 absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend) {

@@ -71,7 +71,7 @@ struct PagedAttentionParams {
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  int32_t max_blocks_per_seq = 0;
+  int32_t max_blocks_per_seq = 0;         // of the longest context
   // In place of block_tables, where it is not null: the blocks of a sequence are shown by
   // cache.windows one behind the other, from this place on. [num_seqs]
   const int64_t* first_places = nullptr;

@@ -76,8 +76,7 @@ class KernelBackend {
 
   // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
-  // What blocks must be a multiple of to be seen through windows; 0: there are none. Any thread,
-  // once PrepareFor has returned.
+  // What blocks must be a multiple of to be seen through windows; 0: there are none. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
   // A pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason MEMORY.
   // REQUIRES: window_page_bytes() > 0, and that it divides the block.
@@ -118,6 +117,9 @@ class KernelBackend {
   // same shape: so they must depend on nothing but the inputs' shape and memory that stays where it
   // is.
   virtual void RunStep(const std::function<void()>& operations) = 0;
+
+  // Waits until all operations are done; for a backend that runs them later than they are called.
+  virtual void WaitForOperations() {}
 
   virtual void Embed(const EmbeddingParams& params) = 0;
   virtual void Norm(const NormParams& params) = 0;

@@ -19,7 +19,7 @@ struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
-  int32_t max_blocks_per_seq = 0;
+  int32_t max_blocks_per_seq = 0;         // of the longest context
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset

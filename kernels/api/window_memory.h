@@ -7,7 +7,8 @@
 // touched: a read of it ends the process, or is undefined on a device.
 //
 // Thread safety: Map and Unmap by one thread at a time, also beside operations that touch none of
-//                the places. Everything else: the executor thread.
+//                the places; those that do are done (KernelBackend::WaitForOperations). Everything
+//                else: the executor thread.
 // Cost:          Map and Unmap are calls into the system: some microseconds each, so neighbours are
 //                mapped in one.
 // Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with

@@ -81,11 +81,12 @@ struct QueryTile {
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// The pool as attention of one layer, one KV head and one sequence sees it. Strides in bytes.
+// The pool, or a sequence's window onto it, as attention of one layer, one KV head and one sequence
+// sees it. Strides in bytes.
 struct PagedKv {
-  const uint8_t* keys = nullptr;    // of block 0, slot 0
-  const uint8_t* values = nullptr;  // likewise
-  const BlockId* block_table = nullptr;
+  const uint8_t* keys = nullptr;         // of block 0, slot 0; of a window: of its first place
+  const uint8_t* values = nullptr;       // likewise
+  const BlockId* block_table = nullptr;  // null: a window, where the blocks come one by one
   int64_t block_stride = 0;
   int32_t key_slot_stride = 0;
   int32_t value_slot_stride = 0;
@@ -93,31 +94,41 @@ struct PagedKv {
 };
 
 template <typename Cache>
-QUIRE_DEVICE PagedKv MakePagedKv(const KvCacheView& cache,
-                                 int32_t layer,
+QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
+                                 int32_t sequence,
                                  int32_t kv_head,
-                                 const BlockId* block_table,
                                  int32_t block_shift) {
   constexpr int64_t kSize = sizeof(Cache);
-  const KvCacheLayout& layout = cache.layout;
-  const auto* base = static_cast<const uint8_t*>(cache.base);
+  const KvCacheLayout& layout = args.cache.layout;
   PagedKv kv;
-  kv.keys = base + layout.KeyOffset(0, layer, kv_head) * kSize;
-  kv.values = base + layout.ValueOffset(0, layer, kv_head) * kSize;
-  kv.block_table = block_table;
   kv.block_stride = layout.block_stride * kSize;
+  const auto* base = static_cast<const uint8_t*>(args.cache.base);
+  if (args.first_places == nullptr) {
+    kv.block_table = args.block_tables + int64_t{sequence} * args.max_blocks_per_seq;
+  } else {
+    base = static_cast<const uint8_t*>(args.cache.windows) +
+           args.first_places[sequence] * kv.block_stride;
+  }
+  kv.keys = base + layout.KeyOffset(0, args.layer, kv_head) * kSize;
+  kv.values = base + layout.ValueOffset(0, args.layer, kv_head) * kSize;
   kv.key_slot_stride = static_cast<int32_t>(layout.key_slot_stride * kSize);
   kv.value_slot_stride = static_cast<int32_t>(layout.value_slot_stride * kSize);
   kv.block_shift = block_shift;
   return kv;
 }
 
-// The block of the 8 positions from `position`, a multiple of 8: they never straddle blocks, as
-// blocks hold a multiple of 8 tokens. Entries of the block table that hold no position of [begin,
-// end) are not read.
+// The block that holds the position, counted from kv.keys.
+QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
+  int index = position >> kv.block_shift;
+  return kv.block_table != nullptr ? kv.block_table[index] : index;
+}
+
+// That of the 8 positions from `position`, a multiple of 8: they never straddle blocks, as blocks
+// hold a multiple of 8 tokens. Entries of the block table that hold no position of [begin, end) are
+// not read.
 QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int end) {
   bool needed = position < end && position + 8 > begin;
-  return needed ? kv.block_table[position >> kv.block_shift] : kNullBlockId;
+  return needed ? BlockOf(kv, position) : kNullBlockId;
 }
 
 // The blocks of a tile of 16 positions; the same in all lanes.

@@ -15,11 +15,12 @@
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/quantize_rows.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/windows.h"
 
 namespace quire::gpu {
 
 // Grows with every change of a signature or of a struct: worker and library are built together.
-inline constexpr uint32_t kGpuApiVersion = 7;
+inline constexpr uint32_t kGpuApiVersion = 8;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
@@ -32,6 +33,11 @@ struct GpuApi {
   decltype(&Free) free = nullptr;
   decltype(&AllocatePinned) allocate_pinned = nullptr;
   decltype(&FreePinned) free_pinned = nullptr;
+  decltype(&WindowPageBytes) window_page_bytes = nullptr;
+  decltype(&CreateWindows) create_windows = nullptr;
+  decltype(&DestroyWindows) destroy_windows = nullptr;
+  decltype(&MapPlaces) map_places = nullptr;
+  decltype(&UnmapPlaces) unmap_places = nullptr;
   decltype(&CopyToDevice) copy_to_device = nullptr;
   decltype(&CopyToHost) copy_to_host = nullptr;
   decltype(&CopyMany) copy_many = nullptr;

@@ -399,12 +399,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
        index += static_cast<int32_t>(gridDim.x)) {
     // ---- Start the copies of K and V, then fetch Q [num_rows, head_dim] -----------------------
     const DecodeItem item = FindItem(params, index);
-    const PagedKv kv =
-        MakePagedKv<Cache>(args.cache,
-                           args.layer,
-                           item.kv_head,
-                           args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
-                           params.block_shift);
+    const PagedKv kv = MakePagedKv<Cache>(args, item.sequence, item.kv_head, params.block_shift);
     int first = item.begin / kRoundKeys * kRoundKeys + warp * kTileKeys;
     if (first + kTileKeys <= item.begin) {
       first += kRoundKeys;

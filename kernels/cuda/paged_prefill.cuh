@@ -147,8 +147,7 @@ QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows&
   int32_t position = tile * kPrefillTileKeys + row;
   if (row < kPrefillTileKeys && position >= rows.begin && position < rows.end) {
     int32_t slot = position & ((1 << kv.block_shift) - 1);
-    places[row] =
-        kv.block_table[position >> kv.block_shift] * kv.block_stride + slot * kv.key_slot_stride;
+    places[row] = BlockOf(kv, position) * kv.block_stride + slot * kv.key_slot_stride;
   }
 }
 
@@ -381,12 +380,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   if (rows.end <= rows.begin) {
     return;
   }
-  const PagedKv kv =
-      MakePagedKv<Cache>(args.cache,
-                         args.layer,
-                         kv_head,
-                         args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
-                         params.block_shift);
+  const PagedKv kv = MakePagedKv<Cache>(args, item.sequence, kv_head, params.block_shift);
   if (threadIdx.x == 0) {
     *cta = {rows, kv};
   }

@@ -112,12 +112,7 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
                              uint8_t* shared) {
   const PagedAttentionParams& args = params.attention;
   cta.rows = rows;
-  cta.kv = MakePagedKv<typename Shape::Element>(
-      args.cache,
-      args.layer,
-      kv_head,
-      args.block_tables + int64_t{item.sequence} * args.max_blocks_per_seq,
-      params.block_shift);
+  cta.kv = MakePagedKv<typename Shape::Element>(args, item.sequence, kv_head, params.block_shift);
   cta.first_tile = rows.begin / Shape::kKeys;
   cta.num_tiles = (rows.end + Shape::kKeys - 1) / Shape::kKeys - cta.first_tile;
   cta.num_consumers = rows.first_row + kWarpgroupRows < rows.num_rows ? 2 : 1;

@@ -22,6 +22,7 @@
 #include "kernels/gpu/gpu_memory.h"
 #include "kernels/gpu/gpu_sampler.h"
 #include "kernels/gpu/gpu_transfers.h"
+#include "kernels/gpu/gpu_windows.h"
 #include "kernels/gpu/nccl_group.h"
 #include "kernels/gpu/staged_group.h"
 #include "kernels/gpu/staging_ring.h"
@@ -62,6 +63,7 @@ class GpuBackend final : public KernelBackend {
         options_(options),
         gemm_(gemm),
         stream_(MakeStream(api_)),
+        window_page_bytes_(GpuWindows::PageBytes(api_)),
         transfers_(api_, stream_),
         sampler_(api_, stream_) {}
 
@@ -93,6 +95,11 @@ class GpuBackend final : public KernelBackend {
 
   std::optional<DeviceSpace> space() const override;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
+  int64_t window_page_bytes() const override { return window_page_bytes_; }
+  absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
+    ForgetGraphs();  // as Allocate
+    return GpuWindows::Create(api_, stream_, shape);
+  }
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
     Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory reads it later
@@ -107,6 +114,12 @@ class GpuBackend final : public KernelBackend {
 
   StepInputs BeginStep(const StepInputs& host) override;
   void RunStep(const std::function<void()>& operations) override;
+  void WaitForOperations() override {
+    if (nccl_ != nullptr) {
+      nccl_->Finish();
+    }
+    Require(api_.synchronize(stream_), "step");
+  }
 
   void Embed(const EmbeddingParams& params) override;
   void Norm(const NormParams& params) override;
@@ -171,6 +184,7 @@ class GpuBackend final : public KernelBackend {
   void* gemm_;
   DType dtype_ = DType::kBF16;  // of activations and weights, of the model by PrepareFor
   const gpu::Stream stream_;
+  const int64_t window_page_bytes_;
   GpuTransfers transfers_;
 
   // Of the ranks; null: none. What they do together goes one of two ways.

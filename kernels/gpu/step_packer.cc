@@ -50,7 +50,9 @@ void StepPacker::Classify(const StepInputs& host) {
   step_.num_decodes = static_cast<int32_t>(decodes_.size());
   step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 && step_.num_decodes == host.num_seqs &&
                          host.num_logits == host.num_seqs;
-  step_.shape = {.num_seqs = host.num_seqs, .max_blocks_per_seq = host.max_blocks_per_seq};
+  step_.shape = {.num_seqs = host.num_seqs,
+                 .max_blocks_per_seq = host.max_blocks_per_seq,
+                 .reads_windows = host.first_places != nullptr};
   if (step_.is_decode_only) {
     step_.shape.num_seqs = DecodeBucket(host.num_seqs);
     step_.shape.max_blocks_per_seq = static_cast<int32_t>(
@@ -96,11 +98,32 @@ int64_t StepPacker::Plan(const StepInputs& host) {
   slots_ = Place<int64_t>(tokens);
   query_start_ = Place<int32_t>(seqs + 1);
   seq_lens_ = Place<int32_t>(seqs);
-  tables_ = Place<BlockId>(seqs * step_.shape.max_blocks_per_seq);
+  const bool reads_windows = step_.shape.reads_windows;
+  tables_ = Place<BlockId>(reads_windows ? 0 : seqs * step_.shape.max_blocks_per_seq);
+  first_places_ = Place<int64_t>(reads_windows ? seqs : 0);
   logits_ = Place<int32_t>(logits);
   decode_index_ = Place<int32_t>(step_.is_decode_only ? 0 : step_.num_decodes);
   item_list_ = Place<gpu::PrefillItem>(static_cast<int64_t>(items_.size()));
   return bytes_;
+}
+
+void StepPacker::WriteBlocks(const StepInputs& host, std::byte* bytes) const {
+  if (step_.shape.reads_windows) {
+    Fill(bytes,
+         first_places_.offset,
+         first_places_.count,
+         host.first_places,
+         host.num_seqs,
+         int64_t{0});
+    return;
+  }
+  auto* tables = reinterpret_cast<BlockId*>(bytes + tables_.offset);
+  std::fill_n(tables, tables_.count, kNullBlockId);
+  for (int64_t seq = 0; seq < host.num_seqs; ++seq) {
+    std::copy_n(host.block_tables + seq * host.max_blocks_per_seq,
+                host.max_blocks_per_seq,
+                tables + seq * step_.shape.max_blocks_per_seq);
+  }
 }
 
 PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* destination) {
@@ -116,13 +139,7 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
     query_start[seq + 1] = seq + 1;
     logits_rows[seq] = seq;
   }
-  auto* tables = reinterpret_cast<BlockId*>(bytes + tables_.offset);
-  std::fill_n(tables, tables_.count, kNullBlockId);
-  for (int64_t seq = 0; seq < host.num_seqs; ++seq) {
-    std::copy_n(host.block_tables + seq * host.max_blocks_per_seq,
-                host.max_blocks_per_seq,
-                tables + seq * step_.shape.max_blocks_per_seq);
-  }
+  WriteBlocks(host, bytes);
   if (!step_.is_decode_only) {
     std::copy(
         decodes_.begin(), decodes_.end(), reinterpret_cast<int32_t*>(bytes + decode_index_.offset));
@@ -142,6 +159,9 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
                   .query_start = At<int32_t>(destination, query_start_.offset),
                   .seq_lens = At<int32_t>(destination, seq_lens_.offset),
                   .block_tables = At<BlockId>(destination, tables_.offset),
+                  .first_places = step_.shape.reads_windows
+                                      ? At<int64_t>(destination, first_places_.offset)
+                                      : nullptr,
                   .logits_rows = At<int32_t>(destination, logits_.offset)};
   return step_;
 }

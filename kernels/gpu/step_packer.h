@@ -25,6 +25,7 @@ namespace quire {
 struct DecodeShape {
   int32_t num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
+  bool reads_windows = false;  // first_places in place of block_tables
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 mistakes the operator
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
@@ -62,6 +63,8 @@ class StepPacker {
   void CollectItems(const StepInputs& host);
   template <typename T>
   Array Place(int64_t count);
+  // Where each sequence's blocks are.
+  void WriteBlocks(const StepInputs& host, std::byte* bytes) const;
 
   const int32_t group_;
   const int32_t split_tokens_;
@@ -72,8 +75,8 @@ class StepPacker {
   std::vector<int32_t> decodes_;
   std::vector<gpu::PrefillItem> items_;
   int64_t bytes_ = 0;
-  Array token_ids_, positions_, slots_, query_start_, seq_lens_, tables_, logits_, decode_index_,
-      item_list_;
+  Array token_ids_, positions_, slots_, query_start_, seq_lens_, tables_, first_places_, logits_,
+      decode_index_, item_list_;
 };
 
 // The smallest bucket that holds num_seqs: 1, 2, 4, 8, then steps of 8 to 64, 16 to 256, 32 beyond.

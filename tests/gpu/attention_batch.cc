@@ -45,11 +45,15 @@ int64_t KvPool::SizeFor(const Bench& bench, const PoolSize& size) {
   return static_cast<int64_t>(bytes) / kMultiple * kMultiple;
 }
 
-KvPool::KvPool(Bench& bench, const PoolSize& size) : bench_(bench), memory_(SizeFor(bench, size)) {}
+KvPool::KvPool(Bench& bench, const PoolSize& size)
+    : bench_(bench), memory_(SizeFor(bench, size)), data_(memory_.at(0)), bytes_(memory_.bytes()) {}
+
+KvPool::KvPool(Bench& bench, void* data, int64_t bytes)
+    : bench_(bench), memory_(0), data_(data), bytes_(bytes) {}
 
 void KvPool::FillFor(DType dtype) {
   if (filled_with_ != dtype) {
-    bench_.Randomize(memory_.at(0), dtype, memory_.bytes() / SizeOf(dtype));
+    bench_.Randomize(data_, dtype, bytes_ / SizeOf(dtype));
     filled_with_ = dtype;
   }
 }

@@ -167,6 +167,7 @@ void CheckBits(Bench& bench);
 void MeasureDecode(Bench& bench);
 void MeasurePrefill(Bench& bench);
 void MeasureCopies(Bench& bench);
+void MeasureWindows(Bench& bench);
 
 }  // namespace quire::gpu
 

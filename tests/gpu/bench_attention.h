@@ -44,16 +44,20 @@ struct PoolLayers {
 class KvPool {
  public:
   explicit KvPool(Bench& bench, const PoolSize& size = {});
+  // Memory that was allocated elsewhere, and outlives the pool.
+  KvPool(Bench& bench, void* data, int64_t bytes);
 
   void FillFor(DType dtype);
-  void* data() const { return memory_.at(0); }
-  int64_t bytes() const { return memory_.bytes(); }
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
 
  private:
   static int64_t SizeFor(const Bench& bench, const PoolSize& size);
 
   Bench& bench_;
   Buffer memory_;
+  void* data_;
+  int64_t bytes_;
   std::optional<DType> filled_with_;
 };
 
@@ -77,6 +81,8 @@ class AttentionBatch {
   int num_sets() const { return num_sets_; }
   int32_t num_tokens() const { return num_tokens_; }
   PagedAttentionParams Args(int set) const;
+  // Of the first set: [num_seqs, max_blocks_per_seq].
+  std::vector<BlockId> BlockTables() const { return block_tables_.ToHost<BlockId>(); }
   Buffer& out() { return out_; }
   const Buffer& out() const { return out_; }
   int64_t out_bytes_a_set() const;

@@ -17,7 +17,8 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: gpu_bench [flags]
 
-    --only=GROUP,GROUP     ceilings, memory, sampling, gemm, bits, decode, prefill, copies
+    --only=GROUP,GROUP     ceilings, memory, sampling, gemm, bits, decode, prefill,
+                           windows, copies
     --device               only say which it is
     --quick                a few cases of each group
     --rehearse             tiny sizes: tries the program, measures nothing
@@ -42,6 +43,7 @@ constexpr Group kGroups[] = {{"ceilings", MeasureAndPrintCeilings},
                              {"bits", CheckBits},
                              {"prefill", MeasurePrefill},
                              {"decode", MeasureDecode},
+                             {"windows", MeasureWindows},
                              {"copies", MeasureCopies}};
 
 bool IsGroup(const std::string& name) {

@@ -8,7 +8,7 @@ set_tests_properties(gpu_script_test PROPERTIES LABELS integration TIMEOUT 120)
 set(gpu_bench_sources
     attention_batch.cc bench.cc bench_attention.cc bench_bits.cc bench_ceilings.cc bench_copies.cc
     bench_device_emulated.cc bench_gemm.cc bench_kernels.cu bench_main.cc bench_memory.cc
-    bench_report.cc bench_sampling.cc)
+    bench_report.cc bench_sampling.cc bench_windows.cc)
 list(TRANSFORM gpu_bench_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 set_source_files_properties(
   ${CMAKE_CURRENT_LIST_DIR}/bench_kernels.cu PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")

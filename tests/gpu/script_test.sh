@@ -187,7 +187,7 @@ bundle
 run --call 1 "$folder/out"
 check "the first call leaves the large models out" holds \
   '[p["phase"] for p in r["phases"]] == ["probe", "build", "tests", "ceilings", "bits", "decode",
-   "prefill", "gemm", "copies", "memory", "served", "torch", "sanitizers"]'
+   "prefill", "gemm", "windows", "copies", "memory", "served", "torch", "sanitizers"]'
 check "a skipped phase says why" holds \
   '"no bundle" in [p["note"] for p in r["phases"] if p["phase"] == "served"][0]'
 check "tests need no CMake" holds 'r["tests"] == [{"program": "races_test", "tests": 1, "failures": 0,
@@ -208,7 +208,7 @@ rm -f "$folder"/out/*
 run --call 2 "$folder/out"
 check "the second call adds to it" holds \
   '[p["phase"] for p in r["phases"]][-4:] == ["sanitizers", "large", "company", "transformers"] and
-   len(r["figures"]) == 7 and r["machine"]["commit"]'
+   len(r["figures"]) == 8 and r["machine"]["commit"]'
 run --call 1 "$folder/out"
 run --call 2 "$folder/out"
 check "both leave at most eight files" test "$(find "$folder/out" | tail -n +2 | wc -l)" -le 8
@@ -229,7 +229,7 @@ check "nor does it add to a first call of other sources" holds \
 
 # ---- Bookkeeping --------------------------------------------------------------------------------
 
-run --skip "build,sanitizers,bits,ceilings,memory,gemm,prefill,decode,copies,served,large,company,\
+run --skip "build,sanitizers,bits,ceilings,memory,gemm,prefill,decode,windows,copies,served,large,company,\
 transformers,torch" "$folder/out"
 check "phases can be left out" holds '[p["phase"] for p in r["phases"]] == ["probe", "tests"]'
 check "targets that nothing was measured for say so" holds \

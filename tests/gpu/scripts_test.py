@@ -174,14 +174,32 @@ class TargetsTest(unittest.TestCase):
     def test_a_served_model_is_judged_by_its_comparisons(self):
         good = {"ok": True, "cases": [{"ok": True}], "largest_logprob_error": 0.1}
         served = {"against_cpu": good, "fp8_cache_against_cpu": {**good, "ok": False},
-                  "same_bits_without_graphs": False, "two_ranks_against_one": {**good, "ok": False}}
+                  "same_bits_without_graphs": False, "two_ranks_against_one": {**good, "ok": False},
+                  "through_windows": {"bits": False}}
         results = results_of(served=served)
         self.assertEqual(self.status("are the CPU's", results), "pass")
         self.assertEqual(self.status("fp8", results), "fail")
         self.assertEqual(self.status("graphs", results), "fail")
         self.assertEqual(self.status("two ranks", results), "fail")
+        self.assertEqual(self.status("through windows have", results), "fail")
+        served["through_windows"] = {"bits": True}
+        self.assertEqual(self.status("through windows have", results_of(served=served)), "pass")
         served["two_ranks_against_one"] = good
         self.assertEqual(self.status("two ranks", results_of(served=served)), "pass")
+
+    def test_windows_may_be_hardly_slower_than_block_tables(self):
+        def figures(by_tables, by_windows):
+            return [{"group": "windows", "case": "decode, block tables", "us": by_tables,
+                     "windows": 0, "ok": True},
+                    {"group": "windows", "case": "decode, windows", "us": by_windows,
+                     "windows": 1, "ok": True},
+                    {"group": "windows", "case": "map, a block, on the host", "us": 30, "ok": True}]
+
+        for by_windows, status in ((100.0, "pass"), (102.0, "pass"), (104.0, "fail")):
+            self.assertEqual(self.status("attention through windows",
+                                         results_of(figures(100.0, by_windows))), status)
+        self.assertEqual(self.status("attention through windows",
+                                     results_of(figures(100.0, 100.0)[2:])), "not measured")
 
     def test_a_rehearsal_passes_no_speed(self):
         results = results_of([decode(0.9), prefill(400)])

@@ -7,8 +7,8 @@ other in the CPU's log-probabilities, else the test fails. With keys and values 
 and activations of the layers, they may be --max-fp8-gap apart.
 
 With --batch-invariant, each prompt must get the tokens that it gets alone when all are sent at once,
-and without graphs (--enforce-eager) the same tokens and log-probabilities as with them. Two ranks that
-share the device must write what one writes, but for near ties of --max-gap. At last
+and without graphs (--enforce-eager) the same tokens and log-probabilities as with them; through
+windows (--kv-backend vmm), too, one prompt alone and all at once. Two ranks that share the device must write what one writes, but for near ties of --max-gap. At last
 `quire bench serve` runs shortly. One JSON object goes to --json.
 """
 import argparse
@@ -39,6 +39,11 @@ class Test:
     def together(self, server):
         processes = [self._start(server, prompt) for prompt in self.prompts]
         return [self.programs.read_tokens(process) for process in processes]
+
+    def bench(self, server):
+        return self.programs.bench(
+            server, "--num-prompts", self.arguments.bench_prompts, "--max-concurrency", 32,
+            "--random-input-len", 128, "--random-output-len", 64)
 
     def answers(self, *flags):
         """Of each prompt alone, by a server of its own."""
@@ -96,6 +101,21 @@ def fp8_weights(test, expected, max_gap):
         return {"ok": False, "note": str(error)[-500:], "cases": [], "largest_logprob_error": 0.0}
 
 
+def through_windows(test, expected):
+    """Whether answers have the bits that they have by block tables. What keeps the server from starting
+    must not hide the other results."""
+    try:
+        with test.programs.serve_on_device(test.arguments.model, "--batch-invariant",
+                                           "--kv-backend", "vmm") as server:
+            alone, together = test.alone(server), test.together(server)
+            result = {"bits": bits(alone) == bits(expected) and bits(together) == bits(expected)}
+            if test.arguments.bench_prompts > 0:
+                result["bench"] = test.bench(server)
+            return result
+    except RuntimeError as error:
+        return {"bits": False, "note": str(error)[-500:]}
+
+
 def two_ranks(test, expected, max_gap):
     """They share the one GPU: what they add up goes through main memory, rounded at other places. What
     keeps them from starting must not hide the other results."""
@@ -115,9 +135,7 @@ def run(arguments):
         result["seconds_to_ready"] = server.seconds_to_ready
         actual = test.alone(server)
         if arguments.bench_prompts > 0:
-            result["bench"] = test.programs.bench(
-                server, "--num-prompts", arguments.bench_prompts, "--max-concurrency", 32,
-                "--random-input-len", 128, "--random-output-len", 64)
+            result["bench"] = test.bench(server)
     result["against_cpu"] = compare_all(test, expected, actual, arguments.max_gap)
 
     with test.programs.serve_on_device(arguments.model, "--batch-invariant") as server:
@@ -126,6 +144,7 @@ def run(arguments):
     result["same_tokens_in_company"] = list(map(ids, alone)) == list(map(ids, together))
     eager = test.answers("--batch-invariant", "--enforce-eager")
     result["same_bits_without_graphs"] = bits(alone) == bits(eager)
+    result["through_windows"] = through_windows(test, alone)
     # Not promised: a graph may have more rows, and the fastest product for them another order.
     eager = test.answers("--enforce-eager")
     result["same_bits_without_graphs_by_default"] = bits(actual) == bits(eager)
@@ -138,6 +157,7 @@ def run(arguments):
 
     result["ok"] = (result["against_cpu"]["ok"] and result["same_tokens_in_company"] and
                     result["same_bits_without_graphs"] and
+                    result["through_windows"]["bits"] and
                     result["fp8_cache_against_cpu"]["ok"] and
                     result["fp8_weights_against_cpu"]["ok"] and
                     result["two_ranks_against_one"]["ok"])

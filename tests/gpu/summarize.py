@@ -180,6 +180,10 @@ def served_lines(results):
             lines += comparison_lines(title, served[key])
     lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",
                                   "same_bits_without_graphs_by_default", "seconds_to_ready"))
+    windows = served.get("through_windows", {})
+    lines += value_lines(windows, ("bits", "note"), "through windows, ")
+    lines += value_lines(windows.get("bench", {}), ("output_throughput", "median_itl_ms"),
+                         "through windows, bench serve, ")
     return lines + value_lines(
         served.get("bench", {}),
         ("output_throughput", "median_ttft_ms", "median_itl_ms", "p99_itl_ms"), "bench serve, ")

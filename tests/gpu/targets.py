@@ -8,6 +8,7 @@ DECODE_FRACTION = 0.85        # of the speed of a copy
 DECODE_LEAST_TOKENS = 65536   # of all sequences
 ALL_LAYERS, FEW_LAYERS = 32, 4  # of gpu_bench's pools that fill the device
 LAYERS_FRACTION = 0.95
+WINDOWS_FRACTION = 0.97
 PREFILL_LEAST_CONTEXT = 8192
 PREFILL_TFLOP_PER_S = {"mma": 350.0, "wgmma": 550.0}
 STEP_OVER_FLOOR = 1.15
@@ -132,6 +133,26 @@ def graphs_are_eager(results):
     return "same tokens and log-probabilities" if same else "answers differ", same
 
 
+def windows_are_tables(results):
+    served = part(results, "served")
+    if "through_windows" not in served:
+        return note_of(results, "served")
+    same = served["through_windows"]["bits"]
+    return served["through_windows"].get(
+        "note", "same tokens and log-probabilities" if same else "answers differ"), same
+
+
+def speed_of_windows(results):
+    us = {(figure["case"].rsplit(", ", 1)[0], figure["windows"]): figure["us"]
+          for figure in of_group(results, "windows", "us") if "windows" in figure}
+    ratios = {case: us[case, False] / us[case, True] for case, _ in us
+              if (case, False) in us and (case, True) in us}
+    if not ratios:
+        return NOT_MEASURED
+    case = min(ratios, key=ratios.get)
+    return f"{ratios[case]:.3f} ({case})", ratios[case] >= WINDOWS_FRACTION
+
+
 def one_answer(results):
     company = part(results, "company")
     if "different_answers" not in company:
@@ -246,6 +267,7 @@ CORRECTNESS = (
     ("with an fp8 cache near the CPU's", fp8_answers_are_near),
     ("two ranks that share a GPU write one's tokens", two_ranks_are_one),
     ("graphs give the bits of eager steps", graphs_are_eager),
+    ("answers through windows have the bits of block tables", windows_are_tables),
     (f"one answer in {DISTURBED_REQUESTS} disturbed requests", one_answer),
 )
 SPEED = (
@@ -254,6 +276,8 @@ SPEED = (
     (f"blocks of {ALL_LAYERS} layers read at >= {LAYERS_FRACTION} of the speed of {FEW_LAYERS} layers",
      speed_of_all_layers(FEW_LAYERS, False)),
     ("and of the speed of a pool layer by layer", speed_of_all_layers(ALL_LAYERS, True)),
+    (f"attention through windows >= {WINDOWS_FRACTION} of its speed by block tables",
+     speed_of_windows),
     ("ahead of PyTorch's attention on gathered K and V", ahead_of_peer("sdpa")),
     ("ahead of FlashInfer", flashinfer),
     (f"prefill >= {PREFILL_TFLOP_PER_S['mma']:.0f} TFLOP/s with mma.sync, 8k or more of context",

@@ -381,13 +381,6 @@ TEST(WorkerProcessTest, AGpuBeyondTheLastIsNamed) {
             "quire_worker: --device: device: no GPU 2: invalid device ordinal");
 }
 
-TEST(WorkerProcessTest, WindowsOnADeviceThatHasNoneAreOneLineAndTwo) {
-  Process worker({"--model", kModelDir, "--device", "emu", "--kv-backend", "vmm"});
-
-  EXPECT_EQ(worker.Wait(), 2);
-  EXPECT_EQ(worker.last_error_line(), "quire_worker: --kv-backend: vmm is there for CPUs alone");
-}
-
 TEST(WorkerProcessTest, AutoComputesOnTheCpuWhereThereIsNoGpuAndSaysWhy) {
   Process worker({"--model",
                   kModelDir,

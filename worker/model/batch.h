@@ -21,7 +21,7 @@ struct Batch {
   std::vector<int32_t> query_start;   // [num_seqs + 1]
   std::vector<int32_t> seq_lens;      // [num_seqs], context with this step's tokens
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  int32_t max_blocks_per_seq = 0;
+  int32_t max_blocks_per_seq = 0;     // of the longest context
   // [num_seqs], in place of block_tables: where each sequence begins in the windows; or empty.
   std::vector<int64_t> first_places;
   std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted

@@ -46,10 +46,6 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
 void FillBlockTables(const std::vector<ScheduledSlice>& slices,
                      int32_t block_size_tokens,
                      Batch* batch) {
-  for (const ScheduledSlice& slice : slices) {
-    batch->max_blocks_per_seq =
-        std::max(batch->max_blocks_per_seq, DivCeil(SeqLen(slice), block_size_tokens));
-  }
   auto stride = static_cast<size_t>(batch->max_blocks_per_seq);
   batch->block_tables.assign(slices.size() * stride, kNullBlockId);
   for (size_t row = 0; row < slices.size(); ++row) {
@@ -68,6 +64,8 @@ void BuildBatch(const std::vector<ScheduledSlice>& slices,
   Clear(batch);
   for (const ScheduledSlice& slice : slices) {
     AppendTokens(slice, block_size_tokens, batch);
+    batch->max_blocks_per_seq =
+        std::max(batch->max_blocks_per_seq, DivCeil(SeqLen(slice), block_size_tokens));
   }
   if (lookup == BlockLookup::kTables) {
     FillBlockTables(slices, block_size_tokens, batch);

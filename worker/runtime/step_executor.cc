@@ -373,6 +373,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     order_.LeaveEpoch();
     return status;
   }
+  if (windows_ != nullptr) {
+    backend_.WaitForOperations();  // places may show something else from now on
+  }
   Commit(result.sampled);
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);

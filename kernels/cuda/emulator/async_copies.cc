@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cuda/emulator/machine.h"
+#include "kernels/cuda/emulator/places.h"
 
 namespace quire::gpu::emulator {
 
@@ -25,6 +26,7 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
     if (UnderAsan() && __asan_region_is_poisoned(const_cast<void*>(global), kBytes) != nullptr) {
       Fail(me, FaultKind::kOutOfBounds, "asynchronous copy from memory that is not allocated", at);
     }
+    CheckSight(LookAt(global, kBytes, ChangesAtEnqueue()), at);
     if (UnderTsan()) {
       __tsan_read_range(const_cast<void*>(global), kBytes);
     }
@@ -34,6 +36,19 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
   }
   memset(shared, kPoison, kBytes);
   me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups, me.num_copies++});
+}
+
+void Emulator::CheckSight(Sight sight, SourceLine at) {
+  if (sight == Sight::kNothing) {
+    Fail(
+        *running_, FaultKind::kEmptyPlace, "asynchronous copy from a place that shows nothing", at);
+  }
+  if (sight == Sight::kChanged) {
+    Fail(*running_,
+         FaultKind::kChangedPlace,
+         "asynchronous copy from a place that was mapped anew while the kernel waited",
+         at);
+  }
 }
 
 void Emulator::Land(const Fiber& fiber, const AsyncCopy& copy) {

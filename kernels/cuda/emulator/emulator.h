@@ -113,6 +113,8 @@ enum class FaultKind : uint8_t {
   kMissingFence,       // registers or copies that wgmma reads without the fence it needs
   kOperandChanged,     // of a wgmma, before it was waited for
   kProductInFlight,    // a thread returned without waiting for its wgmma
+  kEmptyPlace,         // a copy from a place of windows that shows nothing
+  kChangedPlace,       // or something else than when the kernel was enqueued
   // Of an operation on a stream, whose name is in `kernel`.
   kFreedMemory,      // it refers to memory that was freed since it was enqueued or recorded
   kChangedInFlight,  // what a copy reads or writes was written before the copy was waited for

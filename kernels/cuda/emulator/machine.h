@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/places.h"
 #include "kernels/cuda/emulator/warp_operation.h"
 #include "kernels/cuda/emulator/warpgroup_operation.h"
 
@@ -196,6 +197,7 @@ class Emulator {
   void PrepareFiber(uint32_t thread);
   void DestroyTsanFibers();
   void ReleaseFibers();
+  void CheckSight(Sight sight, SourceLine at);
   void CheckGuards();
   void CheckEnd();
   void FailAtEnd(FaultKind kind, const char* what);

@@ -21,6 +21,15 @@ struct MemoryMap {
   int64_t used_bytes[kNumDevices + 1] = {};  // by device, then the pinned
 
   int64_t& Used(int32_t device) { return used_bytes[device == kPinned ? kNumDevices : device]; }
+  void Add(Allocation allocation) {
+    allocation.number = ++num_made;
+    Used(allocation.device) += static_cast<int64_t>(allocation.used_bytes);
+    by_begin[allocation.begin] = allocation;
+  }
+  void Remove(const Allocation& allocation) {
+    Used(allocation.device) -= static_cast<int64_t>(allocation.used_bytes);
+    by_begin.erase(allocation.begin);
+  }
 };
 
 // Never destroyed: programs free memory until their last line.
@@ -46,19 +55,37 @@ int AllocateMemory(int32_t device, void** pointer, size_t bytes) {
     return kErrorMemoryAllocation;
   }
   memset(*pointer, kPoison, bytes);
-  map.Used(device) += static_cast<int64_t>(bytes);
-  const auto* begin = static_cast<const std::byte*>(*pointer);
-  map.by_begin[begin] = {
-      .number = ++map.num_made, .device = device, .begin = begin, .bytes = bytes};
+  map.Add({.device = device,
+           .begin = static_cast<const std::byte*>(*pointer),
+           .bytes = bytes,
+           .used_bytes = bytes});
   return 0;
 }
 
 void FreeMemory(const Allocation& allocation) {
   MemoryMap& map = Map();
   const std::lock_guard<std::mutex> lock(map.mutex);
-  map.Used(allocation.device) -= static_cast<int64_t>(allocation.bytes);
-  map.by_begin.erase(allocation.begin);
+  map.Remove(allocation);
   free(const_cast<std::byte*>(allocation.begin));
+}
+
+void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes) {
+  MemoryMap& map = Map();
+  const std::lock_guard<std::mutex> lock(map.mutex);
+  map.Add({.device = device,
+           .begin = static_cast<const std::byte*>(begin),
+           .bytes = bytes,
+           .used_bytes = used_bytes,
+           .is_mapped = true});
+}
+
+void RemoveMappedMemory(const void* begin) {
+  MemoryMap& map = Map();
+  const std::lock_guard<std::mutex> lock(map.mutex);
+  const auto found = map.by_begin.find(static_cast<const std::byte*>(begin));
+  if (found != map.by_begin.end()) {
+    map.Remove(Allocation(found->second));
+  }
 }
 
 std::optional<Allocation> FindAllocation(const void* address) {
@@ -116,7 +143,8 @@ int Release(void* pointer, bool is_pinned) {
     return error;
   }
   const std::optional<Allocation> found = FindAllocation(pointer);
-  if (!found.has_value() || found->begin != pointer || (found->device == kPinned) != is_pinned) {
+  if (!found.has_value() || found->begin != pointer || found->is_mapped ||
+      (found->device == kPinned) != is_pinned) {
     return kErrorInvalidValue;
   }
   if (!is_pinned) {

@@ -25,11 +25,17 @@ struct Allocation {
   int32_t device = kPinned;
   const std::byte* begin = nullptr;
   size_t bytes = 0;
+  size_t used_bytes = 0;   // of the device's memory
+  bool is_mapped = false;  // made and released by who added it
 };
 
 // 0, or cudaErrorMemoryAllocation. The memory holds 0xFF.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes);
 void FreeMemory(const Allocation& allocation);
+
+// The same for addresses that were mapped elsewhere, and take so much of the device's memory.
+void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes);
+void RemoveMappedMemory(const void* begin);
 
 // The allocation that the address lies in.
 std::optional<Allocation> FindAllocation(const void* address);

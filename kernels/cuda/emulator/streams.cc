@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/places.h"
 
 namespace quire::gpu::emulator {
 namespace {
@@ -96,6 +97,7 @@ std::shared_ptr<Mark> StreamQueue::AddMark() {
 void StreamQueue::AddWait(std::shared_ptr<Mark> mark) { Push({.awaited = std::move(mark)}); }
 
 void StreamQueue::Push(Task task) {
+  task.num_place_changes = NumPlaceChanges();
   tasks_.push_back(std::move(task));
   SettleAll();
 }
@@ -153,6 +155,7 @@ void StreamQueue::RunFirst() {
 }
 
 int StreamQueue::Run(const Task& task) {
+  const RunningOperation running(task.num_place_changes);
   return task.copies.empty() ? RunOperation(task.operation) : Land(task);
 }
 

@@ -94,8 +94,9 @@ class StreamQueue {
     std::vector<HostCopy> copies;
     std::vector<std::vector<std::byte>> sources;  // of the copies, when they began
     bool has_begun = false;
-    std::shared_ptr<Mark> mark;     // happens when the stream comes here
-    std::shared_ptr<Mark> awaited;  // the stream comes here after it
+    std::shared_ptr<Mark> mark;      // happens when the stream comes here
+    std::shared_ptr<Mark> awaited;   // the stream comes here after it
+    uint64_t num_place_changes = 0;  // when it was enqueued
   };
 
   void Push(Task task);

@@ -24,6 +24,7 @@ struct Step {
   std::vector<int32_t> query_start = {0};
   std::vector<int32_t> seq_lens;
   std::vector<BlockId> tables;
+  std::vector<int64_t> first_places;  // in place of the tables, where there are any
   std::vector<int32_t> logits_rows;
 
   void Add(int32_t query_len, int32_t seq_len, bool is_sampled) {
@@ -52,7 +53,8 @@ struct Step {
             .slot_mapping = slots.data(),
             .query_start = query_start.data(),
             .seq_lens = seq_lens.data(),
-            .block_tables = tables.data(),
+            .block_tables = first_places.empty() ? tables.data() : nullptr,
+            .first_places = first_places.empty() ? nullptr : first_places.data(),
             .logits_rows = logits_rows.data()};
   }
 };
@@ -99,6 +101,22 @@ TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
   EXPECT_THAT(List(inputs.logits_rows, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(List(inputs.block_tables, 16),
               ElementsAre(10, 11, 12, 0, 20, 21, 22, 0, 30, 31, 32, 0, 0, 0, 0, 0));
+}
+
+TEST_F(StepPackerTest, WindowsComeInPlaceOfTablesAndAreAShapeOfTheirOwn) {
+  Step step;
+  step.Add(1, 300, true);
+  step.Add(1, 5, true);
+  step.Add(1, 256, true);
+  const DecodeShape by_tables = Pack(step).shape;
+  step.first_places = {64, 0, int64_t{1} << 25};
+
+  const PackedStep packed = Pack(step);
+
+  EXPECT_THAT(List(packed.inputs.first_places, 4), ElementsAre(64, 0, int64_t{1} << 25, 0));
+  EXPECT_EQ(packed.inputs.max_blocks_per_seq, 4);
+  EXPECT_EQ(packed.shape.num_seqs, by_tables.num_seqs);
+  EXPECT_NE(packed.shape, by_tables);
 }
 
 TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {

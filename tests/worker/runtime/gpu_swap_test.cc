@@ -1,6 +1,7 @@
-// Swapping on the GPU backend, emulated. There copies begin as early and end as late as events let
-// them, and what touches their blocks meanwhile is a fault (kernels/cuda/emulator/streams.h): the
-// same plans give the same tokens as when each copy is waited for.
+// Swapping, and windows, on the GPU backend, emulated. There copies begin as early and end as late
+// as events let them, and what touches their blocks meanwhile is a fault; so is a kernel that reads
+// a place which shows nothing, or has been mapped anew before it runs (kernels/cuda/emulator). The
+// same plans give the same tokens as when each copy is waited for, and as through block tables.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,8 +20,12 @@
 namespace quire {
 namespace {
 
-constexpr KvCacheBudget kBudget = {
-    .bytes = 64 << 20, .swap_space_bytes = 64 << 20, .num_blocks_override = 0};
+constexpr KvCacheBudget Budget(KvBackend backend) {
+  return {.bytes = 64 << 20,
+          .swap_space_bytes = 64 << 20,
+          .num_blocks_override = 0,
+          .backend = backend};
+}
 
 // Blocks are used again while swaps of them are under way: the worker has to put things in order.
 SwapTrafficOptions Options(uint64_t seed) {
@@ -75,7 +80,8 @@ class GpuSwapTest : public testing::Test {
 
   std::vector<std::vector<TokenId>> Answers(const SwapTrafficOptions& options,
                                             Copies copies,
-                                            int32_t device = 0) {
+                                            int32_t device = 0,
+                                            KvBackend kv_backend = KvBackend::kPaged) {
     auto library = GpuLibrary::Open("emu", device);
     EXPECT_TRUE(library.ok()) << library.status();
     const gpu::GpuApi at_once = WithCopiesAtOnce(library->api());
@@ -84,7 +90,7 @@ class GpuSwapTest : public testing::Test {
     EXPECT_TRUE(backend.ok()) << backend.status();
     auto model = LoadModel(dir_.path(), **backend, nullptr);
     EXPECT_TRUE(model.ok()) << model.status();
-    StepExecutor executor(**model, **backend, kBudget);
+    StepExecutor executor(**model, **backend, Budget(kv_backend));
     std::vector<std::vector<TokenId>> answers;
     std::thread([&] {  // as in the worker
       executor.BindThread();
@@ -120,6 +126,19 @@ TEST_F(GpuSwapTest, InputsStayUntilTheyAreRead) {
   const auto answers = Answers(options, Copies::kLate);
   ASSERT_GT(answers[0].size(), 20U);
   EXPECT_EQ(answers, Answers(options, Copies::kAtOnce));
+}
+
+TEST_F(GpuSwapTest, WindowsGiveTheAnswersOfBlockTables) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    SwapTrafficOptions options = Options(seed);
+    options.max_slice_tokens = seed % 2 == 0 ? 3 : options.max_slice_tokens;  // many sample nothing
+    for (const int32_t device : {0, 1}) {
+      EXPECT_EQ(Answers(options, Copies::kLate, device, KvBackend::kVmm),
+                Answers(options, Copies::kLate));
+    }
+  }
+  EXPECT_GT(num_swapped_out_, 50);
 }
 
 // Everything is on the device that was asked for, on whatever thread it was made.

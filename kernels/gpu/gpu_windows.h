@@ -1,0 +1,51 @@
+// GpuWindows are windows onto a KV pool on the device (kernels/cuda/windows.h).
+//
+// Thread safety: as WindowMemory; a thread that maps has called KernelBackend::BindThread.
+// Errors:        a failing device ends the process, as in GpuBackend.
+#ifndef QUIRE_KERNELS_GPU_GPU_WINDOWS_H_
+#define QUIRE_KERNELS_GPU_GPU_WINDOWS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/api/window_memory.h"
+#include "kernels/cuda/gpu_api.h"
+
+namespace quire {
+
+class GpuWindows final : public WindowMemory {
+ public:
+  // Of the current device; 0: it has no such memory.
+  static int64_t PageBytes(const gpu::GpuApi& api);
+  // On the current device; zeroed. Errors: kResourceExhausted, reason MEMORY.
+  static absl::StatusOr<std::unique_ptr<WindowMemory>> Create(const gpu::GpuApi& api,
+                                                              gpu::Stream stream,
+                                                              const WindowShape& shape);
+  ~GpuWindows() override;
+
+  // A device has no limit but its addresses.
+  int64_t max_mapped_places() const override { return shape().num_places; }
+  absl::Status Map(int64_t place, BlockId block, int64_t count) override;
+  absl::Status Unmap(int64_t place, int64_t count) override;
+  absl::Status Clear() override;
+
+ private:
+  GpuWindows(const gpu::GpuApi& api,
+             gpu::Stream stream,
+             const WindowShape& shape,
+             const gpu::Windows& windows)
+      : WindowMemory(shape, windows.pool, windows.places),
+        api_(api),
+        stream_(stream),
+        handle_(windows.handle) {}
+
+  const gpu::GpuApi& api_;
+  const gpu::Stream stream_;
+  void* const handle_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_GPU_WINDOWS_H_

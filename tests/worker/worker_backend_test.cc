@@ -1,0 +1,29 @@
+#include "worker/worker_backend.h"
+
+#include "gtest/gtest.h"
+
+#include "kernels/reference/reference_backend.h"
+#include "tests/worker/runtime/late_backend.h"
+
+namespace quire {
+namespace {
+
+class BackendWithoutPages : public LateBackend {
+ public:
+  BackendWithoutPages() : LateBackend(CreateReferenceBackend()) {}
+  int64_t window_page_bytes() const override { return 0; }
+};
+
+TEST(CheckKvBackendTest, WindowsNeedMemoryThatCanBeMapped) {
+  WorkerConfig windows;
+  windows.kv_cache.backend = KvBackend::kVmm;
+  const BackendWithoutPages without_pages;
+
+  EXPECT_TRUE(CheckKvBackend({}, without_pages).ok());
+  EXPECT_TRUE(CheckKvBackend(windows, *CreateReferenceBackend()).ok());
+  EXPECT_EQ(CheckKvBackend(windows, without_pages).message(),
+            "--kv-backend: vmm: this device has no memory that can be mapped");
+}
+
+}  // namespace
+}  // namespace quire
