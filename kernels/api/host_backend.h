@@ -40,6 +40,7 @@ class HostBackend : public KernelBackend {
     return Allocate(bytes);
   }
   int64_t window_page_bytes() const override { return HostPageBytes(); }
+  std::optional<int64_t> max_window_places() const override { return MaxMappedHostPlaces(); }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
     return MakeHostWindows(shape);
   }

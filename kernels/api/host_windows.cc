@@ -84,8 +84,7 @@ class HostWindows final : public WindowMemory {
         file_(std::move(file)),
         pool_mapping_(std::move(pool)),
         windows_mapping_(std::move(windows)),
-        // Beside each run of places that show something lies one at most that shows nothing.
-        max_mapped_places_((MaxMappings() - kMappingsElsewhere) / 2) {}
+        max_mapped_places_(MaxMappedHostPlaces()) {}
 
   int64_t max_mapped_places() const override { return max_mapped_places_; }
 
@@ -147,6 +146,9 @@ int64_t MaxMappings() {
   std::ifstream("/proc/sys/vm/max_map_count") >> limit;
   return limit > 0 ? limit : kOfLinux;
 }
+
+// Beside each run of places that show something lies one at most that shows nothing.
+int64_t MaxMappedHostPlaces() { return (MaxMappings() - kMappingsElsewhere) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {
   const auto pool_bytes = CheckedMultiply(shape.block_bytes, shape.num_blocks);

@@ -26,6 +26,8 @@ int64_t HostPageBytes();
 
 // Mappings that Linux allows this process; its default where it does not say.
 int64_t MaxMappings();
+// Of these, so many places may be shown that the rest of the process has enough.
+int64_t MaxMappedHostPlaces();
 
 }  // namespace quire
 

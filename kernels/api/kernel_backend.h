@@ -78,6 +78,8 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
   // What blocks must be a multiple of to be seen through windows; 0: there are none. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
+  // How many places of windows may show something, whatever their shape; nothing: all. Any thread.
+  virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
   // A pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason MEMORY.
   // REQUIRES: window_page_bytes() > 0, and that it divides the block.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(

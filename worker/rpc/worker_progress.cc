@@ -44,12 +44,14 @@ void WorkerProgress::BeginEpoch(int64_t pool_bytes) {
 
 void WorkerProgress::EndBeginEpoch(uint64_t scheduler_incarnation,
                                    uint64_t group_epoch,
-                                   uint64_t last_step_id) {
+                                   uint64_t last_step_id,
+                                   int64_t num_window_places) {
   const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_IDLE);
   state_.report.set_scheduler_incarnation(scheduler_incarnation);
   state_.report.set_group_epoch(group_epoch);
   state_.report.set_step_id(last_step_id);
+  state_.report.set_num_window_places(num_window_places);
   Count(&state_.report);
 }
 
@@ -60,13 +62,14 @@ void WorkerProgress::BeginStep(uint64_t step_id) {
   Count(&state_.report);
 }
 
-void WorkerProgress::EndStep(uint64_t last_step_id) {
+void WorkerProgress::EndStep(uint64_t last_step_id, int64_t num_window_places) {
   const MutexLock lock(mutex_);
   state_.report.set_phase(v1::WORKER_PHASE_IDLE);
   if (state_.report.step_id() == last_step_id) {
     state_.report.set_num_steps(state_.report.num_steps() + 1);
   }
   state_.report.set_step_id(last_step_id);
+  state_.report.set_num_window_places(num_window_places);
   Count(&state_.report);
 }
 

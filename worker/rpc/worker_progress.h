@@ -35,11 +35,14 @@ class WorkerProgress {
   // Pools of so many bytes are taken, or cleared.
   void BeginEpoch(int64_t pool_bytes);
   // What holds now, whether or not the epoch was refused.
-  void EndBeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch, uint64_t last_step_id);
+  void EndBeginEpoch(uint64_t scheduler_incarnation,
+                     uint64_t group_epoch,
+                     uint64_t last_step_id,
+                     int64_t num_window_places);
 
   void BeginStep(uint64_t step_id);
   // Another last step than the one that began: that one was refused.
-  void EndStep(uint64_t last_step_id);
+  void EndStep(uint64_t last_step_id, int64_t num_window_places);
 
   // Something was done that the backend does not count.
   void Tick();

@@ -13,6 +13,7 @@
 #include "common/base/string_view.h"
 #include "common/wire/dtype_codec.h"
 #include "common/wire/grpc_status.h"
+#include "common/wire/kv_backend_codec.h"
 #include "common/wire/step_codec.h"
 #include "common/wire/worker_protocol.h"
 #include "worker/rpc/message_reader.h"
@@ -56,6 +57,17 @@ absl::Status CheckHandshake(const v1::HandshakeRequest& request, const RankShare
     return Mismatch("rank", request.rank(), share.rank);
   }
   return absl::OkStatus();
+}
+
+void AddKvMemory(const KvMemory& memory, v1::HandshakeResponse* response) {
+  if (memory.backend.has_value()) {
+    response->set_kv_backend(ToProto(*memory.backend));
+  }
+  response->set_window_page_bytes(memory.page_bytes);
+  response->set_block_padding_bytes(memory.padding_bytes);
+  if (memory.max_places.has_value()) {
+    response->set_max_window_places(*memory.max_places);
+  }
 }
 
 // Nobody could take the worker back from such a scheduler.
@@ -224,6 +236,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_full_step_tokens(executor_->full_step_tokens());
   response.set_wants_next_blocks(executor_->wants_next_blocks());
   response.set_rendezvous(executor_->rendezvous());
+  AddKvMemory(executor_->MemoryOf(spec), &response);
   return WriteMessage(response);
 }
 
@@ -246,7 +259,10 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
   progress_.BeginEpoch(executor_->PoolBytes(params));
   const absl::Status begun = executor_->BeginEpoch(params);
   const StepOrder& order = executor_->order();
-  progress_.EndBeginEpoch(order.scheduler_incarnation(), order.group_epoch(), order.last_done());
+  progress_.EndBeginEpoch(order.scheduler_incarnation(),
+                          order.group_epoch(),
+                          order.last_done(),
+                          executor_->num_places());
   QUIRE_RETURN_IF_ERROR(begun);
   EndStreams(StaleGroup(request.group_epoch()));
   LogInfo("epoch begins",
@@ -289,7 +305,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuff
   }
   auto result = executor_->Execute(plan);
   if (is_new) {
-    progress_.EndStep(order.last_done());
+    progress_.EndStep(order.last_done(), executor_->num_places());
   }
   QUIRE_RETURN_IF_ERROR(result.status());
   EncodeResult(**result, &step_response_);

@@ -116,6 +116,16 @@ int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
   return LayoutFor(spec).block_bytes();
 }
 
+KvMemory StepExecutor::MemoryOf(const KvCacheSpec& spec) const {
+  if (budget_.backend == KvBackend::kPaged) {
+    return {.backend = KvBackend::kPaged};
+  }
+  return {.backend = budget_.backend,
+          .page_bytes = backend_.window_page_bytes(),
+          .padding_bytes = BlockBytes(spec) - backend_.LayoutFor(spec).block_bytes(),
+          .max_places = backend_.max_window_places()};
+}
+
 int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
   return budget_.num_blocks_override > 0 ? std::min(budget_.num_blocks_override, kMaxBlocksLimit)
                                          : NumBlocks(budget_.bytes, BlockBytes(spec));
@@ -246,7 +256,7 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
     WorkerPools pools;
     if (mover_ != nullptr) {
       pools = {.block_bytes = mover_->pool().layout.block_bytes(),
-               .padding_bytes = BlockBytes(spec_) - backend_.LayoutFor(spec_).block_bytes(),
+               .padding_bytes = MemoryOf(spec_).padding_bytes,
                .max_places = windows_ == nullptr ? 0 : windows_->max_mapped(),
                .num_blocks = mover_->pool().num_blocks,
                .num_host_blocks = mover_->num_host_blocks()};
@@ -326,7 +336,7 @@ WorkerHoldings StepExecutor::Holdings() const {
   return {.num_sequences = sequences_ == nullptr ? 0 : sequences_->num_sequences(),
           .num_blocks = sequences_ == nullptr ? 0 : sequences_->num_blocks(),
           .num_host_blocks = mover_ == nullptr ? 0 : mover_->num_filled_host_blocks(),
-          .num_places = windows_ == nullptr ? 0 : windows_->num_mapped()};
+          .num_places = num_places()};
 }
 
 absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {

@@ -22,6 +22,7 @@
 
 #include "common/base/mutex.h"
 #include "common/model/kv_cache_spec.h"
+#include "common/step/kv_memory.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_plan_check.h"
@@ -50,12 +51,6 @@ struct EpochParams {
   DType kv_cache_dtype = DType::kF32;
   std::string group_secret = {};             // of several ranks
   std::vector<std::string> rendezvous = {};  // by rank
-};
-
-// How attention finds a sequence's blocks.
-enum class KvBackend : uint8_t {
-  kPaged,  // by a block table
-  kVmm,    // one behind the other, in a window onto the pool (KvWindows)
 };
 
 // How large the KV pool and the host pool may be, and how the KV pool is read.
@@ -96,6 +91,8 @@ class StepExecutor {
 
   // Bytes of one block as the backend lays it out, with what fills its last page under windows.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
+  // How blocks are kept; of places only how many may be shown (see num_places).
+  KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
   // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
   // even one fits.
@@ -137,6 +134,9 @@ class StepExecutor {
 
   // What Execute gave was sent to the scheduler.
   void WhenAnswered() const;
+
+  // Places of windows that show something.
+  int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
 
   const StepOrder& order() const { return order_; }
   const Model& model() const { return model_; }

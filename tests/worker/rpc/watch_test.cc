@@ -136,6 +136,24 @@ TEST_F(WorkerServiceTest, WatchersSeeEpochsAndSteps) {
   EXPECT_NE(after.progress(), during.progress());
 }
 
+TEST_F(WindowedWorkerServiceTest, WatchersSeeHowManyPlacesAreMapped) {
+  Watcher watcher(*stub_);
+  const auto await_places = [&watcher](uint64_t epoch, int64_t num_places) {
+    return watcher.WaitFor([=](const v1::WatchReport& report) {
+      return report.group_epoch() == epoch && report.num_window_places() == num_places;
+    });
+  };
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  await_places(1, 0);
+  StepsConversation steps(*stub_);
+
+  ASSERT_TRUE(steps.Exchange(Prefill(1, 1, {4, 5, 6, 7, 8, 9, 10, 11, 12})).ok());
+
+  EXPECT_EQ(await_places(1, 3).num_steps(), 1U);
+  ASSERT_TRUE(BeginEpoch(1, 2).ok());
+  EXPECT_EQ(await_places(2, 0).num_steps(), 1U) << "a new epoch shows nothing";
+}
+
 TEST_F(WorkerServiceTest, ARefusedOrRepeatedStepIsNotCounted) {
   ASSERT_TRUE(BeginEpoch(1, 1).ok());
   StepsConversation steps(*stub_);

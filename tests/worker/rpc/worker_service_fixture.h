@@ -79,11 +79,14 @@ class StepsConversation {
 // Before the model is loaded.
 class LoadingWorkerTest : public testing::Test {
  protected:
-  LoadingWorkerTest()
+  explicit LoadingWorkerTest(KvBackend kv_backend = KvBackend::kPaged)
       : backend_(CreateReferenceBackend()),
         executor_(model_,
                   *backend_,
-                  {.bytes = 1 << 20, .swap_space_bytes = 1 << 16, .num_blocks_override = 0}),
+                  {.bytes = 1 << 20,
+                   .swap_space_bytes = 1 << 16,
+                   .num_blocks_override = 0,
+                   .backend = kv_backend}),
         progress_(*backend_),
         service_(progress_) {
     std::string path = "/tmp/quire_worker_test_" + std::to_string(getpid()) + ".sock";
@@ -191,6 +194,12 @@ class LoadingWorkerTest : public testing::Test {
 class WorkerServiceTest : public LoadingWorkerTest {
  protected:
   WorkerServiceTest() { Serve(); }
+};
+
+// With windows.
+class WindowedWorkerServiceTest : public LoadingWorkerTest {
+ protected:
+  WindowedWorkerServiceTest() : LoadingWorkerTest(KvBackend::kVmm) { Serve(); }
 };
 
 }  // namespace quire

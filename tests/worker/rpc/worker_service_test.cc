@@ -43,6 +43,27 @@ TEST_F(WorkerServiceTest, HandshakeSaysWhatTheWorkerIs) {
   EXPECT_EQ(response.determinism_fingerprint(), "reference");
   EXPECT_EQ(response.vocab_size(), FakeModel::kVocabSize);
   EXPECT_EQ(response.full_step_tokens(), 256);
+  EXPECT_EQ(response.kv_backend(), v1::KV_BACKEND_PAGED);
+  EXPECT_EQ(response.window_page_bytes(), 0);
+  EXPECT_EQ(response.block_padding_bytes(), 0);
+  EXPECT_FALSE(response.has_max_window_places());
+}
+
+TEST_F(WindowedWorkerServiceTest, HandshakeSaysWhatWindowsCost) {
+  v1::HandshakeResponse response;
+
+  absl::Status status = Handshake(GoodHandshake(), &response);
+
+  ASSERT_TRUE(status.ok()) << status;
+  const int64_t page_bytes = backend_->window_page_bytes();
+  EXPECT_EQ(response.kv_backend(), v1::KV_BACKEND_VMM);
+  EXPECT_EQ(response.window_page_bytes(), page_bytes);
+  EXPECT_EQ(response.block_bytes(), page_bytes);
+  EXPECT_EQ(response.block_padding_bytes(), page_bytes - 64);
+  auto windows = backend_->AllocateWindows(
+      {.block_bytes = page_bytes, .num_blocks = 1, .num_places = 1'000'000});
+  ASSERT_TRUE(windows.ok()) << windows.status();
+  EXPECT_EQ(response.max_window_places(), (*windows)->max_mapped_places());
 }
 
 TEST_F(WorkerServiceTest, ABlockOfEightBitsHasRoomForItsScales) {

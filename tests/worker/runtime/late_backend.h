@@ -37,6 +37,7 @@ class LateBackend : public KernelBackend {
     return below_->Allocate(bytes);
   }
   int64_t window_page_bytes() const override { return below_->window_page_bytes(); }
+  std::optional<int64_t> max_window_places() const override { return below_->max_window_places(); }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
     return below_->AllocateWindows(shape);
   }
