@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/step/kv_memory.h"
+
 namespace quire {
 
 enum class RankPhase : uint8_t {
@@ -19,6 +21,7 @@ enum class RankPhase : uint8_t {
 struct RankStatus {
   std::string address;
   RankPhase phase = RankPhase::kAway;
+  KvMemory kv_memory;  // as it said; nothing while it is away or loads
 
   friend bool operator==(const RankStatus&, const RankStatus&) = default;
 };

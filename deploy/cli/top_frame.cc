@@ -302,7 +302,11 @@ ColouredText RankItem(int rank, const v1::Rank& message) {
                       : message.phase() == v1::Rank::WAITING ? "waiting"
                       : message.phase() == v1::Rank::AWAY    ? "away"
                                                              : "unknown";
-  return {absl::StrCat(rank, " ", Printable(message.address()), " ", phase),
+  const std::string windows =
+      message.kv_memory().backend() == v1::KV_BACKEND_VMM
+          ? absl::StrCat(", ", message.kv_memory().num_places(), " places mapped")
+          : "";
+  return {absl::StrCat(rank, " ", Printable(message.address()), " ", phase, windows),
           is_ready ? kGood : kBad};
 }
 

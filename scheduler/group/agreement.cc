@@ -40,6 +40,21 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
+// Nothing is decided by it, but it is told on, and added up.
+absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
+  if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
+      (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
+    return Mismatch("window_page_bytes", "blocks are no multiple of it");
+  }
+  if (memory.padding_bytes < 0 || memory.padding_bytes >= std::max<int64_t>(1, memory.page_bytes)) {
+    return Mismatch("block_padding_bytes", "no page has so much room left");
+  }
+  if (memory.max_places.value_or(0) < 0) {
+    return Mismatch("max_window_places", "no number of places");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckNumerics(const WorkerHello& hello,
                            int32_t rank,
                            const Numerics& pinned,
@@ -175,6 +190,7 @@ absl::Status CheckHello(const WorkerHello& hello,
   if (hello.block_bytes < 0 || hello.block_bytes > kMaxBlockBytes) {
     return Mismatch("block_bytes", "no block is of that size");
   }
+  QUIRE_RETURN_IF_ERROR(CheckKvMemory(hello.kv_memory, hello.block_bytes));
   if (!hello.kv_cache_dtype.has_value() ||
       (settings.kv_cache_dtype.has_value() && hello.kv_cache_dtype != settings.kv_cache_dtype)) {
     return Mismatch("kv_cache_dtype", "the worker cannot store the KV cache as asked");

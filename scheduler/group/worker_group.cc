@@ -168,9 +168,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   if (rank == nullptr) {
     return;
   }
-  const bool was_greeted = rank->state == RankState::kGreeted ||
-                           rank->state == RankState::kBeginning || rank->state == RankState::kBegun;
-  if (was_greeted && report.uuid != rank->hello.uuid) {
+  if (IsGreeted(*rank) && report.uuid != rank->hello.uuid) {
     DropRank(*rank,
              Error(absl::StatusCode::kUnavailable,
                    "WORKER_REPLACED",
@@ -242,6 +240,22 @@ void WorkerGroup::BeginToWaitAnew(Instant now) {
 }
 
 std::vector<GroupAction> WorkerGroup::TakeActions() { return std::exchange(actions_, {}); }
+
+bool WorkerGroup::IsGreeted(const Rank& rank) {
+  return rank.state == RankState::kGreeted || rank.state == RankState::kBeginning ||
+         rank.state == RankState::kBegun;
+}
+
+KvMemory WorkerGroup::kv_memory_of(int32_t rank) const {
+  const Rank& of = ranks_[static_cast<size_t>(rank)];
+  if (!IsGreeted(of)) {
+    return {};
+  }
+  KvMemory memory = of.hello.kv_memory;
+  // The last report may be of the process that was there before.
+  memory.num_places = of.report.uuid == of.hello.uuid ? of.report.num_window_places : 0;
+  return memory;
+}
 
 RankPhase WorkerGroup::phase_of(int32_t rank) const {
   switch (ranks_[static_cast<size_t>(rank)].state) {

@@ -51,6 +51,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/base/clock.h"
+#include "common/step/kv_memory.h"
 #include "common/step/rank_status.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
@@ -106,6 +107,8 @@ class WorkerGroup {
   uint64_t group_epoch() const { return group_epoch_; }
   bool is_ready() const { return phase_ == Phase::kReady; }
   RankPhase phase_of(int32_t rank) const;
+  // Nothing while the rank is away or loads.
+  KvMemory kv_memory_of(int32_t rank) const;
 
  private:
   enum class Phase : uint8_t { kGathering, kBeginning, kReady };
@@ -139,6 +142,7 @@ class WorkerGroup {
     std::vector<BlockSwapIn> swap_ins;
   };
 
+  static bool IsGreeted(const Rank& rank);
   // The rank that the link belongs to; null for an old link.
   Rank* Find(LinkId link);
   LinkId LinkOf(const Rank& rank) const;

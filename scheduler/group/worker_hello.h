@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/model/dtype.h"
+#include "common/step/kv_memory.h"
 
 namespace quire {
 
@@ -27,6 +28,7 @@ struct WorkerHello {
   int32_t full_step_tokens = 0;    // with which its device is busy; 0: it does not say
   std::string rendezvous;          // where other ranks find it
   bool wants_next_blocks = false;  // it prepares blocks ahead of need
+  KvMemory kv_memory;              // without num_places, which reports tell
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };
@@ -41,6 +43,7 @@ struct WorkerReport {
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
   std::optional<int32_t> waits_for_rank;  // unchecked
+  int64_t num_window_places = 0;          // that show a block
 };
 
 }  // namespace quire

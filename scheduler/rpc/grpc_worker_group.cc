@@ -130,9 +130,13 @@ void GrpcWorkerGroup::DoActions() {
 void GrpcWorkerGroup::TellRanks() {
   bool is_news = false;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const RankPhase phase = group_.phase_of(static_cast<int32_t>(rank));
-    is_news = is_news || phase != ranks_[rank].phase;
-    ranks_[rank].phase = phase;
+    RankStatus& told = ranks_[rank];
+    const auto index = static_cast<int32_t>(rank);
+    const RankPhase phase = group_.phase_of(index);
+    const KvMemory kv_memory = group_.kv_memory_of(index);
+    is_news = is_news || phase != told.phase || !(kv_memory == told.kv_memory);
+    told.phase = phase;
+    told.kv_memory = kv_memory;
   }
   if (is_news) {
     listener_.on_ranks(ranks_);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/flags/command_line.h"
+#include "common/wire/kv_backend_codec.h"
 
 namespace quire {
 namespace {
@@ -35,6 +36,19 @@ v1::Rank::Phase PhaseOf(RankPhase phase) {
       return v1::Rank::READY;
   }
   return v1::Rank::PHASE_UNSPECIFIED;
+}
+
+void FillKvMemory(const KvMemory& memory, const CoreStats& stats, v1::KvMemory* message) {
+  const bool has_blocks = stats.num_blocks > 0;
+  const int64_t num_blocks =
+      has_blocks ? int64_t{stats.num_blocks} + 1 + stats.num_host_blocks : 0;  // 1: the null block
+  message->set_backend(ToProto(*memory.backend));
+  message->set_page_bytes(memory.page_bytes);
+  message->set_padding_bytes(memory.padding_bytes * num_blocks);
+  message->set_num_places(memory.num_places);
+  if (memory.max_places.has_value()) {
+    message->set_max_places(*memory.max_places);
+  }
 }
 
 void FillSteps(const StepTotals& steps, v1::StepTimes* times) {
@@ -96,6 +110,9 @@ v1::GetLoadResponse LoadMessage(const ServingState::Snapshot& serving) {
     v1::Rank* out = load.add_ranks();
     out->set_address(rank.address);
     out->set_phase(PhaseOf(rank.phase));
+    if (rank.kv_memory.backend.has_value()) {
+      FillKvMemory(rank.kv_memory, stats, out->mutable_kv_memory());
+    }
   }
   load.mutable_host_blocks()->set_num_blocks(stats.num_host_blocks);
   load.mutable_host_blocks()->set_num_free(stats.num_host_blocks - stats.num_used_host_blocks);

@@ -1,5 +1,6 @@
 #include "scheduler/rpc/worker_link.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -44,7 +45,8 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .group_epoch = report.group_epoch(),
           .step_id = report.step_id(),
           .waits_for_rank =
-              report.has_waits_for_rank() ? std::optional(report.waits_for_rank()) : std::nullopt};
+              report.has_waits_for_rank() ? std::optional(report.waits_for_rank()) : std::nullopt,
+          .num_window_places = std::max<int64_t>(0, report.num_window_places())};
 }
 
 // A worker is no stranger: what it sends need not be searched for unknown fields, as a client's is.

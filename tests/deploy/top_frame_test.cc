@@ -78,6 +78,8 @@ v1::GetStateResponse Busy() {
   load.mutable_kv_blocks()->set_fragmentation(0.0179);
   load.mutable_host_blocks()->set_num_blocks(64);
   load.mutable_host_blocks()->set_num_free(60);
+  load.mutable_ranks(0)->mutable_kv_memory()->set_backend(v1::KV_BACKEND_VMM);
+  load.mutable_ranks(0)->mutable_kv_memory()->set_num_places(1234);
   load.add_ranks()->set_address("unix:/run/worker1.sock");
   load.mutable_ranks(1)->set_phase(v1::Rank::LOADING);
   v1::BlockMap& map = *state.mutable_block_map();
@@ -133,6 +135,9 @@ v1::GetStateResponse Hostile() {
   load.mutable_host_blocks()->set_num_free(-most32);
   for (int i = 0; i < 100; ++i) {
     load.add_ranks()->set_address("\x1b[31m" + std::string(5000, '\t'));
+    v1::KvMemory& memory = *load.mutable_ranks(load.ranks_size() - 1)->mutable_kv_memory();
+    memory.set_backend(v1::KV_BACKEND_VMM);
+    memory.set_num_places(-most);
   }
   v1::BlockMap& map = *state.mutable_block_map();
   map.set_blocks_per_cell(-5);

@@ -79,6 +79,16 @@ constexpr HelloBound kHelloBounds[] = {
     {"block_bytes",
      [](auto* hello, int past) { hello->set_block_bytes((int64_t{1} << 32) + past); }},
     {"negative_block_bytes", [](auto* hello, int past) { hello->set_block_bytes(-past); }},
+    {"page_bytes", [](auto* hello, int past) { hello->set_window_page_bytes(64 + past); }},
+    {"negative_page_bytes", [](auto* hello, int past) { hello->set_window_page_bytes(-past); }},
+    {"padding_bytes",
+     [](auto* hello, int past) {
+       hello->set_window_page_bytes(32);
+       hello->set_block_padding_bytes(31 + past);
+     }},
+    {"negative_padding_bytes",
+     [](auto* hello, int past) { hello->set_block_padding_bytes(-past); }},
+    {"window_places", [](auto* hello, int past) { hello->set_max_window_places(-past); }},
     {"blocks", [](auto* hello, int past) { hello->set_num_blocks_max(2 - past); }},
     {"fingerprint_bytes",
      [](auto* hello, int past) {

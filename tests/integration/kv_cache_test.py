@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """Sharing and swapping of KV blocks, from outside: answers stay, metrics tell what happened."""
+import os
 import sys
 import threading
 import time
+import types
 import unittest
 
-from quire_server import Server, api, generate, get_load, metric, server_info, wait_until_idle
+from quire_server import (Server, api, generate, get_load, metric, server_info, types_api,
+                          wait_until_idle)
 
 NUM_REQUESTS = 24
 
@@ -118,6 +121,34 @@ class LoadTest(unittest.TestCase):
                                  getattr(after.kv_blocks, "num_" + state), state)
             self.assertEqual(metric(server, "quire_kv_block_bytes"), after.kv_blocks.block_bytes)
             self.assertEqual(metric(server, "quire_kv_shared_blocks"), 0)
+
+    def test_it_tells_how_workers_keep_blocks_as_they_do_themselves(self):
+        with Server("--block-size=1", worker_flags=["--kv-backend=vmm", "--http-port=0"]) as server, \
+                server.channel() as channel:
+            info = server_info(channel)
+            http = server.worker.wait_for(r"^quire_worker: listens listen=\S+ http=(\S+)$").group(1)
+            worker = types.SimpleNamespace(http_address=http)
+            for num_tokens in (100, 300):
+                generate(channel, api.GenerateRequest(
+                    token_ids=prompt_of(info, num_tokens), sampling={"temperature": 0},
+                    stopping={"max_tokens": 1, "ignore_eos": True}))
+                deadline = time.monotonic() + 20
+                num_places = metric(worker, "quire_worker_window_places")
+                self.assertGreaterEqual(num_places, num_tokens)
+                while True:  # reports come four times a second
+                    load = get_load(server)
+                    memory = load.ranks[0].kv_memory
+                    if memory.num_places == num_places or time.monotonic() > deadline:
+                        break
+                    time.sleep(0.05)
+                self.assertEqual(memory.num_places, num_places)
+            self.assertEqual(memory.backend, types_api.KV_BACKEND_VMM)
+            self.assertEqual(memory.page_bytes, os.sysconf("SC_PAGESIZE"))
+            self.assertEqual(load.kv_blocks.block_bytes % memory.page_bytes, 0)
+            self.assertGreater(memory.padding_bytes, 0)
+            self.assertEqual(memory.padding_bytes,
+                             metric(worker, 'quire_worker_memory_bytes{kind="padding"}'))
+            self.assertEqual(memory.max_places, metric(worker, "quire_worker_window_places_limit"))
 
 
 class PreemptionTest(unittest.TestCase):

@@ -28,6 +28,7 @@ from proto.v1 import admin_pb2 as admin_api  # noqa: E402,F401
 from proto.v1 import admin_pb2_grpc  # noqa: E402
 from proto.v1 import generation_pb2 as api  # noqa: E402
 from proto.v1 import generation_pb2_grpc as api_grpc  # noqa: E402
+from proto.v1 import types_pb2 as types_api  # noqa: E402,F401
 
 BIN = os.environ["QUIRE_BIN"]
 MODEL = os.environ.get("QUIRE_TEST_MODEL", os.path.join(SOURCE, "deploy/model"))

@@ -37,6 +37,7 @@ WorkerHello GoodHello() {
           .vocab_size = 100};
 }
 
+constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
 constexpr uint64_t kModelHash = 77;
 Numerics GoodNumerics() {
   return {.model_hash = kModelHash,
@@ -56,6 +57,18 @@ absl::StatusOr<StepLimits> LimitsWith(const WorkerHello& hello, const GroupSetti
 TEST(CheckHelloTest, AWorkerWithTheSameModelIsWelcome) {
   EXPECT_TRUE(CheckHello(GoodHello(), 0, Settings(), std::nullopt).ok());
   EXPECT_TRUE(CheckHello(GoodHello(), 0, Settings(), GoodNumerics()).ok());
+}
+
+TEST(CheckHelloTest, ABlockMayFillItsPagesOrLackAlmostOne) {
+  for (const int64_t padding_bytes : {0, 31}) {
+    WorkerHello hello = GoodHello();
+    hello.kv_memory = {.backend = KvBackend::kVmm,
+                       .page_bytes = 32,
+                       .padding_bytes = padding_bytes,
+                       .max_places = 0};
+
+    EXPECT_TRUE(CheckHello(hello, 0, Settings(), std::nullopt).ok()) << padding_bytes;
+  }
 }
 
 struct WrongWorker {
@@ -79,16 +92,30 @@ TEST_P(CheckHelloRefusalTest, NamesTheFieldThatDiffers) {
 INSTANTIATE_TEST_SUITE_P(
     EveryField,
     CheckHelloRefusalTest,
-    testing::Values(WrongWorker{"vocab_size", [](auto& h) { h.vocab_size = 101; }},
-                    WrongWorker{"config_hash", [](auto& h) { h.config_hash = 1; }},
-                    WrongWorker{"model_hash", [](auto& h) { h.model_hash = 78; }},
-                    WrongWorker{"model_hash", [](auto& h) { h.weights_sum = 6; }},
-                    WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = -1; }},
-                    WrongWorker{"determinism_fingerprint",
-                                [](auto& h) { h.determinism_fingerprint = "cpu-avx2"; }},
-                    WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = DType::kBF16; }},
-                    WrongWorker{"kv_cache_dtype",
-                                [](auto& h) { h.kv_cache_dtype = std::nullopt; }}));
+    testing::Values(
+        WrongWorker{"vocab_size", [](auto& h) { h.vocab_size = 101; }},
+        WrongWorker{"config_hash", [](auto& h) { h.config_hash = 1; }},
+        WrongWorker{"model_hash", [](auto& h) { h.model_hash = 78; }},
+        WrongWorker{"model_hash", [](auto& h) { h.weights_sum = 6; }},
+        WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = -1; }},
+        WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = -32; }},
+        WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = 48; }},
+        WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = 128; }},
+        WrongWorker{"window_page_bytes",
+                    [](auto& h) {
+                      h.block_bytes = 0;
+                      h.kv_memory.page_bytes = kMostBytes;
+                    }},
+        WrongWorker{"block_padding_bytes",
+                    [](auto& h) { h.kv_memory = {.page_bytes = 32, .padding_bytes = 32}; }},
+        WrongWorker{"block_padding_bytes",
+                    [](auto& h) { h.kv_memory = {.page_bytes = 32, .padding_bytes = -1}; }},
+        WrongWorker{"block_padding_bytes", [](auto& h) { h.kv_memory.padding_bytes = 1; }},
+        WrongWorker{"max_window_places", [](auto& h) { h.kv_memory.max_places = -1; }},
+        WrongWorker{"determinism_fingerprint",
+                    [](auto& h) { h.determinism_fingerprint = "cpu-avx2"; }},
+        WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = DType::kBF16; }},
+        WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = std::nullopt; }}));
 
 // A fingerprint of 3 MB once went into the log as it was.
 TEST(CheckHelloTest, ATextThatIsTooLongIsRefusedAndNotSaidAgain) {

@@ -33,6 +33,39 @@ TEST_F(WorkerGroupTest, AnEpochBeginsWhenAllAreThereAndIsReadyWhenAllBegan) {
   EXPECT_THAT(Take<OpenSteps>(), SizeIs(2));
 }
 
+TEST_F(WorkerGroupTest, HowARankKeepsBlocksIsKnownWhileItIsThere) {
+  const KvMemory windows = {
+      .backend = KvBackend::kVmm, .page_bytes = 4096, .padding_bytes = 100, .max_places = 30'000};
+  HelloAt(0).block_bytes = HelloAt(1).block_bytes = 4096;
+  HelloAt(0).kv_memory = windows;
+  Tick();
+  Report(0, {.num_window_places = 7});
+  EXPECT_EQ(group_.kv_memory_of(0), KvMemory()) << "not greeted";
+
+  BecomeReady();
+  KvMemory with_places = windows;
+  with_places.num_places = 7;
+  EXPECT_EQ(group_.kv_memory_of(0), with_places);
+  EXPECT_EQ(group_.kv_memory_of(1), KvMemory()) << "it does not say";
+  with_places.num_places = 9;
+  Report(0, {.num_window_places = 9});
+  EXPECT_EQ(group_.kv_memory_of(0), with_places);
+
+  group_.Abandon(group_.group_epoch(), now_);
+  EXPECT_EQ(group_.kv_memory_of(0), KvMemory());
+}
+
+TEST_F(WorkerGroupTest, PlacesOfTheProcessBeforeAreNotThoseOfThisOne) {
+  HelloAt(0).kv_memory = {.backend = KvBackend::kVmm};
+  Tick();
+  Report(0, {.num_window_places = 7});
+  HelloAt(0).uuid = "another process";
+
+  Hello(0);
+
+  EXPECT_EQ(group_.kv_memory_of(0), KvMemory({.backend = KvBackend::kVmm}));
+}
+
 TEST_F(WorkerGroupTest, AWorkerThatHadNoTimeToComeIsNotMissed) {
   const auto refuse = [this] {
     group_.OnWatchEnd(Link(0), absl::UnavailableError("refused"), now_);

@@ -63,6 +63,37 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   EXPECT_EQ(load.ranks(1).address(), "unix:/b");
 }
 
+TEST_F(GenerationServiceTest, LoadTellsHowWorkersKeepBlocks) {
+  Run();
+  Generate(Prompt("hello", 4));
+  state_.SetRanks({{.address = "unix:/a",
+                    .kv_memory = {.backend = KvBackend::kVmm,
+                                  .page_bytes = 4096,
+                                  .padding_bytes = 96,
+                                  .num_places = 12,
+                                  .max_places = 30'717}},
+                   {.address = "unix:/b", .kv_memory = {.backend = KvBackend::kPaged}},
+                   {.address = "unix:/c", .kv_memory = {.num_places = 5}}});
+  const auto admin = v1::AdminService::NewStub(channel_);
+  grpc::ClientContext context;
+  v1::GetLoadResponse load;
+
+  ASSERT_TRUE(admin->GetLoad(&context, {}, &load).ok());
+
+  ASSERT_EQ(load.ranks_size(), 3);
+  const v1::KvMemory& windows = load.ranks(0).kv_memory();
+  EXPECT_EQ(windows.backend(), v1::KV_BACKEND_VMM);
+  EXPECT_EQ(windows.page_bytes(), 4096);
+  EXPECT_EQ(windows.padding_bytes(), 96 * (64 + load.host_blocks().num_blocks()));
+  EXPECT_EQ(windows.num_places(), 12);
+  EXPECT_EQ(windows.max_places(), 30'717);
+  const v1::KvMemory& paged = load.ranks(1).kv_memory();
+  EXPECT_EQ(paged.backend(), v1::KV_BACKEND_PAGED);
+  EXPECT_EQ(paged.padding_bytes(), 0);
+  EXPECT_FALSE(paged.has_max_places());
+  EXPECT_FALSE(load.ranks(2).has_kv_memory()) << "it does not say";
+}
+
 TEST_F(GenerationServiceTest, StateIsTheLoadWithAMapOfItsBlocks) {
   Run();
   v1::GenerateRequest request = Prompt("hello", 90);

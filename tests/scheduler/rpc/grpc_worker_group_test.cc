@@ -55,6 +55,12 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     wants_next_blocks_ = true;
   }
+  // In the next handshake, and from the next report on.
+  void SetWindows(const v1::HandshakeResponse& hello, int64_t num_places) {
+    absl::MutexLock lock(&mutex_);
+    windows_ = hello;
+    num_places_ = num_places;
+  }
   bool are_next_blocks_coming() {
     absl::MutexLock lock(&mutex_);
     return are_next_blocks_coming_;
@@ -86,6 +92,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     if (const auto status = CheckNewest(request->scheduler_incarnation()); !status.ok()) {
       return status;
     }
+    *response = windows_;
     response->set_protocol_version(kWorkerProtocolVersion);
     response->set_config_hash(
         HashOf(ModelConfig{.vocab_size = 100, .max_position_embeddings = 50}));
@@ -117,6 +124,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       {
         absl::MutexLock lock(&mutex_);
         report.set_worker_uuid(uuid_);
+        report.set_num_window_places(num_places_);
         report.set_progress(report.progress() + 1);
         if (!is_silent_ && !stream->Write(report)) {
           break;
@@ -200,6 +208,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool wants_next_blocks_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::HandshakeResponse windows_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_places_ ABSL_GUARDED_BY(mutex_) = 0;
   bool are_next_blocks_coming_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> is_ending_ = false;
 };
@@ -249,6 +259,7 @@ class GrpcWorkerGroupTest : public testing::Test {
                           [this](const std::vector<RankStatus>& ranks) {
                             absl::MutexLock lock(&mutex_);
                             phases_.push_back(ranks.front().phase);
+                            kv_memory_ = ranks.front().kv_memory;
                           }});
     client_->Start();
   }
@@ -283,7 +294,66 @@ class GrpcWorkerGroupTest : public testing::Test {
   absl::Mutex mutex_;
   std::vector<std::string> refusals_;  // guarded by mutex_
   std::vector<RankPhase> phases_;      // guarded by mutex_
+  KvMemory kv_memory_;                 // guarded by mutex_
 };
+
+// What the group is told of its worker's blocks and places once it says so.
+class WindowsOfAWorkerTest : public GrpcWorkerGroupTest {
+ protected:
+  void SayAndAwait(const v1::HandshakeResponse& hello, int64_t num_places, const KvMemory& told) {
+    worker_.SetWindows(hello, num_places);
+    if (client_ == nullptr) {
+      StartWorker();
+      StartClient();
+      Await<GroupReady>();
+    }
+    const auto is_told = [&] { return kv_memory_ == told; };
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_told), absl::Seconds(20)))
+        << kv_memory_.num_places << " places";
+  }
+};
+
+TEST_F(WindowsOfAWorkerTest, TheyAreToldOnAndPlacesAreFollowed) {
+  v1::HandshakeResponse hello;
+  hello.set_block_bytes(8192);
+  hello.set_kv_backend(v1::KV_BACKEND_VMM);
+  hello.set_window_page_bytes(4096);
+  hello.set_block_padding_bytes(1000);
+  hello.set_max_window_places(0);
+  const KvMemory told = {
+      .backend = KvBackend::kVmm, .page_bytes = 4096, .padding_bytes = 1000, .max_places = 0};
+
+  SayAndAwait(hello, 0, told);
+  KvMemory later = told;
+  later.num_places = 12;
+  SayAndAwait(hello, 12, later);
+}
+
+TEST_F(WindowsOfAWorkerTest, AWorkerThatSaysNothingOrNonsenseIsServedWith) {
+  SayAndAwait({}, 3, {.num_places = 3});
+  SayAndAwait({}, -3, {});
+}
+
+TEST_F(WindowsOfAWorkerTest, ABackendThatIsUnknownHereIsNone) {
+  v1::HandshakeResponse hello;
+  hello.set_kv_backend(static_cast<v1::KvBackend>(77));
+
+  SayAndAwait(hello, 3, {.num_places = 3});
+}
+
+TEST_F(WindowsOfAWorkerTest, AWorkerWhosePagesCannotBeIsRefused) {
+  v1::HandshakeResponse hello;
+  hello.set_window_page_bytes(4096);  // and a block of none
+  worker_.SetWindows(hello, 0);
+  StartWorker();
+  StartClient();
+
+  const auto is_refused = [this] { return !refusals_.empty(); };
+  absl::MutexLock lock(&mutex_);
+  ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_refused), absl::Seconds(20)));
+  EXPECT_EQ(refusals_.front(), "CONFIG_MISMATCH");
+}
 
 TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
   StartWorker();

@@ -109,7 +109,11 @@ TEST_F(StatePageTest, TheLargestPoolHasAnAnswerOfLessThan64KiB) {
                                        .num_output_tokens = most});
     state.request_ids.emplace_back(128, 'x');
   }
-  state_.SetRanks(std::vector<RankStatus>(8, {.address = std::string(108, '"')}));
+  const int64_t most64 = std::numeric_limits<int64_t>::max();
+  const KvMemory windows = {
+      .backend = KvBackend::kVmm, .page_bytes = most64, .num_places = most64, .max_places = most64};
+  state_.SetRanks(
+      std::vector<RankStatus>(8, {.address = std::string(108, '"'), .kv_memory = windows}));
   page_.Json(1);
   AnswerWith(state);
 
