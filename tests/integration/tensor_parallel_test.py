@@ -183,11 +183,14 @@ class TensorParallelTest(unittest.TestCase):
                 self.assertEqual(metric(served, f'quire_rank_ready{{rank="{i}"}}'), 1)
 
     def test_any_number_of_ranks_gives_the_same_bits(self):
-        for size in (2, 4):
-            with self.subTest(size=size), Served(*FLAGS, "-tp", str(size)) as served:
+        for size, backend in ((2, "paged"), (2, "vmm"), (4, "paged")):
+            with self.subTest(size=size, backend=backend), \
+                    Served(*FLAGS, "-tp", str(size), f"--kv-backend={backend}") as served:
                 self.assertEqual(len(workers_of(served)), size)
                 self.check_ranks(served, size)
                 self.assertEqual(all_answers(served.address, requests()), self.expected)
+                if backend == "vmm":  # each rank reads through its windows
+                    eventually(lambda s=served: all(r.kv_memory.num_places > 0 for r in get_load(s).ranks))
 
     def test_any_rank_may_die(self):
         for number in (signal.SIGKILL, signal.SIGSTOP):
