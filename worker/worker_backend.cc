@@ -100,7 +100,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend) {
   return config.kv_cache.backend == KvBackend::kPaged || backend.window_page_bytes() > 0
              ? absl::OkStatus()
-             : FlagError("kv-backend", "vmm: this device has no memory that can be mapped");
+             : FlagError("kv-backend",
+                         "vmm: there is no memory that can be mapped on this device, or "
+                         "quire_cuda.so was built by a toolkit before CUDA 12.5");
 }
 
 absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend) {

@@ -121,7 +121,7 @@ ABSL_FLAG(std::string,
           kv_backend,
           "paged",
           "How attention finds the blocks of a sequence. paged: by a block table. vmm: one behind "
-          "the other in virtual memory, into which the blocks are mapped (on CPUs).");
+          "the other in virtual memory, into which the blocks are mapped.");
 ABSL_FLAG(
     std::string,
     swap_space,

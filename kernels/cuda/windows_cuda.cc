@@ -96,8 +96,11 @@ class DeviceWindows {
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
+  int device() const { return device_; }
+  // NOLINTBEGIN(performance-no-int-to-ptr): the driver's addresses are numbers
   void* pool() const { return reinterpret_cast<void*>(pool_); }
   void* places() const { return reinterpret_cast<void*>(places_); }
+  // NOLINTEND(performance-no-int-to-ptr)
 
   CUresult Fill() {
     CUresult result = driver_.reserve(&pool_, PoolBytes(), 0, 0, 0);
@@ -142,12 +145,14 @@ class DeviceWindows {
     const auto begin = is_mapped_.begin() + place;
     const auto end = begin + count;
     CUresult result = CUDA_SUCCESS;
-    for (auto first = std::find(begin, end, true); first != end && result == CUDA_SUCCESS;) {
+    for (auto first = std::find(begin, end, true); first != end;) {
       const auto last = std::find(first, end, false);
-      result = driver_.unmap(At(first - is_mapped_.begin()),
-                             static_cast<size_t>(last - first) * shape_.block_bytes);
-      if (result == CUDA_SUCCESS) {
+      const CUresult unmapped = driver_.unmap(
+          At(first - is_mapped_.begin()), static_cast<size_t>(last - first) * shape_.block_bytes);
+      if (unmapped == CUDA_SUCCESS) {
         std::fill(first, last, false);
+      } else {
+        result = unmapped;
       }
       first = std::find(last, end, true);
     }
@@ -222,9 +227,14 @@ int DestroyWindows(void* handle) {
   if (handle == nullptr) {
     return 0;
   }
-  const cudaError_t error = cudaDeviceSynchronize();
-  delete static_cast<DeviceWindows*>(handle);
-  return error;
+  // That of the windows, whichever is the current one.
+  const std::unique_ptr<DeviceWindows> windows(static_cast<DeviceWindows*>(handle));
+  int current = 0;
+  cudaError_t error = cudaGetDevice(&current);
+  error = error != cudaSuccess ? error : cudaSetDevice(windows->device());
+  error = error != cudaSuccess ? error : cudaDeviceSynchronize();
+  const cudaError_t restored = cudaSetDevice(current);
+  return error != cudaSuccess ? error : restored;
 }
 
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count) {

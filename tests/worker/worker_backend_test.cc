@@ -22,7 +22,8 @@ TEST(CheckKvBackendTest, WindowsNeedMemoryThatCanBeMapped) {
   EXPECT_TRUE(CheckKvBackend({}, without_pages).ok());
   EXPECT_TRUE(CheckKvBackend(windows, *CreateReferenceBackend()).ok());
   EXPECT_EQ(CheckKvBackend(windows, without_pages).message(),
-            "--kv-backend: vmm: this device has no memory that can be mapped");
+            "--kv-backend: vmm: there is no memory that can be mapped on this device, or "
+            "quire_cuda.so was built by a toolkit before CUDA 12.5");
 }
 
 }  // namespace

@@ -208,16 +208,6 @@ absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& 
 }
 
 absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
-  if (const int64_t num_places = storage_->num_places(); num_places > kMaxPlaces) {
-    return Error(
-        absl::StatusCode::kResourceExhausted,
-        "MEMORY",
-        absl::StrCat("windows: places for max_sequences sequences of max_model_len tokens (got ",
-                     num_places,
-                     ", limit ",
-                     kMaxPlaces,
-                     ")"));
-  }
   QUIRE_ASSIGN_OR_RETURN(
       windows_,
       KvWindows::Create(
@@ -230,6 +220,16 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, const StepLimits& l
   const int64_t num_places = budget_.backend == KvBackend::kVmm
                                  ? int64_t{limits.max_sequences} * BlocksOfSequence(limits)
                                  : 0;
+  if (num_places > kMaxPlaces) {
+    return Error(
+        absl::StatusCode::kResourceExhausted,
+        "MEMORY",
+        absl::StrCat("windows: places for max_sequences sequences of max_model_len tokens (got ",
+                     num_places,
+                     ", limit ",
+                     kMaxPlaces,
+                     ")"));
+  }
   bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks &&
               storage_->num_places() == num_places;
   if (fits && storage_->Clear().ok()) {
@@ -378,13 +378,14 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Instant computed = SteadyNow();
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
+  if (windows_ != nullptr) {
+    // Places may show something else from now on, also in an epoch that begins after a group broke.
+    backend_.WaitForOperations();
+  }
   if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
     // Blocks may hold anything now.
     order_.LeaveEpoch();
     return status;
-  }
-  if (windows_ != nullptr) {
-    backend_.WaitForOperations();  // places may show something else from now on
   }
   Commit(result.sampled);
   for (SequenceHandle handle : plan.releases) {

@@ -158,6 +158,8 @@ int CreateWindows(const WindowsShape& shape, Windows* windows) {
       shape.num_places <= 0) {
     return emulator::kErrorInvalidValue;
   }
+  emulator::AllWindows& all = emulator::All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
   auto range = std::make_unique<emulator::WindowRange>();
   range->device = emulator::CurrentDevice();
   range->shape = shape;
@@ -171,8 +173,6 @@ int CreateWindows(const WindowsShape& shape, Windows* windows) {
   emulator::AddMappedMemory(range->device, range->pool, range->PoolBytes(), range->PoolBytes());
   emulator::AddMappedMemory(range->device, range->places, range->PlacesBytes(), 0);
   *windows = {.handle = range.get(), .pool = range->pool, .places = range->places};
-  emulator::AllWindows& all = emulator::All();
-  const std::lock_guard<std::mutex> lock(all.mutex);
   emulator::are_there_windows = true;
   all.by_places[range->places] = std::move(range);
   return 0;
@@ -185,13 +185,13 @@ int DestroyWindows(void* handle) {
   if (const int error = emulator::RefuseWhileRecording(); error != 0) {
     return error;
   }
-  auto* range = static_cast<emulator::WindowRange*>(handle);
+  const auto* range = static_cast<emulator::WindowRange*>(handle);
   emulator::RunAllStreams(range->device);
   emulator::RemoveMappedMemory(range->pool);
   emulator::RemoveMappedMemory(range->places);
-  emulator::Release(*range);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
+  emulator::Release(*range);  // others may get its addresses once the lock is free
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
   return 0;

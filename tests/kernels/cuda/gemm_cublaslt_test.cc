@@ -210,7 +210,6 @@ TEST_F(GemmTest, RefusesTypesAndWidthsThatNoProductHas) {
   }
 }
 
-// An older library or device: products of 16 bits are there, those of 8 are not.
 TEST_F(GemmTest, WhetherThereAreProductsDoesNotDependOnWhereABiasIs) {
   const GemmHandle gemm;
   Operands<F8E4M3, Bf16> fp8(/*rows=*/2, /*has_bias=*/true);
@@ -220,6 +219,7 @@ TEST_F(GemmTest, WhetherThereAreProductsDoesNotDependOnWhereABiasIs) {
   EXPECT_EQ(CheckGemm(gemm.get(), args), 0);
 }
 
+// An older library or device: products of 16 bits are there, those of 8 are not.
 TEST_F(GemmTest, ALibraryWithoutVectorsOfScalesHasNoFp8Products) {
   Fake().has_vector_scales = false;
   const GemmHandle gemm;

@@ -206,6 +206,35 @@ TEST_F(WindowsTest, WhatWasUnmappedInTheMiddleCanBeMappedAgain) {
   EXPECT_EQ(At(2), 5);
 }
 
+// Swapping moves neighbouring blocks by one copy, whatever memory is behind them.
+TEST_F(WindowsTest, OneCopyMovesNeighbouringBlocks) {
+  void* host = nullptr;
+  const size_t bytes = 3 * block_bytes_;
+  ASSERT_EQ(AllocatePinned(&host, bytes), 0);
+  Stream stream = nullptr;
+  ASSERT_EQ(CreateStream(&stream), 0);
+  ASSERT_EQ(Synchronize(nullptr), 0);
+  void* blocks = static_cast<uint8_t*>(windows_.pool) + block_bytes_;
+  const void* from = blocks;
+  ASSERT_EQ(CopyMany(&host, &from, &bytes, 1, stream), 0);
+  ASSERT_EQ(Synchronize(stream), 0);
+  Write(1, 0);
+  Write(2, 0);
+  Write(3, 0);
+  ASSERT_EQ(Synchronize(nullptr), 0);
+  ASSERT_EQ(Map(20, 1, 3), 0);
+
+  const void* back = host;
+  ASSERT_EQ(CopyMany(&blocks, &back, &bytes, 1, stream), 0);
+  ASSERT_EQ(Synchronize(stream), 0);
+
+  EXPECT_EQ(At(20), 2);
+  EXPECT_EQ(At(21), 3);
+  EXPECT_EQ(At(22), 4);
+  EXPECT_EQ(DestroyStream(stream), 0);
+  EXPECT_EQ(FreePinned(host), 0);
+}
+
 TEST_F(WindowsTest, WindowsThatAreTooLargeAreRefused) {
   constexpr int64_t kTooMany = int64_t{1} << 40;
   Windows windows;
