@@ -127,7 +127,7 @@ def two_ranks(test, expected, max_gap):
 
 def run(arguments):
     test = Test(arguments)
-    result = {"device": arguments.device, "model": str(arguments.model)}
+    result = {"device": arguments.device, "model": arguments.model.name}
     with test.programs.serve(arguments.model, "--device", "cpu") as server:
         expected = test.alone(server)
 
@@ -141,6 +141,8 @@ def run(arguments):
     with test.programs.serve_on_device(arguments.model, "--batch-invariant") as server:
         alone = test.alone(server)
         together = test.together(server)
+        if arguments.bench_prompts > 0:
+            result["bench_batch_invariant"] = test.bench(server)
     result["same_tokens_in_company"] = list(map(ids, alone)) == list(map(ids, together))
     eager = test.answers("--batch-invariant", "--enforce-eager")
     result["same_bits_without_graphs"] = bits(alone) == bits(eager)

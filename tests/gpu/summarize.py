@@ -180,6 +180,8 @@ def served_lines(results):
             lines += comparison_lines(title, served[key])
     lines += value_lines(served, ("same_tokens_in_company", "same_bits_without_graphs",
                                   "same_bits_without_graphs_by_default", "seconds_to_ready"))
+    lines += value_lines(served.get("bench_batch_invariant", {}),
+                         ("output_throughput", "median_itl_ms"), "batch-invariant, bench serve, ")
     windows = served.get("through_windows", {})
     lines += value_lines(windows, ("bits", "note"), "through windows, ")
     lines += value_lines(windows.get("bench", {}), ("output_throughput", "median_itl_ms"),

@@ -86,9 +86,15 @@ def sanitizers_are_clean(results):
         text += "; failed: " + ", ".join(f"{names([run])} (exit {run['rc']})" for run in failed)
     if unfinished:
         text += "; not finished: " + names(unfinished)
+    pairs = {(run["tool"], run["program"]) for run in results["sanitizers"]}
+    missing = [f"{tool} {program}" for tool in sorted({tool for tool, _ in pairs})
+               for program in sorted({program for _, program in pairs})
+               if (tool, program) not in pairs]
+    if missing:
+        text += "; no result of " + ", ".join(missing)
     if found or failed:
         return text, False
-    return text, None if unfinished or "refused" in runs else True
+    return text, None if unfinished or missing or "refused" in runs else True
 
 
 def outputs_are_right(results):
