@@ -166,7 +166,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Memory of a device can be opened for reading and writing alone.
+  // Places, too, for reading and writing: the driver of an H200 took read-only as well, but nothing
+  // besides one program tried out by hand has run on such places.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
