@@ -12,6 +12,7 @@
 #include "common/base/string_view.h"
 #include "common/model/sampling_params_check.h"
 #include "common/model/sliding_window.h"
+#include "common/step/step_bytes.h"
 
 namespace quire {
 namespace {
@@ -88,7 +89,8 @@ absl::Status Conflict(std::string_view field, std::string_view rule, BlockId blo
 absl::Status Validate(const StepLimits& limits) {
   constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(CheckLimit("num_blocks", limits.num_blocks, 2, kMaxBlocksLimit));
-  QUIRE_RETURN_IF_ERROR(CheckLimit("num_host_blocks", limits.num_host_blocks, 0, kMaxBlocksLimit));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("num_host_blocks", limits.num_host_blocks, 0, kMaxHostBlocksLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("block_size_tokens", limits.block_size_tokens, 1, kMaxBlockSizeTokens));
   if ((limits.block_size_tokens & (limits.block_size_tokens - 1)) != 0) {
@@ -105,6 +107,18 @@ absl::Status Validate(const StepLimits& limits) {
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("sliding_window_tokens", limits.sliding_window, 0, kMaxModelLenLimit));
   return CheckLimit("vocab_size", limits.vocab_size, 1, kMaxInt);
+}
+
+absl::Status CheckMessageFits(const StepLimits& limits) {
+  const int64_t num_bytes = MaxStepBytes(limits);
+  if (num_bytes <= kMaxStepBytes) {
+    return absl::OkStatus();
+  }
+  return Invalid({.reason = "STEP_LIMITS",
+                  .field = "max_model_len_tokens, num_host_blocks",
+                  .rule = "bytes of the longest step exceed a message",
+                  .got = num_bytes,
+                  .limit = kMaxStepBytes});
 }
 
 void StepPlanChecker::SeenSet::Begin() {

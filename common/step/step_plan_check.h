@@ -43,8 +43,9 @@
 
 namespace quire {
 
-// The most that any group may agree on: what fits the arithmetic and one message.
+// The most that any group may agree on: it fits the arithmetic. CheckMessageFits bounds the rest.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // a few words are kept for each, on both sides
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // a step may name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
@@ -53,6 +54,9 @@ inline constexpr int32_t kMaxModelLenLimit = kMaxPositionsLimit;
 // Every limit is positive and within the bounds above; there is a block beside the null block; the
 // block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.
 absl::Status Validate(const StepLimits& limits);
+
+// Every plan within the limits fits one message. Errors: as Validate. REQUIRES: Validate(limits).
+absl::Status CheckMessageFits(const StepLimits& limits);
 
 // What a worker knows of a sequence before the plan.
 struct KnownSequence {

@@ -13,11 +13,12 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "common/step/step_bytes.h"
 #include "common/wire/address.h"
 
 namespace quire {
 
-inline constexpr int kWorkerMaxMessageBytes = 64 << 20;
+inline constexpr int kWorkerMaxMessageBytes = kMaxStepBytes;
 inline constexpr int kPublicMaxReceiveBytes = 4 << 20;
 inline constexpr int kPublicMaxSendBytes = 1 << 20;
 

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/sip_hash.h"
+#include "common/step/step_bytes.h"
 
 namespace quire {
 
@@ -45,6 +46,8 @@ struct CoreConfig {
   // While sequences decode, prompts get as many tokens of a step as leave it about so long, by what
   // steps took lately (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
   Instant target_inter_token = kInfiniteFuture;
+  // Of the sequences that a step makes known to the workers (introduction_budget.h). > 0.
+  int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences
   // of one request share blocks in any case.

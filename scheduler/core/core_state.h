@@ -46,6 +46,7 @@ struct Epoch {
   HandlePool handles;
   PreemptionCost preemption_cost;
   bool had_suspect = false;  // who ran ahead of its turn
+  std::optional<ScheduleRank> owed_introduction;  // see introduction_budget.h
 };
 
 // The plan that was handed out and not answered yet, as far as the answer needs it.

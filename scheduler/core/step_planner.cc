@@ -22,7 +22,9 @@ StepPlanner::StepPlanner(CoreState& state)
       budgets_{.all = TokenBudget(state.epoch->limits.max_tokens_per_step),
                .prompts = TokenBudget(state.epoch->limits.max_tokens_per_step),
                .spare = TokenBudget(static_cast<int32_t>(
-                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use())))},
+                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use()))),
+               .introductions = IntroductionBudget(state.config.introduction_budget_bytes,
+                                                   state.epoch->owed_introduction)},
       num_step_tokens_(state.epoch->limits.max_tokens_per_step) {
   QUIRE_CHECK(!state.step.is_active);
   plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
@@ -150,7 +152,7 @@ void StepPlanner::PlanOthers() {
       DropUnreachable();
     }
     SequenceGroup* next = state_.Next();
-    if (next == nullptr) {
+    if (next == nullptr || !MayIntroduceFirst(*next)) {
       return;
     }
     has_room = next->is_swapped() ? ResumeSwapped(*next)
@@ -259,15 +261,20 @@ void StepPlanner::BoundPrompts() {
 }
 
 void StepPlanner::PlanLine(SequenceGroup& group) {
+  bool is_fork_refused = false;
   for (const auto& [turn, sequence] : line_) {
-    PlanSlice(group, *sequence);
+    if (HasTokensFor(*sequence, budgets_) && !MayBeKnown(group, *sequence)) {
+      budgets_.introductions.OnRefused(group);
+      is_fork_refused = is_fork_refused || turn == Turn::kForked;
+    } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
+      PlanSlice(group, *sequence);
+    }  // else a fork has yet to take its copy of the block that this one writes to
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
   }
 }
 
 void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
-  if (budgets_.all.is_spent() || sequence.gap() == 0 ||
-      (sequence.gap() > 1 && budgets_.prompts.is_spent()) ||
+  if (!HasTokensFor(sequence, budgets_) ||
       (sequence.table.empty() && !BeginTable(group, sequence))) {
     return;
   }
@@ -313,6 +320,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   plan_.swap_ins = state_.step.swap_ins;
   plan_.copies = state_.step.copies;
   plan_.releases = epoch_.handles.TakeReleases();
+  epoch_.owed_introduction = budgets_.introductions.owed_next();
   plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
                   .group_epoch = epoch_.group_epoch,
                   .step_id = ++epoch_.last_step_id};
@@ -370,11 +378,49 @@ bool StepPlanner::IsRecomputedInSlices(const SequenceGroup& group) const {
          sequence.is_recomputing();
 }
 
+bool StepPlanner::HasTokensFor(const Sequence& sequence, const Budgets& budgets) {
+  return !budgets.all.is_spent() && sequence.gap() > 0 &&
+         (sequence.gap() == 1 || !budgets.prompts.is_spent());
+}
+
+int64_t StepPlanner::IntroductionBytesOf(const SequenceGroup& group,
+                                         const Sequence& sequence) const {
+  const int32_t num_tokens = sequence.num_tokens();
+  return IntroductionBytes(
+      num_tokens, epoch_.kv_cache.NumBlocksFor(num_tokens), group.request().sampling);
+}
+
+bool StepPlanner::MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const {
+  return sequence.is_introduced() ||
+         budgets_.introductions.Allows(group, IntroductionBytesOf(group, sequence));
+}
+
+bool StepPlanner::MayIntroduceFirst(const SequenceGroup& group) {
+  const auto first = std::find_if(group.sequences().begin(),
+                                  group.sequences().end(),
+                                  [](const Sequence& each) { return !each.is_finished(); });
+  const bool may = MayBeKnown(group, *first);
+  if (!may) {
+    budgets_.introductions.OnRefused(group);
+  }
+  return may;
+}
+
 int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
                                 const Sequence& sequence,
                                 Budgets& budgets) const {
-  if (sequence.gap() <= 1) {
-    return budgets.all.Take(sequence.gap());  // first: most decode
+  if (!HasTokensFor(sequence, budgets)) {
+    return 0;
+  }
+  if (!sequence.is_introduced()) {
+    const int64_t num_bytes = IntroductionBytesOf(group, sequence);
+    if (!budgets.introductions.Allows(group, num_bytes)) {
+      return 0;
+    }
+    budgets.introductions.Take(group, num_bytes);
+  }
+  if (sequence.gap() == 1) {
+    return budgets.all.Take(1);  // most decode
   }
   const int32_t num_wanted = NumTokensWanted(group, sequence, budgets.spare);
   const int32_t num_tokens =

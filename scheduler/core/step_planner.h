@@ -28,6 +28,7 @@
 #include "common/step/step_plan.h"
 #include "scheduler/core/admission.h"
 #include "scheduler/core/core_state.h"
+#include "scheduler/core/introduction_budget.h"
 #include "scheduler/core/token_budget.h"
 
 namespace quire {
@@ -54,6 +55,7 @@ class StepPlanner {
     TokenBudget all;
     TokenBudget prompts;  // of them: for whoever lacks more than one token
     TokenBudget spare;    // of these: makes the step hardly longer
+    IntroductionBudget introductions;
   };
 
   // The suspect computes, and nobody else. Who runs keeps its blocks and waits; where there is no
@@ -97,6 +99,12 @@ class StepPlanner {
   // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
   // each begins with blocks that those before it compute, and would miss what they have not yet.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
+  static bool HasTokensFor(const Sequence& sequence, const Budgets& budgets);
+  int64_t IntroductionBytesOf(const SequenceGroup& group, const Sequence& sequence) const;
+  // Whether the workers know the sequence, or may be told of it in this step.
+  bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
+  // Likewise for the first sequence of a group that is to start or to come back.
+  bool MayIntroduceFirst(const SequenceGroup& group);
   // How many tokens the sequence gets.
   int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence, Budgets& budgets) const;
   // How many it would take if the budget were endless.

@@ -70,7 +70,8 @@ void StepPlanner::PlanShort() {
                      .num_free_blocks = NumBlocksToGive(),
                      .num_watermark_blocks = NumWatermarkBlocks()};
   for (SequenceGroup* group : ShortPromptsBehind(state_, *cut_, room)) {
-    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group)) {
+    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group) &&
+        MayIntroduceFirst(*group)) {
       state_.StartAhead(*group);
       group->was_ahead = true;
       LineUp(*group);

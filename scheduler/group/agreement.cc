@@ -123,7 +123,7 @@ int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
 StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& settings) {
   StepLimits limits;
   limits.num_blocks = settings.num_blocks_override.value_or(kMaxBlocksLimit);
-  int32_t num_host_blocks = settings.wants_host_blocks ? kMaxBlocksLimit : 0;
+  int32_t num_host_blocks = settings.wants_host_blocks ? kMaxHostBlocksLimit : 0;
   for (const WorkerHello& hello : hellos) {
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
@@ -142,20 +142,21 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
 }
 
 // A worker would refuse them too, at every attempt.
+absl::Status LimitsRefusal(std::string_view message) {
+  return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
+}
+
 absl::Status CheckLimits(const StepLimits& limits, const ModelConfig& model) {
-  const auto refusal = [](std::string_view message) {
-    return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
-  };
   const absl::Status valid = Validate(limits);
   if (!valid.ok()) {
-    return refusal(std::string(valid.message()));
+    return LimitsRefusal(ToStd(valid.message()));
   }
   if (limits.max_model_len > model.max_position_embeddings) {
-    return refusal(absl::StrCat("max_model_len: more positions than the model has (got ",
-                                limits.max_model_len,
-                                ", limit ",
-                                model.max_position_embeddings,
-                                ")"));
+    return LimitsRefusal(absl::StrCat("max_model_len: more positions than the model has (got ",
+                                      limits.max_model_len,
+                                      ", limit ",
+                                      model.max_position_embeddings,
+                                      ")"));
   }
   return absl::OkStatus();
 }
@@ -217,6 +218,9 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
   // Behind a window a sequence may be longer than the pool.
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
     limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
+  }
+  if (const absl::Status fits = CheckMessageFits(limits); !fits.ok()) {
+    return LimitsRefusal(ToStd(fits.message()));
   }
   std::vector<uint64_t> weights_sums;
   weights_sums.reserve(hellos.size());

@@ -35,6 +35,18 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
   return ranks;
 }
 
+// No plan within agreed limits is so long. INTERNAL: the step's requests are suspected of it, else
+// the same step would be planned again after every epoch.
+absl::Status TooLong(size_t num_bytes) {
+  return Error(absl::StatusCode::kInternal,
+               "STEP_TOO_LONG",
+               absl::StrCat("step: too long for a message (got ",
+                            num_bytes,
+                            " bytes, limit ",
+                            kWorkerMaxMessageBytes,
+                            ")"));
+}
+
 }  // namespace
 
 GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
@@ -102,7 +114,11 @@ void GrpcWorkerGroup::SendStep(const StepPlan& plan) {
   absl::MutexLock lock(&mutex_);
   EncodePlan(plan, &request_);
   plan_ = SerializeMessage(request_);
-  group_.Plan(plan, SteadyNow());
+  if (plan_.Length() <= kWorkerMaxMessageBytes) {
+    group_.Plan(plan, SteadyNow());
+  } else {
+    group_.RejectPlan(plan.header.group_epoch, TooLong(plan_.Length()), SteadyNow());
+  }
   DoActions();
 }
 

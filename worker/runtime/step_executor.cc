@@ -163,6 +163,7 @@ int64_t StepExecutor::PoolBytes(const EpochParams& params) const {
 
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
   QUIRE_RETURN_IF_ERROR(Validate(limits));
+  QUIRE_RETURN_IF_ERROR(CheckMessageFits(limits));
   int32_t max_positions = model_.config().max_position_embeddings;
   if (limits.max_model_len > max_positions) {
     return InvalidArgument(

@@ -37,6 +37,12 @@ Instant DrawTargetInterToken(uint64_t seed) {
   return random.OneIn(2) ? kAutoInterToken : random.Between(1, 100) * kNanosPerMilli;
 }
 
+// Likewise. An introduction takes 256 bytes and 4 a token, so that a few fit, or one.
+int64_t DrawIntroductionBudget(uint64_t seed) {
+  Random random(seed ^ 0x494E'5452'4F44'0001ULL);
+  return random.OneIn(3) ? random.Between(1, 4000) : kIntroductionBudgetBytes;
+}
+
 CoreConfig DrawConfig(Random& random, uint64_t seed) {
   return {.max_queued_requests = random.Between(2, 20),
           .max_queued_tokens = random.Between(20, 400),
@@ -45,6 +51,7 @@ CoreConfig DrawConfig(Random& random, uint64_t seed) {
           .scheduling_policy = PolicyOf(seed),
           .priority_ageing = kNanosPerSecond,
           .target_inter_token = DrawTargetInterToken(seed),
+          .introduction_budget_bytes = DrawIntroductionBudget(seed),
           .preemption_mode = kModes[random.Below(3)],
           .prefix_caching = random.OneIn(2),
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace quire {
@@ -49,7 +51,26 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
   if (fault.empty() && !had_suspect_) {
     fault = CheckFirstComputes(plan, started, requests, stats);
   }
+  if (fault.empty()) {
+    fault = CheckIntroductions(plan);
+  }
   return fault.empty() ? CheckWatermark(started, stats) : fault;
+}
+
+// Beside the budget, the first one and that of a group that is owed its turn.
+std::string ScheduleAudit::CheckIntroductions(const StepPlan& plan) const {
+  std::vector<int64_t> bytes;
+  for (const SequenceIntroduction& introduction : plan.introductions) {
+    bytes.push_back(IntroductionBytes(static_cast<int64_t>(introduction.token_ids.size()),
+                                      static_cast<int64_t>(introduction.block_ids.size()),
+                                      introduction.sampling));
+  }
+  std::sort(bytes.rbegin(), bytes.rend());
+  const int64_t num_bytes = std::accumulate(
+      bytes.begin() + std::min<int64_t>(2, std::ssize(bytes)), bytes.end(), int64_t{0});
+  return num_bytes <= config_.introduction_budget_bytes
+             ? ""
+             : "I20: introductions of one step take no more than their budget";
 }
 
 // Who gives back a handle and has not ended is preempted. Beams fall away one by one while their

@@ -78,6 +78,7 @@ class ScheduleAudit {
   Rank RankOf(const Request& request) const;
   const RequestModel* FirstLive(const RequestModels& requests) const;
   std::string CheckAlone(const StepPlan& plan) const;
+  std::string CheckIntroductions(const StepPlan& plan) const;
   std::string CheckWatermark(const std::set<uint64_t>& started, const CoreStats& stats) const;
   std::set<uint64_t> Running() const;
 

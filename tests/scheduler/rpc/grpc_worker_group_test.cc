@@ -442,6 +442,25 @@ TEST_F(GrpcWorkerGroupTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
   EXPECT_EQ(Await<StepReply>().result.header.group_epoch, second.group_epoch);
 }
 
+// The channel would refuse it, which looks like a broken connection and is tried again for ever.
+TEST_F(GrpcWorkerGroupTest, APlanThatIsTooLongForAMessageIsAFailureAtTheStep) {
+  StartWorker();
+  StartClient();
+  const uint64_t epoch = Await<GroupReady>().group_epoch;
+  StepPlan plan;
+  plan.header = {.scheduler_incarnation = 1, .group_epoch = epoch, .step_id = 1};
+  plan.introductions.resize(1);
+  plan.introductions.front().token_ids.assign(kWorkerMaxMessageBytes / 4, 7);
+
+  client_->SendStep(WithDigest(plan));
+
+  const GroupLost lost = Await<GroupLost>();
+  EXPECT_EQ(lost.group_epoch, epoch);
+  EXPECT_EQ(ReasonOf(lost.status), "STEP_TOO_LONG");
+  EXPECT_TRUE(Await<GroupReady>().after_crash);
+  EXPECT_THAT(worker_.arrived(), testing::IsEmpty());
+}
+
 TEST_F(GrpcWorkerGroupTest, AWorkerThatDiesIsLostWhenTheLeaseEndsAndFoundWhenItIsBack) {
   StartWorker();
   StartClient({.lease_ns = 200 * kNanosPerMilli});

@@ -1,0 +1,47 @@
+#include "common/step/step_bytes.h"
+
+#include "common/base/math.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kIdBytes = 4;  // a packed fixed32
+
+// Tags, lengths and scalar fields of an introduction and its sampling: at most 21 fields of at
+// most 12 bytes.
+constexpr int64_t kFixedIntroductionBytes = 256;
+// Likewise of a StepRequest: its header, and tag and length of each column.
+constexpr int64_t kFixedStepBytes = 512;
+
+constexpr int64_t kSwapBytes = 16;  // of a swap-in: block, host block, generation
+
+// Of a slice beside its new blocks: three columns, a forced token and a next block with the slice's
+// index, a release, and one copy for a shared last block and one for a pinned tail.
+constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
+
+// 300 biases of two numbers, 64 stop tokens, twice 1,024 end-of-sequence tokens (of config.json and
+// generation_config.json).
+constexpr int64_t kMaxSamplingBytes = kIdBytes * (2 * 300 + 64 + 2 * 1024);
+
+}  // namespace
+
+int64_t IntroductionBytes(int64_t num_tokens, int64_t num_blocks, const SamplingParams& sampling) {
+  const auto num_biases = static_cast<int64_t>(sampling.logit_bias.size());
+  const auto num_banned = static_cast<int64_t>(sampling.banned_before_min_tokens.size());
+  return kFixedIntroductionBytes +
+         kIdBytes * (num_tokens + num_blocks + 2 * num_biases + num_banned);
+}
+
+int64_t MaxStepBytes(const StepLimits& limits) {
+  const int64_t longest =
+      kMaxSamplingBytes + IntroductionBytes(limits.max_model_len,
+                                            DivCeil(limits.max_model_len, limits.block_size_tokens),
+                                            {});
+  // A sequence's slice begins at most one block beside those that its tokens fill.
+  const int64_t num_new_blocks = int64_t{limits.max_tokens_per_step} + limits.max_sequences;
+  return kFixedStepBytes + kIntroductionBudgetBytes + 2 * longest +
+         kSwapBytes * limits.num_host_blocks + kSliceBytes * limits.max_sequences +
+         kIdBytes * num_new_blocks;
+}
+
+}  // namespace quire
