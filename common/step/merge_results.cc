@@ -17,11 +17,14 @@ bool IsSameToken(const SampledToken& a, const SampledToken& b) {
   return a.handle == b.handle && a.token_id == b.token_id && a.finite == b.finite;
 }
 
-absl::Status CheckSame(const StepResult& result, const StepResult& first, size_t rank) {
-  const auto differs = [rank](std::string_view field) {
-    return Error(absl::StatusCode::kInternal,
-                 "RANKS_DIFFER",
-                 absl::StrCat("rank ", rank, ": ", ToAbsl(field), ": not what rank 0 has"));
+absl::Status CheckSame(const std::vector<StepResult>& results, size_t rank, size_t other) {
+  const StepResult& result = results[rank];
+  const StepResult& first = results[other];
+  const auto differs = [rank, other](std::string_view field) {
+    return Error(
+        absl::StatusCode::kInternal,
+        "RANKS_DIFFER",
+        absl::StrCat("rank ", rank, ": ", ToAbsl(field), ": not what rank ", other, " has"));
   };
   if (!(result.header == first.header) || result.plan_digest != first.plan_digest) {
     return differs("header");
@@ -37,6 +40,27 @@ absl::Status CheckSame(const StepResult& result, const StepResult& first, size_t
     return differs("row_hash");
   }
   return absl::OkStatus();
+}
+
+// Names the first rank that differs from rank 0; rank 0 itself if all others agree against it.
+absl::Status CheckAllSame(const std::vector<StepResult>& results) {
+  size_t num_different = 0;
+  absl::Status first_difference;
+  for (size_t rank = 1; rank < results.size(); ++rank) {
+    absl::Status same = CheckSame(results, rank, 0);
+    num_different += same.ok() ? 0 : 1;
+    first_difference.Update(std::move(same));
+  }
+  const size_t num_others = results.size() - 1;
+  if (num_different < num_others || num_others < 2) {
+    return first_difference;
+  }
+  for (size_t rank = 2; rank < results.size(); ++rank) {
+    if (!CheckSame(results, rank, 1).ok()) {
+      return first_difference;
+    }
+  }
+  return CheckSame(results, 0, 1);
 }
 
 // Every rank lists its own in the order of the plan.
@@ -69,9 +93,9 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
   if (any_failed) {
     first.failed_swap_ins = UniteFailed(results, swap_ins);
   }
+  QUIRE_RETURN_IF_ERROR(CheckAllSame(results));
   for (size_t rank = 1; rank < results.size(); ++rank) {
     const StepResult& result = results[rank];
-    QUIRE_RETURN_IF_ERROR(CheckSame(result, first, rank));
     first.swaps_done_step_id = std::min(first.swaps_done_step_id, result.swaps_done_step_id);
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);

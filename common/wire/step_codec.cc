@@ -351,7 +351,8 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(response));
   // HTTP/2 has no checksum, and a token of a damaged answer would be committed like any other.
   if (response.result_digest() != DigestOf(response)) {
-    return InvalidArgument("MALFORMED_PROTO", "result_digest: not the digest of this result");
+    return Error(
+        absl::StatusCode::kDataLoss, "DAMAGED", "result_digest: not the digest of this result");
   }
   StepResult result;
   result.header = HeaderOf(response);

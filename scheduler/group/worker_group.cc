@@ -19,6 +19,10 @@ namespace {
 // So often the step timeout may double: a step of the default 5 s may then stand still for 5 min.
 constexpr int64_t kMaxSlowness = 64;
 
+// The epochs whose loss is followed by a new one at once: a single loss should cost a stream
+// little.
+constexpr int32_t kNumImmediateEpochs = 2;
+
 // Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
 constexpr uint64_t kMaxLead = kNanosPerYear;
 
@@ -44,6 +48,9 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
+  if (plan.header.step_id > 1) {  // the loop took the answer to the step before
+    num_failed_epochs_ = 0;
+  }
   pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
   for (Rank& rank : ranks_) {
     rank.answer.reset();
@@ -55,10 +62,16 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
   }
 }
 
+void WorkerGroup::RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now) {
+  if (is_ready() && group_epoch == group_epoch_) {
+    Lose(status, now);
+  }
+}
+
 void WorkerGroup::Abandon(uint64_t group_epoch, Instant now) {
   if (is_ready() && group_epoch == group_epoch_) {
     has_failed_at_step_ = true;
-    Regather(now);
+    EndEpoch(now);
   }
 }
 
@@ -123,7 +136,7 @@ void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   if (result.plan_digest != pending_->digest) {
     Lose(Blame(*rank,
                Error(absl::StatusCode::kInternal,
-                     "PROTOCOL_VIOLATION",
+                     "OTHER_PLAN",
                      "plan_digest: the worker answered another plan")),
          now);
     return;
@@ -410,7 +423,24 @@ void WorkerGroup::Regather(Instant now) {
 void WorkerGroup::Lose(const absl::Status& status, Instant now) {
   has_failed_at_step_ = IsFailureAtStep(status);
   actions_.push_back(ReportLost{group_epoch_, status});
-  Regather(now);
+  EndEpoch(now);
+}
+
+void WorkerGroup::EndEpoch(Instant now) {
+  if (++num_failed_epochs_ <= kNumImmediateEpochs) {
+    Regather(now);
+    return;
+  }
+  phase_ = Phase::kGathering;
+  pending_.reset();
+  for (Rank& rank : ranks_) {
+    if (rank.state != RankState::kAway) {
+      // The pause grows with the row of epochs, not with the attempts to reach a rank.
+      rank.backoff_ns = std::min(timing_.min_backoff_ns << std::min(num_failed_epochs_, 16),
+                                 timing_.max_backoff_ns);
+      CloseAndPause(rank, now);
+    }
+  }
 }
 
 void WorkerGroup::OnStale(Rank& rank, const absl::Status& status, Instant now) {

@@ -83,6 +83,9 @@ class WorkerGroup {
 
   // Of the loop. Plan: REQUIRES an epoch that is ready, and the plan before was answered.
   void Plan(const StepPlan& plan, Instant now);
+  // A plan of this epoch cannot be sent: the epoch is lost, by a failure at the step if the status
+  // says so (worker_refusal.h). Ignored when the epoch is over already.
+  void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
   // Nothing of this epoch will be accepted any more: an answer did not fit its plan. Ignored when
   // the epoch is over already.
   void Abandon(uint64_t group_epoch, Instant now);
@@ -157,8 +160,11 @@ class WorkerGroup {
   void BeginEpochIfAllAreThere(Instant now);
   void BecomeReadyIfAllBegan();
   void OpenStream(Rank& rank);
-  // Ends the epoch: every rank is dialled anew, at once.
+  // Every rank is dialled anew, at once.
   void Regather(Instant now);
+  // The epoch that was ready is over. Ranks are dialled anew: after a pause, if several epochs in a
+  // row have answered nothing, else a rank that always fails would keep everybody busy.
+  void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
   // A newer scheduler has begun an epoch on this worker, or so it says when it is greeted.
   void OnStale(Rank& rank, const absl::Status& status, Instant now);
@@ -190,6 +196,7 @@ class WorkerGroup {
   std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
   std::optional<Numerics> pinned_;      // of the group that was ready last
   bool has_failed_at_step_ = false;     // in that epoch, by what a rank did
+  int32_t num_failed_epochs_ = 0;       // in a row, over before their second plan
   std::optional<Pending> pending_;
   std::vector<GroupAction> actions_;
 };

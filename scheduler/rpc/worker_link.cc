@@ -133,7 +133,11 @@ void WorkerLink::OpenSteps() {
       return;
     }
     LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
-    self->callbacks_.on_steps_end(absl::DataLossError("worker: answered with nonsense"));
+    const bool is_damaged = ReasonOf(result.status()) == "DAMAGED";
+    // Damage happens on the way, so it says nothing of the step: a broken connection.
+    self->callbacks_.on_steps_end(is_damaged
+                                      ? absl::UnavailableError("worker: its answer was damaged")
+                                      : absl::DataLossError("worker: answered with nonsense"));
   };
   steps_ = StepStream::Start(
       channel_,

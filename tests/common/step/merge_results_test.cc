@@ -89,6 +89,16 @@ TEST_P(RanksDifferTest, TheRankAndTheFieldAreNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2: " + GetParam().field + ": "));
 }
 
+TEST_P(RanksDifferTest, TheFirstRankIsNamedWhenAllOthersAgreeAgainstIt) {
+  StepResult wrong = Result();
+  GetParam().spoil(wrong);
+
+  const absl::Status status = MergeResults({wrong, Result(), Result()}, {}).status();
+
+  EXPECT_EQ(ReasonOf(status), "RANKS_DIFFER");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0: " + GetParam().field + ": "));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     EveryField,
     RanksDifferTest,

@@ -170,6 +170,51 @@ TEST_F(WorkerGroupTest, ALossIsACrashWhenARankFailedAtTheStep) {
   EXPECT_TRUE(WasCrash()) << "its answer did not fit the plan";
 }
 
+// Else a rank that always fails would be dialled without a pause for ever.
+TEST_F(WorkerGroupTest, EpochsThatAnswerNothingAreFollowedByGrowingPauses) {
+  const auto lose = [this] {
+    Plan();
+    Take<DialLink>();
+    group_.OnStepsEnd(Link(1), Error(absl::StatusCode::kOutOfRange, "STEP_GAP", "step: no"), now_);
+    return !Take<DialLink>().empty();
+  };
+  BecomeReady();
+  EXPECT_TRUE(lose()) << "at once";
+  BecomeReady();
+  EXPECT_TRUE(lose());
+  BecomeReady();
+  EXPECT_FALSE(lose()) << "the third one in a row";
+  Tick(kTiming.max_backoff_ns);
+  EXPECT_THAT(Take<DialLink>(), SizeIs(2));
+
+  BecomeReady();
+  const StepPlan plan = Plan();
+  Answer(0, plan);
+  Answer(1, plan);
+  EXPECT_TRUE(lose()) << "a step was answered since";
+}
+
+TEST_F(WorkerGroupTest, APlanThatCannotBeSentIsAFailureAtTheStep) {
+  const uint64_t epoch = BecomeReady();
+
+  group_.RejectPlan(
+      epoch, Error(absl::StatusCode::kInternal, "STEP_TOO_LONG", "step: too long"), now_);
+
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "STEP_TOO_LONG");
+  EXPECT_TRUE(WasCrash());
+  group_.RejectPlan(epoch, absl::InternalError("of an epoch that is over"), now_);
+  EXPECT_TRUE(group_.is_ready());
+}
+
+TEST_F(WorkerGroupTest, AnAnswerToAnotherPlanIsNoCrash) {
+  BecomeReady();
+  StepResult wrong = ResultOf(Plan());
+  ++wrong.plan_digest;
+  group_.OnAnswer(Link(0), wrong, now_);
+
+  EXPECT_FALSE(WasCrash());
+}
+
 TEST_F(WorkerGroupTest, RanksThatDifferAreNoCrash) {
   BecomeReady();
   const StepPlan plan = Plan();

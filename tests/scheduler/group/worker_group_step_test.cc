@@ -61,7 +61,7 @@ TEST_F(WorkerGroupTest, AnAnswerToAnotherPlanUnderThisStepLosesTheGroup) {
 
   group_.OnAnswer(Link(0), wrong, now_);
 
-  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "PROTOCOL_VIOLATION");
+  EXPECT_EQ(ReasonOf(Take<ReportLost>().at(0).status), "OTHER_PLAN");
 }
 
 TEST_F(WorkerGroupTest, ABrokenConnectionIsMendedWithinTheLease) {
