@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kStallCheckIntervalNs = kNanosPerSecond;
 constexpr int64_t kLoadingLogIntervalNs = 10 * kNanosPerSecond;
+constexpr int64_t kProbeIntervalNs = 5 * kNanosPerSecond;
 // The loop turns at least this often, so that its liveness can be watched.
 constexpr absl::Duration kMaxIdleWait = absl::Seconds(1);
 
@@ -79,6 +80,14 @@ void LogCacheSize(const StepLimits& limits) {
                                                                 1, limits.max_model_len, limits))));
 }
 
+// The output of a request that nobody asked for: what counts is that its step is answered.
+class ProbeStream : public ResponseStream {
+ public:
+  bool Write(SequenceUpdate /*update*/, Instant /*now*/) override { return true; }
+  void End(absl::Status /*status*/) override {}
+  Instant stalled_since() const override { return kInfiniteFuture; }
+};
+
 }  // namespace
 
 SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
@@ -87,7 +96,7 @@ SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
       core_(config.core, parts_.step_log),
       router_(parts_.observer),
       now_(parts_.clock()),
-      waiting_since_(now_) {}
+      wait_(now_) {}
 
 void SchedulerLoop::Run() {
   while (Turn(kMaxIdleWait)) {
@@ -174,6 +183,7 @@ void SchedulerLoop::Handle(GetStateCall& call) { state_calls_.Add(std::move(call
 
 void SchedulerLoop::Handle(GroupReady& ready) {
   if (epoch_.has_value()) {  // its predecessor went unreported
+    wait_.OnLost(now_, absl::UnavailableError("worker group: replaced"), sent_.has_value());
     core_.OnWorkersLost();
     sent_.reset();
     parts_.observer->OnGroupLost();
@@ -196,7 +206,16 @@ void SchedulerLoop::Handle(GroupReady& ready) {
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
   limits_ = ready.limits;
-  waiting_since_.reset();
+  wait_.OnReady(now_);
+  if (needs_answer_) {
+    unproven_ = std::move(ready);
+  } else {
+    Announce(ready);
+  }
+}
+
+void SchedulerLoop::Announce(const GroupReady& ready) {
+  has_given_up_ = false;
   parts_.state->SetGroupReady(ready.limits, ready.numerics, ready.block_bytes);
   parts_.observer->OnGroupReady(ready.limits, ready.kv_cache_dtype, ready.block_bytes);
 }
@@ -224,14 +243,18 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
+  wait_.OnStepAnswered();
+  needs_answer_ = false;
+  if (unproven_.has_value()) {
+    LogInfo("a step was answered: requests are taken again");
+    Announce(*std::exchange(unproven_, std::nullopt));
+  }
 }
 
 void SchedulerLoop::Handle(StaleReply& /*reply*/) { parts_.observer->OnStaleReply(); }
 
 void SchedulerLoop::Handle(GroupLoading& loading) {
-  if (waiting_since_.has_value()) {
-    waiting_since_ = now_;
-  }
+  wait_.OnLoading(now_);
   if (now_ >= next_loading_log_) {
     next_loading_log_ = now_ + kLoadingLogIntervalNs;
     LogInfo("worker loads its model",
@@ -250,7 +273,7 @@ void SchedulerLoop::Handle(GroupLost& lost) {
 void SchedulerLoop::Handle(GroupSuperseded& superseded) {
   LogError("another scheduler has taken over the workers; this one ends its requests",
            {{"its_incarnation", absl::StrCat(superseded.scheduler_incarnation)}});
-  waiting_since_.reset();  // for nothing any more
+  wait_.Stop();
   parts_.state->SetGroup(ServingState::Group::kSuperseded);
   AbortAll abort{SupersededStatus()};
   Handle(abort);
@@ -316,21 +339,57 @@ void SchedulerLoop::PublishStats() {
 }
 
 void SchedulerLoop::CheckTimers() {
-  if (waiting_since_.has_value() && now_ - *waiting_since_ >= config_.worker_timeout_ns) {
-    parts_.state->SetGroup(ServingState::Group::kGivenUp);
-    const absl::Status status = Error(absl::StatusCode::kUnavailable,
-                                      "WORKER_TIMEOUT",
-                                      "server: no worker group for longer than --worker-timeout");
-    for (RequestId id : router_.OpenRequests()) {
-      Abort(id, status);
-    }
-    prefix_calls_.FailAll(status);
+  const bool has_probe_failed = needs_answer_ && !epoch_.has_value();
+  if (has_probe_failed || wait_.HasLasted(config_.worker_timeout_ns, now_)) {
+    GiveUp();
+  }
+  if (unproven_.has_value() && !core_.has_work() && now_ >= next_probe_) {
+    next_probe_ = now_ + kProbeIntervalNs;
+    Probe();
   }
   if (now_ >= next_stall_check_) {
     next_stall_check_ = now_ + kStallCheckIntervalNs;
     for (RequestId id : router_.FindStalled(now_ - config_.slow_consumer_ns)) {
       Abort(id, SlowConsumerStatus());
     }
+  }
+}
+
+void SchedulerLoop::GiveUp() {
+  const int32_t num_failed = wait_.num_failed_epochs();
+  needs_answer_ = needs_answer_ || num_failed > 1;  // a first one may just not have come back
+  const absl::Status status =
+      needs_answer_ ? Error(absl::StatusCode::kUnavailable,
+                            "WORKERS_FAIL",
+                            absl::StrCat("server: the workers were lost ",
+                                         num_failed,
+                                         " times in a row without answering a step"))
+                    : Error(absl::StatusCode::kUnavailable,
+                            "WORKER_TIMEOUT",
+                            "server: no worker group for longer than --worker-timeout");
+  if (!std::exchange(has_given_up_, true)) {
+    LogError("gives up waiting for workers; requests end, and new ones are refused",
+             {{"reason", ReasonOf(status)},
+              {"failed_epochs", absl::StrCat(num_failed)},
+              {"cause", wait_.cause().ToString()}});
+  }
+  parts_.state->SetGroup(ServingState::Group::kGivenUp);
+  for (RequestId id : router_.OpenRequests()) {
+    Abort(id, status);
+  }
+  prefix_calls_.FailAll(status);
+}
+
+// One token of a group that would otherwise have nothing to do.
+void SchedulerLoop::Probe() {
+  AddRequest probe{.request = {.prompt_token_ids = {0}, .max_tokens = 1},
+                   .output = {},
+                   .stream = std::make_shared<ProbeStream>()};
+  probe.request.sampling.temperature = 0.0F;
+  probe.request.bypasses_prefix_cache = true;
+  const absl::StatusOr<RequestId> added = parts_.inbox->Add(std::move(probe));
+  if (!added.ok()) {
+    LogWarning("cannot probe the workers", {{"cause", added.status().ToString()}});
   }
 }
 
@@ -343,10 +402,13 @@ void SchedulerLoop::FenceGroup(const absl::Status& cause) {
   LogWarning("worker group lost", {{"epoch", absl::StrCat(*epoch_)}, {"cause", cause.ToString()}});
   parts_.workers->AbandonEpoch(*epoch_);
   core_.OnWorkersLost();
+  wait_.OnLost(now_, cause, sent_.has_value());
   epoch_.reset();
   sent_.reset();
-  waiting_since_ = now_;
-  parts_.state->SetGroup(ServingState::Group::kLost);
+  unproven_.reset();
+  if (!has_given_up_) {
+    parts_.state->SetGroup(ServingState::Group::kLost);
+  }
   parts_.observer->OnGroupLost();
 }
 

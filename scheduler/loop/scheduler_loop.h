@@ -33,6 +33,7 @@
 #include "scheduler/loop/serving_state.h"
 #include "scheduler/loop/state_calls.h"
 #include "scheduler/loop/worker_client.h"
+#include "scheduler/loop/worker_wait.h"
 #include "scheduler/step_log/recorded_core.h"
 
 namespace quire {
@@ -40,8 +41,9 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Requests wait so long without a worker group, and without a worker that gets on with loading;
-  // then they end with UNAVAILABLE, and new ones are refused until a group is there.
+  // Requests wait so long without a worker group that answers steps (WorkerWait); then they end
+  // with UNAVAILABLE, and new ones are refused until a group is there. If groups were there and
+  // failed, they are refused until a step is answered.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
@@ -91,6 +93,10 @@ class SchedulerLoop {
   void Publish();
   void PublishStats();
   void CheckTimers();
+  // Requests can be sent.
+  void Announce(const GroupReady& ready);
+  void GiveUp();
+  void Probe();
   void Abort(RequestId id, const absl::Status& status);
   void FenceGroup(const absl::Status& cause);
   absl::Duration TimeToWait(absl::Duration max_wait) const;
@@ -104,11 +110,15 @@ class SchedulerLoop {
   StepTotals step_totals_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
-  int64_t block_bytes_ = 0;               // of the last group that was ready
-  StepLimits limits_;                     // likewise
-  Instant now_ = 0;                       // of this turn
-  std::optional<uint64_t> epoch_;         // of the group that is ready
-  std::optional<Instant> waiting_since_;  // for a group; later when one gets on with loading
+  int64_t block_bytes_ = 0;        // of the last group that was ready
+  StepLimits limits_;              // likewise
+  Instant now_ = 0;                // of this turn
+  std::optional<uint64_t> epoch_;  // of the group that is ready
+  WorkerWait wait_;
+  bool has_given_up_ = false;           // until requests can be sent
+  bool needs_answer_ = false;           // groups failed: none is announced before it answers a step
+  std::optional<GroupReady> unproven_;  // ready, and not announced
+  Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
   std::optional<absl::Status> refuse_with_;  // after AbortAll

@@ -26,7 +26,7 @@ absl::Status ServingState::CheckAdmission() const {
     case Group::kNeverReady:
       return Error(absl::StatusCode::kUnavailable, "LOADING", "server: the model is loading");
     case Group::kGivenUp:
-      return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker is reachable");
+      return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker answers");
     case Group::kSuperseded:
       return SupersededStatus();
     case Group::kReady:

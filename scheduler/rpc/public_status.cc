@@ -25,6 +25,7 @@ constexpr RetryRule kRetryRules[] = {
     {"LOADING", absl::Seconds(2)},
     {"NO_WORKERS", absl::Seconds(2)},
     {"WORKER_TIMEOUT", absl::Seconds(2)},
+    {"WORKERS_FAIL", absl::Seconds(2)},
 };
 constexpr absl::Duration kShortestDrain = absl::Milliseconds(100);
 constexpr absl::Duration kLongestDrain = absl::Minutes(1);

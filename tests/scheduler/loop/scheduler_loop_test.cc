@@ -415,6 +415,116 @@ TEST_F(SchedulerLoopTest, AFirstWorkerIsWaitedForAsLongAsALaterOne) {
   EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
 }
 
+// Groups that are ready and lost again before they answer a step, until nobody waits any more.
+class FailingWorkersTest : public SchedulerLoopTest {
+ protected:
+  static constexpr int kEpochsPerTimeout = 10;
+
+  // An epoch begins; what is sent in it is lost. The next one takes its time.
+  void FailAnEpoch() {
+    client_.BeginEpoch(/*after_crash=*/false);
+    Turn();
+    EXPECT_TRUE(client_.unanswered().has_value());
+    client_.LoseGroup();
+    Turn();
+    now_ += LoopConfig().worker_timeout_ns / kEpochsPerTimeout;
+    Turn();
+  }
+  void FailUntilGivenUp() {
+    for (int i = 0; i < kEpochsPerTimeout; ++i) {
+      FailAnEpoch();
+    }
+    ASSERT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
+  }
+};
+
+TEST_F(FailingWorkersTest, AreGivenUpAfterTheTimeout) {
+  Added added = Add({.prompt = 2, .max_tokens = 5});
+  for (int i = 0; i < kEpochsPerTimeout - 1; ++i) {
+    FailAnEpoch();
+    ASSERT_EQ(added.stream->end(), std::nullopt) << i;
+    ASSERT_TRUE(state_.CheckAdmission().ok()) << i;
+  }
+
+  FailAnEpoch();
+
+  ASSERT_TRUE(added.stream->end().has_value());
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "WORKERS_FAIL");
+  EXPECT_THAT(std::string(added.stream->end()->message()), HasSubstr("10 times"));
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
+}
+
+TEST_F(FailingWorkersTest, ServeAgainWhenTheyAnswerAStep) {
+  Add({.prompt = 2, .max_tokens = 5});
+  FailUntilGivenUp();
+
+  client_.BeginEpoch();
+  Turn();  // the loop asks itself for a token
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS") << "not before they answer";
+  Turn();
+  ASSERT_TRUE(client_.unanswered().has_value());
+  client_.Answer();
+  Turn();
+
+  EXPECT_TRUE(state_.CheckAdmission().ok());
+  Added added = Add({.id = 9, .prompt = 2, .max_tokens = 5});
+  RunDry();
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(FailingWorkersTest, AreProbedEveryFewSecondsUntilTheyAnswer) {
+  Add({.prompt = 2, .max_tokens = 5});
+  FailUntilGivenUp();
+  for (int i = 0; i < 3; ++i) {
+    client_.BeginEpoch();
+    Turn();
+    Turn();
+    ASSERT_TRUE(client_.unanswered().has_value()) << i;
+    client_.LoseGroup();
+    Turn();
+    EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
+    client_.BeginEpoch();
+    Turn();
+    Turn();
+    EXPECT_FALSE(client_.unanswered().has_value()) << "a probe has just failed";
+    now_ += 5 * kNanosPerSecond;
+    client_.LoseGroup();
+    Turn();
+  }
+}
+
+TEST_F(FailingWorkersTest, AnAnswerBeginsTheWaitAnew) {
+  Added added = Add({.prompt = 2, .max_tokens = 5});
+  for (int i = 0; i < kEpochsPerTimeout - 1; ++i) {
+    FailAnEpoch();
+  }
+  client_.BeginEpoch(/*after_crash=*/false);
+  Turn();
+  client_.Answer();
+  Turn();
+  client_.LoseGroup();
+  Turn();
+  now_ += LoopConfig().worker_timeout_ns / 2;
+  Turn();
+
+  EXPECT_EQ(added.stream->end(), std::nullopt);
+  client_.BeginEpoch(/*after_crash=*/false);
+  RunDry();
+  EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
+}
+
+TEST_F(FailingWorkersTest, GroupsThatAreLostWhileIdleHaveNotFailed) {
+  for (int i = 0; i < 3 * kEpochsPerTimeout; ++i) {
+    client_.BeginEpoch();
+    Turn();
+    client_.LoseGroup();
+    Turn();
+    now_ += LoopConfig().worker_timeout_ns / kEpochsPerTimeout;
+    Turn();
+    ASSERT_TRUE(state_.CheckAdmission().ok()) << i;
+  }
+}
+
 TEST_F(SchedulerLoopTest, AbortAllEndsWhatRunsAndRefusesWhatComes) {
   client_.BeginEpoch();
   Added running = Add({.id = 1, .prompt = 2, .max_tokens = 50});

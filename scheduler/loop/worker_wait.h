@@ -1,0 +1,72 @@
+// WorkerWait counts for how long requests get nothing because the workers answer no step: while
+// there is no group, and over all epochs that are lost before they answer a step. Time in which a
+// worker gets on with loading, and time in which a step is computed, does not count.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
+#define QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "common/base/clock.h"
+
+namespace quire {
+
+class WorkerWait {
+ public:
+  // There is no group yet.
+  explicit WorkerWait(Instant now) : since_(now) {}
+
+  // had_step: a step was unanswered, so the epoch counts as failed.
+  void OnLost(Instant now, absl::Status cause, bool had_step) {
+    num_failed_epochs_ = had_step ? num_failed_epochs_ + 1 : 0;
+    waited_ns_ = had_step ? waited_ns_ : 0;
+    cause_ = std::move(cause);
+    since_ = now;
+  }
+
+  void OnLoading(Instant now) {
+    if (since_.has_value()) {
+      since_ = now;
+    }
+  }
+
+  // The wait goes on if the epoch before failed: this one may fail too.
+  void OnReady(Instant now) {
+    const int64_t waited_now_ns = since_.has_value() ? now - *since_ : 0;
+    waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;
+    since_.reset();
+  }
+
+  void OnStepAnswered() {
+    num_failed_epochs_ = 0;
+    waited_ns_ = 0;
+  }
+
+  // No group is waited for any more.
+  void Stop() { since_.reset(); }
+
+  // False while a group is ready.
+  bool HasLasted(int64_t timeout_ns, Instant now) const {
+    return since_.has_value() && waited_ns_ + (now - *since_) >= timeout_ns;
+  }
+
+  // In a row, each lost with a step unanswered.
+  int32_t num_failed_epochs() const { return num_failed_epochs_; }
+  // Of the last loss.
+  const absl::Status& cause() const { return cause_; }
+
+ private:
+  std::optional<Instant> since_;  // the present wait; nullopt while a group is ready
+  int64_t waited_ns_ = 0;         // before it, since a step was answered
+  int32_t num_failed_epochs_ = 0;
+  absl::Status cause_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
