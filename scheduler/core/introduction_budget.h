@@ -13,7 +13,6 @@
 #define QUIRE_SCHEDULER_CORE_INTRODUCTION_BUDGET_H_
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "scheduler/core/sequence_group.h"
@@ -27,44 +26,19 @@ class IntroductionBudget {
       : max_bytes_(max_bytes), owed_(owed) {}
 
   // Whether the group may introduce a sequence of so many bytes.
-  bool Allows(const SequenceGroup& group, int64_t num_bytes) const {
-    const bool is_owed = owed_.has_value() && owed_->id == group.id() && !is_owed_served_;
-    const int64_t most = IsBeforeOwed(group) ? max_bytes_ / 2 : max_bytes_;
-    return num_bytes_ == 0 || is_owed || num_bytes_ + num_bytes <= most;
-  }
+  bool Allows(const SequenceGroup& group, int64_t num_bytes) const;
 
   // The group introduces a sequence. REQUIRES: Allows.
-  void Take(const SequenceGroup& group, int64_t num_bytes) {
-    num_bytes_ += num_bytes;
-    is_owed_served_ = is_owed_served_ || (owed_.has_value() && owed_->id == group.id());
-  }
+  void Take(const SequenceGroup& group, int64_t num_bytes);
 
   // The group gets nothing more in this step.
-  void OnRefused(const SequenceGroup& group) {
-    const ScheduleRank rank = RankOf(group);
-    if (!owed_next_.has_value() && (!owed_.has_value() || *owed_ < rank)) {
-      owed_next_ = rank;
-    }
-  }
+  void OnRefused(const SequenceGroup& group);
 
   // The first group behind the owed one that was refused; nullopt if there is none.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:
-  static constexpr int64_t kUnranked = std::numeric_limits<int64_t>::max();
-
-  // A group that the policy has not ranked yet comes behind all that have a rank.
-  static ScheduleRank RankOf(const SequenceGroup& group) {
-    return group.has_rank() ? group.rank() : ScheduleRank{.value = kUnranked, .id = group.id()};
-  }
-
-  // The answer is the same before and after the group gets its rank, which it does when it starts.
-  bool IsBeforeOwed(const SequenceGroup& group) const {
-    if (!owed_.has_value() || owed_->id == group.id()) {
-      return false;
-    }
-    return group.has_rank() ? group.rank() < *owed_ : owed_->value == kUnranked;
-  }
+  bool IsBeforeOwed(const SequenceGroup& group) const;
 
   int64_t max_bytes_;
   int64_t num_bytes_ = 0;  // taken

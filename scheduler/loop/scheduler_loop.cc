@@ -126,7 +126,10 @@ absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
   if (replan_) {
     return absl::ZeroDuration();
   }
-  const Instant wake_at = sent_.has_value() ? kInfiniteFuture : core_.next_deadline();
+  const Instant gives_up_at =
+      has_given_up_ ? kInfiniteFuture : wait_.EndsAt(config_.worker_timeout_ns);
+  const Instant wake_at =
+      sent_.has_value() ? kInfiniteFuture : std::min(core_.next_deadline(), gives_up_at);
   if (wake_at == kInfiniteFuture) {
     return max_wait;
   }
@@ -340,7 +343,7 @@ void SchedulerLoop::PublishStats() {
 
 void SchedulerLoop::CheckTimers() {
   const bool has_probe_failed = needs_answer_ && !epoch_.has_value();
-  if (has_probe_failed || wait_.HasLasted(config_.worker_timeout_ns, now_)) {
+  if (has_probe_failed || wait_.EndsAt(config_.worker_timeout_ns) <= now_) {
     GiveUp();
   }
   if (unproven_.has_value() && !core_.has_work() && now_ >= next_probe_) {

@@ -50,9 +50,9 @@ class WorkerWait {
   // No group is waited for any more.
   void Stop() { since_.reset(); }
 
-  // False while a group is ready.
-  bool HasLasted(int64_t timeout_ns, Instant now) const {
-    return since_.has_value() && waited_ns_ + (now - *since_) >= timeout_ns;
+  // When the wait has lasted so long; kInfiniteFuture while a group is ready.
+  Instant EndsAt(int64_t timeout_ns) const {
+    return since_.has_value() ? *since_ + (timeout_ns - waited_ns_) : kInfiniteFuture;
   }
 
   // In a row, each lost with a step unanswered.

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 from quire_server import Failure, Server, api, generate, grpc
@@ -61,6 +62,15 @@ class Streams:
         return self.outcomes
 
 
+def status_of(server):
+    """Of /readyz."""
+    try:
+        with urllib.request.urlopen(f"http://{server.http_address}/readyz") as page:
+            return page.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def answers(requests):
     """Of a server that nothing happens to."""
     with Server() as server, server.channel() as channel:
@@ -110,6 +120,29 @@ class FailPointTest(unittest.TestCase):
     def test_a_request_that_hangs_all_ranks_ends_alone_too(self):
         self.expect_poison_ends(f"--fail-points=stick-on-token={MAGIC_TOKEN}", "--step-timeout=1",
                                 "-tp", "2", num_ranks=2)
+
+    def test_workers_whose_answers_are_always_wrong_are_given_up(self):
+        timeout = 3
+        expected = answers([request(0, 20)])
+        with Server(f"--worker-timeout={timeout}", worker_flags=["--fail-points=wrong-digests"]) as server:
+            with server.channel() as channel:
+                begin = time.monotonic()
+                outcome = Streams(channel, [request(0, 20)]).wait()[0]
+                waited = time.monotonic() - begin
+                refused = Streams(channel, [request(0, 20)]).wait()[0]
+                self.assertEqual(status_of(server), 503)
+                server.worker.kill()
+                server._worker_flags = []
+                server.start_worker()
+                while status_of(server) != 200:
+                    time.sleep(0.1)
+                afterwards = generate(channel, request(0, 20)).tokens
+            server.scheduler.wait_for("gives up waiting for workers.*OTHER_PLAN")
+
+        print(f"given up after {waited:.1f} of {timeout} s", file=sys.stderr)
+        self.assertEqual((outcome.code, outcome.reason), (grpc.StatusCode.UNAVAILABLE, "WORKERS_FAIL"))
+        self.assertEqual((refused.code, refused.reason), (grpc.StatusCode.UNAVAILABLE, "NO_WORKERS"))
+        self.assertEqual([afterwards], expected)
 
     def expect_poison_ends(self, *flags, num_ranks=1):
         innocent = [request(i, 150) for i in range(NUM_INNOCENT)]

@@ -55,6 +55,11 @@ absl::Status ParseMillis(absl::string_view point, absl::string_view text, int64_
   return ParseNumber<int64_t>(point, text, 1, kMaxMillis, millis);
 }
 
+absl::Status ParseSwitch(absl::string_view point, absl::string_view text, bool* is_on) {
+  *is_on = true;
+  return text.empty() ? absl::OkStatus() : Mistake(point, "takes no value");
+}
+
 // "NAME" or "NAME=VALUE".
 absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPointList* list) {
   if (name == "stick-at-step") {
@@ -81,9 +86,11 @@ absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPoi
   if (name == "crash-after-step") {
     return ParseStep(name, value, &list->crash_after_step);
   }
+  if (name == "wrong-digests") {
+    return ParseSwitch(name, value, &list->has_wrong_digests);
+  }
   if (name == "stick-in-load") {
-    list->stick_in_load = true;
-    return value.empty() ? absl::OkStatus() : Mistake(name, "takes no value");
+    return ParseSwitch(name, value, &list->stick_in_load);
   }
   if (name == "slow-load") {
     return ParseMillis(name, value, &list->slow_load_millis);
@@ -156,7 +163,8 @@ void FailPoints::BeforeStep(std::span<const TokenId> token_ids) {
   }
 }
 
-void FailPoints::AfterStep() const {
+void FailPoints::AfterStep(uint64_t* plan_digest) const {
+  *plan_digest += list_.has_wrong_digests ? 1 : 0;
   if (num_steps_ == list_.crash_after_step) {
     Crash();
   }

@@ -8,6 +8,7 @@
 //   stick-on-token=ID       a step that computes this input token stands still for ever
 //   crash-before-step=N     the process crashes before step N is computed,
 //   crash-after-step=N      or when it is computed and not answered yet
+//   wrong-digests           every answer carries the digest of another plan
 //   stick-in-load           loading the model stands still for ever
 //   slow-load=MILLIS        loading takes so much longer; progress is seen all the while
 //
@@ -40,6 +41,7 @@ struct FailPointList {
   std::optional<TokenId> stick_on_token;
   uint64_t crash_before_step = 0;
   uint64_t crash_after_step = 0;
+  bool has_wrong_digests = false;
   bool stick_in_load = false;
   int64_t slow_load_millis = 0;
 
@@ -58,8 +60,8 @@ class FailPoints {
   void InLoad(const std::function<void()>& tick) const;
   // The next step is about to compute these tokens.
   void BeforeStep(std::span<const TokenId> token_ids);
-  // It is done.
-  void AfterStep() const;
+  // It is done, and about to be answered with this digest.
+  void AfterStep(uint64_t* plan_digest) const;
   // It is answered.
   void WhenIdle() const;
 

@@ -415,10 +415,10 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   if (observer_ != nullptr) {
     observer_->OnStep(step);
   }
-  order_.Complete(std::move(result));
   if (fail_points_ != nullptr) {
-    fail_points_->AfterStep();
+    fail_points_->AfterStep(&result.plan_digest);
   }
+  order_.Complete(std::move(result));
   return &order_.last_result();
 }
 

@@ -27,6 +27,7 @@ BEAMS = "scheduler/core/beam_group.cc"
 SUSPECTS = "scheduler/core/crash_suspects.cc"
 OVERTAKING = "scheduler/core/overtaking.cc"
 NEXT_BLOCKS = "scheduler/core/next_blocks.cc"
+INTRODUCTIONS = "scheduler/core/introduction_budget.cc"
 PLANNER_OVERTAKING = "scheduler/core/step_planner_overtaking.cc"
 
 BUGS = [
@@ -122,6 +123,13 @@ BUGS = [
     Bug("watermark_lost", PLANNER, "static_cast<int32_t>(std::ceil(watermark))", "0"),
     Bug("slice_without_free_blocks", PLANNER,
         "  if (num_blocks > kv_cache.num_free_blocks()) {", "  if (false) {"),
+    # Bytes of introductions.
+    Bug("forks_that_wait_hold_nobody_back", PLANNER,
+        "} else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {", "} else {"),
+    Bug("introductions_are_not_counted", INTRODUCTIONS, "  num_bytes_ += num_bytes;\n",
+        "  num_bytes_ += num_bytes > 0 ? 1 : 0;\n"),
+    Bug("nothing_is_introduced_on_half_a_budget", INTRODUCTIONS, "return num_bytes_ == 0 || is_owed ||",
+        "return is_owed ||"),
     # Prompts beside streams, and short ones that pass long ones.
     Bug("blocks_of_a_cut_prompt_given_away", PLANNER,
         "        num_blocks -= NumBlocksKeptFor(sequence);\n", ""),

@@ -30,7 +30,7 @@ FINDERS = [
     ("worker", r"the worker takes the plan"),
     ("group", r"rank|group"),
     ("liveness", r"liveness|first request|whoever lives computes|Alarm clock"),
-    ("audit", r"preempted request|watermark|may begin with|tenant .* got"),
+    ("audit", r"preempted request|watermark|may begin with|tenant .* got|introductions of"),
     ("model", r"not so:"),
     ("invariant", r"check failed|Assertion|pure virtual|terminate called"),
 ]

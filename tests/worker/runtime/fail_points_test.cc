@@ -20,7 +20,7 @@ TEST(FailPointsTest, NoTextIsNoFailPoint) {
 TEST(FailPointsTest, EveryPointIsRead) {
   auto list = ParseFailPoints(
       "stick-at-step=5,stick-when-idle=3,slow-step=6:60000,crash-on-token=0,stick-on-token=9,"
-      "crash-before-step=7,crash-after-step=8,stick-in-load,slow-load=250");
+      "crash-before-step=7,crash-after-step=8,wrong-digests,stick-in-load,slow-load=250");
 
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ(*list,
@@ -32,6 +32,7 @@ TEST(FailPointsTest, EveryPointIsRead) {
                            .stick_on_token = 9,
                            .crash_before_step = 7,
                            .crash_after_step = 8,
+                           .has_wrong_digests = true,
                            .stick_in_load = true,
                            .slow_load_millis = 250}));
 }
@@ -52,6 +53,7 @@ TEST(FailPointsTest, MistakesAreNamed) {
                            "crash-on-token=-1",
                            "crash-on-token=2147483648",
                            "stick-on-token=",
+                           "wrong-digests=1",
                            "stick-in-load=yes",
                            "slow-load=99999999999",
                            "slow-load=250,",
@@ -83,7 +85,8 @@ TEST(FailPointsDeathTest, StepsCrashWhereTheyAreTold) {
     FailPoints points(list, [] {});
     for (int step = 0; step < 2; ++step) {
       points.BeforeStep(tokens);
-      points.AfterStep();
+      uint64_t digest = 7;
+      points.AfterStep(&digest);
     }
   };
 
@@ -91,6 +94,18 @@ TEST(FailPointsDeathTest, StepsCrashWhereTheyAreTold) {
   EXPECT_DEATH(run({.crash_after_step = 2}), "crashes");
   EXPECT_DEATH(run({.crash_on_token = 2}), "crashes");
   run({.crash_on_token = 3, .crash_before_step = 3, .crash_after_step = 3});
+}
+
+TEST(FailPointsTest, WrongDigestsAreWrongInEveryStep) {
+  for (const bool are_wrong : {false, true}) {
+    FailPoints points({.has_wrong_digests = are_wrong}, [] {});
+    for (int step = 0; step < 3; ++step) {
+      uint64_t digest = 7;
+      points.BeforeStep({});
+      points.AfterStep(&digest);
+      EXPECT_EQ(digest != 7, are_wrong) << step;
+    }
+  }
 }
 
 }  // namespace
