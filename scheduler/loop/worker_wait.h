@@ -1,11 +1,13 @@
 // WorkerWait counts for how long requests get nothing because the workers answer no step: while
 // there is no group, and over all epochs that are lost before they answer a step. Time in which a
-// worker gets on with loading, and time in which a step is computed, does not count.
+// worker gets on with loading does not count. Of an epoch a second counts at most: its step may be
+// a long one.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
 #define QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -23,8 +25,9 @@ class WorkerWait {
 
   // had_step: a step was unanswered, so the epoch counts as failed.
   void OnLost(Instant now, absl::Status cause, bool had_step) {
+    const int64_t ready_ns = std::min(now - ready_at_, kNanosPerSecond);
     num_failed_epochs_ = had_step ? num_failed_epochs_ + 1 : 0;
-    waited_ns_ = had_step ? waited_ns_ : 0;
+    waited_ns_ = had_step ? waited_ns_ + ready_ns : 0;
     cause_ = std::move(cause);
     since_ = now;
   }
@@ -40,6 +43,7 @@ class WorkerWait {
     const int64_t waited_now_ns = since_.has_value() ? now - *since_ : 0;
     waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;
     since_.reset();
+    ready_at_ = now;
   }
 
   void OnStepAnswered() {
@@ -62,6 +66,7 @@ class WorkerWait {
 
  private:
   std::optional<Instant> since_;  // the present wait; nullopt while a group is ready
+  Instant ready_at_ = 0;          // the last group
   int64_t waited_ns_ = 0;         // before it, since a step was answered
   int32_t num_failed_epochs_ = 0;
   absl::Status cause_;
