@@ -70,7 +70,7 @@ SequenceGroup* CoreState::Find(RequestId id) {
 StepLimits CoreState::LimitsFor(const Request& request) const {
   StepLimits limits = *last_limits;
   limits.num_blocks -=
-      request.pins_prefix ? NumReservedBlocks(*this, request.id) : num_reserved_blocks;
+      request.pins_prefix ? reserved_blocks.NumWithout(request.id) : reserved_blocks.num_blocks();
   return limits;
 }
 
@@ -92,18 +92,13 @@ SequenceGroup& CoreState::StartFirstWaiting() {
 }
 
 SequenceGroup* CoreState::NextSuspect() {
-  SequenceGroup* next = nullptr;
-  int32_t fewest_crashes = kMaxCrashes;
-  for (RequestId id : suspects.suspects()) {
+  for (const auto& [num_crashes, id] : suspects.suspects()) {
     // A prefix may be without a request: the pool has no room for it.
-    SequenceGroup* group = Find(id);
-    const int32_t num_crashes = suspects.records().at(id).num_crashes();
-    if (group != nullptr && num_crashes < fewest_crashes) {
-      next = group;
-      fewest_crashes = num_crashes;
+    if (SequenceGroup* group = Find(id)) {
+      return group;
     }
   }
-  return next;
+  return nullptr;
 }
 
 void CoreState::StartAhead(SequenceGroup& group) {
@@ -154,12 +149,16 @@ bool CoreState::SwapOut(SequenceGroup& group) {
       sequence.BecomeSwapped();
     }
   }
+  group.num_blocks_to_resume.reset();
   Remove(running, group);
   Insert(swapped, group);
   return true;
 }
 
 int32_t CoreState::NumBlocksToResume(SequenceGroup& group) const {
+  if (group.num_blocks_to_resume.has_value()) {
+    return *group.num_blocks_to_resume;
+  }
   const KvCacheManager& kv_cache = epoch->kv_cache;
   const SwapInNeed need = kv_cache.NeedToSwapIn(TablesOf(group, SequenceState::kSwapped));
   int32_t num_to_append = 0;
@@ -170,8 +169,9 @@ int32_t CoreState::NumBlocksToResume(SequenceGroup& group) const {
     }
   }
   const int32_t num_blocks = need.num_blocks + need.num_tail_copies + num_to_append;
-  return static_cast<int32_t>(std::min<int64_t>(
+  group.num_blocks_to_resume = static_cast<int32_t>(std::min<int64_t>(
       num_blocks, NumBlocksToCompute(group, /*num_shared_blocks=*/0, epoch->limits)));
+  return *group.num_blocks_to_resume;
 }
 
 SequenceGroup* CoreState::Next() const {
@@ -208,6 +208,7 @@ bool CoreState::SwapIn(SequenceGroup& group) {
 void CoreState::FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason) {
   const SequenceState last_state = sequence.state();
   End(sequence);
+  group.num_blocks_to_resume.reset();
   bool is_last = group.is_finished();
   OnSequenceEnd(*this, group, sequence.num_output_tokens(), reason);
   if (!group.request().pins_prefix) {

@@ -26,6 +26,7 @@
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/pinned_prefixes.h"
 #include "scheduler/core/preemption_cost.h"
+#include "scheduler/core/reserved_blocks.h"
 #include "scheduler/core/scheduling_policy.h"
 #include "scheduler/core/sequence_group.h"
 #include "scheduler/core/waiting_queue.h"
@@ -101,7 +102,7 @@ struct CoreState {
   CrashSuspects suspects;
   std::vector<LostSlice> lost_slices;   // of the last epoch, until its loss is judged
   std::set<RequestId> poison_prefixes;  // that ended for crashes; few, for an operator pins them
-  int32_t num_reserved_blocks = 0;      // for them, under last_limits: gone for requests
+  ReservedBlocks reserved_blocks;       // for prefixes, under last_limits: gone for requests
   UnansweredStep step;
   std::vector<OutputEvent> events;
   CoreStats counters;              // the fields "since the start"; block operations: of past epochs
@@ -138,7 +139,8 @@ struct CoreState {
   // changed, when it does not fit there or has computed nothing. REQUIRES: it has no slice.
   bool SwapOut(SequenceGroup& group);
 
-  // Blocks that a swapped group needs to come back and to compute what it knows.
+  // Blocks that a swapped group needs to come back and to compute what it knows. Counted when it is
+  // asked for first, in O(blocks log blocks).
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
   // Who is next of those that do not run; nullptr when all run.

@@ -94,12 +94,13 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
   std::vector<RequestId> to_end;
   for (auto& [id, places] : lost) {
     Record& record = records_[id];
+    const int32_t num_crashes_before = record.num_crashes();
     Add(places.first, record.of_new_tokens);
     Add(places.second, record.of_old_tokens);
     if (record.num_crashes() >= kMaxCrashes) {
       to_end.push_back(id);
     }
-    Reconsider(id);
+    Reconsider(id, num_crashes_before);
   }
   for (RequestId id : to_end) {
     Forget(id);
@@ -110,21 +111,26 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
 void CrashSuspects::Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens) {
   auto record = records_.find(id);
   if (record != records_.end()) {
+    const int32_t num_crashes_before = record->second.num_crashes();
     quire::Shrink(sequence_index, num_tokens, record->second.of_new_tokens);
     quire::Shrink(sequence_index, num_tokens, record->second.of_old_tokens);
-    Reconsider(id);
+    Reconsider(id, num_crashes_before);
   }
 }
 
-void CrashSuspects::Reconsider(RequestId id) {
+void CrashSuspects::Reconsider(RequestId id, int32_t num_crashes_before) {
   const Record& record = records_.at(id);
+  suspects_.erase({num_crashes_before, id});
   if (record.of_new_tokens.places.empty() && record.of_old_tokens.places.empty()) {
-    Forget(id);
+    records_.erase(id);
   } else if (record.is_suspect()) {
-    suspects_.insert(id);
-  } else {
-    suspects_.erase(id);
+    suspects_.emplace(record.num_crashes(), id);
   }
+}
+
+bool CrashSuspects::IsSuspect(RequestId id) const {
+  const auto record = records_.find(id);
+  return record != records_.end() && record->second.is_suspect();
 }
 
 void CrashSuspects::Forget(RequestId id, int32_t sequence_index) {
@@ -132,8 +138,11 @@ void CrashSuspects::Forget(RequestId id, int32_t sequence_index) {
 }
 
 void CrashSuspects::Forget(RequestId id) {
-  records_.erase(id);
-  suspects_.erase(id);
+  const auto record = records_.find(id);
+  if (record != records_.end()) {
+    suspects_.erase({record->second.num_crashes(), id});
+    records_.erase(record);
+  }
 }
 
 }  // namespace quire

@@ -41,6 +41,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -95,17 +96,19 @@ class CrashSuspects {
   void Forget(RequestId id, int32_t sequence_index);
   void Forget(RequestId id);
 
-  bool IsSuspect(RequestId id) const { return suspects_.contains(id); }
-  const std::set<RequestId>& suspects() const { return suspects_; }
+  bool IsSuspect(RequestId id) const;
+  // With their crashes, the fewest first, and of equals the older request.
+  using Suspects = std::set<std::pair<int32_t, RequestId>>;
+  const Suspects& suspects() const { return suspects_; }
   const std::map<RequestId, Record>& records() const { return records_; }
 
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
-  // Clears the request if nothing speaks against it any more.
-  void Reconsider(RequestId id);
+  // Clears the request, which had crashed so often before, if nothing speaks against it any more.
+  void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;
-  std::set<RequestId> suspects_;
+  Suspects suspects_;
 };
 
 }  // namespace quire

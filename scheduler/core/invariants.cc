@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -165,6 +166,11 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
+  // What was counted for a group that comes back is still so.
+  for (SequenceGroup* group : state.swapped) {
+    const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
+    QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));
+  }
   QUIRE_CHECK_EQ(static_cast<size_t>(epoch.handles.num_in_use()), tables.size());
   for (const auto& [id, prefix] : state.prefixes) {
     tables.push_back(&prefix.table);
@@ -177,10 +183,14 @@ void CheckEpoch(const CoreState& state) {
 
 // Who may have crashed workers lives, and is never computed beside others.
 void CheckSuspects(const CoreState& state) {
+  size_t num_suspects = 0;
   for (const auto& [id, record] : state.suspects.records()) {
     QUIRE_CHECK(state.groups.contains(id) || state.prefixes.contains(id));
-    QUIRE_CHECK_EQ(record.is_suspect(), state.suspects.IsSuspect(id));
+    QUIRE_CHECK_EQ(record.is_suspect(),
+                   state.suspects.suspects().contains({record.num_crashes(), id}));
+    num_suspects += record.is_suspect() ? 1 : 0;
   }
+  QUIRE_CHECK_EQ(num_suspects, state.suspects.suspects().size());
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     QUIRE_CHECK(!state.suspects.IsSuspect(slice.group->id()) ||
                 slice.group == state.step.slices.front().group);

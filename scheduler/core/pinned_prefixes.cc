@@ -48,42 +48,92 @@ Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& l
   return request;
 }
 
-// Whether there is room for the prefix, which has its hashes, beside everything that lives.
-PinOutcome CheckRoom(const CoreState& state, RequestId id) {
+// The most blocks that one of the clients' requests can come to hold.
+int64_t NumBlocksOfLargestRequest(const CoreState& state) {
+  int64_t most = 0;
+  for (const auto& [id, group] : state.groups) {
+    const Request& request = group->request();
+    if (!request.pins_prefix) {
+      most = std::max(
+          most,
+          NumBlocksAtMost(
+              group->num_live_sequences(), request.num_tokens_at_most(), *state.last_limits));
+    }
+  }
+  return most;
+}
+
+// Whether the request of the prefix can be run beside everything that is reserved for others.
+bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& prefix) {
+  const StepLimits& limits = *state.last_limits;
+  const int64_t num_tokens = int64_t{NumTokensToHold(prefix, limits)} + 1;
+  return NumBlocksAtMost(1, num_tokens, limits) <=
+         limits.num_blocks - 1 - state.reserved_blocks.NumWithout(id);
+}
+
+// Whether there is room for the prefix, for which blocks are reserved, beside everything that
+// lives. All of it has fitted so far, so fewer blocks are the only cause not to.
+PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   const StepLimits& limits = *state.last_limits;
   const PinnedPrefix& prefix = state.prefixes.at(id);
   if (prefix.block_hashes.empty()) {
     return PinOutcome::kTooShort;
   }
-  const Request request = RequestFor(id, prefix, limits);
-  if (!FitsContext(static_cast<int64_t>(request.prompt_token_ids.size()), limits)) {
+  if (!FitsContext(NumTokensToHold(prefix, limits), limits)) {
     return PinOutcome::kTooLong;
   }
+  const int32_t num_reserved = state.reserved_blocks.num_blocks();
   const double num_allowed = state.config.max_pinned_share * (limits.num_blocks - 1);
-  if (state.num_reserved_blocks > num_allowed || !FitsPool(request, 1, state.LimitsFor(request))) {
+  if (num_reserved > num_allowed || !CanBeComputed(state, id, prefix)) {
     return PinOutcome::kExceedsShare;
   }
   const bool all_fit =
-      std::all_of(state.groups.begin(), state.groups.end(), [&state](const auto& entry) {
-        return FitsEver(*entry.second, state.LimitsFor(entry.second->request()));
+      num_blocks_of_largest_request <= limits.num_blocks - 1 - num_reserved &&
+      std::all_of(state.prefixes.begin(), state.prefixes.end(), [&state](const auto& entry) {
+        const auto& [other_id, other] = entry;
+        return other.state != PrefixState::kComputing || CanBeComputed(state, other_id, other);
       });
   return all_fit ? PinOutcome::kAccepted : PinOutcome::kStarvesRequest;
 }
 
-// Reserves what the prefix will hold, if there is room.
-PinOutcome Reserve(CoreState& state, RequestId id) {
+// REQUIRES: blocks are reserved for the prefix.
+void Unreserve(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
+  state.reserved_blocks.Remove(id, HashesToHold(prefix, *state.last_limits));
+  prefix.has_room = false;
+}
+
+// Reserves what the prefix, which has its hashes, will hold, if there is room.
+PinOutcome Reserve(CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
+  PinnedPrefix& prefix = state.prefixes.at(id);
+  const StepLimits& limits = *state.last_limits;
+  state.reserved_blocks.Add(id, HashesToHold(prefix, limits), NumTailBlocks(prefix, limits));
+  prefix.has_room = true;
+  const PinOutcome outcome = CheckRoom(state, id, num_blocks_of_largest_request);
+  if (outcome != PinOutcome::kAccepted) {
+    Unreserve(state, id);
+  }
+  return outcome;
+}
+
+void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
   prefix.block_hashes = HashFullBlocks(state.config.block_hash_key,
                                        prefix.cache_salt,
                                        prefix.token_ids,
                                        state.last_limits->block_size_tokens);
-  state.num_reserved_blocks = NumReservedBlocks(state);
-  const PinOutcome outcome = CheckRoom(state, id);
-  if (outcome != PinOutcome::kAccepted) {
-    prefix.block_hashes.clear();
-    state.num_reserved_blocks = NumReservedBlocks(state);
-  }
-  return outcome;
+}
+
+// Both have their hashes, and the last one names all tokens before it too.
+bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
+  const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
+    return std::span(prefix.token_ids)
+        .subspan(prefix.block_hashes.size() * static_cast<size_t>(block_size_tokens));
+  };
+  const auto last = [](const PinnedPrefix& prefix) {
+    return prefix.block_hashes.empty() ? BlockHash{} : prefix.block_hashes.back();
+  };
+  return a.token_ids.size() == b.token_ids.size() && a.cache_salt == b.cache_salt &&
+         last(a) == last(b) && std::ranges::equal(behind(a), behind(b));
 }
 
 // Under first come, first served its request waits in the place of its arrival; under any other
@@ -96,6 +146,26 @@ void Start(CoreState& state, RequestId id) {
   state.waiting.Return(*group);
   state.groups.emplace(id, std::move(group));
   prefix.state = PrefixState::kComputing;
+}
+
+// What is kept as prefixes come and go, counted anew.
+void CheckReservedBlocks(const CoreState& state) {
+  const auto count = [&state](std::optional<RequestId> without_id) {
+    std::unordered_set<BlockHash, BlockHashHasher> hashes;
+    int32_t num_tails = 0;
+    for (const auto& [id, prefix] : state.prefixes) {
+      if (id != without_id && prefix.has_room) {
+        num_tails += NumTailBlocks(prefix, *state.last_limits);
+        const std::span<const BlockHash> to_hold = HashesToHold(prefix, *state.last_limits);
+        hashes.insert(to_hold.begin(), to_hold.end());
+      }
+    }
+    return static_cast<int32_t>(hashes.size()) + num_tails;
+  };
+  QUIRE_CHECK_EQ(state.reserved_blocks.num_blocks(), count(std::nullopt));
+  for (const auto& [id, prefix] : state.prefixes) {
+    QUIRE_CHECK_EQ(state.reserved_blocks.NumWithout(id), count(id));
+  }
 }
 
 }  // namespace
@@ -118,18 +188,18 @@ PinResult PinPrefix(CoreState& state,
   if (!state.last_limits.has_value()) {
     return {.outcome = PinOutcome::kNoLimits};
   }
-  for (const auto& [other, prefix] : state.prefixes) {
-    if (prefix.token_ids == token_ids && prefix.cache_salt == cache_salt) {
-      return {.outcome = PinOutcome::kAlreadyPinned, .id = other};
+  PinnedPrefix prefix{.token_ids = std::move(token_ids), .cache_salt = std::move(cache_salt)};
+  HashBlocks(state, prefix);
+  for (const auto& [other_id, other] : state.prefixes) {
+    if (AreSame(other, prefix, state.last_limits->block_size_tokens)) {
+      return {.outcome = PinOutcome::kAlreadyPinned, .id = other_id};
     }
   }
   if (state.prefixes.size() >= kMaxPrefixes) {
     return {.outcome = PinOutcome::kTooMany};
   }
-  PinnedPrefix& prefix = state.prefixes[id];
-  prefix.token_ids = std::move(token_ids);
-  prefix.cache_salt = std::move(cache_salt);
-  const PinOutcome outcome = Reserve(state, id);
+  state.prefixes.emplace(id, std::move(prefix));
+  const PinOutcome outcome = Reserve(state, id, NumBlocksOfLargestRequest(state));
   if (outcome != PinOutcome::kAccepted) {
     state.prefixes.erase(id);
     return {.outcome = outcome};
@@ -151,9 +221,11 @@ bool UnpinPrefix(CoreState& state, RequestId id) {
   } else if (SequenceGroup* group = state.Find(id)) {
     state.FinishGroup(*group, FinishReason::kAborted);
   }
+  if (it->second.has_room) {
+    Unreserve(state, id);
+  }
   state.prefixes.erase(it);
   state.suspects.Forget(id);
-  state.num_reserved_blocks = NumReservedBlocks(state);
   return true;
 }
 
@@ -165,7 +237,7 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
   const PinnedPrefix& prefix = it->second;
   const StepLimits& limits = *state.last_limits;
   PrefixInfo info = {.id = id, .state = prefix.state};
-  if (!prefix.block_hashes.empty()) {
+  if (prefix.has_room) {
     info.num_tokens = NumTokensToHold(prefix, limits);
     info.num_blocks =
         static_cast<int32_t>(HashesToHold(prefix, limits).size()) + NumTailBlocks(prefix, limits);
@@ -187,19 +259,6 @@ void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequen
   prefix.state = PrefixState::kPinned;
 }
 
-int32_t NumReservedBlocks(const CoreState& state, std::optional<RequestId> without_id) {
-  std::unordered_set<BlockHash, BlockHashHasher> hashes;
-  int32_t num_tails = 0;
-  for (const auto& [id, prefix] : state.prefixes) {
-    if (id != without_id && !prefix.block_hashes.empty()) {
-      num_tails += NumTailBlocks(prefix, *state.last_limits);
-      const std::span<const BlockHash> to_hold = HashesToHold(prefix, *state.last_limits);
-      hashes.insert(to_hold.begin(), to_hold.end());
-    }
-  }
-  return static_cast<int32_t>(hashes.size()) + num_tails;
-}
-
 void AbandonPrefixes(CoreState& state) {
   for (auto& [id, prefix] : state.prefixes) {
     prefix.table.Abandon();
@@ -212,23 +271,25 @@ void EndPrefixRequests(CoreState& state) {
     if (SequenceGroup* group = state.Find(id)) {
       state.FinishGroup(*group, FinishReason::kAborted);
     }
-    prefix.block_hashes.clear();
+    prefix.has_room = false;
   }
-  state.num_reserved_blocks = 0;
+  state.reserved_blocks.Clear();
 }
 
 void RestorePrefixes(CoreState& state) {
+  const int64_t num_blocks_of_largest_request = NumBlocksOfLargestRequest(state);
   for (auto& [id, prefix] : state.prefixes) {
-    if (Reserve(state, id) == PinOutcome::kAccepted) {
+    if (prefix.block_hashes.empty()) {
+      HashBlocks(state, prefix);
+    }
+    if (Reserve(state, id, num_blocks_of_largest_request) == PinOutcome::kAccepted) {
       Start(state, id);
     }
   }
 }
 
 void CheckPrefixes(const CoreState& state) {
-  if (!state.prefixes.empty()) {
-    QUIRE_CHECK_EQ(state.num_reserved_blocks, NumReservedBlocks(state));
-  }
+  CheckReservedBlocks(state);
   int32_t num_held = 0;
   for (const auto& [id, prefix] : state.prefixes) {
     const bool is_pinned = prefix.state == PrefixState::kPinned;
@@ -248,7 +309,7 @@ void CheckPrefixes(const CoreState& state) {
   }
   QUIRE_CHECK(!state.epoch.has_value() || state.epoch->kv_cache.num_pinned_blocks() <= num_held);
   QUIRE_CHECK(!state.epoch.has_value() ||
-              state.epoch->kv_cache.num_pinned_blocks() <= state.num_reserved_blocks);
+              state.epoch->kv_cache.num_pinned_blocks() <= state.reserved_blocks.num_blocks());
 }
 
 }  // namespace quire

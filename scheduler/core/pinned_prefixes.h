@@ -14,7 +14,9 @@
 // that came after it. Where the new pool has no room for it, it waits for another one.
 //
 // Thread safety: free functions; the state is not thread-safe.
-// Cost:          O(blocks of all prefixes + live requests); OnPrefixComputed O(its blocks).
+// Cost:          PinPrefix O(its tokens + prefixes + live requests), UnpinPrefix and
+//                OnPrefixComputed O(its blocks); RestorePrefixes O(live requests + tokens of all
+//                prefixes + prefixes^2), without the tokens where blocks keep their size.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4, figure 10 (shared prefix).
 #ifndef QUIRE_SCHEDULER_CORE_PINNED_PREFIXES_H_
 #define QUIRE_SCHEDULER_CORE_PINNED_PREFIXES_H_
@@ -41,8 +43,9 @@ struct PinnedPrefix {
   std::vector<TokenId> token_ids;
   std::string cache_salt;
   PrefixState state = PrefixState::kWaiting;
-  // Of its full blocks, in this epoch or the last one; empty where the pool has no room for it.
+  // Of its full blocks, under last_limits. They stay as long as blocks keep their size.
   std::vector<BlockHash> block_hashes;
+  bool has_room = false;  // blocks are reserved for it, in this epoch or the last one
 
   // Tokens behind the full blocks that are kept too. REQUIRES: it has its hashes.
   std::span<const TokenId> tail(const StepLimits& limits) const;
@@ -68,14 +71,12 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id);
 // is computed, and the sequence still has its blocks.
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence);
 
-// Blocks that prefixes hold or will hold, each once, without those of one prefix.
-int32_t NumReservedBlocks(const CoreState& state, std::optional<RequestId> without_id = {});
-
 // The workers are gone, and the blocks with them.
 void AbandonPrefixes(CoreState& state);
 
 // An epoch has begun. What computed prefixes in the last one ends, so that requests are looked at
 // without them; then prefixes begin anew, the oldest first, as far as there is room.
+// REQUIRES of RestorePrefixes: hashes of blocks of another size are gone.
 void EndPrefixRequests(CoreState& state);
 void RestorePrefixes(CoreState& state);
 

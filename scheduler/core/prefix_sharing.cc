@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <span>
-#include <unordered_set>
+#include <utility>
 #include <vector>
+
+#include "common/model/sliding_window.h"
 
 namespace quire {
 namespace {
@@ -23,24 +25,34 @@ TokenId TokenAt(const SequenceGroup& group, const Sequence& sequence, int32_t po
              : sequence.output_token_ids()[static_cast<size_t>(position - num_prompt_tokens)];
 }
 
+// What the first block of the group's sequences is chained to.
+BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
+  const Hash128& key = state.config.block_hash_key;
+  return UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
+                                       : PrivateRootHash(key, group.id());
+}
+
 // The hashes of the first num_blocks blocks, which are full.
 std::span<const BlockHash> HashBlocks(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence,
                                       int32_t num_blocks) {
-  const Hash128& key = state.config.block_hash_key;
-  const int32_t block_size = state.epoch->kv_cache.block_size_tokens();
-  std::vector<TokenId> tokens(static_cast<size_t>(block_size));
-  for (auto i = static_cast<int32_t>(sequence.block_hashes.size()); i < num_blocks; ++i) {
-    for (int32_t k = 0; k < block_size; ++k) {
-      tokens[static_cast<size_t>(k)] = TokenAt(group, sequence, i * block_size + k);
+  std::vector<BlockHash>& hashes = sequence.block_hashes;
+  const auto num_wanted = static_cast<size_t>(num_blocks);
+  if (hashes.size() < num_wanted) {
+    const int32_t block_size = state.epoch->kv_cache.block_size_tokens();
+    std::vector<TokenId> tokens(static_cast<size_t>(block_size));
+    BlockHash parent = hashes.empty() ? RootOf(state, group) : hashes.back();
+    hashes.reserve(num_wanted);
+    for (auto i = static_cast<int32_t>(hashes.size()); i < num_blocks; ++i) {
+      for (int32_t k = 0; k < block_size; ++k) {
+        tokens[static_cast<size_t>(k)] = TokenAt(group, sequence, i * block_size + k);
+      }
+      parent = ChainHash(state.config.block_hash_key, parent, tokens);
+      hashes.push_back(parent);
     }
-    const BlockHash root = UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
-                                                         : PrivateRootHash(key, group.id());
-    const BlockHash parent = i == 0 ? root : sequence.block_hashes.back();
-    sequence.block_hashes.push_back(ChainHash(key, parent, tokens));
   }
-  return std::span(sequence.block_hashes).first(static_cast<size_t>(num_blocks));
+  return std::span(hashes).first(num_wanted);
 }
 
 // Of the blocks that may be taken from others.
@@ -49,6 +61,85 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
                                       Sequence& sequence) {
   const int32_t block_size = state.epoch->kv_cache.block_size_tokens();
   return HashBlocks(state, group, sequence, (sequence.num_tokens() - 1) / block_size);
+}
+
+// The sequences of a waiting group, by where their blocks come from.
+struct Beginnings {
+  std::vector<Sequence*> look;  // for blocks of others
+  int32_t num_shared = 0;       // blocks that the rest will have of the leader
+};
+
+Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
+  Beginnings beginnings;
+  for (Sequence& sequence : group.sequences()) {
+    if (sequence.is_finished()) {
+      continue;
+    }
+    if (group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
+      // A fork of the leader takes one block: its own copy of the last one, or the next.
+      const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
+      beginnings.num_shared += state.epoch->kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
+    } else {
+      beginnings.look.push_back(&sequence);
+    }
+  }
+  return beginnings;
+}
+
+// How many hashes are the same from the first on. Hashes are chained, so none behind them is.
+int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
+  size_t num_equal = 0;
+  size_t num_at_most = std::min(a.size(), b.size());
+  while (num_equal < num_at_most) {
+    const size_t middle = num_equal + (num_at_most - num_equal) / 2;
+    if (a[middle] == b[middle]) {
+      num_equal = middle + 1;
+    } else {
+      num_at_most = middle;
+    }
+  }
+  return static_cast<int32_t>(num_equal);
+}
+
+// A sequence before this one, and how many blocks of this one it has too.
+struct CommonBeginning {
+  size_t other = 0;
+  int32_t num_blocks = 0;
+};
+
+// The longest with one of the sequences before.
+CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> before,
+                                    std::span<const BlockHash> hashes) {
+  CommonBeginning longest;
+  for (size_t other = 0; other < before.size(); ++other) {
+    const int32_t num_equal = NumEqual(before[other], hashes);
+    if (num_equal > longest.num_blocks) {
+      longest = {.other = other, .num_blocks = num_equal};
+    }
+  }
+  return longest;
+}
+
+// No more blocks than that are held without a gap from the first on, or behind the sliding window:
+// the block after them is not held, or is none.
+int32_t NumHeldAtMost(const CoreState& state,
+                      std::span<const BlockHash> hashes,
+                      Sequence& sequence) {
+  const auto num_blocks = static_cast<int32_t>(hashes.size());
+  const StepLimits& limits = state.epoch->limits;
+  if (limits.sliding_window > 0) {
+    return num_blocks - NumBlocksBeforeWindow(num_blocks * limits.block_size_tokens,
+                                              limits.sliding_window,
+                                              limits.block_size_tokens);
+  }
+  // What was found when it was asked for last is nearly always still there.
+  int32_t& num_held = sequence.num_blocks_held_at_most;
+  num_held = std::min(num_held, num_blocks);
+  while (num_held < num_blocks &&
+         state.epoch->kv_cache.IsHeld(hashes[static_cast<size_t>(num_held)])) {
+    ++num_held;
+  }
+  return num_held;
 }
 
 }  // namespace
@@ -119,33 +210,58 @@ void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& seque
   }
 }
 
+int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group) {
+  if (!SharesBlocks(state, group)) {
+    return 0;
+  }
+  const Beginnings beginnings = BeginningsOf(state, group);
+  std::vector<std::span<const BlockHash>> before;
+  int32_t num_shared = beginnings.num_shared;
+  for (Sequence* sequence : beginnings.look) {
+    const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
+    const int32_t num_held = NumHeldAtMost(state, hashes, *sequence);
+    num_shared += std::max(num_held, FindCommonBeginning(before, hashes).num_blocks);
+    before.push_back(hashes);
+  }
+  return num_shared;
+}
+
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   if (!SharesBlocks(state, group)) {
     return 0;
   }
+  const Beginnings beginnings = BeginningsOf(state, group);
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
-  std::unordered_set<BlockHash, BlockHashHasher> seen;  // of sequences before
-  int32_t num_shared = 0;
-  for (Sequence& sequence : group.sequences()) {
-    if (sequence.is_finished()) {
-      continue;
+  int32_t num_shared = beginnings.num_shared;
+  if (beginnings.look.size() == 1 || state.epoch->limits.sliding_window > 0) {
+    // With a window, what a sequence before it computes may not be all that another one reads.
+    for (Sequence* sequence : beginnings.look) {
+      const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
+      sequence->num_blocks_held_at_most = match.num_held_blocks;
+      num_shared += match.num_held_blocks;
     }
-    if (group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
-      // A fork of the leader takes one block: its own copy of the last one, or the next.
-      const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
-      num_shared += kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
-      continue;
+    return num_shared;
+  }
+  std::vector<std::span<const BlockHash>> before;
+  std::vector<std::vector<bool>> held_before;  // by sequence before: which of its blocks are held
+  for (Sequence* sequence : beginnings.look) {
+    const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
+    // What it has in common with a sequence before was looked for, and will be there to be shared.
+    const CommonBeginning common = FindCommonBeginning(before, hashes);
+    std::vector<bool> held(hashes.size());
+    for (size_t i = 0; i < held.size(); ++i) {
+      held[i] = i < static_cast<size_t>(common.num_blocks) ? held_before[common.other][i]
+                                                           : kv_cache.IsHeld(hashes[i]);
     }
-    const std::span<const BlockHash> hashes = HashPrefix(state, group, sequence);
-    const PrefixMatch match = kv_cache.Match(hashes);
-    num_shared += match.num_held_blocks;
-    if (state.epoch->limits.sliding_window > 0) {
-      continue;  // what a sequence before it computes may not be all that this one reads
+    const auto first_free = std::find(held.begin(), held.end(), false);
+    const auto common_end = held.begin() + common.num_blocks;
+    sequence->num_blocks_held_at_most = static_cast<int32_t>(first_free - held.begin());
+    num_shared += sequence->num_blocks_held_at_most;
+    if (first_free < common_end) {
+      num_shared += static_cast<int32_t>(std::count(first_free, common_end, false));
     }
-    for (const BlockHash& hash : hashes) {
-      const bool is_first = seen.insert(hash).second;
-      num_shared += is_first || kv_cache.IsHeld(hash) ? 0 : 1;
-    }
+    before.push_back(hashes);
+    held_before.push_back(std::move(held));
   }
   return num_shared;
 }

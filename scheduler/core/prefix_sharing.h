@@ -36,7 +36,11 @@ void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& seque
 
 // Of the blocks that the tokens of a waiting group fill, counted for each sequence: those that it
 // need not take from the free list, because others hold them or its sequences share them.
+// O(blocks).
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group);
+// No less than that, and nearly always the same. O(sequences^2 log blocks) once the tokens have
+// been hashed, as long as no more blocks are held than when it was asked for last.
+int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group);
 
 }  // namespace quire
 

@@ -32,6 +32,18 @@ std::vector<const BlockTable*> TablesInUse(const CoreState& state) {
   return tables;
 }
 
+// Blocks of another size have other contents.
+void ForgetBlockHashes(CoreState& state) {
+  for (auto& [id, group] : state.groups) {
+    for (Sequence& sequence : group->sequences()) {
+      sequence.block_hashes.clear();
+    }
+  }
+  for (auto& [id, prefix] : state.prefixes) {
+    prefix.block_hashes.clear();
+  }
+}
+
 }  // namespace
 
 SchedulerCore::SchedulerCore(const CoreConfig& config)
@@ -49,13 +61,13 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   const bool were_limits_known = state_->last_limits.has_value();
   state_->JudgeLoss(after_crash);
   state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
-  state_->last_limits = limits;
   EndPrefixRequests(*state_);
+  if (were_limits_known && state_->last_limits->block_size_tokens != limits.block_size_tokens) {
+    ForgetBlockHashes(*state_);
+  }
+  state_->last_limits = limits;
   for (auto it = state_->groups.begin(); it != state_->groups.end();) {
     SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
-    for (Sequence& sequence : group.sequences()) {
-      sequence.block_hashes.clear();  // blocks may be of another size now
-    }
     if (!were_limits_known) {
       group.CutToContext(limits.max_model_len);
     }

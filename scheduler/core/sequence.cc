@@ -95,6 +95,7 @@ void Sequence::BecomeIdle() {
   output_token_ids_.clear();
   forced_token_id_.reset();
   candidates_.clear();
+  block_hashes.clear();
 }
 
 void Sequence::BecomeForkOf(const Sequence& other) {

@@ -125,8 +125,10 @@ class Sequence {
   BlockTable table;      // changed through KvCacheManager only
   HostTable host_table;  // likewise; empty unless swapped
   // Of the full blocks of its tokens, as far as they were asked for: contents have names whether or
-  // not a block holds them, so they stay when the blocks go. For one epoch: its block size decides.
+  // not a block holds them, so they stay when the blocks go, and as long as blocks keep their size.
   std::vector<BlockHash> block_hashes;
+  // The first of them that no table held when it was looked for last: where to look first.
+  int32_t num_blocks_held_at_most = 0;
 
  private:
   void ForgetWorkersState();

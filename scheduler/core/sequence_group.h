@@ -88,6 +88,8 @@ class SequenceGroup {
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
   // It started before others that waited longer, for its prompt is short (overtaking.h).
   bool was_ahead = false;
+  // While it is swapped, once it was counted: see CoreState::NumBlocksToResume.
+  std::optional<int32_t> num_blocks_to_resume;
   // A slice of it was planned, once.
   bool was_planned = false;
 

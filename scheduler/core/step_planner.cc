@@ -73,9 +73,9 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   while (!state_.running.empty() && !WillHaveRoom(suspect)) {
     Preempt(state_, *state_.running.back());
   }
-  Room room = RoomFor(suspect);
+  Room room = RoomNow();
   room.num_free_blocks = epoch_.kv_cache.num_free_blocks();  // those kept for others too: they wait
-  const AllocStatus status = Admit(suspect, state_.LimitsFor(suspect.request()), room);
+  const AllocStatus status = AdmitInto(room, suspect);
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
@@ -119,10 +119,10 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
     return group.num_live_sequences() <= num_handles &&
            state_.NumBlocksToResume(group) <= num_blocks - NumWatermarkBlocks();
   }
-  Room room = RoomFor(group);
-  room.num_free_handles = num_handles;
-  room.num_free_blocks = num_blocks;
-  return Admit(group, state_.LimitsFor(group.request()), room) != AllocStatus::kLater;
+  const Room room = {.num_free_handles = num_handles,
+                     .num_free_blocks = num_blocks,
+                     .num_watermark_blocks = NumWatermarkBlocks()};
+  return AdmitInto(room, group) != AllocStatus::kLater;
 }
 
 void StepPlanner::PlanRunning() {
@@ -146,6 +146,7 @@ void StepPlanner::PlanRunning() {
 }
 
 void StepPlanner::PlanOthers() {
+  CountKeptBlocks();
   bool has_room = may_admit_;
   while (has_room && !budgets_.all.is_spent()) {
     if (!has_made_room_) {  // else it was for the first one, which then also starts
@@ -170,18 +171,18 @@ bool StepPlanner::ResumeSwapped(SequenceGroup& group) {
   QUIRE_CHECK(state_.SwapIn(group));
   arriving_ = &group;
   LineUp(group);
-  PlanLine(group);
+  PlanFirstLine(group);
   return true;
 }
 
 bool StepPlanner::StartWaiting(SequenceGroup& first) {
-  const AllocStatus status = Admit(first, state_.LimitsFor(first.request()), RoomFor(first));
+  const AllocStatus status = AdmitInto(RoomNow(), first);
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(first, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
     SequenceGroup& started = state_.StartFirstWaiting();
     LineUp(started);
-    PlanLine(started);
+    PlanFirstLine(started);
   }
   return status != AllocStatus::kLater;
 }
@@ -270,6 +271,17 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       PlanSlice(group, *sequence);
     }  // else a fork has yet to take its copy of the block that this one writes to
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
+  }
+}
+
+// Groups that run already are counted once, however many start behind them.
+void StepPlanner::PlanFirstLine(SequenceGroup& group) {
+  const bool was_any_cut = is_any_cut_;
+  PlanLine(group);
+  if (was_any_cut) {
+    num_kept_ += NumBlocksKeptFor(group);
+  } else {
+    CountKeptBlocks();
   }
 }
 
@@ -456,27 +468,50 @@ int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
   return std::max(0, std::min(num_to_take, num_at_once - num_held));
 }
 
-int32_t StepPlanner::NumBlocksToGive() const {
-  int32_t num_blocks = epoch_.kv_cache.num_free_blocks();
-  if (!is_any_cut_) {
-    return num_blocks;  // at once: this is asked for each group that waits
-  }
-  for (const SequenceGroup* group : state_.running) {
-    for (const Sequence& sequence : group->sequences()) {
-      if (sequence.is_running() && sequence.gap() > sequence.num_scheduled_tokens() &&
-          !group->WaitsForLeader(sequence)) {
-        num_blocks -= NumBlocksKeptFor(sequence);
-      }
+int32_t StepPlanner::NumBlocksKeptFor(const SequenceGroup& group) const {
+  int32_t num_blocks = 0;
+  for (const Sequence& sequence : group.sequences()) {
+    if (sequence.is_running() && sequence.gap() > sequence.num_scheduled_tokens() &&
+        !group.WaitsForLeader(sequence)) {
+      num_blocks += NumBlocksKeptFor(sequence);
     }
   }
   return num_blocks;
 }
 
-Room StepPlanner::RoomFor(SequenceGroup& group) const {
+void StepPlanner::CountKeptBlocks() {
+  num_kept_ = 0;
+  if (is_any_cut_) {
+    for (const SequenceGroup* group : state_.running) {
+      num_kept_ += NumBlocksKeptFor(*group);
+    }
+  }
+}
+
+int32_t StepPlanner::NumBlocksToGive() const {
+  return epoch_.kv_cache.num_free_blocks() - num_kept_;
+}
+
+Room StepPlanner::RoomNow() const {
   return {.num_free_handles = epoch_.handles.num_free(),
           .num_free_blocks = NumBlocksToGive(),
-          .num_watermark_blocks = NumWatermarkBlocks(),
-          .num_shared_blocks = NumSharedBlocks(state_, group)};
+          .num_watermark_blocks = NumWatermarkBlocks()};
+}
+
+// A group that waits for room is asked about in every step. Its blocks may be thousands, so they
+// are looked for only where the answer depends on them.
+AllocStatus StepPlanner::AdmitInto(Room room, SequenceGroup& group) const {
+  const StepLimits limits = state_.LimitsFor(group.request());
+  AllocStatus status = Admit(group, limits, room);
+  if (status == AllocStatus::kLater) {
+    room.num_shared_blocks = NumSharedBlocksAtMost(state_, group);
+    status = Admit(group, limits, room);
+    if (status == AllocStatus::kOk) {
+      room.num_shared_blocks = NumSharedBlocks(state_, group);
+      status = Admit(group, limits, room);
+    }
+  }
+  return status;
 }
 
 }  // namespace quire

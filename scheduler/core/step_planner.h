@@ -88,6 +88,8 @@ class StepPlanner {
   void LineUp(SequenceGroup& group);
   // Slices for line_. REQUIRES: it is the group's.
   void PlanLine(SequenceGroup& group);
+  // The same for a group that has just started; blocks are kept for it too.
+  void PlanFirstLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
   // Leaves to prompts what the target does, if anybody decodes.
   void BoundPrompts();
@@ -95,7 +97,9 @@ class StepPlanner {
 
   // Blocks that PlanLine would take now. REQUIRES: as there.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
-  Room RoomFor(SequenceGroup& group) const;
+  Room RoomNow() const;
+  // Whether the group may start. room: without what the group shares.
+  AllocStatus AdmitInto(Room room, SequenceGroup& group) const;
   // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
   // each begins with blocks that those before it compute, and would miss what they have not yet.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
@@ -112,9 +116,13 @@ class StepPlanner {
                           const Sequence& sequence,
                           const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
-  // Blocks that a running sequence will still take for the tokens that it has.
+  // Blocks that a running sequence will still take for the tokens that it has, and those of all
+  // that a group's sequences lack in this step.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
-  // Free blocks but for those that are kept for prompts that were cut.
+  int32_t NumBlocksKeptFor(const SequenceGroup& group) const;
+  // O(running sequences) if a prompt was cut. REQUIRES: groups that run have their slices.
+  void CountKeptBlocks();
+  // Free blocks without those that are kept for prompts that were cut. REQUIRES: they are counted.
   int32_t NumBlocksToGive() const;
 
   CoreState& state_;
@@ -126,6 +134,7 @@ class StepPlanner {
   SequenceGroup* cut_ = nullptr;  // set aside
   int32_t num_set_aside_ = 0;     // tokens
   int32_t num_reserved_ = 0;      // blocks, for groups before those that are planned next
+  int32_t num_kept_ = 0;          // blocks, for prompts that were cut, as counted last
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
   // The last group that was ordered back. What it computes in this step is not published: it is no

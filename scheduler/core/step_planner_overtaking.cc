@@ -63,6 +63,7 @@ void StepPlanner::PlanShort() {
   if (!may_admit_ || has_made_room_ || budgets_.all.is_spent()) {
     return;
   }
+  CountKeptBlocks();
   // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
   const int32_t num_in_use = epoch_.handles.num_in_use();
   const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;

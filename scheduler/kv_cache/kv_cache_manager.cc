@@ -282,7 +282,7 @@ void KvCacheManager::Free(BlockTable& table) {
 bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders) {
-  std::map<BlockId, HostBlockId> host_of = LeavingIn(step_id);
+  std::unordered_map<BlockId, HostBlockId>& host_of = leaving_now_.Of(step_id);
   std::set<BlockId> to_copy;
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.host_table->empty());
@@ -303,6 +303,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     orders.push_back(copy);
     pool_.Touch(block_id);  // the copy reads it
     leaving_.push_back({.step_id = step_id, .copy = copy});
+    ++num_copies_[block_id];
   }
   for (const SwapTables& tables : group) {
     for (BlockId block_id : HeldBlocks(*tables.table)) {
@@ -319,22 +320,6 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     host_pool_.Free(host_block);  // the reference of Allocate; each table has its own now
   }
   return true;
-}
-
-std::map<BlockId, HostBlockId> KvCacheManager::LeavingIn(uint64_t step_id) const {
-  std::map<BlockId, HostBlockId> host_of;
-  for (auto it = leaving_.rbegin(); it != leaving_.rend() && it->step_id == step_id; ++it) {
-    host_of.emplace(it->copy.block, it->copy.host_block);
-  }
-  return host_of;
-}
-
-std::map<HostBlockId, BlockId> KvCacheManager::ArrivingIn(uint64_t step_id) const {
-  std::map<HostBlockId, BlockId> block_of;
-  for (auto it = arriving_.rbegin(); it != arriving_.rend() && it->step_id == step_id; ++it) {
-    block_of.emplace(it->copy.host_block, it->copy.block);
-  }
-  return block_of;
 }
 
 SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const {
@@ -360,7 +345,7 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
 bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
-  std::map<HostBlockId, BlockId> block_of = ArrivingIn(step_id);
+  std::unordered_map<HostBlockId, BlockId>& block_of = arriving_now_.Of(step_id);
   std::map<HostBlockId, uint64_t> to_copy;  // with generations
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.table->empty());
@@ -413,19 +398,16 @@ void KvCacheManager::Free(HostTable& host_table) {
 
 void KvCacheManager::OnSwapsDone(uint64_t step_id) {
   for (; !leaving_.empty() && leaving_.front().step_id <= step_id; leaving_.pop_front()) {
-    pool_.Free(leaving_.front().copy.block);
+    const BlockId block_id = leaving_.front().copy.block;
+    const auto copies = num_copies_.find(block_id);
+    if (--copies->second == 0) {
+      num_copies_.erase(copies);
+    }
+    pool_.Free(block_id);
   }
   for (; !arriving_.empty() && arriving_.front().step_id <= step_id; arriving_.pop_front()) {
     host_pool_.Free(InPool(arriving_.front().copy.host_block));
   }
-}
-
-std::map<BlockId, int32_t> KvCacheManager::CopiesUnderWay() const {
-  std::map<BlockId, int32_t> num_copies;
-  for (const UnderWay& leaving : leaving_) {
-    ++num_copies[leaving.copy.block];
-  }
-  return num_copies;
 }
 
 std::vector<BlockState> KvCacheManager::BlockStates() const {
@@ -440,7 +422,7 @@ std::vector<BlockState> KvCacheManager::BlockStates() const {
       state = BlockState::kCached;
     }
   }
-  for (const auto& [block_id, num_copies] : CopiesUnderWay()) {
+  for (const auto& [block_id, num_copies] : num_copies_) {
     if (pool_.ref_count(block_id) == num_copies) {
       states[static_cast<size_t>(block_id)] = BlockState::kLeaving;
     }
@@ -450,9 +432,8 @@ std::vector<BlockState> KvCacheManager::BlockStates() const {
 
 KvCacheManager::Occupancy KvCacheManager::CountTokens(
     std::span<const BlockTable* const> tables) const {
-  const std::map<BlockId, int32_t> num_copies = CopiesUnderWay();
   Occupancy occupancy{.num_held_blocks = pool_.num_used_blocks()};
-  for (const auto& [block_id, count] : num_copies) {
+  for (const auto& [block_id, count] : num_copies_) {
     occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;
   }
   // Every held block is full, but for those that are the last of all tables that have them.
@@ -472,9 +453,9 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
     }
   }
   for (const auto& [tail, nums_filled] : shared_tails) {
-    const auto copies = num_copies.find(tail);
+    const auto copies = num_copies_.find(tail);
     const int32_t num_tables =
-        pool_.ref_count(tail) - (copies == num_copies.end() ? 0 : copies->second);
+        pool_.ref_count(tail) - (copies == num_copies_.end() ? 0 : copies->second);
     if (static_cast<int32_t>(nums_filled.size()) == num_tables) {
       num_empty += block_size_tokens_ - *std::max_element(nums_filled.begin(), nums_filled.end());
     }
@@ -535,9 +516,12 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
 
   // A block is referenced once for each table entry that names it, and for a copy that reads it.
   // (I1)
+  std::unordered_map<BlockId, int32_t> num_copies;
   for (const UnderWay& leaving : leaving_) {
     ++num_entries[static_cast<size_t>(leaving.copy.block)];
+    ++num_copies[leaving.copy.block];
   }
+  QUIRE_CHECK(num_copies == num_copies_);
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);
   }

@@ -25,9 +25,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -210,6 +211,7 @@ class KvCacheManager {
   int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each once
   // Blocks that are found by their contents, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
+  int64_t num_lookups() const { return cache_.num_lookups(); }
   // Since it was made, in blocks of the device.
   struct Operations {
     int64_t num_allocated = 0;  // taken from the free list
@@ -245,9 +247,24 @@ class KvCacheManager {
     SwappedBlock copy;
   };
 
+  // The copies that the step being planned makes already, for other groups.
+  template <typename Src, typename Dst>
+  class StepCopies {
+   public:
+    // By what they read, or write. Those of another step are forgotten.
+    std::unordered_map<Src, Dst>& Of(uint64_t step_id) {
+      if (std::exchange(step_id_, step_id) != step_id) {
+        copies_.clear();
+      }
+      return copies_;
+    }
+
+   private:
+    uint64_t step_id_ = 0;
+    std::unordered_map<Src, Dst> copies_;
+  };
+
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
-  // Copies to host memory that are under way, by the block that they read.
-  std::map<BlockId, int32_t> CopiesUnderWay() const;
 
   // Takes blocks from the pool, to hold something else: the caller unlists them.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
@@ -257,9 +274,6 @@ class KvCacheManager {
   // Host blocks are numbered from 0, blocks of a pool from 1.
   static BlockId InPool(HostBlockId host_block) { return host_block + 1; }
 
-  // What this step copies already, for other groups: by block, or by host block.
-  std::map<BlockId, HostBlockId> LeavingIn(uint64_t step_id) const;
-  std::map<HostBlockId, BlockId> ArrivingIn(uint64_t step_id) const;
   int32_t NumPassedBlocks(int32_t num_computed_tokens) const;
   bool IsLastFull(const BlockTable& table) const {
     return table.num_tokens_ == table.num_blocks() * block_size_tokens_;
@@ -273,6 +287,9 @@ class KvCacheManager {
   int32_t num_pinned_blocks_ = 0;
   std::deque<UnderWay> leaving_;   // to host memory, in order of steps
   std::deque<UnderWay> arriving_;  // likewise, on the way back
+  std::unordered_map<BlockId, int32_t> num_copies_;  // of leaving_, by the block that they read
+  StepCopies<BlockId, HostBlockId> leaving_now_;
+  StepCopies<HostBlockId, BlockId> arriving_now_;
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;

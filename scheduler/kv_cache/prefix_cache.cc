@@ -13,6 +13,7 @@ PrefixCache::PrefixCache(int32_t num_blocks)
       hash_of_(static_cast<size_t>(num_blocks)) {}
 
 std::optional<BlockId> PrefixCache::Find(const BlockHash& hash) const {
+  ++num_lookups_;
   BlockId block_id = FirstOf(hash);
   while (block_id != kNone && HashOf(block_id) != hash) {
     block_id = next_[static_cast<size_t>(block_id)];

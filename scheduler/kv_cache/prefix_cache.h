@@ -37,6 +37,8 @@ class PrefixCache {
     return hash_of_[static_cast<size_t>(block_id)];
   }
   int32_t size() const { return size_; }
+  // Calls of Find: for tests of what a question to the cache costs.
+  int64_t num_lookups() const { return num_lookups_; }
 
   // Aborts with the broken invariant.
   void CheckInvariants() const;
@@ -54,6 +56,7 @@ class PrefixCache {
   std::vector<BlockId> next_;                      // by block: the next one of its chain
   std::vector<std::optional<BlockHash>> hash_of_;  // by block
   int32_t size_ = 0;
+  mutable int64_t num_lookups_ = 0;
 };
 
 }  // namespace quire

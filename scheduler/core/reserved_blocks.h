@@ -1,0 +1,57 @@
+// ReservedBlocks counts the blocks that pinned prefixes hold or will hold, each once however many
+// prefixes begin with it, and the blocks that one prefix alone needs.
+//
+// Thread safety: not thread-safe; owned by CoreState.
+// Cost:          Add and Remove O(blocks of the prefix); the counts O(log prefixes).
+#ifndef QUIRE_SCHEDULER_CORE_RESERVED_BLOCKS_H_
+#define QUIRE_SCHEDULER_CORE_RESERVED_BLOCKS_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "common/base/ids.h"
+#include "scheduler/kv_cache/block_hash.h"
+
+namespace quire {
+
+class ReservedBlocks {
+ public:
+  // The prefix needs these full blocks, and num_tails blocks that nobody shares.
+  // REQUIRES: nothing is reserved for it; no hash twice.
+  void Add(RequestId prefix, std::span<const BlockHash> hashes, int32_t num_tails);
+
+  // REQUIRES: the prefix was added with these hashes.
+  void Remove(RequestId prefix, std::span<const BlockHash> hashes);
+
+  void Clear();
+
+  // Of all prefixes, each block once.
+  int32_t num_blocks() const { return static_cast<int32_t>(needs_.size()) + num_tails_; }
+
+  // The same without the blocks that this prefix alone needs. A prefix that was not added needs
+  // none.
+  int32_t NumWithout(RequestId prefix) const;
+
+  // Blocks that all calls together looked at: for tests of what a call costs.
+  int64_t num_looked_at() const { return num_looked_at_; }
+
+ private:
+  // The prefixes that need one block.
+  struct Need {
+    int32_t num_prefixes = 0;
+    uint64_t ids = 0;  // their exclusive or: where one prefix is left, its id
+  };
+
+  absl::flat_hash_map<BlockHash, Need, BlockHashHasher> needs_;
+  std::map<RequestId, int32_t>
+      num_own_;  // blocks that one prefix alone needs, its tails among them
+  int32_t num_tails_ = 0;
+  int64_t num_looked_at_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_CORE_RESERVED_BLOCKS_H_
