@@ -1,7 +1,9 @@
 #include "scheduler/core/preemption.h"
 
 #include <algorithm>
-#include <vector>
+#include <limits>
+
+#include "absl/container/inlined_vector.h"
 
 #include "scheduler/core/step_bound.h"
 
@@ -19,7 +21,7 @@ struct Footprint {
 
 Footprint FootprintOf(const CoreState& state, const SequenceGroup& group) {
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
-  std::vector<const BlockTable*> tables;
+  absl::InlinedVector<const BlockTable*, 1> tables;
   int64_t num_tokens = 0;
   for (const Sequence& sequence : group.sequences()) {
     tables.push_back(&sequence.table);
@@ -46,6 +48,32 @@ PreemptionCost::Load LoadOf(const CoreState& state) {
           .num_prompt_tokens = bound.num_prompt_tokens};
 }
 
+double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_micros) {
+  return num_exclusive_blocks / std::max(1.0, micros + idle_micros);
+}
+
+// What the preemption of a group frees for its cost, at most, without a look at its blocks: as if
+// it shared none. Blocks that are idle cost by their square, so that need not be the most; but it
+// is, as long as they cost less than the rest.
+double MostBlocksByMicros(const CoreState& state,
+                          const SequenceGroup& group,
+                          const PreemptionCost::Load& load) {
+  constexpr double kUnknown = std::numeric_limits<double>::infinity();
+  const Sequence& sequence = group.sequences().front();
+  const int32_t num_blocks = sequence.table.num_blocks() - sequence.table.num_passed_blocks();
+  const int64_t num_held_tokens = int64_t{num_blocks} * state.epoch->limits.block_size_tokens;
+  const int64_t num_tokens = std::min<int64_t>(sequence.num_computed_tokens(), num_held_tokens);
+  if (group.sequences().size() > 1 || num_tokens == 0) {
+    return kUnknown;
+  }
+  const PreemptionCost& cost = state.epoch->preemption_cost;
+  const PreemptionCost::Work work = {
+      .num_tokens = num_tokens, .num_blocks = num_blocks, .is_in_slices = true};
+  const double micros = cost.Cheapest(work, load).micros;
+  const double idle_micros = cost.OfIdleBlocks(num_blocks, load);
+  return idle_micros <= micros ? BlocksByMicros(num_blocks, micros, idle_micros) : kUnknown;
+}
+
 // Of the groups behind group that the policy ranks like the last one: the one that frees most
 // blocks for what its preemption costs. Without any that frees blocks and was not preempted often,
 // the last one. REQUIRES: group is not the last.
@@ -59,13 +87,17 @@ SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
     if (candidate.rank().value != state.running.back()->rank().value) {
       break;
     }
+    if (most > 0 && MostBlocksByMicros(state, candidate, load) <= most) {
+      continue;
+    }
     const Footprint footprint = FootprintOf(state, candidate);
     if (footprint.work.num_tokens == 0 || candidate.num_preemptions() >= kEnoughPreemptions) {
       continue;
     }
-    const double micros = cost.Cheapest(footprint.work, load).micros +
-                          cost.OfIdleBlocks(footprint.num_exclusive_blocks, load);
-    const double blocks_by_micros = footprint.num_exclusive_blocks / std::max(1.0, micros);
+    const double blocks_by_micros =
+        BlocksByMicros(footprint.num_exclusive_blocks,
+                       cost.Cheapest(footprint.work, load).micros,
+                       cost.OfIdleBlocks(footprint.num_exclusive_blocks, load));
     if (blocks_by_micros > most) {
       most = blocks_by_micros;
       cheapest = &candidate;

@@ -22,6 +22,7 @@ void PreemptionCost::MovingRatio::Add(double amount, double micros) {
 }
 
 void PreemptionCost::ObserveStep(const Step& step) {
+  load_costs_ = {};
   const double micros = std::clamp(step.micros, 0.0, kMaxMicros);
   elapsed_ += micros;
   if (step.num_swap_outs > 0) {
@@ -78,32 +79,40 @@ double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const 
   return num_idle_steps * OfIdleStep(load.num_sequences);
 }
 
-double PreemptionCost::OfIdleStep(int32_t num_sequences) const {
+const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) const {
+  if (load_costs_.num_sequences == num_sequences) {
+    return load_costs_;
+  }
   const double step = steps_.MicrosWithoutContext(num_sequences);
   const double twice = steps_.MicrosWithoutContext(int64_t{2} * num_sequences);
-  // Where steps are as long as their tokens are many, the step is shorter without it; and what it
-  // would have read is read by a later one.
-  return std::clamp(2 * step - twice, 0.0, step) / num_sequences;
+  load_costs_ = {
+      .num_sequences = num_sequences,
+      .spare_tokens = steps_.SpareTokens(num_sequences),
+      .step_micros = steps_.StepMicros(num_sequences),
+      .micros_without_context = step,
+      .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
+      // Where steps are as long as their tokens are many, the step is shorter without
+      // it; and what it would have read is read by a later one.
+      .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
+  return load_costs_;
 }
 
 double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
-  const int32_t num_sequences = load.num_sequences;
+  const LoadCosts& costs = CostsOf(load.num_sequences);
   const int64_t least = DivCeil(work.num_tokens, work.is_in_slices ? kMaxRecomputeSteps : 1);
-  const int64_t slice = std::min({work.num_tokens,
-                                  int64_t{load.num_prompt_tokens},
-                                  std::max(steps_.SpareTokens(num_sequences), least)});
+  const int64_t slice = std::min(
+      {work.num_tokens, int64_t{load.num_prompt_tokens}, std::max(costs.spare_tokens, least)});
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
-  const double step = steps_.MicrosWithoutContext(num_sequences);
-  const double by_curve = num_steps * (steps_.MicrosWithoutContext(num_sequences + slice) - step);
+  const double by_curve = num_steps * (steps_.MicrosWithoutContext(load.num_sequences + slice) -
+                                       costs.micros_without_context);
   // What was measured has in it what the curve does not know, such as prompts in the same steps,
   // and clocks that are not exact. No token costs more than one of a long prompt.
   double measured = 0;
   if (recompute_.is_known()) {
-    const double longest = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step;
-    measured =
-        static_cast<double>(work.num_tokens) * std::min(recompute_.value(), longest / kLongPrompt);
+    measured = static_cast<double>(work.num_tokens) *
+               std::min(recompute_.value(), costs.long_prompt_micros / kLongPrompt);
   }
-  return std::max({0.0, measured, by_curve}) + num_steps * OfIdleStep(num_sequences);
+  return std::max({0.0, measured, by_curve}) + num_steps * costs.idle_micros;
 }
 
 double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
@@ -111,7 +120,7 @@ double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
   // Until the blocks have left, who needs one sits out: the one that preempts, and of the others
   // one in so many steps as a block has tokens, as many as there are blocks to wait for.
-  const double step = std::max(1.0, steps_.StepMicros(num_sequences));
+  const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(
       {blocks, static_cast<double>(num_sequences), num_sequences * num_steps / block_size_tokens_});

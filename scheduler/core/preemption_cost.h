@@ -108,8 +108,20 @@ class PreemptionCost {
     double ordered_at = 0;  // by elapsed_, at the end of the step
   };
 
+  // What steps of so many sequences cost. Thousands of groups are weighed under one load, so it is
+  // made once.
+  struct LoadCosts {
+    int32_t num_sequences = 0;  // 0: not made since the last step
+    int64_t spare_tokens = 0;
+    double step_micros = 0;
+    double micros_without_context = 0;
+    double long_prompt_micros = 0;  // by which a long prompt makes the step longer
+    double idle_micros = 0;         // as OfIdleStep
+  };
+  const LoadCosts& CostsOf(int32_t num_sequences) const;
+
   // What it costs that a sequence is idle for a step: the step would have served it, too.
-  double OfIdleStep(int32_t num_sequences) const;
+  double OfIdleStep(int32_t num_sequences) const { return CostsOf(num_sequences).idle_micros; }
   double OfRecompute(const Work& work, const Load& load) const;
   double OfSwap(int64_t num_blocks, int32_t num_sequences) const;
 
@@ -120,6 +132,7 @@ class PreemptionCost {
   MovingRatio leave_;      // by which swap-outs outlast the step that orders them, by block
   double elapsed_ = 0;     // in steps
   std::deque<SwapOut> under_way_;
+  mutable LoadCosts load_costs_;  // asked for last
   // Preemptions since the last one of either way.
   int32_t num_since_swap_ = 0;
   int32_t num_since_recompute_ = 0;

@@ -1,6 +1,7 @@
 #include "scheduler/core/prefix_sharing.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
@@ -41,6 +42,12 @@ std::span<const BlockHash> HashBlocks(const CoreState& state,
   const auto num_wanted = static_cast<size_t>(num_blocks);
   if (hashes.size() < num_wanted) {
     const int32_t block_size = state.epoch->kv_cache.block_size_tokens();
+    if (hashes.empty()) {  // sequences of a group have their prompt in common
+      const std::vector<BlockHash>& first = group.sequences().front().block_hashes;
+      const auto num_of_prompt = static_cast<size_t>(sequence.num_prompt_tokens() / block_size);
+      const size_t num_common = std::min({num_wanted, num_of_prompt, first.size()});
+      hashes.assign(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(num_common));
+    }
     std::vector<TokenId> tokens(static_cast<size_t>(block_size));
     BlockHash parent = hashes.empty() ? RootOf(state, group) : hashes.back();
     hashes.reserve(num_wanted);
@@ -219,8 +226,13 @@ int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group) {
   int32_t num_shared = beginnings.num_shared;
   for (Sequence* sequence : beginnings.look) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
-    const int32_t num_held = NumHeldAtMost(state, hashes, *sequence);
-    num_shared += std::max(num_held, FindCommonBeginning(before, hashes).num_blocks);
+    const CommonBeginning common = FindCommonBeginning(before, hashes);
+    if (common.num_blocks > 0) {
+      const int32_t num_held_of_other = beginnings.look[common.other]->num_blocks_held_at_most;
+      sequence->num_blocks_held_at_most = std::max(sequence->num_blocks_held_at_most,
+                                                   std::min(common.num_blocks, num_held_of_other));
+    }
+    num_shared += std::max(common.num_blocks, NumHeldAtMost(state, hashes, *sequence));
     before.push_back(hashes);
   }
   return num_shared;

@@ -68,14 +68,19 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
 }
 
 GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group) const {
+  GroupBlocks blocks;
+  if (group.size() == 1) {  // in place: each of thousands of groups may be asked about in a step
+    const std::span<const BlockId> held = HeldBlocks(*group.front());
+    blocks.num_blocks = static_cast<int32_t>(held.size());
+    blocks.num_exclusive = static_cast<int32_t>(std::ranges::count_if(
+        held, [this](BlockId block_id) { return pool_.ref_count(block_id) == 1; }));
+    return blocks;
+  }
   std::vector<BlockId> entries;
   for (const BlockTable* table : group) {
     entries.insert(entries.end(), table->block_ids_.begin(), table->block_ids_.end());
   }
-  if (group.size() > 1) {
-    std::sort(entries.begin(), entries.end());
-  }
-  GroupBlocks blocks;
+  std::sort(entries.begin(), entries.end());
   for (size_t i = 0; i < entries.size();) {
     const size_t first = i;
     while (i < entries.size() && entries[i] == entries[first]) {

@@ -1,0 +1,122 @@
+#include "scheduler/core/reserved_blocks.h"
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "scheduler/core/core_state.h"
+#include "tests/support/random.h"
+
+namespace quire {
+namespace {
+
+const RequestId kA(1);
+const RequestId kB(2);
+
+std::vector<BlockHash> Hashes(const std::vector<uint64_t>& numbers) {
+  std::vector<BlockHash> hashes;
+  for (uint64_t number : numbers) {
+    hashes.push_back({.low = number, .high = number});
+  }
+  return hashes;
+}
+
+TEST(ReservedBlocksTest, ASharedBlockCountsOnceAndIsNobodysOwn) {
+  ReservedBlocks reserved;
+  reserved.Add(kA, Hashes({1, 2, 3}), /*num_tails=*/1);
+  EXPECT_EQ(reserved.num_blocks(), 4);
+  EXPECT_EQ(reserved.NumWithout(kA), 0);
+
+  reserved.Add(kB, Hashes({1, 2, 4}), /*num_tails=*/0);
+
+  EXPECT_EQ(reserved.num_blocks(), 5);
+  EXPECT_EQ(reserved.NumWithout(kA), 3);
+  EXPECT_EQ(reserved.NumWithout(kB), 4);
+  EXPECT_EQ(reserved.NumWithout(RequestId(3)), 5) << "nothing is reserved for it";
+
+  reserved.Remove(kA, Hashes({1, 2, 3}));
+
+  EXPECT_EQ(reserved.num_blocks(), 3);
+  EXPECT_EQ(reserved.NumWithout(kB), 0);
+}
+
+// As many prefixes come and go as there may be, with beginnings in common.
+TEST(ReservedBlocksTest, CountsAsASetOfAllHashesDoes) {
+  Random random(1);
+  ReservedBlocks reserved;
+  std::map<RequestId, std::pair<std::vector<BlockHash>, int32_t>> prefixes;
+  const auto count = [&prefixes](RequestId without) {
+    std::set<uint64_t> hashes;
+    int32_t num_tails = 0;
+    for (const auto& [id, prefix] : prefixes) {
+      for (const BlockHash& hash : prefix.first) {
+        if (id != without) {
+          hashes.insert(hash.low);
+        }
+      }
+      num_tails += id == without ? 0 : prefix.second;
+    }
+    return static_cast<int32_t>(hashes.size()) + num_tails;
+  };
+  for (uint64_t next_id = 1; next_id < 2000; ++next_id) {
+    if (!prefixes.empty() && random.OneIn(2)) {
+      auto victim = prefixes.begin();
+      std::advance(victim, random.Below(static_cast<int32_t>(prefixes.size())));
+      reserved.Remove(victim->first, victim->second.first);
+      prefixes.erase(victim);
+    } else {
+      std::vector<uint64_t> numbers;
+      const int32_t text = random.Below(3);
+      for (int32_t i = 0; i < random.Between(1, 12); ++i) {
+        numbers.push_back(static_cast<uint64_t>(100 * text + i));
+      }
+      const int32_t num_tails = random.Below(2);
+      prefixes[RequestId(next_id)] = {Hashes(numbers), num_tails};
+      reserved.Add(RequestId(next_id), prefixes[RequestId(next_id)].first, num_tails);
+    }
+    ASSERT_EQ(reserved.num_blocks(), count(RequestId(0)));
+    for (const auto& [id, prefix] : prefixes) {
+      ASSERT_EQ(reserved.NumWithout(id), count(id));
+    }
+  }
+}
+
+// However many prefixes there are, an epoch's begin looks at each block of each once, and hashes
+// nothing that has its hash.
+TEST(ReservedBlocksTest, AnEpochsBeginIsLinearInThePrefixes) {
+  constexpr int32_t kNumPrefixes = 64;
+  constexpr int32_t kBlocksOfEach = 8;
+  const StepLimits limits{.num_blocks = 2000,
+                          .block_size_tokens = 4,
+                          .max_sequences = 4,
+                          .max_tokens_per_step = 64,
+                          .max_model_len = 100,
+                          .vocab_size = 1000};
+  CoreState state(CoreConfig{.prefix_caching = true});
+  state.epoch.emplace(uint64_t{1}, uint64_t{1}, limits);
+  state.last_limits = limits;
+  for (int32_t i = 0; i < kNumPrefixes; ++i) {
+    std::vector<TokenId> tokens(size_t{4} * kBlocksOfEach, i);
+    ASSERT_EQ(
+        PinPrefix(state, RequestId(static_cast<uint64_t>(i) + 1), std::move(tokens), "").outcome,
+        PinOutcome::kAccepted);
+  }
+  const BlockHash* const hashes = state.prefixes.begin()->second.block_hashes.data();
+  state.LoseWorkers();
+  const int64_t num_looked_at_before = state.reserved_blocks.num_looked_at();
+
+  state.epoch.emplace(uint64_t{1}, uint64_t{2}, limits);
+  EndPrefixRequests(state);
+  RestorePrefixes(state);
+
+  EXPECT_EQ(state.reserved_blocks.num_looked_at() - num_looked_at_before,
+            kNumPrefixes * kBlocksOfEach);
+  EXPECT_EQ(state.reserved_blocks.num_blocks(), kNumPrefixes * kBlocksOfEach);
+  EXPECT_EQ(state.prefixes.begin()->second.block_hashes.data(), hashes);
+}
+
+}  // namespace
+}  // namespace quire
