@@ -1,6 +1,5 @@
 // quire_scheduler: the public service, every request and the KV cache's bookkeeping.
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "common/base/file_limit.h"
 #include "common/base/free_memory.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/printable.h"
 #include "common/flags/command_line.h"
 #include "common/flags/log_flags.h"
@@ -36,20 +36,22 @@ constexpr size_t kMaxRefusalBytes = 1024;
 void SayRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
-  std::printf("quire_scheduler: refuses %s\n", quire::Printable(refusal, kMaxRefusalBytes).c_str());
-  std::fflush(stdout);
+  quire::StandardOutput().Write(
+      absl::StrCat("quire_scheduler: refuses ", quire::Printable(refusal, kMaxRefusalBytes), "\n"));
 }
 
 // A line for whoever started this process: where it listens.
 void SayWhere(const char* what, const quire::SchedulerServer& server) {
   const std::string admin = server.admin_address();
-  std::printf("quire_scheduler: %s grpc=%s http=%s%s%s\n",
-              what,
-              server.grpc_address().c_str(),
-              server.http_address().c_str(),
-              admin.empty() ? "" : " admin=",
-              admin.c_str());
-  std::fflush(stdout);
+  quire::StandardOutput().Write(absl::StrCat("quire_scheduler: ",
+                                             what,
+                                             " grpc=",
+                                             server.grpc_address(),
+                                             " http=",
+                                             server.http_address(),
+                                             admin.empty() ? "" : " admin=",
+                                             admin,
+                                             "\n"));
 }
 
 // Until a signal to stop, or until another scheduler has the workers. Says on standard output when
@@ -85,6 +87,7 @@ int RunUntilEnd(quire::SchedulerServer& server,
 
 int main(int argc, char** argv) {
   const quire::Instant started_at = quire::SteadyNow();
+  quire::OpenStandardStreams();
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::PrepareAllocator();

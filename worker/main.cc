@@ -3,7 +3,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -18,6 +17,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
 #include "common/flags/log_flags.h"
@@ -110,11 +110,11 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
 void EndWithChangedWeights() {
   quire::LogError("the weights have changed in memory; the worker ends");
   // No destructor waits for the step that is under way: its tokens are worth nothing.
-  std::_Exit(quire::kExitDevice);
+  quire::ExitNow(quire::kExitDevice);
 }
 
 // Where others reach the worker. Sockets leave files behind unless they are closed, and a process
-// that ends by _Exit destroys nothing.
+// that ends by ExitNow destroys nothing.
 struct Ports {
   std::unique_ptr<quire::PeerListener> peers;  // null: no other ranks
   std::unique_ptr<quire::WorkerServer> server;
@@ -127,7 +127,7 @@ struct Ports {
       server->Shutdown();
     }
   }
-  // REQUIRES: _Exit follows.
+  // REQUIRES: ExitNow follows.
   void CloseAll() {
     Shutdown();
     peers.reset();
@@ -199,10 +199,8 @@ T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exi
 // A line for whoever started this process: where its metrics are, port 0 resolved.
 void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
   http.port = http_port;
-  std::printf("quire_worker: listens listen=%s http=%s\n",
-              listen.ToString().c_str(),
-              http.ToString().c_str());
-  std::fflush(stdout);
+  quire::StandardOutput().Write(absl::StrCat(
+      "quire_worker: listens listen=", listen.ToString(), " http=", http.ToString(), "\n"));
 }
 
 // Loading takes minutes when the model is large: whoever watches is told how far it is, and signals
@@ -253,7 +251,7 @@ class Loader {
     if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
       LogStop(signal);
       ports_.CloseAll();
-      std::_Exit(EXIT_SUCCESS);  // threads still read files
+      quire::ExitNow(EXIT_SUCCESS);  // threads still read files
     }
   }
 
@@ -267,6 +265,7 @@ class Loader {
 // The JSON of model files throws only where a type was not looked at first, which clang-tidy cannot
 // see. NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
+  quire::OpenStandardStreams();
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::SendGrpcLogToOurs();
@@ -336,11 +335,13 @@ int main(int argc, char** argv) {
   ports.server->SetReady();
   LogReady(config, *backend, loaded, budget);
   // The flags with which another one would have the same pools.
-  std::printf("quire_worker: ready listen=%s --kv-cache-memory-bytes=%s --swap-space=%s\n",
-              ports.server->address().ToString().c_str(),
-              absl::StrCat(budget.bytes).c_str(),
-              absl::StrCat(budget.swap_space_bytes).c_str());
-  std::fflush(stdout);
+  quire::StandardOutput().Write(absl::StrCat("quire_worker: ready listen=",
+                                             ports.server->address().ToString(),
+                                             " --kv-cache-memory-bytes=",
+                                             budget.bytes,
+                                             " --swap-space=",
+                                             budget.swap_space_bytes,
+                                             "\n"));
 
   int signal = 0;
   sigwait(&signals, &signal);

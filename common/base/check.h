@@ -6,6 +6,8 @@
 #ifndef QUIRE_COMMON_BASE_CHECK_H_
 #define QUIRE_COMMON_BASE_CHECK_H_
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,6 +15,8 @@ namespace quire {
 
 // Prints "file:line: check failed: expression" on standard error and aborts.
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* expression) {
+  constexpr unsigned kMaxSeconds = 2;
+  ::alarm(kMaxSeconds);  // a terminal that nobody reads must not keep the process alive
   std::fprintf(stderr, "%s:%d: check failed: %s\n", file, line, expression);
   std::fflush(stderr);
   std::abort();

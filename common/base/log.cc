@@ -1,7 +1,5 @@
 #include "common/base/log.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 
@@ -12,7 +10,7 @@
 #include "absl/time/time.h"
 #include <nlohmann/json.hpp>
 
-#include "common/base/lossy_write.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/string_view.h"
 
 namespace quire {
@@ -86,7 +84,7 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields) {
   std::string line =
       (is_json ? JsonLine : TextLine)(time, kLevelNames[static_cast<int>(level)], sentence, fields);
   line.push_back('\n');
-  LossyWrite(STDERR_FILENO, line);
+  StandardError().Write(line);
 }
 
 }  // namespace quire

@@ -4,8 +4,8 @@
 //
 // For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //
-// Thread safety: safe from any thread; a line is written by one write(2) to standard error, or lost
-//                where nobody reads there (lossy_write.h).
+// Thread safety: safe from any thread, and never waits: another thread writes to standard error.
+//                Lines are lost while nobody reads there (lossy_writer.h).
 #ifndef QUIRE_COMMON_BASE_LOG_H_
 #define QUIRE_COMMON_BASE_LOG_H_
 

@@ -1,16 +1,26 @@
 #include "common/flags/process.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/printable.h"
 #include "common/base/string_view.h"
 
 namespace quire {
+
+void OpenStandardStreams() {
+  int fd = -1;
+  do {
+    fd = ::open("/dev/null", O_RDWR);  // the lowest number that is free
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  ::close(fd);
+}
 
 sigset_t PrepareSignals() {
   sigset_t signals;
@@ -28,9 +38,9 @@ void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code
   if (!line.starts_with(prefix)) {
     line.insert(0, prefix);
   }
-  std::fprintf(stderr, "%s\n", line.c_str());
+  StandardError().Write(line + "\n");
   // Threads may run by now: nothing is destroyed under them.
-  std::_Exit(ReasonOf(status) == "MEMORY" ? kExitMemory : exit_code);
+  ExitNow(ReasonOf(status) == "MEMORY" ? kExitMemory : exit_code);
 }
 
 }  // namespace quire

@@ -1,7 +1,7 @@
 // What the main of every server needs before it has threads: signals that only it gets, and an end
 // with one line when it cannot start.
 //
-// Thread safety: call from main, PrepareSignals before other threads start.
+// Thread safety: call from main, PrepareSignals and OpenStandardStreams before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_PROCESS_H_
 #define QUIRE_COMMON_FLAGS_PROCESS_H_
 
@@ -12,6 +12,10 @@
 #include "absl/status/statusor.h"
 
 namespace quire {
+
+// Opens /dev/null for each of the descriptors 0 to 2 that is closed. Else a socket or a file of
+// ours could get the number, and the log would be written into it.
+void OpenStandardStreams();
 
 // Blocks SIGTERM and SIGINT here and in all threads that start later: they are got by sigwait. A
 // limit on the size of files (SIGXFSZ) does not end the process: the write fails.

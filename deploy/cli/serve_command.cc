@@ -19,6 +19,7 @@
 #include "common/base/printable.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_sources.h"
+#include "common/flags/process.h"
 #include "common/wire/grpc_log.h"
 #include "deploy/cli/serve_arguments.h"
 #include "deploy/cli/supervisor.h"
@@ -158,6 +159,7 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 }  // namespace
 
 int RunServe(const std::vector<std::string>& args) {
+  OpenStandardStreams();
   RaiseFileLimit();
   SendGrpcLogToOurs();  // a supervisor that waits for the reader of its log restarts nobody
   const std::string folder = ProgramFolder();

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -15,6 +14,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/string_view.h"
 #include "deploy/cli/serve_arguments.h"
 
@@ -32,7 +32,7 @@ constexpr int kPollMillis = 50;
 constexpr useconds_t kStopPollMicros = 5'000;
 
 void Say(std::string_view text) {
-  std::fprintf(stderr, "quire: serve: %s\n", std::string(text).c_str());
+  StandardError().Write(absl::StrCat("quire: serve: ", ToAbsl(text), "\n"));
 }
 
 }  // namespace
@@ -114,12 +114,11 @@ void Supervisor::SayReady(std::string_view addresses) {
   for (const auto& worker : workers_) {
     ReadLines(*worker);  // they said it before they were ready
     if (!worker->http_address.empty()) {
-      std::printf(
-          "quire: %s http=%s\n", worker->child.name().c_str(), worker->http_address.c_str());
+      StandardOutput().Write(
+          absl::StrCat("quire: ", worker->child.name(), " http=", worker->http_address, "\n"));
     }
   }
-  std::printf("quire: ready %s\n", std::string(addresses).c_str());
-  std::fflush(stdout);
+  StandardOutput().Write(absl::StrCat("quire: ready ", ToAbsl(addresses), "\n"));
 }
 
 void Supervisor::OnListens(std::string_view addresses) {

@@ -1,13 +1,13 @@
 #include "kernels/gpu/gpu_memory.h"
 
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 
 namespace quire {
 namespace {
@@ -25,7 +25,7 @@ void RequireGpu(const gpu::GpuApi& api, int error, const char* what) {
              {{"operation", what},
               {"error", std::to_string(error)},
               {"text", std::string(api.error_text(error))}});
-    std::_Exit(kExitDevice);
+    ExitNow(kExitDevice);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -17,6 +16,7 @@
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 #include "common/base/status_macros.h"
 
 namespace quire {
@@ -63,7 +63,7 @@ std::vector<GpuOfRank> GpusOf(Communicator& ranks, const GpuOfRank& own) {
 
 [[noreturn]] void ExitHung() {
   LogError("NCCL does not end; the worker does");
-  std::_Exit(kExitDevice);
+  ExitNow(kExitDevice);
 }
 
 }  // namespace

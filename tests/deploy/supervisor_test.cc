@@ -23,6 +23,7 @@
 #include "proto/v1/worker.grpc.pb.h"
 
 #include "common/base/exit_codes.h"
+#include "tests/support/capture_log.h"
 
 #include <sys/signalfd.h>
 
@@ -83,15 +84,15 @@ class SupervisorTest : public testing::Test {
       });
     }
     const std::string cd = "cd " + folder_ + ";";
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    CaptureStdout();
+    CaptureStderr();
     const std::vector<Supervisor::Worker> workers(
         num_workers, {.argv = {"/bin/sh", "-c", cd + worker}, .address = address_});
     const int code =
         Supervisor({"/bin/sh", "-c", cd + scheduler}, workers, fds_[0], max_loading_pause_ns_)
             .Run();
-    out_ = testing::internal::GetCapturedStdout();
-    err_ = testing::internal::GetCapturedStderr();
+    out_ = GetCapturedStdout();
+    err_ = GetCapturedStderr();
     is_over = true;
     if (stopper.joinable()) {
       stopper.join();
@@ -292,12 +293,11 @@ TEST_F(SupervisorTest, AWorkerThatLoadsWithoutProgressIsKilledAndStartedAgain) {
 }
 
 TEST_F(SupervisorTest, AMissingProgramIsNamed) {
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   const int code = Supervisor({"/no/such/scheduler"}, {}, fds_[0]).Run();
 
   EXPECT_EQ(code, EXIT_FAILURE);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "quire: serve: /no/such/scheduler: is not an executable file\n");
+  EXPECT_EQ(GetCapturedStderr(), "quire: serve: /no/such/scheduler: is not an executable file\n");
 }
 
 }  // namespace

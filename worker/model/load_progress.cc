@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 
 #include "common/base/log.h"
-#include "common/base/lossy_write.h"
+#include "common/base/lossy_writer.h"
 
 namespace quire {
 namespace {
@@ -57,7 +57,7 @@ LoadProgressBar::LoadProgressBar()
 
 LoadProgressBar::~LoadProgressBar() {
   if (line_is_open_) {
-    LossyWrite(STDERR_FILENO, "\n");
+    StandardError().Write("\n");
   }
 }
 
@@ -82,7 +82,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
     LogInfo(line);
     return;
   }
-  LossyWrite(STDERR_FILENO, absl::StrCat("\r", line, "\x1b[K", is_finished ? "\n" : ""));
+  StandardError().Write(absl::StrCat("\r", line, "\x1b[K", is_finished ? "\n" : ""));
   line_is_open_ = !is_finished;
 }
 

@@ -1,6 +1,5 @@
 #include "worker/rpc/worker_reporter.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
+#include "common/base/lossy_writer.h"
 #include "worker/rpc/message_reader.h"
 
 namespace quire {
@@ -123,7 +123,7 @@ void WorkerReporter::Look(const WorkerProgress::State& state) {
             {"step", absl::StrCat(state.report.step_id())},
             {"phase", v1::WorkerPhase_Name(state.report.phase())}});
   // No destructor waits for a thread that hangs.
-  std::_Exit(kExitStuck);
+  ExitNow(kExitStuck);
 }
 
 }  // namespace quire

@@ -6,6 +6,8 @@
 #include "gtest/gtest.h"
 #include <nlohmann/json.hpp>
 
+#include "tests/support/capture_log.h"
+
 namespace quire {
 namespace {
 
@@ -17,9 +19,9 @@ class LogTest : public testing::Test {
   }
 
   static std::string Written(std::string_view sentence, LogFields fields) {
-    testing::internal::CaptureStderr();
+    CaptureStderr();
     LogWarning(sentence, fields);
-    return testing::internal::GetCapturedStderr();
+    return GetCapturedStderr();
   }
 };
 

@@ -8,18 +8,20 @@
 #include "gtest/gtest.h"
 #include <grpc/support/log.h>
 
+#include "tests/support/capture_log.h"
+
 namespace quire {
 namespace {
 
 TEST(GrpcLogTest, IsALineOfOurs) {
   SendGrpcLogToOurs();
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   gpr_log("/src/http.cc", 7, GPR_LOG_SEVERITY_ERROR, "a stranger sent %d\nwrong bytes", 3);
 
   EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
+      GetCapturedStderr(),
       testing::MatchesRegex("[-0-9T:.]+Z ERROR gRPC text=\"a stranger sent 3.*wrong bytes\" "
                             "at=/src/http.cc:7\n"));
 }
@@ -28,14 +30,14 @@ TEST(GrpcLogTest, NoLineOfTheLibraryCanFillTheLog) {
   SendGrpcLogToOurs();
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   for (const char* file : {"/src/core/tsi/ssl_transport_security.cc", "/src/core/metadata.cc"}) {
-    testing::internal::CaptureStderr();
+    CaptureStderr();
 
     for (int i = 0; i < 1000; ++i) {
       gpr_log(file, 7, GPR_LOG_SEVERITY_ERROR, "no");
     }
     gpr_log(file, 8, GPR_LOG_SEVERITY_ERROR, "another one");
 
-    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string log = GetCapturedStderr();
     const auto num_lines = std::count(log.begin(), log.end(), '\n');
     EXPECT_GE(num_lines, 2) << log;
     EXPECT_LE(num_lines, 20) << "ten seconds passed a few times, if the machine stood still";
@@ -46,25 +48,25 @@ TEST(GrpcLogTest, NoLineOfTheLibraryCanFillTheLog) {
 TEST(GrpcLogTest, WhoeverAskedToSeeMoreSeesAll) {
   SendGrpcLogToOurs();
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_INFO);
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   for (int i = 0; i < 30; ++i) {
     gpr_log("/src/trace.cc", 7, GPR_LOG_SEVERITY_INFO, "a trace");
   }
 
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = GetCapturedStderr();
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 30);
 }
 
 TEST(GrpcLogTest, AStrangersBytesAreCutAndPrintable) {
   SendGrpcLogToOurs();
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   const std::string bytes = "\x1b[2J\xc2\x9b\x7f" + std::string(1000, 'x');
   gpr_log("/src/long.cc", 7, GPR_LOG_SEVERITY_ERROR, "%s", bytes.c_str());
 
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(GetCapturedStderr(),
               testing::EndsWith("Z ERROR gRPC text=?[2J???" + std::string(193, 'x') +
                                 " at=/src/long.cc:7\n"));
 }

@@ -29,6 +29,7 @@
 #include "common/base/file_limit.h"
 #include "common/wire/channel.h"
 #include "common/wire/listener_probe.h"
+#include "tests/support/capture_log.h"
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -257,13 +258,12 @@ TEST(ListenerTest, WhoeverIsRefusedCannotFillTheLog) {
   const std::string path = "/tmp/quire_listener_log.sock";
   TestServer server({.unix_path = path, .host = "", .port = 0});
   std::filesystem::permissions(path, std::filesystem::perms::all);
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   EXPECT_EQ(ConnectAsNobody(path, 500), 0);
 
   // One in ten seconds: a few, on a machine that stands still in between.
-  const int num_lines =
-      NumLines(testing::internal::GetCapturedStderr(), "connections of another user are refused");
+  const int num_lines = NumLines(GetCapturedStderr(), "connections of another user are refused");
   EXPECT_GE(num_lines, 1);
   EXPECT_LE(num_lines, 10);
 }

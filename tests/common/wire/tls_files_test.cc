@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "tests/support/capture_log.h"
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -182,11 +183,11 @@ TEST_F(TlsFilesTest, NewFilesAreInUseAndBadOnesAreNotAndToldOnce) {
   };
   EXPECT_EQ(get_anew().key, pair_.key);
 
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   WriteFile(paths_.key, other_.key);
   EXPECT_EQ(get_anew().key, pair_.key) << "half of a new pair";
   EXPECT_EQ(get_anew().key, pair_.key);
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = GetCapturedStderr();
   EXPECT_EQ(log.find("are not used"), log.rfind("are not used")) << log;
   EXPECT_THAT(log, HasSubstr("are not used"));
 

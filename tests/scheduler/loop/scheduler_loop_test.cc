@@ -12,6 +12,7 @@
 #include "tests/scheduler/loop/fake_worker_client.h"
 #include "tests/scheduler/loop/letter_tokenizer.h"
 #include "tests/scheduler/loop/recording_stream.h"
+#include "tests/support/capture_log.h"
 #include "tests/support/requests.h"
 
 namespace quire {
@@ -578,11 +579,11 @@ class SwappingLoopTest : public SchedulerLoopTest {
       : SchedulerLoopTest(LoopConfig{.core = {.preemption_mode = PreemptionMode::kSwap}}) {}
 
   std::string LogOfAnEpoch(int32_t num_host_blocks) {
-    testing::internal::CaptureStderr();
+    CaptureStderr();
     client_.SetNumHostBlocks(num_host_blocks);
     client_.BeginEpoch();
     Turn();
-    return testing::internal::GetCapturedStderr();
+    return GetCapturedStderr();
   }
 };
 

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "tests/support/capture_log.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -137,7 +138,7 @@ class LowerFileSize {
 
 // A file that may not grow refuses a write as a full disk does.
 TEST_F(StepLogFileTest, AFullDiskEndsTheLogAndNothingElse) {
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   {
     const LowerFileSize lower(1000);
     StepLogFile file(path_);
@@ -147,7 +148,7 @@ TEST_F(StepLogFileTest, AFullDiskEndsTheLogAndNothingElse) {
     }
   }
 
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = GetCapturedStderr();
   EXPECT_THAT(log, testing::HasSubstr("step log ends"));
   EXPECT_THAT(log, testing::HasSubstr("File too large"));
   EXPECT_EQ(log.find("step log ends"), log.rfind("step log ends"));
@@ -156,7 +157,7 @@ TEST_F(StepLogFileTest, AFullDiskEndsTheLogAndNothingElse) {
 // Before it is opened nothing is written, as by a disk that stands still.
 TEST_F(StepLogFileTest, ADiskThatFallsBehindEndsTheLogBetweenTwoWrites) {
   const std::string record(1000, 'r');
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   auto file = std::make_unique<StepLogFile>(path_, /*buffer_bytes=*/100'500);
   for (int i = 0; i < 1000; ++i) {
     file->Write(record);
@@ -165,7 +166,7 @@ TEST_F(StepLogFileTest, ADiskThatFallsBehindEndsTheLogBetweenTwoWrites) {
   ASSERT_TRUE(file->Open().ok());
   file.reset();
 
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("too slow"));
+  EXPECT_THAT(GetCapturedStderr(), testing::HasSubstr("too slow"));
   EXPECT_EQ(ContentsOf(path_).size(), 100'000U);
 }
 

@@ -6,6 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/capture_log.h"
+
 namespace quire {
 namespace {
 
@@ -35,7 +37,7 @@ TEST(FormatLoadProgressTest, AnEmptyModelAndTheFirstMomentDivideByNothing) {
 }
 
 TEST(LoadProgressBarTest, OffATerminalItLogsALineAtEveryQuarterAndAtTheEnd) {
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   LoadProgressBar bar;
 
   for (int64_t done = 1; done <= 100; ++done) {
@@ -49,7 +51,7 @@ TEST(LoadProgressBarTest, OffATerminalItLogsALineAtEveryQuarterAndAtTheEnd) {
               .bytes_done = 100'000'000,
               .bytes_total = 100'000'000});
 
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = GetCapturedStderr();
   EXPECT_THAT(text, testing::MatchesRegex("[-0-9T:.]+Z INFO Loading safetensors:  25%.*\n"));
   EXPECT_THAT(text, testing::HasSubstr(" 25% Completed | 25/100"));
   EXPECT_THAT(text, testing::HasSubstr(" 50% Completed | 50/100"));

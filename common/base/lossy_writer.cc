@@ -1,0 +1,163 @@
+#include "common/base/lossy_writer.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <exception>  // also __verbose_terminate_handler
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "common/base/clock.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
+constexpr unsigned kMaxDyingSeconds = 2;  // longer than both flushes
+
+// Flushes before the signal does what it would have done.
+void OnCrash(int signal) {
+  // The thread that crashed may hold a lock that Flush needs: then SIGALRM ends the process.
+  ::alarm(kMaxDyingSeconds);
+  FlushStandardStreams();
+  ::raise(signal);
+}
+
+// Without a limit the message of an uncaught exception waits for a reader of the terminal.
+void OnTerminate() {
+  ::alarm(kMaxDyingSeconds);
+  __gnu_cxx::__verbose_terminate_handler();
+}
+
+// Leaves alone a signal that has a handler, for example a sanitizer's.
+void FlushAtCrashes() {
+  std::set_terminate(OnTerminate);
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
+    struct sigaction action = {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+      action = {};
+      action.sa_handler = OnCrash;
+      action.sa_flags = SA_RESETHAND | SA_NODEFER;
+      ::sigaction(signal, &action, nullptr);
+    }
+  }
+}
+
+LossyWriter* MakeStandard(int fd) {
+  static const bool is_flushed_at_end = [] {
+    FlushAtCrashes();
+    return std::atexit(FlushStandardStreams) == 0;
+  }();
+  static_cast<void>(is_flushed_at_end);
+  return new LossyWriter(fd);
+}
+
+}  // namespace
+
+LossyWriter& StandardOutput() {
+  static LossyWriter* const writer = MakeStandard(STDOUT_FILENO);
+  return *writer;
+}
+
+LossyWriter& StandardError() {
+  static LossyWriter* const writer = MakeStandard(STDERR_FILENO);
+  return *writer;
+}
+
+void FlushStandardStreams() {
+  StandardOutput().Flush();
+  StandardError().Flush();
+}
+
+void ExitNow(int exit_code) {
+  FlushStandardStreams();
+  std::_Exit(exit_code);
+}
+
+void LossyWriter::Write(std::string_view text) {
+  if (text.empty()) {
+    return;
+  }
+  std::string piece(text.substr(0, kMaxTextBytes));
+  if (piece.size() < text.size()) {
+    piece.back() = '\n';
+  }
+  const MutexLock lock(mutex_);
+  if (!std::exchange(is_started_, true)) {
+    Start();
+  }
+  if (!HasThread()) {
+    WriteNow(piece);
+  } else if (backlog_bytes_ + piece.size() <= kMaxBacklogBytes) {
+    backlog_bytes_ += piece.size();
+    queue_.push_back(std::move(piece));
+    queued_.NotifyOne();
+  }
+}
+
+void LossyWriter::Flush() {
+  const Instant deadline = SteadyNow() + kMaxFlushNs;
+  const MutexLock lock(mutex_);
+  while (backlog_bytes_ > 0 && HasThread() && written_.WaitUntil(mutex_, deadline)) {
+  }
+}
+
+bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
+
+// Without a thread (a limit on processes) the writer works directly: the process is about to end.
+void LossyWriter::Start() {
+  // The thread blocks all signals: handlers run elsewhere, and SIGPIPE, SIGXFSZ and SIGTTOU become
+  // errors of write(2), or nothing, instead of ending or stopping the process.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this] { Run(); }).detach();
+    thread_pid_ = ::getpid();
+  } catch (const std::system_error&) {
+    thread_pid_ = -1;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void LossyWriter::Run() {
+  MutexLock lock(mutex_);
+  for (;;) {
+    while (queue_.empty()) {
+      queued_.Wait(mutex_);
+    }
+    const std::string text = std::move(queue_.front());
+    queue_.pop_front();
+    lock.Unlock();
+    WriteNow(text);
+    lock.Lock();
+    backlog_bytes_ -= text.size();
+    written_.NotifyAll();
+  }
+}
+
+void LossyWriter::WriteNow(std::string_view text) {
+  if (is_torn_ && ::write(fd_, "\n", 1) == 1) {
+    is_torn_ = false;
+  }
+  const size_t size = text.size();
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd_, text.data(), text.size());
+    if (written > 0) {
+      text.remove_prefix(static_cast<size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      pollfd writable = {.fd = fd_, .events = POLLOUT, .revents = 0};
+      ::poll(&writable, 1, -1);  // another process has made it non-blocking
+    } else if (written == 0 || errno != EINTR) {
+      is_torn_ |= text.size() < size;
+      return;
+    }
+  }
+}
+
+}  // namespace quire
