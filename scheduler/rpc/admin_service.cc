@@ -172,20 +172,8 @@ void AdminService::FinishSaved(grpc::ServerUnaryReactor* reactor) const {
     reactor->Finish(grpc::Status::OK);
     return;
   }
-  const absl::Status queued = parts_.tasks->Submit(
-      {.run = [this, reactor] { reactor->Finish(ToPublicStatus(store_->Save())); }});
-  if (!queued.ok()) {
-    reactor->Finish(ToPublicStatus(queued));
-  }
-}
-
-void AdminService::SaveLater() const {
-  const auto warn = [](const absl::Status& status) {
-    if (!status.ok()) {
-      LogWarning("pinned prefixes are not saved", {{"cause", std::string(status.message())}});
-    }
-  };
-  warn(parts_.tasks->Submit({.run = [this, warn] { warn(store_->Save()); }}));
+  store_->SaveLater(
+      [reactor](const absl::Status& saved) { reactor->Finish(ToPublicStatus(saved)); });
 }
 
 void AdminService::RestorePrefixes() {
@@ -203,7 +191,11 @@ void AdminService::RestorePrefixes() {
         LogWarning("a prefix that crashed its workers is pinned no longer",
                    {{"cause", info.status().ToString()}});
         store_->Forget(prefix);
-        SaveLater();
+        store_->SaveLater([](const absl::Status& saved) {
+          if (!saved.ok()) {
+            LogWarning("pinned prefixes are not saved", {{"cause", std::string(saved.message())}});
+          }
+        });
       } else {
         LogWarning("a prefix was not pinned again; it stays in the file",
                    {{"cause", info.status().ToString()}});

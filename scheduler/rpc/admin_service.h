@@ -66,8 +66,6 @@ class AdminService final : public RawAdminService {
   // Answers when the store has saved what it was told: not on the caller's thread, which is the
   // loop's.
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
-  // Not on the caller's thread either, and nobody is told but the log.
-  void SaveLater() const;
 
   const ServiceParts parts_;
   PrefixStore* const store_;

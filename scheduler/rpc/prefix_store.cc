@@ -138,6 +138,10 @@ bool SyncFolderOf(const std::string& path) {
   return fd >= 0 && WriteAndClose(fd, "");
 }
 
+std::string FileOf(std::string_view body) {
+  return absl::StrCat(ToAbsl(kTitle), HashOf(body), "\n", ToAbsl(body));
+}
+
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   const std::string temporary = absl::StrCat(path, ".new");
   ::unlink(temporary.c_str());  // of a scheduler that died; its mode may be anything
@@ -155,7 +159,7 @@ std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes) {
   for (const SavedPrefix& prefix : prefixes) {
     absl::StrAppend(&body, LineOf(prefix), "\n");
   }
-  return absl::StrCat(ToAbsl(kTitle), HashOf(body), "\n", body);
+  return FileOf(body);
 }
 
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
@@ -178,6 +182,17 @@ absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
   return prefixes;
 }
 
+PrefixStore::PrefixStore(std::string path) : path_(std::move(path)), thread_([this] { Run(); }) {}
+
+PrefixStore::~PrefixStore() {
+  {
+    const MutexLock lock(mutex_);
+    is_closing_ = true;
+    changed_.NotifyOne();
+  }
+  thread_.join();
+}
+
 std::unique_ptr<PrefixStore> PrefixStore::Open(const std::string& path) {
   std::unique_ptr<PrefixStore> store(new PrefixStore(TargetOf(path)));
   store->unusable_ = store->Load();
@@ -197,16 +212,26 @@ absl::Status PrefixStore::Load() {
     return std::rename(path_.c_str(), aside.c_str()) == 0 ? absl::OkStatus()
                                                           : Failed("set aside", path_);
   }
-  const absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   for (SavedPrefix& prefix : *prefixes) {
-    entries_.push_back({.prefix = std::move(prefix), .id = std::nullopt});
+    entries_.push_back(
+        {.prefix = std::make_shared<const SavedPrefix>(std::move(prefix)), .id = std::nullopt});
   }
   return absl::OkStatus();
 }
 
 std::vector<SavedPrefix> PrefixStore::prefixes() const {
-  const absl::MutexLock lock(&mutex_);
   std::vector<SavedPrefix> prefixes;
+  for (const auto& prefix : Snapshot()) {
+    prefixes.push_back(*prefix);
+  }
+  return prefixes;
+}
+
+// The lock is the loop's too: tokens are copied without it.
+std::vector<std::shared_ptr<const SavedPrefix>> PrefixStore::Snapshot() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<const SavedPrefix>> prefixes;
   prefixes.reserve(entries_.size());
   for (const Entry& entry : entries_) {
     prefixes.push_back(entry.prefix);
@@ -215,34 +240,72 @@ std::vector<SavedPrefix> PrefixStore::prefixes() const {
 }
 
 void PrefixStore::OnPinned(RequestId id, const SavedPrefix& prefix) {
-  const absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   const auto known =
-      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.prefix == prefix; });
+      std::ranges::find_if(entries_, [&](const Entry& entry) { return *entry.prefix == prefix; });
   if (known == entries_.end()) {
-    entries_.push_back({.prefix = prefix, .id = id});
+    entries_.push_back({.prefix = std::make_shared<const SavedPrefix>(prefix), .id = id});
   } else {
     known->id = id;
   }
 }
 
 void PrefixStore::OnUnpinned(RequestId id) {
-  const absl::MutexLock lock(&mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; });
 }
 
 void PrefixStore::Forget(const SavedPrefix& prefix) {
-  const absl::MutexLock lock(&mutex_);
-  std::erase_if(entries_, [&prefix](const Entry& entry) { return entry.prefix == prefix; });
+  const MutexLock lock(mutex_);
+  std::erase_if(entries_, [&prefix](const Entry& entry) { return *entry.prefix == prefix; });
 }
 
 absl::Status PrefixStore::Save() {
   QUIRE_RETURN_IF_ERROR(unusable_);
-  const absl::MutexLock lock(&save_mutex_);
-  const std::vector<SavedPrefix> all = prefixes();
+  const MutexLock lock(save_mutex_);
+  const std::vector<std::shared_ptr<const SavedPrefix>> all = Snapshot();
   if (all.size() > kMaxSavedPrefixes) {
     return Failed("write", path_, "too many prefixes are in it that could not be pinned");
   }
-  return ReplaceFile(path_, EncodePrefixes(all));
+  std::string body;
+  for (const auto& prefix : all) {
+    absl::StrAppend(&body, LineOf(*prefix), "\n");
+  }
+  return ReplaceFile(path_, FileOf(body));
+}
+
+void PrefixStore::SaveLater(DoneFn done) {
+  {
+    const MutexLock lock(mutex_);
+    if (waiting_.size() < kMaxSavedPrefixes) {
+      waiting_.push_back(std::move(done));
+      changed_.NotifyOne();
+      return;
+    }
+  }
+  done(Error(absl::StatusCode::kResourceExhausted,
+             "QUEUE_FULL",
+             "server: too many changes of pinned prefixes wait for the disk"));
+}
+
+void PrefixStore::Run() {
+  for (;;) {
+    std::vector<DoneFn> calls;
+    {
+      const MutexLock lock(mutex_);
+      while (waiting_.empty() && !is_closing_) {
+        changed_.Wait(mutex_);
+      }
+      if (waiting_.empty()) {
+        return;
+      }
+      calls.swap(waiting_);
+    }
+    const absl::Status saved = Save();
+    for (const DoneFn& done : calls) {
+      done(saved);
+    }
+  }
 }
 
 }  // namespace quire

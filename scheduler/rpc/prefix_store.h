@@ -10,24 +10,27 @@
 //
 // Trouble with the file never keeps a scheduler from serving: it may be one that streams wait for.
 //
-// Thread safety: safe from any thread. Open and Save wait for the disk, nothing else does.
+// Thread safety: safe from any thread. Open, Save and the destructor wait for the disk; all else
+//                takes a lock that is held for O(prefixes) steps, whatever their length.
 // Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 
 namespace quire {
 
@@ -52,6 +55,11 @@ class PrefixStore {
   // be read is left alone: nothing is pinned from it, and every Save fails.
   static std::unique_ptr<PrefixStore> Open(const std::string& path);
 
+  // Saves for the calls of SaveLater that wait.
+  ~PrefixStore();
+  PrefixStore(const PrefixStore&) = delete;
+  PrefixStore& operator=(const PrefixStore&) = delete;
+
   std::vector<SavedPrefix> prefixes() const;
 
   // In memory: the prefix is pinned under this id, no longer pinned. Known ones are not doubled.
@@ -62,21 +70,33 @@ class PrefixStore {
   // Writes what is pinned now; on return it is on the disk. More than can be read are not written.
   absl::Status Save();
 
+  // The same on the store's own thread, which then calls `done`. Calls that come while it writes
+  // share the next write. Calls `done` at once, with RESOURCE_EXHAUSTED QUEUE_FULL, if
+  // kMaxSavedPrefixes calls wait.
+  using DoneFn = std::function<void(const absl::Status& status)>;
+  void SaveLater(DoneFn done);
+
  private:
   struct Entry {
-    SavedPrefix prefix;
+    std::shared_ptr<const SavedPrefix> prefix;
     std::optional<RequestId> id;  // none: of a scheduler before this one, not pinned again yet
   };
 
-  explicit PrefixStore(std::string path) : path_(std::move(path)) {}
+  explicit PrefixStore(std::string path);
 
   absl::Status Load();
+  std::vector<std::shared_ptr<const SavedPrefix>> Snapshot() const;
+  void Run();
 
   const std::string path_;
-  absl::Status unusable_;   // why nothing may be written; set before the store is shared
-  absl::Mutex save_mutex_;  // one write at a time, the latest state last
-  mutable absl::Mutex mutex_;
+  absl::Status unusable_;  // why nothing may be written; set before the store is shared
+  Mutex save_mutex_;       // one write at a time, the latest state last
+  mutable Mutex mutex_;
+  CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
+  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the rest
 };
 
 }  // namespace quire

@@ -92,7 +92,7 @@ void GenerationServiceTest::Restart() {
   channel_.reset();
   server_.reset();
   service_ = std::make_unique<GenerationService>(parts_);
-  admin_service_ = std::make_unique<AdminService>(parts_, /*store=*/nullptr);
+  admin_service_ = std::make_unique<AdminService>(parts_, prefix_store_.get());
   grpc::ServerBuilder builder;
   builder.RegisterService(service_.get());
   builder.RegisterService(admin_service_.get());

@@ -28,6 +28,7 @@
 #include "scheduler/rpc/admin_service.h"
 #include "scheduler/rpc/generate_call.h"
 #include "scheduler/rpc/generation_service.h"
+#include "scheduler/rpc/prefix_store.h"
 #include "scheduler/text/tokenizer.h"
 #include "tests/scheduler/loop/fake_worker_client.h"
 #include "tests/scheduler/loop/letter_tokenizer.h"
@@ -89,6 +90,7 @@ class GenerationServiceTest : public testing::Test {
   ServiceParts parts_;
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors_;
   std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: none
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

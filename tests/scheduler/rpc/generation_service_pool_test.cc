@@ -1,5 +1,6 @@
 // Text that waits for the pool: its bounds, and who does not wait for it any more.
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -80,6 +81,28 @@ TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
   EXPECT_EQ(ReasonOf(FromGrpcStatus(statuses[1])), "QUEUE_FULL");
   EXPECT_TRUE(RetryDelayOf(statuses[1]).has_value());
   EXPECT_TRUE(stub_->Tokenize(&context, request, &responses[2]).ok());  // there is room again
+}
+
+// A disk may take long: prompts are tokenized meanwhile, and the reverse.
+TEST_F(GenerationServiceTest, PinnedPrefixesAreSavedWithoutThePool) {
+  const std::filesystem::path path =
+      std::filesystem::path(testing::TempDir()) / "quire_pool_test.pins";
+  std::filesystem::remove(path);
+  prefix_store_ = PrefixStore::Open(path);
+  Restart();
+  Run();
+  const BusyPool busy(tasks_.get());
+  v1::PinPrefixRequest request;
+  request.mutable_token_ids()->add_ids(3);
+  v1::PinPrefixResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+
+  const grpc::Status status =
+      v1::AdminService::NewStub(channel_)->PinPrefix(&context, request, &response);
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(PrefixStore::Open(path)->prefixes().size(), 1U);
 }
 
 TEST_F(GenerationServiceTest, TokenizeRefusesWhatIsWrongBeforeItWaits) {

@@ -1,5 +1,6 @@
 #include "scheduler/rpc/prefix_store.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -102,6 +104,48 @@ TEST_F(PrefixStoreTest, TheNextOneHasWhatWasSaved) {
   store->Forget(kSalted);
   EXPECT_TRUE(store->Save().ok());
   EXPECT_THAT(Open()->prefixes(), IsEmpty());
+}
+
+TEST_F(PrefixStoreTest, EachCallIsAnsweredAfterItsPrefixIsInTheFile) {
+  constexpr TokenId kNumPrefixes = 50;
+  std::atomic<int> num_saved{0};
+  {
+    auto store = Open();
+    for (TokenId id = 0; id < kNumPrefixes; ++id) {
+      const SavedPrefix prefix = {.token_ids = {id}, .cache_salt = ""};
+      store->OnPinned(RequestId(static_cast<uint64_t>(id) + 1), prefix);
+      store->SaveLater([&, prefix](const absl::Status& saved) {
+        EXPECT_TRUE(saved.ok()) << saved;
+        EXPECT_THAT(*DecodePrefixes(Contents()), testing::Contains(prefix));
+        ++num_saved;
+      });
+    }
+  }  // waits for the last one
+
+  EXPECT_EQ(num_saved, kNumPrefixes);
+  EXPECT_EQ(Open()->prefixes().size(), static_cast<size_t>(kNumPrefixes));
+}
+
+TEST_F(PrefixStoreTest, CallsThatWaitForTheDiskAreBounded) {
+  auto store = Open();
+  absl::Notification is_saved;
+  absl::Notification goes_on;
+  store->SaveLater([&](const absl::Status& /*saved*/) {
+    is_saved.Notify();
+    goes_on.WaitForNotification();
+  });
+  is_saved.WaitForNotification();
+  std::atomic<int> num_refused{0};
+  for (size_t i = 0; i < kMaxSavedPrefixes + 2; ++i) {
+    store->SaveLater(
+        [&](const absl::Status& saved) { num_refused += ReasonOf(saved) == "QUEUE_FULL" ? 1 : 0; });
+  }
+  const int num_refused_at_once = num_refused;
+  goes_on.Notify();
+  store.reset();
+
+  EXPECT_EQ(num_refused_at_once, 2);
+  EXPECT_EQ(num_refused, num_refused_at_once);
 }
 
 TEST_F(PrefixStoreTest, WhatCouldNotBeReadAgainIsNotWritten) {
