@@ -1,16 +1,18 @@
-// Reloaded is what was read from files that may be replaced while the process runs.
+// Reloaded is what was read from files that may be replaced while the process runs. A thread of its
+// own reads them: calls and handshakes never wait for a disk, a hung network share included.
 //
 // Files that are missing, half written or wrong are no reason to stop: what they last held stays in
 // use, and the log says so once for each cause.
 //
 // Thread safety: any thread.
-// Cost:          a lock; once in kMaxAgeNs the files are read, under it.
+// Cost:          Get is a lock and a reference. The files are read and checked twice in kMaxAgeNs.
 #ifndef QUIRE_COMMON_WIRE_RELOADED_H_
 #define QUIRE_COMMON_WIRE_RELOADED_H_
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -26,52 +28,82 @@ namespace quire {
 template <typename Value>
 class Reloaded {
  public:
-  // What Get returns is at most so old.
+  // What Get returns is at most so old, while the disk answers at once.
   static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
 
-  // Its errors tell of no contents: they are logged.
+  // Its errors tell of no contents: they are logged. It may outlive the object while a disk hangs.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
   // what: for the log, in the plural; file: likewise, the one to look at. first: what `read` gave.
   Reloaded(std::string what, std::string file, Reader read, Value first)
-      : what_(std::move(what)),
-        file_(std::move(file)),
-        read_(std::move(read)),
-        value_(std::make_shared<const Value>(std::move(first))),
-        read_at_(SteadyNow()) {}
+      : shared_(std::make_shared<Shared>(
+            std::move(what), std::move(file), std::move(read), std::move(first))) {
+    // Detached: the end of the process does not wait for a disk either.
+    std::thread([shared = shared_] { shared->Run(); }).detach();
+  }
+  ~Reloaded() {
+    const MutexLock lock(shared_->mutex);
+    shared_->is_stopped = true;
+    shared_->stop.NotifyOne();
+  }
+  Reloaded(const Reloaded&) = delete;
+  Reloaded& operator=(const Reloaded&) = delete;
 
   // The newest that could be read.
-  std::shared_ptr<const Value> Get() {
-    MutexLock lock(mutex_);
-    if (SteadyNow() - read_at_ >= kMaxAgeNs) {
-      read_at_ = SteadyNow();
-      Reload();
-    }
-    return value_;
+  std::shared_ptr<const Value> Get() const {
+    const MutexLock lock(shared_->mutex);
+    return shared_->value;
   }
 
  private:
-  void Reload() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    absl::StatusOr<Value> value = read_();
-    const std::string fault(value.status().message());
-    if (!value.ok() && fault != last_fault_) {
-      LogWarning(absl::StrCat("new ", what_, " are not used, the old ones stay"),
-                 {{"cause", fault}});
-    }
-    last_fault_ = fault;
-    if (value.ok() && *value != *value_) {
-      value_ = std::make_shared<const Value>(*std::move(value));
-      LogInfo(absl::StrCat("new ", what_, " are in use"), {{"file", file_}});
-    }
-  }
+  // What the thread uses.
+  struct Shared {
+    Shared(std::string name, std::string path, Reader reader, Value first)
+        : what(std::move(name)),
+          file(std::move(path)),
+          read(std::move(reader)),
+          value(std::make_shared<const Value>(std::move(first))) {}
 
-  const std::string what_;
-  const std::string file_;
-  const Reader read_;
-  Mutex mutex_;
-  std::shared_ptr<const Value> value_ ABSL_GUARDED_BY(mutex_);
-  Instant read_at_ ABSL_GUARDED_BY(mutex_);
-  std::string last_fault_ ABSL_GUARDED_BY(mutex_);  // empty: none
+    void Run() {
+      MutexLock lock(mutex);
+      for (;;) {
+        const Instant read_at = SteadyNow() + kMaxAgeNs / 2;
+        while (!is_stopped && stop.WaitUntil(mutex, read_at)) {
+        }
+        if (is_stopped) {
+          return;
+        }
+        lock.Unlock();
+        absl::StatusOr<Value> newest = read();
+        lock.Lock();
+        Take(std::move(newest));
+      }
+    }
+
+    void Take(absl::StatusOr<Value> newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+      const std::string fault(newest.status().message());
+      if (!newest.ok() && fault != last_fault) {
+        LogWarning(absl::StrCat("new ", what, " are not used, the old ones stay"),
+                   {{"cause", fault}});
+      }
+      last_fault = fault;
+      if (newest.ok() && *newest != *value) {
+        value = std::make_shared<const Value>(*std::move(newest));
+        LogInfo(absl::StrCat("new ", what, " are in use"), {{"file", file}});
+      }
+    }
+
+    const std::string what;
+    const std::string file;
+    const Reader read;
+    Mutex mutex;
+    CondVar stop;  // notified under mutex
+    bool is_stopped ABSL_GUARDED_BY(mutex) = false;
+    std::shared_ptr<const Value> value ABSL_GUARDED_BY(mutex);
+    std::string last_fault ABSL_GUARDED_BY(mutex);  // empty: none
+  };
+
+  const std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace quire

@@ -139,7 +139,7 @@ TlsFiles::TlsFiles(TlsTexts paths, TlsTexts texts)
       texts_(
           "TLS files",
           paths_.certificate.empty() ? paths_.authorities : paths_.certificate,
-          [this] { return ReadTlsFiles(paths_); },
+          [paths = paths_] { return ReadTlsFiles(paths); },
           std::move(texts)) {}
 
 }  // namespace quire

@@ -40,7 +40,7 @@ class TlsFiles {
   // Errors: what ReadTlsFiles says.
   static absl::StatusOr<std::shared_ptr<TlsFiles>> Open(const TlsTexts& paths);
 
-  // The newest ones that belong together. Reads files.
+  // The newest ones that belong together.
   TlsTexts Get() { return *texts_.Get(); }
 
   // Whether the other end is asked for a certificate. Paths do not change.
