@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -45,17 +46,20 @@ bool WaitFor(const FileDescriptor& socket, int16_t events, Instant deadline) {
   return ::poll(&wait, 1, static_cast<int>(left_ms)) > 0;
 }
 
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t length = 0;
+};
+
 // True if a server is there and answers.
-bool IsAnswered(const sockaddr* address,
-                socklen_t length,
-                std::string_view hello,
-                Instant deadline) {
+bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant deadline) {
   const FileDescriptor socket(
-      ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) {
     return false;
   }
-  if (::connect(socket.fd(), address, length) != 0 &&
+  const auto* const where = reinterpret_cast<const sockaddr*>(&address.storage);
+  if (::connect(socket.fd(), where, address.length) != 0 &&
       (errno != EINPROGRESS || !WaitFor(socket, POLLOUT, deadline))) {
     return false;
   }
@@ -71,30 +75,33 @@ bool IsAnswered(const sockaddr* address,
   return WaitFor(socket, POLLIN, deadline);
 }
 
-bool IsUnixAnswered(const std::string& path, std::string_view hello, Instant deadline) {
-  sockaddr_un where = {};
-  where.sun_family = AF_UNIX;
-  std::copy_n(path.begin(), std::min(path.size(), sizeof(where.sun_path) - 1), where.sun_path);
-  return IsAnswered(reinterpret_cast<const sockaddr*>(&where), sizeof(where), hello, deadline);
-}
-
-// On any of the addresses of a name.
-bool IsHostAnswered(const Address& address, std::string_view hello, Instant deadline) {
+// All addresses of a name; empty: it was not found.
+std::vector<SocketAddress> AddressesOf(const Address& address) {
+  if (address.is_unix()) {
+    const std::string& path = address.unix_path;
+    sockaddr_un where = {};
+    where.sun_family = AF_UNIX;
+    std::copy_n(path.begin(), std::min(path.size(), sizeof(where.sun_path) - 1), where.sun_path);
+    std::vector<SocketAddress> addresses(1, {.length = sizeof(where)});
+    std::memcpy(&addresses.front().storage, &where, sizeof(where));
+    return addresses;
+  }
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const std::string port = absl::StrCat(address.port);
   if (::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return false;
+    return {};
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-  for (; found != nullptr; found = found->ai_next) {
-    if (IsAnswered(found->ai_addr, found->ai_addrlen, hello, deadline)) {
-      return true;
-    }
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress& where = addresses.emplace_back();
+    where.length = entry->ai_addrlen;
+    std::memcpy(&where.storage, entry->ai_addr, entry->ai_addrlen);
   }
-  return false;
+  return addresses;
 }
 
 }  // namespace
@@ -116,6 +123,8 @@ ListenerProbe::~ListenerProbe() {
 
 void ListenerProbe::Run() {
   int num_misses = 0;
+  // Looked up once: the socket stays bound to what the name was, whatever becomes of the resolver.
+  std::vector<SocketAddress> addresses;
   MutexLock lock(mutex_);
   for (;;) {
     const Instant dial_at = SteadyNow() + timing_.interval.count() * kNanosPerMilli;
@@ -125,10 +134,13 @@ void ListenerProbe::Run() {
       return;
     }
     lock.Unlock();
+    if (addresses.empty()) {
+      addresses = AddressesOf(address_);
+    }
     const Instant deadline = SteadyNow() + timing_.patience.count() * kNanosPerMilli;
-    const bool is_answered = address_.is_unix()
-                                 ? IsUnixAnswered(address_.unix_path, hello_, deadline)
-                                 : IsHostAnswered(address_, hello_, deadline);
+    const bool is_answered = std::ranges::any_of(addresses, [&](const SocketAddress& address) {
+      return IsAnswered(address, hello_, deadline);
+    });
     num_misses = is_answered ? 0 : num_misses + 1;
     if (num_misses == timing_.num_misses) {
       LogError("nobody answers on our own address", {{"address", address_.ToString()}});
