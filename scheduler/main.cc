@@ -1,4 +1,6 @@
 // quire_scheduler: the public service, every request and the KV cache's bookkeeping.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -7,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
@@ -30,6 +33,9 @@ constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr size_t kMaxRefusalBytes = 1024;
+
+// Longer than an end takes after the drain: streams are closed, files written.
+constexpr unsigned kMaxEndSeconds = 30;
 
 // `quire serve` reads it: before anything was served, such a worker will never do. The text may be
 // the worker's, which must not write lines of ours.
@@ -118,6 +124,8 @@ int main(int argc, char** argv) {
                   {"admin", server->admin_address()}});
   SayWhere("listens", *server);
   const int exit_code = RunUntilEnd(*server, signals, started_at);
+  // A disk that hangs (step log, pinned prefixes) must not keep the process alive.
+  ::alarm(static_cast<unsigned>(absl::ToInt64Seconds(config.shutdown_timeout)) + kMaxEndSeconds);
   server->Shutdown(config.shutdown_timeout);
   return exit_code;
 }
