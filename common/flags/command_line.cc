@@ -163,7 +163,7 @@ class ArgumentParser {
     if (flag.IsOfType<bool>()) {
       return "true";
     }
-    if (next_ == arguments_.size() || std::string_view(arguments_[next_]).starts_with("--")) {
+    if (next_ == arguments_.size() || BeginsLikeFlag(arguments_[next_])) {
       return FlagError(typed, "needs a value");
     }
     return arguments_[next_++];

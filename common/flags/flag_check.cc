@@ -1,5 +1,6 @@
 #include "common/flags/flag_check.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
@@ -9,6 +10,11 @@ namespace quire {
 
 absl::Status FlagError(std::string_view flag, std::string_view rule) {
   return InvalidArgument("FLAG", absl::StrCat("--", ToAbsl(flag), ": ", ToAbsl(rule)));
+}
+
+bool BeginsLikeFlag(std::string_view word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (word[1] == '-' || absl::ascii_isalpha(static_cast<unsigned char>(word[1])));
 }
 
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t low, int64_t high) {

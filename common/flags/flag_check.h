@@ -14,6 +14,10 @@ namespace quire {
 // kInvalidArgument, reason FLAG. The name without its dashes.
 absl::Status FlagError(std::string_view flag, std::string_view rule);
 
+// Whether a word is a flag and not the value of the flag before it: "--x", "-x", but not "-1" or
+// "-".
+bool BeginsLikeFlag(std::string_view word);
+
 // Errors: FlagError when the value is not in [low, high].
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t low, int64_t high);
 

@@ -9,6 +9,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/flags/flag_check.h"
 #include "common/model/rank_share.h"
 
 namespace quire {
@@ -145,7 +146,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
     }
     const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
-                               i + 1 < args.size() && !args[i + 1].starts_with("--");
+                               i + 1 < args.size() && !BeginsLikeFlag(args[i + 1]);
     if (value_follows) {
       words.push_back(args[++i]);
     }

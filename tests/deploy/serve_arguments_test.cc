@@ -39,6 +39,22 @@ TEST(ServeArgumentsTest, TheModelMayStandBehindFlags) {
   EXPECT_EQ(split->scheduler, (Words{"--port", "0", "--model", "DIR"}));
 }
 
+TEST(ServeArgumentsTest, AFlagIsNoValueOfTheSwitchBeforeIt) {
+  for (const Words& size : {Words{"-tp", "2"}, Words{"-tp=2"}, Words{"--tensor-parallel-size=2"}}) {
+    Words words = {"--model", "DIR", "--enable-log-requests"};
+    words.insert(words.end(), size.begin(), size.end());
+    auto split = SplitServeArguments(words);
+
+    ASSERT_TRUE(split.ok()) << split.status();
+    EXPECT_EQ(split->tensor_parallel_size, 2);
+    EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--enable-log-requests"}));
+  }
+  // The programs say what they think of the number.
+  auto split = SplitServeArguments({"DIR", "--max-num-seqs", "-1"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--max-num-seqs", "-1"}));
+}
+
 TEST(ServeArgumentsTest, ASwitchOfTheWorkerMayBeTurnedOff) {
   auto split = SplitServeArguments(
       {"DIR", "--no-enforce-eager", "--nobatch_invariant", "--noenable_prefix_caching"});

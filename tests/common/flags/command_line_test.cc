@@ -69,6 +69,12 @@ TEST_F(CommandLineTest, NegativeNumbersAreValues) {
   EXPECT_EQ(absl::GetFlag(FLAGS_block_size), -5);
 }
 
+TEST_F(CommandLineTest, AFlagIsNoValueOfTheFlagBeforeIt) {
+  for (const char* next : {"--verbose", "-verbose"}) {
+    EXPECT_EQ(ReasonOf(Parse({"--model", next}).status()), "FLAG") << next;
+  }
+}
+
 TEST_F(CommandLineTest, FlagsMayStandInTheEnvironment) {
   ::setenv("FLAGS_block_size", "64", /*overwrite=*/1);
 
