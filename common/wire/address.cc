@@ -12,7 +12,6 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
-constexpr size_t kMaxUnixPathBytes = 107;  // sun_path less its terminating zero
 constexpr int32_t kMaxPort = 65535;
 
 absl::Status AddressError(std::string_view rule) {

@@ -6,6 +6,7 @@
 #ifndef QUIRE_COMMON_WIRE_ADDRESS_H_
 #define QUIRE_COMMON_WIRE_ADDRESS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "absl/status/statusor.h"
 
 namespace quire {
+
+// sockaddr_un::sun_path less its terminating zero.
+inline constexpr size_t kMaxUnixPathBytes = 107;
 
 struct Address {
   std::string unix_path;  // set: a Unix socket; the rest is unused

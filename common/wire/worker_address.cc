@@ -25,11 +25,19 @@ bool IsOwnFolder(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<Address> DefaultWorkerAddress() {
+std::optional<std::string> RuntimeFolder(std::string_view path_below) {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe)
-  const std::string folder = runtime != nullptr && *runtime == '/'
-                                 ? absl::StrCat(runtime, "/quire")
-                                 : absl::StrCat("/tmp/quire-", ::geteuid());
+  if (runtime == nullptr || *runtime != '/' ||
+      std::string_view(runtime).size() + path_below.size() > kMaxUnixPathBytes) {
+    return std::nullopt;
+  }
+  return runtime;
+}
+
+absl::StatusOr<Address> DefaultWorkerAddress() {
+  const std::optional<std::string> runtime = RuntimeFolder("/quire/worker.sock.ranks");
+  const std::string folder = runtime.has_value() ? absl::StrCat(*runtime, "/quire")
+                                                 : absl::StrCat("/tmp/quire-", ::geteuid());
   static_cast<void>(::mkdir(folder.c_str(), kOwnerOnly));  // it may be there
   if (!IsOwnFolder(folder)) {
     return Error(absl::StatusCode::kFailedPrecondition,

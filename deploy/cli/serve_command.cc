@@ -21,6 +21,7 @@
 #include "common/flags/flag_sources.h"
 #include "common/flags/process.h"
 #include "common/wire/grpc_log.h"
+#include "common/wire/worker_address.h"
 #include "deploy/cli/serve_arguments.h"
 #include "deploy/cli/supervisor.h"
 
@@ -63,8 +64,8 @@ std::string ProgramFolder() {
 class SocketFolder {
  public:
   SocketFolder() {
-    const char* base = ::getenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe)
-    std::string pattern = absl::StrCat(base != nullptr ? base : "/tmp", "/quire-XXXXXX");
+    std::string pattern = absl::StrCat(
+        RuntimeFolder("/quire-XXXXXX/worker7.sock.ranks").value_or("/tmp"), "/quire-XXXXXX");
     if (::mkdtemp(pattern.data()) == nullptr) {
       pattern = "/tmp/quire-XXXXXX";
       path_ = ::mkdtemp(pattern.data()) != nullptr ? pattern : "";

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -42,6 +43,19 @@ TEST_F(WorkerAddressTest, IsAPlaceThatNobodyElseMayEnter) {
     EXPECT_EQ(address->unix_path, folder() / "worker.sock");
     EXPECT_EQ(fs::status(folder()).permissions(), fs::perms::owner_all);
   }
+}
+
+TEST_F(WorkerAddressTest, AFolderTooLongForASocketIsPassedOver) {
+  const std::string below = "/quire/worker.sock.ranks";
+  const std::string fits = "/" + std::string(kMaxUnixPathBytes - below.size() - 1, 'x');
+  ::setenv("XDG_RUNTIME_DIR", fits.c_str(), 1);
+  EXPECT_EQ(RuntimeFolder(below), fits);
+  EXPECT_EQ(RuntimeFolder(below + "x"), std::nullopt);
+
+  ::setenv("XDG_RUNTIME_DIR", (fits + "x").c_str(), 1);
+  const auto address = DefaultWorkerAddress();
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(address->unix_path, "/tmp/quire-" + std::to_string(::geteuid()) + "/worker.sock");
 }
 
 TEST_F(WorkerAddressTest, AFolderThatOthersMayEnterIsRefused) {
