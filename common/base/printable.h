@@ -5,6 +5,7 @@
 #define QUIRE_COMMON_BASE_PRINTABLE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -18,11 +19,17 @@ inline std::string Printable(std::string_view text, size_t max_bytes = std::stri
   return printable;
 }
 
-// All of it, in one line: control characters become '?', letters of any language stay.
+// All of it, in one line: control characters (C0, DEL, and C1 as UTF-8 writes it) become '?',
+// letters of any language stay.
 inline std::string OneLine(std::string_view text) {
-  std::string line(text);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return (c >= '\0' && c < ' ') || c == '\x7f'; }, '?');
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_c1 = text[i] == '\xC2' && i + 1 < text.size() &&
+                       static_cast<unsigned char>(text[i + 1]) - 0x80U < 0x20U;
+    const auto c = static_cast<unsigned char>(text[i]);
+    line.push_back(is_c1 || c < ' ' || c == 0x7F ? '?' : text[i]);
+    i += is_c1 ? 1 : 0;
+  }
   return line;
 }
 

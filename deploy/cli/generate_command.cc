@@ -1,15 +1,19 @@
 #include "deploy/cli/generate_command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 
 #include "common/base/status_macros.h"
+#include "common/base/terminal_text.h"
 #include "common/flags/command_line.h"
 #include "common/wire/address.h"
 #include "common/wire/channel.h"
@@ -133,9 +137,15 @@ absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
   return servers;
 }
 
-// The text of several sequences at once cannot share one terminal: all but the first wait.
-class TerminalWriter {
+// Writes answers to standard output, escaped where it is a terminal. The text of several sequences
+// at once cannot share one terminal: all but the first wait.
+class AnswerWriter {
  public:
+  void WriteText(std::string_view text) {
+    const std::string escaped = is_terminal_ ? escaper_.Escape(text) : std::string(text);
+    std::fwrite(escaped.data(), 1, escaped.size(), stdout);
+  }
+
   void Write(const v1::GenerateResponse& response) {
     if (response.has_chunk()) {
       Append(response.chunk().index(), response.chunk().text());
@@ -147,9 +157,10 @@ class TerminalWriter {
   }
 
   void Finish() {
-    std::fputc('\n', stdout);
+    EndSequence();
     for (const auto& [index, text] : waiting_) {
-      std::printf("--- %d ---\n%s\n", index, text.c_str());
+      WriteText(absl::StrCat("--- ", index, " ---\n", text));
+      EndSequence();
     }
     std::fflush(stdout);
   }
@@ -157,12 +168,19 @@ class TerminalWriter {
  private:
   void Append(int32_t index, const std::string& text) {
     if (index == 0) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
+      WriteText(text);
     } else {
       waiting_[index] += text;
     }
   }
 
+  void EndSequence() {
+    std::fputs(escaper_.End().c_str(), stdout);
+    std::fputc('\n', stdout);
+  }
+
+  const bool is_terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  TerminalText escaper_;
   std::map<int32_t, std::string> waiting_;
 };
 
@@ -244,22 +262,22 @@ int RunGenerate(const std::vector<std::string>& args) {
     return kExitUsage;
   }
   const ResumingClient client(servers->channels, RetryPolicy(), servers->api_key);
-  TerminalWriter terminal;
+  AnswerWriter writer;
   if (options->echo && !options->json) {
-    std::fputs(options->request.text().c_str(), stdout);
+    writer.WriteText(options->request.text());
   }
-  const auto print = [&options, &terminal](const v1::GenerateResponse& response) {
+  const auto print = [&options, &writer](const v1::GenerateResponse& response) {
     if (options->json) {
-      std::fputs(JsonLines(response).c_str(), stdout);
+      writer.WriteText(JsonLines(response));
       std::fflush(stdout);
     } else {
-      terminal.Write(response);
+      writer.Write(response);
     }
     return true;
   };
   const absl::Status status = FromGrpcStatus(client.Generate(options->request, print));
   if (!options->json) {
-    terminal.Finish();
+    writer.Finish();
   }
   if (!status.ok()) {
     std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());

@@ -25,7 +25,7 @@ be read. A step log holds prompts and output in plain token ids, and the key of 
 
 void Print(const StepLogReader& log, const ReplayReport& report) {
   const auto number = [](int64_t n) { return static_cast<long long>(n); };
-  std::printf("written by   quire %s\n", log.program_version().c_str());
+  std::printf("written by   quire %s\n", Printable(log.program_version()).c_str());
   std::printf("records      %lld\n", number(report.num_records));
   std::printf("epochs       %lld\n", number(report.num_epochs));
   std::printf("requests     %lld\n", number(report.num_requests));
@@ -35,7 +35,7 @@ void Print(const StepLogReader& log, const ReplayReport& report) {
     std::printf("the last record was cut short; what came before it was replayed\n");
   }
   if (!report.difference.empty()) {
-    std::printf("DIFFERENT: %s\n", report.difference.c_str());
+    std::printf("DIFFERENT: %s\n", OneLine(report.difference).c_str());
   } else if (report.damage.ok()) {
     std::printf("identical: every plan and all output\n");
   }

@@ -7,11 +7,30 @@ QUIRE_API_KEY in the environment is the client's key, where the server asks for 
 With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's certificate is of, it speaks
 TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own certificate, where the server asks for one. All are PEM.
 """
+import codecs
 import os
 import sys
+import unicodedata
 
 import quire_client
 from proto.v1 import generation_pb2 as api
+
+
+class Output:
+    """Standard output. Where it is a terminal, no answer can control it."""
+
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, text):
+        if sys.stdout.isatty():
+            sys.stdout.write("".join(
+                f"\\u{ord(c):04x}" if unicodedata.category(c) == "Cc" and c not in "\n\t" else c
+                for c in self.decoder.decode(text)))
+            sys.stdout.flush()
+        else:
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
 
 
 def main():
@@ -21,9 +40,9 @@ def main():
     channels = [quire_client.dial(address, *tls) for address in sys.argv[1].split(",")]
     request = api.GenerateRequest(text=sys.argv[2].encode(), sampling={"temperature": 0.8},
                                   stopping={"max_tokens": 200})
+    output = Output()
     for message in quire_client.generate(channels, request, os.environ.get("QUIRE_API_KEY")):
-        sys.stdout.buffer.write(message.chunk.text + message.finished.text)
-        sys.stdout.buffer.flush()
+        output.write(message.chunk.text + message.finished.text)
     print()
 
 
