@@ -113,11 +113,12 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
     QUIRE_RETURN_IF_ERROR(server->step_log_->Open());
   }
   if (server->prefix_store_ != nullptr) {
-    const absl::Status saved = server->prefix_store_->Save();
-    if (!saved.ok()) {
-      LogError("pinned prefixes will not outlive this scheduler",
-               {{"cause", std::string(saved.message())}});
-    }
+    server->prefix_store_->SaveLater([](const absl::Status& saved) {
+      if (!saved.ok()) {
+        LogError("pinned prefixes will not outlive this scheduler",
+                 {{"cause", std::string(saved.message())}});
+      }
+    });
   }
   server->workers_->Start();
   server->UpdateHealth();

@@ -56,10 +56,10 @@ std::unique_ptr<Tokenizer> LongTokenTokenizer() {
   return *std::move(tokenizer);
 }
 
-GenerationServiceTest::GenerationServiceTest(bool with_tokenizer)
+GenerationServiceTest::GenerationServiceTest(bool with_tokenizer, const LoopConfig& config)
     : model_(TinyServedModel(with_tokenizer)),
       workers_(&inbox_, kLimits),
-      loop_(LoopConfig{},
+      loop_(config,
             {.inbox = &inbox_,
              .workers = &workers_,
              .state = &state_,

@@ -58,7 +58,7 @@ std::unique_ptr<Tokenizer> LongTokenTokenizer();
 
 class GenerationServiceTest : public testing::Test {
  public:
-  explicit GenerationServiceTest(bool with_tokenizer = true);
+  explicit GenerationServiceTest(bool with_tokenizer = true, const LoopConfig& config = {});
   ~GenerationServiceTest() override;
 
  protected:

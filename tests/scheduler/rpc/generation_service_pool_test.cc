@@ -83,8 +83,14 @@ TEST_F(GenerationServiceTest, TextThatWaitsToBeTokenizedIsBoundedByItsBytes) {
   EXPECT_TRUE(stub_->Tokenize(&context, request, &responses[2]).ok());  // there is room again
 }
 
+class PinningServiceTest : public GenerationServiceTest {
+ protected:
+  PinningServiceTest()
+      : GenerationServiceTest(/*with_tokenizer=*/true, {.core = {.prefix_caching = true}}) {}
+};
+
 // A disk may take long: prompts are tokenized meanwhile, and the reverse.
-TEST_F(GenerationServiceTest, PinnedPrefixesAreSavedWithoutThePool) {
+TEST_F(PinningServiceTest, PinnedPrefixesAreSavedWithoutThePool) {
   const std::filesystem::path path =
       std::filesystem::path(testing::TempDir()) / "quire_pool_test.pins";
   std::filesystem::remove(path);
@@ -93,7 +99,9 @@ TEST_F(GenerationServiceTest, PinnedPrefixesAreSavedWithoutThePool) {
   Run();
   const BusyPool busy(tasks_.get());
   v1::PinPrefixRequest request;
-  request.mutable_token_ids()->add_ids(3);
+  for (const TokenId id : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    request.mutable_token_ids()->add_ids(id);
+  }
   v1::PinPrefixResponse response;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
