@@ -35,7 +35,7 @@ void Print(const StepLogReader& log, const ReplayReport& report) {
     std::printf("the last record was cut short; what came before it was replayed\n");
   }
   if (!report.difference.empty()) {
-    std::printf("DIFFERENT: %s\n", OneLine(report.difference).c_str());
+    std::printf("DIFFERENT: %s\n", report.difference.c_str());
   } else if (report.damage.ok()) {
     std::printf("identical: every plan and all output\n");
   }

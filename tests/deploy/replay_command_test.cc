@@ -31,7 +31,7 @@ class ReplayCommandTest : public testing::Test {
   // One request that is added and aborted before any worker comes.
   std::string Log(AddOutcome outcome) {
     StepLogEncoder encoder;
-    std::string bytes(encoder.Head("7.8.9"));
+    std::string bytes(encoder.Head("7.8.9\x1b[2J"));
     bytes += encoder.Record(CoreConfig{});
     bytes += encoder.Record(Request{.id = RequestId(1), .prompt_token_ids = {1}});
     bytes += encoder.Record(CallAnswered{static_cast<int64_t>(outcome)});
@@ -51,7 +51,7 @@ TEST_F(ReplayCommandTest, SaysWhatIsInTheLogAndThatItIsIdentical) {
   const RanCommand ran = Replay(Log(AddOutcome::kQueued));
 
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
-  EXPECT_THAT(ran.out, HasSubstr("written by   quire 7.8.9\n"));
+  EXPECT_THAT(ran.out, HasSubstr("written by   quire 7.8.9?[2J\n"));
   EXPECT_THAT(ran.out, HasSubstr("records      5\n"));
   EXPECT_THAT(ran.out, HasSubstr("requests     1\n"));
   EXPECT_THAT(ran.out, HasSubstr("identical"));
