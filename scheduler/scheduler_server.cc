@@ -121,7 +121,6 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
     });
   }
   server->workers_->Start();
-  server->UpdateHealth();
   return server;
 }
 
@@ -223,7 +222,6 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   QUIRE_CHECK(server != nullptr);  // without ports there is nothing that can fail
-  (*listener)->Start();
   return server;
 }
 
@@ -254,6 +252,8 @@ absl::Status SchedulerServer::StartGrpc() {
   QUIRE_ASSIGN_OR_RETURN(
       grpc_server_, Serve(address, "grpc", config_.api_keys.get(), &service_, &grpc_listener_));
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
+  UpdateHealth();  // before the first client: the library begins with SERVING
+  grpc_listener_->Start();
   return absl::OkStatus();
 }
 
@@ -267,6 +267,7 @@ absl::Status SchedulerServer::StartAdmin() {
                                config_.admin_api_keys.get(),
                                &admin_service_,
                                &admin_listener_));
+  admin_listener_->Start();
   return absl::OkStatus();
 }
 
@@ -318,11 +319,19 @@ void SchedulerServer::Poll() {
 }
 
 void SchedulerServer::UpdateHealth() {
-  grpc::HealthCheckServiceInterface* health = grpc_server_->GetHealthCheckService();
   const bool ready = is_ready();
-  health->SetServingStatus("", ready);
-  health->SetServingStatus(kServiceName, ready);
-  health->SetServingStatus("liveness", IsLive());
+  SetHealth("", ready);
+  SetHealth(kServiceName, ready);
+  SetHealth("liveness", IsLive());
+}
+
+// The library sends a message to every stream of Watch at each call, changed or not, on this thread
+// and under its lock.
+void SchedulerServer::SetHealth(const char* name, bool is_serving) {
+  const auto [entry, is_new] = health_.try_emplace(name, is_serving);
+  if (is_new || std::exchange(entry->second, is_serving) != is_serving) {
+    grpc_server_->GetHealthCheckService()->SetServingStatus(name, is_serving);
+  }
 }
 
 // In the words that users of vLLM search their logs for.

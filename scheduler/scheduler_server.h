@@ -10,6 +10,7 @@
 #define QUIRE_SCHEDULER_SCHEDULER_SERVER_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -90,6 +91,7 @@ class SchedulerServer {
   absl::Status StartHttp();
   bool IsLive() const;
   void UpdateHealth();
+  void SetHealth(const char* name, bool is_serving);
   void MaybeLogStatus();
   void MaybeReturnMemory();
 
@@ -115,6 +117,7 @@ class SchedulerServer {
   std::unique_ptr<grpc::Server> admin_server_;  // likewise
   std::unique_ptr<ListenerProbe> probe_;        // of grpc_listener_
   std::unique_ptr<HttpServer> http_;
+  std::map<std::string, bool> health_;  // what the library was told, by name
   Instant last_status_at_ = 0;
   Instant last_return_at_ = 0;
   CoreStats last_status_;

@@ -84,6 +84,23 @@ class HealthTest(unittest.TestCase):
             self.assertEqual(http_get(server, "/healthz")[0], 503)
             self.assertEqual(http_get(server, "/readyz")[0], 503)
 
+    def test_a_stream_of_health_has_one_message_a_change(self):
+        with Server(with_worker=False) as server, server.channel() as channel:
+            watch = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString)
+            messages = watch(health_pb2.HealthCheckRequest(), timeout=60)
+            seen = [next(messages).status]
+            server.start_worker()
+            server.wait_until_ready()
+            seen.append(next(messages).status)
+            server.terminate()
+            with failure_of():
+                for message in messages:
+                    seen.append(message.status)
+            self.assertEqual(seen, [NOT_SERVING, SERVING, NOT_SERVING])
+
     def test_a_worker_is_ready_when_it_has_loaded(self):
         with Server(with_worker=False) as server:
             def worker_health():
