@@ -32,6 +32,10 @@ constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
 // While somebody waits for the line that says so.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
+constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
+// timeout(1) and its like signal a program and then its process group: that is one signal.
+constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
+
 constexpr size_t kMaxRefusalBytes = 1024;
 
 // Longer than an end takes after the drain: streams are closed, files written.
@@ -70,7 +74,8 @@ int RunUntilEnd(quire::SchedulerServer& server,
     const int signal =
         sigtimedwait(&signals, nullptr, said_ready ? &kPollInterval : &kPollUntilReady);
     if (signal > 0) {
-      quire::LogInfo("scheduler drains", {{"signal", absl::StrCat(signal)}});
+      quire::LogInfo("scheduler drains; another signal ends what is left at once",
+                     {{"signal", absl::StrCat(signal)}});
       return EXIT_SUCCESS;
     }
     server.Poll();
@@ -87,6 +92,27 @@ int RunUntilEnd(quire::SchedulerServer& server,
     }
   }
   return quire::kExitSuperseded;
+}
+
+// Lets what was accepted finish, for at most `timeout`, or until another signal.
+void Drain(quire::SchedulerServer& server, const sigset_t& signals, absl::Duration timeout) {
+  server.BeginDrain();
+  const quire::Instant begin = quire::SteadyNow();
+  const quire::Instant deadline = begin + absl::ToInt64Nanoseconds(timeout);
+  const char* why = "--shutdown-timeout has passed";
+  do {
+    server.Poll();
+    if (server.is_drained()) {
+      return;
+    }
+    if (sigtimedwait(&signals, nullptr, &kDrainPollInterval) > 0 &&
+        quire::SteadyNow() - begin >= kSameSignalNs) {
+      why = "another signal came";
+      break;
+    }
+  } while (quire::SteadyNow() < deadline);
+  quire::LogWarning("the drain ends before its requests",
+                    {{"why", why}, {"requests_left", absl::StrCat(server.num_live_requests())}});
 }
 
 }  // namespace
@@ -124,8 +150,8 @@ int main(int argc, char** argv) {
                   {"admin", server->admin_address()}});
   SayWhere("listens", *server);
   const int exit_code = RunUntilEnd(*server, signals, started_at);
-  // A disk that hangs (step log, pinned prefixes) must not keep the process alive.
-  ::alarm(static_cast<unsigned>(absl::ToInt64Seconds(config.shutdown_timeout)) + kMaxEndSeconds);
-  server->Shutdown(config.shutdown_timeout);
+  Drain(*server, signals, config.shutdown_timeout);
+  ::alarm(kMaxEndSeconds);  // a disk that hangs (step log, pinned prefixes) must not keep it alive
+  server->Shutdown();
   return exit_code;
 }

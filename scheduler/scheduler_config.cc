@@ -143,10 +143,11 @@ ABSL_FLAG(
     "and "
     "output in plain token ids and the key of the block hashes: keep it as secret as they are. It "
     "grows without bound. A file that is there is kept as FILE.previous. Empty: none.");
-ABSL_FLAG(int32_t,
-          shutdown_timeout,
-          25,
-          "Seconds that running requests may take to finish after SIGTERM.");
+ABSL_FLAG(
+    int32_t,
+    shutdown_timeout,
+    25,
+    "Seconds that accepted requests may take to finish after SIGTERM; another one ends them.");
 
 namespace quire {
 namespace {

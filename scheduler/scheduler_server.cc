@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include <google/protobuf/message.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -40,7 +39,6 @@ constexpr int kNumTaskThreads = 2;
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
-constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 // For streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
 constexpr char kServiceName[] = "quire.v1.GenerationService";
@@ -186,7 +184,7 @@ GroupListener SchedulerServer::ListenerOf(RefusalListener on_refusal) {
           }};
 }
 
-SchedulerServer::~SchedulerServer() { Shutdown(absl::ZeroDuration()); }
+SchedulerServer::~SchedulerServer() { Shutdown(); }
 
 absl::Status SchedulerServer::Listen() {
   if (prefix_store_ != nullptr) {
@@ -385,21 +383,20 @@ void SchedulerServer::MaybeReturnMemory() {
   }
 }
 
-void SchedulerServer::Shutdown(absl::Duration timeout) {
+void SchedulerServer::BeginDrain() {
+  state_.SetDraining();
+  metrics_.SetDraining();
+}
+
+void SchedulerServer::Shutdown() {
   if (!loop_thread_.joinable()) {
     return;
   }
-  state_.SetDraining();
-  metrics_.SetDraining();
-  if (grpc_server_ != nullptr) {
-    UpdateHealth();
-  }
-  const absl::Time deadline = absl::Now() + timeout;
-  while (state_.Get().num_open_requests > 0 && absl::Now() < deadline) {
-    absl::SleepFor(kDrainPoll);
-  }
-  inbox_.Post(AbortAll{
-      Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end")});
+  BeginDrain();
+  const absl::Status status =
+      Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end");
+  inbox_.Post(AbortAll{status});
+  live_requests_.AbortAll(status);  // those too that have not reached the loop
   if (grpc_server_ != nullptr) {
     grpc_listener_->Stop();
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);

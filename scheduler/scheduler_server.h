@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include <grpcpp/server.h>
 
 #include "common/http/http_server.h"
@@ -52,7 +51,7 @@ class SchedulerServer {
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
-  // Shutdown(0), unless it was called.
+  // Shutdown, unless it was called.
   ~SchedulerServer();
 
   // "HOST:PORT".
@@ -67,9 +66,18 @@ class SchedulerServer {
   // the status line, and that free memory goes back to the system. A few times a second.
   void Poll();
 
-  // Refuses new requests at once, lets the running ones finish for so long, ends the rest with
-  // UNAVAILABLE, and stops everything.
-  void Shutdown(absl::Duration timeout);
+  // Refuses new requests from now on; those that were accepted go on. Poll as before.
+  void BeginDrain();
+  // Accepted requests that have no status yet, whether their text is tokenized, they wait, run, or
+  // their clients still read.
+  int64_t num_live_requests() const { return live_requests_.size(); }
+  // No request lives, and nothing is tokenized or saved.
+  bool is_drained() const {
+    return live_requests_.size() == 0 && tasks_.is_idle() &&
+           (prefix_store_ == nullptr || prefix_store_->is_idle());
+  }
+  // Ends the requests that are left with UNAVAILABLE DRAINING, and stops everything, within 2 s.
+  void Shutdown();
 
  private:
   SchedulerServer(const SchedulerConfig& config,

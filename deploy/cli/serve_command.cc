@@ -37,7 +37,8 @@ Starts a scheduler and a worker on this machine, or --tensor-parallel-size N (-t
 which the model is split. Starts them again when they die or hang, and prints when requests can be
 sent
     quire: ready grpc=HOST:PORT http=HOST:PORT
-SIGTERM and Ctrl-C let running requests finish (--shutdown-timeout), then end it.
+SIGTERM and Ctrl-C let accepted requests finish (--shutdown-timeout), then end it. Another one ends
+what is left at once.
 Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flags, 3 model,
 4 memory, 5 device. Once it has been ready only a signal ends it.
 

@@ -2,8 +2,8 @@
 //
 // Prints exactly one line on standard output, when requests can be sent for the first time:
 //   quire: ready grpc=HOST:PORT http=HOST:PORT
-// SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the worker. A program that dies or
-// hangs is started again (supervisor.h).
+// SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the worker; another SIGINT or SIGTERM
+// ends the drain. A program that dies or hangs is started again (supervisor.h).
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_SERVE_COMMAND_H_

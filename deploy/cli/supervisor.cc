@@ -285,10 +285,14 @@ void Supervisor::Wait() {
 void Supervisor::ReadSignals() {
   signalfd_siginfo info;
   while (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-    if (info.ssi_signo == SIGCHLD || is_stopping_) {
+    if (info.ssi_signo == SIGCHLD) {
       continue;
     }
-    is_stopping_ = true;
+    // Another signal is the scheduler's too: it ends the drain. But a terminal that is closed
+    // behind Ctrl-C is no reason to end streams.
+    if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
+      continue;
+    }
     if (ChildProcess* scheduler = scheduler_.process(); scheduler != nullptr) {
       scheduler->Signal(SIGTERM);
       scheduler->Signal(SIGCONT);  // a stopped one would not see it

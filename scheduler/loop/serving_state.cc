@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 
 namespace quire {
 
@@ -17,11 +18,16 @@ ServingState::Snapshot ServingState::Get() const {
   return snapshot_;
 }
 
-absl::Status ServingState::CheckAdmission() const {
+absl::Status ServingState::CheckNotDraining() const {
   MutexLock lock(mutex_);
-  if (snapshot_.draining) {
-    return Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down");
-  }
+  return snapshot_.draining
+             ? Error(absl::StatusCode::kUnavailable, "DRAINING", "server: is shutting down")
+             : absl::OkStatus();
+}
+
+absl::Status ServingState::CheckAdmission() const {
+  QUIRE_RETURN_IF_ERROR(CheckNotDraining());
+  MutexLock lock(mutex_);
   switch (snapshot_.group) {
     case Group::kNeverReady:
       return Error(absl::StatusCode::kUnavailable, "LOADING", "server: the model is loading");

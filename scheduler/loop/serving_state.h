@@ -56,6 +56,9 @@ class ServingState {
   // DRAINING.
   absl::Status CheckAdmission() const;
 
+  // OK while it does not shut down. Errors: kUnavailable DRAINING.
+  absl::Status CheckNotDraining() const;
+
   // How long all that wait take to start, as estimated; zero while that is not known.
   absl::Duration queue_drain() const;
 

@@ -160,6 +160,9 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   {
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
+    if (is_finished_) {  // aborted by its name since
+      parts_.live_requests->Remove(live_name_, this);
+    }
   }
   if (!spec_.text.has_value() && spec_.request.resumed.empty()) {
     return Admit(std::move(spec_.token_ids));
@@ -284,6 +287,7 @@ void GenerateCall::Abort(absl::Status status) {
     }
   } else {
     abort_ = std::move(status);
+    FinishNow(*abort_);  // its turn in the pool may come too late for a server that shuts down
   }
 }
 

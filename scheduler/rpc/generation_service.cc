@@ -72,6 +72,9 @@ void GenerationService::Submit(UnaryCall* call,
                                size_t num_bytes,
                                std::function<void()> run) {
   if (status.ok()) {
+    status = parts_.state->CheckNotDraining();  // else calls could keep a drain from its end
+  }
+  if (status.ok()) {
     status = parts_.tasks->Submit({.run = std::move(run),
                                    .owner = TaskPool::kTokenizeCalls,
                                    .num_bytes = static_cast<int64_t>(num_bytes)});

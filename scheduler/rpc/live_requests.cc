@@ -77,11 +77,7 @@ absl::Status LiveRequests::Abort(const std::string& name, const absl::Status& st
   {
     absl::MutexLock lock(&mutex_);
     if (auto it = requests_.find(name); it != requests_.end()) {
-      found.push_back(it->second.live.lock());
-      for (const std::weak_ptr<Abortable>& each : it->second.resumed) {
-        found.push_back(each.lock());
-      }
-      std::erase(found, nullptr);
+      Collect(it->second, &found);
     }
   }
   if (found.empty()) {
@@ -92,6 +88,33 @@ absl::Status LiveRequests::Abort(const std::string& name, const absl::Status& st
     each->Abort(status);
   }
   return absl::OkStatus();
+}
+
+void LiveRequests::AbortAll(const absl::Status& status) {
+  std::vector<std::shared_ptr<Abortable>> found;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [name, holders] : requests_) {
+      Collect(holders, &found);
+    }
+  }
+  for (const std::shared_ptr<Abortable>& each : found) {
+    each->Abort(status);
+  }
+}
+
+int64_t LiveRequests::size() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(requests_.size());
+}
+
+void LiveRequests::Collect(const Holders& holders,
+                           std::vector<std::shared_ptr<Abortable>>* requests) {
+  requests->push_back(holders.live.lock());
+  for (const std::weak_ptr<Abortable>& each : holders.resumed) {
+    requests->push_back(each.lock());
+  }
+  std::erase(*requests, nullptr);
 }
 
 void LiveRequests::RemoveResumed(Holders& holders, const Abortable* request) {

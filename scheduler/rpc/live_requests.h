@@ -5,6 +5,7 @@
 #ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
 #define QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,17 +49,25 @@ class LiveRequests {
   // It is found no more, wherever it stood; nothing else of this name changes.
   void Remove(const std::string& name, const Abortable* request);
 
+  // All of them.
+  void AbortAll(const absl::Status& status);
+
+  // Names that are taken.
+  int64_t size() const;
+
   // Errors: kNotFound REQUEST_ID.
   absl::Status Abort(const std::string& name, const absl::Status& status);
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   // Weak: the map finds a call, and keeps none alive.
   struct Holders {
     std::weak_ptr<Abortable> live;
     std::vector<std::weak_ptr<Abortable>> resumed;  // that wait
   };
   static void RemoveResumed(Holders& holders, const Abortable* request);
+  // Adds those that live.
+  static void Collect(const Holders& holders, std::vector<std::shared_ptr<Abortable>>* requests);
 
   absl::flat_hash_map<std::string, Holders> requests_ ABSL_GUARDED_BY(mutex_);
 };

@@ -288,17 +288,24 @@ void PrefixStore::SaveLater(DoneFn done) {
              "server: too many changes of pinned prefixes wait for the disk"));
 }
 
+bool PrefixStore::is_idle() const {
+  const MutexLock lock(mutex_);
+  return waiting_.empty() && !is_saving_;
+}
+
 void PrefixStore::Run() {
   for (;;) {
     std::vector<DoneFn> calls;
     {
       const MutexLock lock(mutex_);
+      is_saving_ = false;
       while (waiting_.empty() && !is_closing_) {
         changed_.Wait(mutex_);
       }
       if (waiting_.empty()) {
         return;
       }
+      is_saving_ = true;
       calls.swap(waiting_);
     }
     const absl::Status saved = Save();

@@ -75,6 +75,8 @@ class PrefixStore {
   // kMaxSavedPrefixes calls wait.
   using DoneFn = std::function<void(const absl::Status& status)>;
   void SaveLater(DoneFn done);
+  // All calls of SaveLater are done.
+  bool is_idle() const;
 
  private:
   struct Entry {
@@ -95,6 +97,7 @@ class PrefixStore {
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
+  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;  // for calls of SaveLater
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };

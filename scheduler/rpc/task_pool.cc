@@ -44,6 +44,7 @@ absl::Status TaskPool::Submit(Task task) {
     turns_.push_back(task.owner);
   }
   own.push_back(std::move(task));
+  ++num_tasks_;
   changed_.NotifyOne();
   return absl::OkStatus();
 }
@@ -53,12 +54,18 @@ int64_t TaskPool::num_bytes() const {
   return shares_.num_bytes();
 }
 
+bool TaskPool::is_idle() const {
+  const MutexLock lock(mutex_);
+  return num_tasks_ == 0;
+}
+
 void TaskPool::RunTasks() {
   while (std::optional<Task> task = Pop()) {
     task->run();
     task->run = nullptr;  // what it holds goes before its bytes are free for others
     const MutexLock lock(mutex_);
     shares_.Release(task->owner, task->is_resumed, {.num_bytes = task->num_bytes});
+    --num_tasks_;
   }
 }
 

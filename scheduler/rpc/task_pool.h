@@ -50,6 +50,9 @@ class TaskPool {
   // What all tasks hold now.
   int64_t num_bytes() const;
 
+  // No task waits or runs.
+  bool is_idle() const;
+
  private:
   void RunTasks();
   // The next one; waits for one. Nothing once the pool ends and nothing waits.
@@ -61,6 +64,7 @@ class TaskPool {
   TenantShares shares_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);  // by owner; none empty
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // the owners that wait, each once
+  int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // that wait or run
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

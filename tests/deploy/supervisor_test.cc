@@ -65,6 +65,12 @@ class SupervisorTest : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
+  void Send(int signal) const {
+    signalfd_siginfo info = {};
+    info.ssi_signo = static_cast<uint32_t>(signal);
+    EXPECT_EQ(::write(fds_[1], &info, sizeof(info)), static_cast<ssize_t>(sizeof(info)));
+  }
+
   // Runs the two scripts, that of the worker for each of them. SIGTERM comes when `stop_when` says
   // so; without it, never.
   int Run(const std::string& scheduler,
@@ -78,9 +84,7 @@ class SupervisorTest : public testing::Test {
         while (!is_over && !stop_when()) {
           ::usleep(1'000);
         }
-        signalfd_siginfo info = {};
-        info.ssi_signo = SIGTERM;
-        EXPECT_EQ(::write(fds_[1], &info, sizeof(info)), static_cast<ssize_t>(sizeof(info)));
+        Send(SIGTERM);
       });
     }
     const std::string cd = "cd " + folder_ + ";";
@@ -273,6 +277,30 @@ TEST_F(SupervisorTest, AWorkerThatDiesDuringTheDrainIsStartedAgain) {
       Run(scheduler, worker, [this] { return std::filesystem::exists(folder_ + "/up"); });
 
   EXPECT_EQ(code, 0);
+}
+
+TEST_F(SupervisorTest, AnotherSignalIsTheSchedulersTooButNotThatOfAClosedTerminal) {
+  // A scheduler that ends at the second SIGTERM.
+  const std::string scheduler = "trap 'echo x >> terms; [ $(wc -l < terms) = 2 ] && exit 0' TERM;" +
+                                std::string(kListens) + kReady +
+                                "touch up; while :; do sleep 0.01; done";
+
+  const int code = Run(scheduler, kWait, [this] {
+    if (!std::filesystem::exists(folder_ + "/up")) {
+      return false;
+    }
+    Send(SIGINT);
+    while (LinesOf("terms").empty()) {
+      ::usleep(1'000);
+    }
+    Send(SIGHUP);
+    ::usleep(100'000);  // two turns of the supervisor
+    EXPECT_EQ(LinesOf("terms").size(), 1U);
+    return true;
+  });
+
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(LinesOf("terms").size(), 2U);
 }
 
 TEST_F(SupervisorTest, AWorkerThatLoadsWithoutProgressIsKilledAndStartedAgain) {

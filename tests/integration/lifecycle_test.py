@@ -176,6 +176,68 @@ class DrainTest(unittest.TestCase):
                              (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
             self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
 
+    @staticmethod
+    def keep_tokenizers_busy(server, stub):
+        """Calls that take two seconds, most of which have arrived: texts that come now wait behind them."""
+        text = api.TokenizeRequest(text=b"onceuponatimetherewasalittle" * 36000)
+        busy = [stub.Tokenize.future(text, timeout=60) for _ in range(12)]
+        eventually(lambda: re.search(r'open_calls{method="Tokenize"} ([89]|1\d)$', http_get(server, "/metrics")[1], re.M))
+        return busy
+
+    def test_a_drain_waits_for_texts_that_are_tokenized(self):
+        with Server() as server, server.channel() as channel:
+            stub = api_grpc.GenerationServiceStub(channel)
+            busy = self.keep_tokenizers_busy(server, stub)
+            requests = [stub.Generate(api.GenerateRequest(
+                text=b"Once " * 200, stopping={"max_tokens": 3, "ignore_eos": True}), timeout=60) for _ in range(16)]
+            wait_for_line(server, 'quire_grpc_open_calls{method="Generate"} 16')
+            time.sleep(0.3)  # a call is counted before it is looked at
+
+            server.terminate()
+
+            for request in requests:
+                self.assertEqual(sum(len(message.chunk.token_ids) for message in request), 3)
+            # Those that came behind SIGTERM are refused.
+            self.assertGreaterEqual(sum(call.exception() is None for call in busy), 8)
+            self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
+
+    def test_texts_that_outlast_the_drain_end_with_unavailable(self):
+        with Server("--shutdown-timeout=0") as server, server.channel() as channel:
+            stub = api_grpc.GenerationServiceStub(channel)
+            busy = self.keep_tokenizers_busy(server, stub)  # a call that nobody holds is cancelled
+            request = stub.Generate(long_request(3), timeout=60)
+            wait_for_line(server, 'quire_grpc_open_calls{method="Generate"} 1')
+            time.sleep(0.3)
+
+            server.terminate()
+
+            with failure_of() as failures:
+                next(request)
+            self.assertFalse(all(call.exception() is None for call in busy))  # else it did not wait
+            self.assertEqual((failures[0].code, failures[0].reason), (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
+            self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
+
+    def test_another_signal_ends_the_drain(self):
+        with Server(with_worker=True) as server, server.channel() as channel:
+            stub = api_grpc.GenerationServiceStub(channel)
+            running = stub.Generate(long_request(1200), timeout=60)
+            next(running)
+            server.worker.popen.send_signal(signal.SIGSTOP)  # the stream stands
+
+            server.terminate()
+            server.scheduler.wait_for("scheduler drains")
+            server.terminate()  # the same signal, of timeout(1)
+            time.sleep(1.1)
+            self.assertIsNone(server.scheduler.popen.poll())
+            server.terminate()
+
+            with failure_of() as failures:
+                for _ in running:
+                    pass
+            self.assertEqual((failures[0].code, failures[0].reason), (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
+            self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
+            self.assertRegex(server.scheduler.text(), 'the drain ends .*why="another signal came" requests_left=1')
+
     def test_an_idle_server_stops_at_once(self):
         for with_worker in (True, False):
             with Server(with_worker=with_worker) as server:

@@ -60,6 +60,8 @@ TEST_F(GenerationServiceTest, WhileDrainingRequestsAreRefused) {
   state_.SetDraining();
 
   EXPECT_EQ(ReasonOf(Generate(Prompt("ab", 3)).status), "DRAINING");
+  EXPECT_EQ(ReasonOf(CallRaw("Tokenize", "")), "DRAINING");
+  EXPECT_EQ(ReasonOf(CallRaw("Detokenize", "")), "DRAINING");
 }
 
 TEST_F(GenerationServiceTest, ALiveRequestIdIsTakenAndAFreedOneIsNot) {

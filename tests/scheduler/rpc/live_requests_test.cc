@@ -68,6 +68,28 @@ TEST(LiveRequestsTest, WhoWaitsToGoOnHasItsNameAndTheOneBeforeLives) {
   EXPECT_TRUE(requests.Add("one", first).ok());
 }
 
+TEST(LiveRequestsTest, AllAreAbortedAlsoThoseThatWait) {
+  LiveRequests requests;
+  const auto live = std::make_shared<Call>(1);
+  const auto resumed = std::make_shared<Call>(2);
+  const auto other = std::make_shared<Call>(3);
+  ASSERT_TRUE(requests.Add("one", live).ok());
+  requests.AddResumed("one", resumed);
+  ASSERT_TRUE(requests.Add("two", other).ok());
+  EXPECT_EQ(requests.size(), 2);
+
+  requests.AbortAll(absl::UnavailableError("shut down"));
+
+  for (const auto& call : {live, resumed, other}) {
+    EXPECT_TRUE(call->aborted.has_value());
+  }
+  EXPECT_EQ(requests.size(), 2);  // until they have ended
+  requests.Remove("one", live.get());
+  requests.Remove("one", resumed.get());
+  requests.Remove("two", other.get());
+  EXPECT_EQ(requests.size(), 0);
+}
+
 TEST(LiveRequestsTest, WhatLivesNoMoreKeepsNobodyOut) {
   LiveRequests requests;
   const auto early = std::make_shared<Call>(1);

@@ -135,6 +135,7 @@ TEST_F(PrefixStoreTest, CallsThatWaitForTheDiskAreBounded) {
     goes_on.WaitForNotification();
   });
   is_saved.WaitForNotification();
+  EXPECT_FALSE(store->is_idle()) << "a drain waits for it";
   std::atomic<int> num_refused{0};
   for (size_t i = 0; i < kMaxSavedPrefixes + 2; ++i) {
     store->SaveLater(

@@ -77,6 +77,18 @@ TEST_F(TaskPoolTest, AnOwnerLeavesRoomForOthers) {
   EXPECT_EQ(Offer("greedy", 50, /*is_resumed=*/true), "");
 }
 
+TEST_F(TaskPoolTest, IsNotIdleWhileATaskWaitsOrRuns) {
+  EXPECT_FALSE(pool_->is_idle());  // the one that stands
+  EXPECT_EQ(Offer("waits"), "");
+  may_go_on_.Notify();
+
+  while (!pool_->is_idle()) {
+  }
+
+  EXPECT_THAT(order_, ElementsAre("waits"));
+  pool_.reset();
+}
+
 class TaskPoolWithoutSharesTest : public TaskPoolTest {
  protected:
   TaskPoolWithoutSharesTest()
