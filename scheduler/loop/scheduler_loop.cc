@@ -56,6 +56,17 @@ int32_t NumTokens(const StepPlan& plan) {
   return num_tokens;
 }
 
+// A worker may report anything, and a sum keeps it for good. None computed for longer than its
+// answer took.
+StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
+  const int64_t most_us = std::max<int64_t>(0, round_trip_ns / kNanosPerMicro);
+  const auto bounded = [most_us](int64_t us) { return std::clamp<int64_t>(us, 0, most_us); };
+  return {.build_us = bounded(reported.build_us),
+          .forward_us = bounded(reported.forward_us),
+          .sample_us = bounded(reported.sample_us),
+          .collective_us = bounded(reported.collective_us)};
+}
+
 // 43520 as 43,520.
 std::string WithCommas(int64_t number) {
   const std::string digits = absl::StrCat(number);
@@ -242,7 +253,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
   StepObservation& step = sent_->observation;
   step.round_trip_ns = answered_at - sent_->sent_at;
   step.apply_ns = parts_.clock() - answered_at;
-  step.worker = reply.result.timings;
+  step.worker = Within(step.round_trip_ns, reply.result.timings);
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();

@@ -1,5 +1,6 @@
 #include "scheduler/loop/scheduler_loop.h"
 
+#include <limits>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -87,7 +88,9 @@ class SchedulerLoopTest : public testing::Test {
   ServingState state_;
   struct Observer : public LoopObserver {
     void OnStaleReply() override { ++num_stale_replies; }
+    void OnStep(const StepObservation& step) override { sum_build_us += step.worker.build_us; }
     int num_stale_replies = 0;
+    int64_t sum_build_us = 0;
   };
   Observer observer_;
   SchedulerLoop loop_;
@@ -813,6 +816,29 @@ TEST_F(SchedulerLoopStateTest, AMomentShowsStepsBlocksAndWhoHasThem) {
   EXPECT_EQ(state->block_map.holders[0].id, added.id);
   EXPECT_EQ(state->block_map.holders[0].num_blocks, state->stats.num_held_blocks);
   EXPECT_THAT(state->request_ids, ElementsAre("as-its-client-calls-it"));
+}
+
+TEST_F(SchedulerLoopStateTest, TimesOfAWorkerAreWithinThoseOfItsAnswer) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  client_.BeginEpoch();
+  Add({.id = 7, .prompt = 5, .max_tokens = 6});
+  for (int i = 0; i < 3; ++i) {
+    Turn();
+    now_ += 3 * kNanosPerMilli;
+    StepResult result = client_.Compute();
+    result.timings = {
+        .build_us = kMost, .forward_us = 1500, .sample_us = kLeast, .collective_us = -1};
+    inbox_.Post(StepReply{std::move(result)});
+  }
+
+  const auto state = Look();
+
+  EXPECT_EQ(state->steps.num_steps, 3);
+  EXPECT_EQ(state->steps.worker,
+            (StepTimings{
+                .build_us = 3 * 3000, .forward_us = 3 * 1500, .sample_us = 0, .collective_us = 0}));
+  EXPECT_EQ(observer_.sum_build_us, 3 * 3000);
 }
 
 TEST_F(SchedulerLoopStateTest, WhoeverAsksSoonAfterGetsTheSameMoment) {
