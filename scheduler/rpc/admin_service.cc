@@ -259,11 +259,10 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext* co
     reactor->Finish(ToPublicStatus(parsed));
     return reactor;
   }
-  parts_.inbox->Post(GetStateCall{
-      .answer = [this, reactor, response](const std::shared_ptr<const LoopState>& state) {
-        *response = SerializeMessage(StateMessage(*parts_.model, parts_.state->Get(), *state));
-        reactor->Finish(grpc::Status::OK);
-      }});
+  state_answers_.Get(SteadyNow(), [reactor, response](const grpc::ByteBuffer& answer) {
+    *response = answer;
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 

@@ -18,6 +18,7 @@
 
 #include "scheduler/rpc/generate_call.h"
 #include "scheduler/rpc/prefix_store.h"
+#include "scheduler/rpc/state_answers.h"
 
 namespace quire {
 
@@ -30,7 +31,8 @@ using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
 class AdminService final : public RawAdminService {
  public:
   // store: null, or it must outlive the service.
-  AdminService(const ServiceParts& parts, PrefixStore* store) : parts_(parts), store_(store) {}
+  AdminService(const ServiceParts& parts, PrefixStore* store)
+      : parts_(parts), store_(store), state_answers_(parts.model, parts.inbox, parts.state) {}
 
   // Pins what the store has, as soon as workers are ready. Call once, before the first call.
   void RestorePrefixes();
@@ -69,6 +71,7 @@ class AdminService final : public RawAdminService {
 
   const ServiceParts parts_;
   PrefixStore* const store_;
+  StateAnswers state_answers_;
 };
 
 }  // namespace quire

@@ -1,0 +1,56 @@
+// StateAnswers answers GetState. A moment of the loop serves all calls of StateCalls::kIntervalNs:
+// each makes its message of it on its own thread. A later call waits for the next moment.
+//
+// Thread safety: safe from any thread. Answers of those that wait are made on the loop's thread:
+//                they must be quick, and at most kMaxWaiting wait.
+// Cost:          to the loop, a message and kMaxWaiting answers each kIntervalNs, whatever the
+// number
+//                of calls.
+#ifndef QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
+#define QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include <grpcpp/support/byte_buffer.h>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "scheduler/loop/inbox.h"
+#include "scheduler/loop/serving_state.h"
+#include "scheduler/rpc/served_model.h"
+
+namespace quire {
+
+class StateAnswers {
+ public:
+  static constexpr size_t kMaxWaiting = 32;
+
+  using Answer = std::function<void(const grpc::ByteBuffer& message)>;
+
+  // All must outlive this object, and the inbox' loop must have ended before it.
+  StateAnswers(const ServedModel* model, Inbox* inbox, const ServingState* state)
+      : model_(*model), inbox_(*inbox), state_(*state) {}
+
+  // A GetStateResponse of less than 64 KiB, now or later, once. With as many waiting as may: of the
+  // last moment, however old, or, before the first one, without steps and map.
+  void Get(Instant now, Answer answer);
+
+ private:
+  void AskLoop();
+  void OnMoment(const std::shared_ptr<const LoopState>& moment);
+
+  const ServedModel& model_;
+  Inbox& inbox_;
+  const ServingState& state_;
+  Mutex mutex_;
+  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // the last one; null: none yet
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);              // not empty: the loop is asked
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
