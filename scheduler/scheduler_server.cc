@@ -41,6 +41,8 @@ constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 // For streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
+// Connections of the admin port, whatever comes to the clients' port.
+constexpr int kAdminFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
 constexpr char kHealthPath[] = "/grpc.health.v1.Health/";
 
@@ -200,8 +202,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
     const char* what,
     ApiKeys* keys,
     grpc::Service* service,
+    int num_files_left,
     std::unique_ptr<Listener>* listener) {
-  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address);
+  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address, num_files_left);
   if (!bound.ok()) {
     return Error(absl::StatusCode::kUnavailable,
                  "GRPC_BIND",
@@ -247,8 +250,10 @@ absl::Status SchedulerServer::StartGrpc() {
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
+  const int num_files_left = config_.admin.has_value() ? kAdminFiles : 0;
   QUIRE_ASSIGN_OR_RETURN(
-      grpc_server_, Serve(address, "grpc", config_.api_keys.get(), &service_, &grpc_listener_));
+      grpc_server_,
+      Serve(address, "grpc", config_.api_keys.get(), &service_, num_files_left, &grpc_listener_));
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
   UpdateHealth();  // before the first client: the library begins with SERVING
   grpc_listener_->Start();
@@ -264,6 +269,7 @@ absl::Status SchedulerServer::StartAdmin() {
                                "admin",
                                config_.admin_api_keys.get(),
                                &admin_service_,
+                               /*num_files_left=*/0,
                                &admin_listener_));
   admin_listener_->Start();
   return absl::OkStatus();

@@ -91,6 +91,7 @@ class SchedulerServer {
                                                       const char* what,
                                                       ApiKeys* keys,
                                                       grpc::Service* service,
+                                                      int num_files_left,
                                                       std::unique_ptr<Listener>* listener);
   // Refuses calls without a key, and counts them.
   CallCheck CheckOf(ApiKeys* keys);

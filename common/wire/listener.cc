@@ -44,9 +44,11 @@ constexpr int kNoFilesPauseMillis = 100;
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 
 // A quarter, where the limit is so low that the reserve would take most of it.
-int MaxOpenFiles() {
-  const int limit = FileLimit();
-  return std::min(Listener::kMaxOpenFiles, limit - std::min(kReservedFiles, limit / 4));
+int Without(int reserve, int limit) { return limit - std::min(reserve, limit / 4); }
+
+int MaxOpenFiles(int num_files_left) {
+  const int of_all_ports = std::min(Listener::kMaxOpenFiles, Without(kReservedFiles, FileLimit()));
+  return Without(num_files_left, of_all_ports);
 }
 
 absl::Status CannotListen(const Address& address) {
@@ -115,14 +117,15 @@ bool IsOwnUsers(const FileDescriptor& connection) {
 
 }  // namespace
 
-Listener::Listener(Address address)
+Listener::Listener(Address address, int num_files_left)
     : address_(std::move(address)),
-      max_open_files_(MaxOpenFiles()),
+      max_open_files_(MaxOpenFiles(num_files_left)),
       files_logged_at_(SteadyNow() - kRefusalLogIntervalNs),
       users_logged_at_(files_logged_at_) {}
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address) {
-  std::unique_ptr<Listener> listener(new Listener(address));
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address,
+                                                         int num_files_left) {
+  std::unique_ptr<Listener> listener(new Listener(address, num_files_left));
   QUIRE_RETURN_IF_ERROR(address.is_unix() ? listener->BindUnix() : listener->BindHost());
   listener->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->stop_.is_open() || !listener->silent_.events().is_open()) {

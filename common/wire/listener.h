@@ -39,8 +39,11 @@ class Listener {
   static constexpr int kMaxOpenFiles = 4096;
 
   // Binds the address, all of them where a name has several; port 0 is any free one. Clients can
-  // connect from here on, and wait until Start.
-  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address);
+  // connect from here on, and wait until Start. num_files_left: by so many files its bound is lower
+  // than that of other ports of the process, at most a quarter, so that a flood of this port leaves
+  // them connections.
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
+                                                        int num_files_left = 0);
 
   // Stops.
   ~Listener();
@@ -62,7 +65,7 @@ class Listener {
   const Address& address() const { return address_; }
 
  private:
-  explicit Listener(Address address);
+  Listener(Address address, int num_files_left);
 
   absl::Status BindUnix();
   absl::Status BindHost();

@@ -50,7 +50,8 @@ Address Loopback(int32_t port = 0) { return {.unix_path = "", .host = "127.0.0.1
 
 class TestServer {
  public:
-  explicit TestServer(const Address& address) : listener_(*Listener::Bind(address)) {
+  explicit TestServer(const Address& address, int num_files_left = 0)
+      : listener_(*Listener::Bind(address, num_files_left)) {
     grpc::ServerBuilder builder;
     ConfigurePublicServer(builder);
     listener_->AddTo(builder);
@@ -135,6 +136,12 @@ bool IsClosedNow(const FileDescriptor& socket) {
     num_bytes = ::recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   } while (num_bytes > 0);
   return num_bytes == 0 || errno != EAGAIN;
+}
+
+// Whether it has said a word, which stays there, or closed it.
+bool IsAnsweredOrClosed(const FileDescriptor& socket) {
+  char byte = 0;
+  return ::recv(socket.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN;
 }
 
 constexpr std::string_view kHello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -305,6 +312,26 @@ TEST(ListenerTest, ConnectionsThatAreTooManyAreClosedAndItServesAgainAfterwards)
   connections.clear();
 
   EXPECT_TRUE(IsServed(server.address()));
+}
+
+TEST(ListenerTest, AFloodOfOnePortLeavesFilesToAnother) {
+  const LowerFileLimit lower(160);
+  TestServer clients(Loopback(), /*num_files_left=*/16);
+  TestServer admin(Loopback());
+  std::vector<FileDescriptor> flood;
+  do {
+    flood.push_back(Connect(clients.address()));
+    ASSERT_TRUE(flood.back().is_open());
+    Say(kHello, flood.back());
+    WaitUntil([&] { return IsAnsweredOrClosed(flood.back()); });
+  } while (!IsClosedNow(flood.back()));
+  flood.pop_back();
+
+  const FileDescriptor operators = Connect(admin.address());
+  Say(kHello, operators);
+  WaitUntil([&] { return IsAnsweredOrClosed(operators); });
+
+  EXPECT_FALSE(IsClosedNow(operators));
 }
 
 TEST(ListenerTest, WhoSaysNothingKeepsNobodyOut) {
