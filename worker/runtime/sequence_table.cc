@@ -24,12 +24,12 @@ std::optional<KnownSequence> SequenceTable::View(SequenceHandle handle) const {
 
 void SequenceTable::Introduce(const SequenceIntroduction& introduction) {
   Entry& entry = entries_[introduction.handle];
-  SequenceState& state = entry.state;
   if (entry.in_use) {
-    Dereference(state.block_ids);
+    Release(introduction.handle);
   }
-  num_sequences_ += entry.in_use ? 0 : 1;
+  ++num_sequences_;
   entry.in_use = true;
+  SequenceState& state = entry.state;
   state.token_ids.assign(introduction.token_ids.begin(), introduction.token_ids.end());
   state.num_prompt_tokens = introduction.num_prompt_tokens;
   state.num_computed_tokens = introduction.num_computed_tokens;
@@ -45,6 +45,7 @@ void SequenceTable::Release(SequenceHandle handle) {
   entry.in_use = false;
   --num_sequences_;
   Dereference(entry.state.block_ids);
+  entry.state = SequenceState();
 }
 
 void SequenceTable::Append(std::span<const BlockId> block_ids, SequenceState* sequence) {

@@ -4,8 +4,10 @@
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
 //                block_ids hold at least num_computed_tokens tokens.
-// Cost:          O(1) a lookup; a block is counted when it comes and when it goes. The memory of a
-// released sequence is kept for the next one.
+// Cost:          O(1) a lookup; a block is counted when it comes and when it goes.
+// Memory:        at most 8 bytes a token and 8 a block of the sequences that are there. A released
+//                handle keeps nothing: 4,096 of them with 131,072 tokens each would keep 2 GiB that
+//                no memory plan counts.
 #ifndef QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
 #define QUIRE_WORKER_RUNTIME_SEQUENCE_TABLE_H_
 

@@ -51,5 +51,22 @@ TEST(SequenceTableTest, AHandleThatIsGivenAgainForgetsItsBlocks) {
   EXPECT_EQ(table.num_blocks(), 1);
 }
 
+TEST(SequenceTableTest, AShortSequenceHasNotTheMemoryOfALongOneBefore) {
+  SequenceTable table(4, kNumBlocks);
+  SequenceIntroduction with_much = Introduction(2, std::vector<BlockId>(1000, 3));
+  with_much.token_ids.resize(100'000);
+  for (const bool is_released : {true, false}) {
+    table.Introduce(with_much);
+    if (is_released) {
+      table.Release(2);
+    }
+    table.Introduce(Introduction(2, {5}));
+
+    EXPECT_LT(table.Find(2)->token_ids.capacity(), 100U);
+    EXPECT_LT(table.Find(2)->block_ids.capacity(), 100U);
+    EXPECT_EQ(table.num_blocks(), 1);
+  }
+}
+
 }  // namespace
 }  // namespace quire
