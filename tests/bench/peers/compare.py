@@ -41,6 +41,24 @@ def command_of(program, options):
     return [str(part) for part in [*commands[program], *more]]
 
 
+def lacks(folder, paths, remedy):
+    gone = [str(path) for path in dict.fromkeys(paths) if not (folder / path).exists()]
+    return [f"{folder} lacks {', '.join(gone)} ({remedy})"] if gone else []
+
+
+def missing(options):
+    """What is not there, and what makes it."""
+    programs = ["bin/quire", "bin/quire_scheduler", "bin/quire_worker", "bench/engine_bench", "bench/kernel_bench"]
+    faults = lacks(options.build, programs, "README.md builds them")
+    if options.before:
+        faults += lacks(options.before, programs, "README.md builds them")
+    made = [options.dir / "small"]
+    for peer in options.peers:
+        command = command_of(peer, options)
+        made += [pathlib.Path(command[0]), pathlib.Path(command[command.index("--model") + 1])]
+    return faults + lacks(options.dir, [path.relative_to(options.dir) for path in made], "setup.sh makes them")
+
+
 class Runner:
     """A program in a process group of its own, stopped but while it is asked."""
 
@@ -201,6 +219,8 @@ def main():
     options.is_complete = True
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell's background job ignores it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if faults := missing(options):
+        sys.exit(f"compare.py: {'; '.join(faults)}")
     options.logs = options.dir / "logs"
     options.logs.mkdir(exist_ok=True)
     runners = {}
@@ -209,6 +229,8 @@ def main():
             runners[program] = Runner(program, options)
             print(f"{program}: {runners[program].about}", flush=True)
         text = report(measure(runners, options), runners, options)
+    except RuntimeError as fault:
+        sys.exit(f"compare.py: {fault}")
     finally:
         for runner in runners.values():
             runner.close()
