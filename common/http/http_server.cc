@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -42,6 +43,7 @@ constexpr std::chrono::seconds kReadTimeout(10);
 constexpr std::chrono::seconds kWriteTimeout(10);
 // When the process has no file descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(100);
+constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 // A page that takes longer to make is no older for that.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
 // Making is on credit for so long: the few that ask one after the other get a page of now.
@@ -317,6 +319,11 @@ class HttpServer::Impl {
         Accept(acceptor);
         return;
       }
+      if (SteadyNow() - logged_at_ >= kRefusalLogIntervalNs) {
+        logged_at_ = SteadyNow();
+        LogWarning("connections of the HTTP port wait: none can be taken",
+                   {{"cause", error.message()}});
+      }
       // One of its own: to set a timer that another acceptor waits for would wake that one.
       const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
       pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
@@ -336,6 +343,7 @@ class HttpServer::Impl {
   std::list<tcp::acceptor> acceptors_;
   Connections connections_;  // of the thread
   int port_ = 0;
+  Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;  // the last line of the log about it
   std::thread thread_;
 };
 

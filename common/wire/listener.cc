@@ -305,8 +305,13 @@ void Listener::RefuseUser() {
   }
 }
 
-// Others have taken the reserve. Whoever wants to connect waits in the kernel's queue.
+// Others have taken the reserve. Clients wait in the kernel's queue.
 void Listener::WaitForFiles() {
+  if (IsTimeToLog(&files_logged_at_)) {
+    LogWarning(
+        "connections wait: the process or the machine has no file or memory left",
+        {{"address", address_.ToString()}, {"cause", std::generic_category().message(errno)}});
+  }
   pollfd wait = {.fd = stop_.fd(), .events = POLLIN, .revents = 0};
   ::poll(&wait, 1, kNoFilesPauseMillis);
 }

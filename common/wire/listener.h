@@ -10,7 +10,8 @@
 //
 // Who reaches a Unix socket of ours is trusted with all that is behind it, so connections of other
 // users than this process's and root are closed, whatever the permissions of the file are. The log
-// has a line about refusals every ten seconds at most, for each of the two reasons.
+// has a line every ten seconds at most about connections that are refused, for each of the two
+// reasons, or that wait since accept fails. It is tried again ten times a second.
 //
 // Thread safety: one caller at a time. A thread of its own accepts.
 // Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.

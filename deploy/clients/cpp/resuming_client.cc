@@ -210,6 +210,16 @@ class Patience {
                           : num_unanswered_ >= policy.max_retries;
   }
 
+  // Why it is over.
+  grpc::Status GivenUp(const grpc::Status& last) const {
+    const std::string after = IsFull(last) ? "waiting for a place for " +
+                                                 std::to_string(waited_for_a_place_.count()) + " ms"
+                                           : std::to_string(num_unanswered_) + " retries in a row";
+    return {last.error_code(),
+            last.error_message() + " (given up after " + after + ")",
+            last.error_details()};
+  }
+
   milliseconds WaitAfter(const grpc::Status& status, const RetryPolicy& policy) {
     const int num_doublings = std::min(num_waits_++, kMaxDoublings);
     const auto longest = std::min(policy.max_wait, policy.first_wait * (1 << num_doublings));
@@ -280,9 +290,11 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
       return grpc::Status::OK;  // also when the stream broke behind its last message
     }
     patience = attempt.has_brought_something ? Patience() : patience;
-    if (!IsWorthARetry(attempt.status, next.has_resume()) ||
-        patience.IsOver(attempt.status, policy_)) {
+    if (!IsWorthARetry(attempt.status, next.has_resume())) {
       return attempt.status;
+    }
+    if (patience.IsOver(attempt.status, policy_)) {
+      return patience.GivenUp(attempt.status);
     }
     server = (server + 1) % stubs_.size();
     SleepUntil(std::min(deadline, Clock::now() + patience.WaitAfter(attempt.status, policy_)),

@@ -50,7 +50,8 @@ class ResumingClient {
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Returns when the answer is complete or cannot be. timeout_ms counts from this call on.
-  // Errors: the server's refusal; the last failure, after all retries; CANCELLED, by on_response
+  // Errors: the server's refusal; the last failure, after all retries, whose message ends with
+  // "(given up after ...)"; CANCELLED, by on_response
   // or, with details, by an operator;
   // DEADLINE_EXCEEDED; DATA_LOSS when a server goes on with something else than was begun.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;

@@ -89,8 +89,10 @@ def generate(channels, request, api_key=None):
         except grpc.RpcError as error:
             if progress.is_complete():
                 return  # it broke behind its last message
-            if (not _is_worth_a_retry(error, attempt.HasField("resume"))
-                    or patience.is_over(error)):
+            if not _is_worth_a_retry(error, attempt.HasField("resume")):
+                raise
+            if patience.is_over(error):
+                patience.add_note(error)
                 raise
             wait = patience.wait_after(error)
         finally:
@@ -149,6 +151,12 @@ class _Patience:
         if _is_full(error):
             return self._waited_for_a_place_s >= MAX_WAIT_FOR_A_PLACE_S
         return self._num_unanswered >= MAX_RETRIES
+
+    def add_note(self, error):
+        """Why it is over, for a traceback, from Python 3.11 on."""
+        if hasattr(error, "add_note"):
+            error.add_note(f"given up after waiting for a place for {self._waited_for_a_place_s:.0f} s" if _is_full(error)
+                           else f"given up after {self._num_unanswered} retries in a row")
 
     def wait_after(self, error):
         """Seconds."""
