@@ -19,6 +19,34 @@ size_t BytesOf(const SequenceUpdate& update) {
   return bytes;
 }
 
+// At most, of a token with what it brought: its id, where its text ends, its logprob and the top
+// ones, each with tags and lengths (Chunk in proto/v1/generation.proto).
+size_t BytesOnWire(const SequenceUpdate& update, size_t token) {
+  constexpr size_t kToken = 5 + 5;
+  constexpr size_t kLogprobs = 4 + 5;
+  constexpr size_t kTopLogprob = 2 + 6 + 5;
+  size_t bytes = kToken;
+  if (token < update.text_ends.size()) {
+    bytes += update.text_ends[token] - (token == 0 ? 0 : update.text_ends[token - 1]);
+  }
+  if (token < update.logprobs.size()) {
+    bytes += kLogprobs + update.logprobs[token].top.size() * kTopLogprob;
+  }
+  return bytes;
+}
+
+// How many tokens of an update go into one message.
+size_t NumTokensInMessage(const SequenceUpdate& update) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < update.token_ids.size(); ++i) {
+    bytes += BytesOnWire(update, i);
+    if (i == kMaxTokensPerMessage || (i > 0 && bytes > kMaxMessageBytes)) {
+      return i;
+    }
+  }
+  return update.token_ids.size();
+}
+
 template <typename T>
 void MoveToBack(std::vector<T>& from, std::vector<T>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
@@ -87,8 +115,9 @@ std::optional<SequenceUpdate> Outbox::Take() {
   }
   SequenceUpdate& waiting = updates_.front();
   SequenceUpdate update;
-  if (waiting.token_ids.size() > kMaxTokensPerMessage) {
-    update = SplitFront(waiting, kMaxTokensPerMessage);
+  const size_t num_tokens = NumTokensInMessage(waiting);
+  if (num_tokens < waiting.token_ids.size()) {
+    update = SplitFront(waiting, num_tokens);
   } else {
     update = std::move(waiting);
     updates_.pop_front();

@@ -5,7 +5,8 @@
 // Thread safety: not thread-safe; the stream guards it with its own lock.
 // Invariants:    at most max_tokens tokens and max_bytes bytes wait, beside the ends of sequences,
 //                which are always taken: nothing comes behind them. For each sequence, tokens leave
-//                in the order they came, at most kMaxTokensPerMessage in a message.
+//                in the order they came, in messages of at most kMaxTokensPerMessage tokens and
+//                kMaxMessageBytes bytes, or of one token.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
 #define QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -20,8 +21,11 @@
 
 namespace quire {
 
-// Keeps a message with logprobs far below what clients accept by default, 4 MiB.
+// A message with logprobs is then far below what clients accept by default, 4 MiB.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
+// As BytesOnWire counts them. Half of what the server sends (kPublicMaxSendBytes): the other half
+// is more than the end of a sequence, or one token with its text, can have.
+inline constexpr size_t kMaxMessageBytes = size_t{512} << 10;
 
 struct OutboxLimits {
   size_t max_tokens = 4096;

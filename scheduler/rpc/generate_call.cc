@@ -104,6 +104,15 @@ void FillFinished(const SequenceUpdate& update, v1::Finished* finished) {
 
 }  // namespace
 
+void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response) {
+  if (!update.token_ids.empty() || !update.text.empty()) {
+    FillChunk(update, response->mutable_chunk());
+  }
+  if (update.end.has_value()) {
+    FillFinished(update, response->mutable_finished());
+  }
+}
+
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context)
     : parts_(*parts), context_(context), arrival_(SteadyNow()), outbox_(parts->outbox_limits) {}
 
@@ -373,12 +382,7 @@ void GenerateCall::Encode(const SequenceUpdate& update) {
     started->set_max_tokens(max_tokens_);
   }
   num_output_tokens_ += static_cast<int64_t>(update.token_ids.size());
-  if (!update.token_ids.empty() || !update.text.empty()) {
-    FillChunk(update, response_.mutable_chunk());
-  }
-  if (update.end.has_value()) {
-    FillFinished(update, response_.mutable_finished());
-  }
+  FillResponse(update, &response_);
   buffer_ = SerializeMessage(response_);
 }
 

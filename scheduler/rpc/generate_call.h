@@ -54,6 +54,10 @@ struct ServiceParts {
   bool logs_requests = false;
 };
 
+// The message of an update, but for `started`: smaller than kPublicMaxSendBytes for one that an
+// Outbox gives out.
+void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
+
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                      public ResponseStream,
                      public LiveRequests::Abortable,

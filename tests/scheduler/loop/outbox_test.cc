@@ -93,6 +93,32 @@ TEST(OutboxTest, ALongUpdateLeavesInPieces) {
   EXPECT_TRUE(outbox.empty());
 }
 
+TEST(OutboxTest, TokensWithMuchTextLeaveInPiecesOfSoManyBytes) {
+  Outbox outbox({});
+  const std::string text_of_token(kMaxMessageBytes / 3, 'x');
+  SequenceUpdate all = Tokens(0, 0, {});
+  for (TokenId id = 0; id < 5; ++id) {
+    all.token_ids.push_back(id);
+    all.text += text_of_token;
+    all.text_ends.push_back(static_cast<uint32_t>(all.text.size()));
+  }
+  all.end.emplace();
+  ASSERT_TRUE(outbox.Append(std::move(all), 10));
+  SequenceUpdate one = Tokens(1, 0, {7}, std::string(2 * kMaxMessageBytes, 'y'));
+  one.text_ends = {static_cast<uint32_t>(one.text.size())};
+  one.end.emplace();
+  ASSERT_TRUE(outbox.Append(std::move(one), 10));
+
+  EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(0, 1));
+  EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(2, 3));
+  const auto last = outbox.Take();
+  ASSERT_TRUE(last.has_value());
+  EXPECT_THAT(last->token_ids, ElementsAre(4));
+  EXPECT_EQ(last->text, text_of_token);
+  EXPECT_TRUE(last->end.has_value());
+  EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(7));  // no message has less than a token
+}
+
 TEST(OutboxTest, TokensThatComeWhileOneMessageIsOnItsWayMakeAnother) {
   Outbox outbox({});
   ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}), 10));

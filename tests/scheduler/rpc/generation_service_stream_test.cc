@@ -1,6 +1,8 @@
 // What a stream brings, what it holds, and what becomes of it when its client or the group goes.
+#include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -10,6 +12,11 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "common/base/error.h"
+#include "common/model/sampling_params.h"
+#include "common/wire/channel.h"
+#include "scheduler/loop/outbox.h"
+#include "scheduler/text/stop_matcher.h"
+#include "scheduler/text/vocabulary.h"
 #include "tests/scheduler/rpc/generation_service_fixture.h"
 
 namespace quire {
@@ -32,6 +39,37 @@ TEST_F(GenerationServiceTest, StreamsStartTokensTextAndEnd) {
   ASSERT_TRUE(last.has_finished());
   EXPECT_EQ(last.finished().reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(last.finished().num_output_tokens(), 6);
+}
+
+// A sequence that comes at once, as that of best_of does: of the longest tokens that a vocabulary
+// may have, with all that a client may ask for.
+TEST(FillResponseTest, WhatAnOutboxGivesOutFitsIntoAMessage) {
+  constexpr int kNumTokens = 1500;
+  constexpr size_t kStartedBytes = 2048;  // more than `started` has
+  SequenceUpdate update;
+  update.first_position = 1 << 24;
+  for (int i = 0; i < kNumTokens; ++i) {
+    update.token_ids.push_back(std::numeric_limits<TokenId>::max());
+    update.text.append(i % 2 == 0 ? kMaxTokenBytes : 1, 'x');
+    update.text_ends.push_back(static_cast<uint32_t>(update.text.size()));
+    update.logprobs.push_back(
+        {.logprob = -1.0F,
+         .top = std::vector<TokenLogprob>(
+             kMaxLogprobs, {.token_id = std::numeric_limits<TokenId>::max(), .logprob = -1.0F})});
+  }
+  update.end = SequenceEnd{.text = std::string(kMaxStopStringBytes + kMaxTokenBytes, 'x'),
+                           .matched_stop = std::string(kMaxStopStringBytes, 'x')};
+  Outbox outbox({});
+  ASSERT_TRUE(outbox.Append(std::move(update), 1));
+
+  int num_tokens = 0;
+  while (const auto part = outbox.Take()) {
+    v1::GenerateResponse response;
+    FillResponse(*part, &response);
+    EXPECT_LE(response.ByteSizeLong() + kStartedBytes, size_t{kPublicMaxSendBytes});
+    num_tokens += response.chunk().token_ids_size();
+  }
+  EXPECT_EQ(num_tokens, kNumTokens);
 }
 
 TEST_F(GenerationServiceTest, EverySequenceOfARequestIsStreamed) {
