@@ -87,6 +87,9 @@ inline constexpr MetricInfo kStepDuration{
     "Parts of a step, as the scheduler's clock and the worker's saw them."};
 inline constexpr MetricInfo kStepSequences{"quire_step_batch_sequences", "Sequences in a step."};
 inline constexpr MetricInfo kStepTokens{"quire_step_batch_tokens", "Tokens in a step."};
+inline constexpr MetricInfo kLoopTurn{
+    "quire_loop_turn_seconds",
+    "Turns of the scheduling loop, without its wait for events. No stream gets a token meanwhile."};
 inline constexpr MetricInfo kTimeToFirstToken{"quire_ttft_seconds",
                                               "Arrival of a request to its first token."};
 inline constexpr MetricInfo kInterTokenLatency{"quire_itl_seconds",

@@ -330,6 +330,10 @@ PROCESSES = [
               ("{{instance}}", "process_resident_memory_bytes{@}")),
         lines("Addresses", "bytes", "Addresses that the process has taken; most have no memory behind "
               "them.", ("{{instance}}", "process_virtual_memory_bytes{@}")),
+        lines("Turn of the scheduling loop", "s",
+              "Events, plan, sending, publishing; the wait for the workers is no part of it. No stream of "
+              "the server gets a token during a turn.", *quantiles("quire_loop_turn_seconds"),
+              thresholds=(0.1,)),
         lines("Open files", "short", "Files and sockets.", ("{{instance}}", "process_open_fds{@}")),
         lines("Open files of those allowed", "percentunit", "At 1 nobody can connect.",
               ("{{instance}}", "process_open_fds{@} / process_max_fds{@}"), thresholds=(0.8, 0.95)),

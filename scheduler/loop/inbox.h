@@ -6,12 +6,14 @@
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
 #define QUIRE_SCHEDULER_LOOP_INBOX_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -106,6 +108,23 @@ using LoopEvent = std::variant<AddRequest,
                                GroupLost,
                                GroupSuperseded,
                                Stop>;
+
+// By LoopEvent::index.
+inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kLoopEventNames = {
+    "add_request",
+    "abort_request",
+    "abort_all",
+    "pin",
+    "unpin",
+    "list_prefixes",
+    "get_state",
+    "group_ready",
+    "step_reply",
+    "stale_reply",
+    "group_loading",
+    "group_lost",
+    "group_superseded",
+    "stop"};
 
 class Inbox {
  public:

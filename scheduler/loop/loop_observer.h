@@ -66,6 +66,8 @@ class LoopObserver {
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
   virtual void OnStaleReply() {}
+  // From the end of the wait for events to the end of the turn.
+  virtual void OnTurn(int64_t /*turn_ns*/) {}
 };
 
 }  // namespace quire

@@ -105,6 +105,7 @@ SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
     : config_(config),
       parts_(std::move(parts)),
       core_(config.core, parts_.step_log),
+      watch_(parts_.clock),
       router_(parts_.observer),
       now_(parts_.clock()),
       wait_(now_) {}
@@ -116,20 +117,35 @@ void SchedulerLoop::Run() {
 
 bool SchedulerLoop::Turn(absl::Duration max_wait) {
   std::deque<LoopEvent> events = parts_.inbox->TakeAll(TimeToWait(max_wait));
+  watch_.Begin();
+  Work(events);
+  watch_.Enter("free_events");
+  events.clear();
+  parts_.observer->OnTurn(watch_.End());
+  return !stopping_;
+}
+
+void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   now_ = parts_.clock();
   if (core_.next_deadline() <= now_) {  // first: its client cancels then, too
     core_.ExpireRequests(now_);
   }
   for (LoopEvent& event : events) {
+    watch_.Enter(kLoopEventNames[event.index()]);
     std::visit([this](auto& e) { Handle(e); }, event);
   }
+  watch_.Enter("timers");
   CheckTimers();
+  watch_.Enter("plan");
   Dispatch();
+  watch_.Enter("publish");
   Publish();
+  watch_.Enter("stats");
   PublishStats();
+  watch_.Enter("prefix_answers");
   prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // an operator then looks at the metrics
+  watch_.Enter("state_answers");
   state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
-  return !stopping_;
 }
 
 // The core may change what it does next when a deadline passes, and only between two steps.
@@ -318,6 +334,7 @@ void SchedulerLoop::Dispatch() {
   step.observation.num_sequences = static_cast<int32_t>(plan->slices.size());
   step.observation.num_tokens = NumTokens(*plan);
   sent_ = step;
+  watch_.Enter("send");
   parts_.workers->SendStep(*plan);
   sent_->observation.send_ns = parts_.clock() - sent_at;
 }

@@ -17,6 +17,7 @@
 #define QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 
@@ -32,6 +33,7 @@
 #include "scheduler/loop/prefix_calls.h"
 #include "scheduler/loop/serving_state.h"
 #include "scheduler/loop/state_calls.h"
+#include "scheduler/loop/turn_watch.h"
 #include "scheduler/loop/worker_client.h"
 #include "scheduler/loop/worker_wait.h"
 #include "scheduler/step_log/recorded_core.h"
@@ -89,6 +91,7 @@ class SchedulerLoop {
   void Handle(GroupSuperseded& superseded);
   void Handle(Stop& stop);
 
+  void Work(std::deque<LoopEvent>& events);
   void Dispatch();
   void Publish();
   void PublishStats();
@@ -104,6 +107,7 @@ class SchedulerLoop {
   const LoopConfig config_;
   const Parts parts_;
   RecordedCore core_;
+  TurnWatch watch_;
   OutputRouter router_;
   PrefixCalls prefix_calls_;
   StateCalls state_calls_;

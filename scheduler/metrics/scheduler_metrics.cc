@@ -110,6 +110,7 @@ void SchedulerMetrics::MakeHistograms() {
   step_forward_ = part("worker_forward");
   step_sample_ = part("worker_sample");
   step_collective_ = part("worker_collective");
+  loop_turn_ = {&r.Histogram(metric::kLoopTurn, StepBuckets())};
   step_sequences_ = &r.Histogram(metric::kStepSequences, CountBuckets(kMaxStepSequences));
   step_tokens_ = {&r.Histogram(metric::kStepTokens, IterationTokenBuckets()),
                   &r.Histogram(metric::kVllmIterationTokens, IterationTokenBuckets(), Foreign())};

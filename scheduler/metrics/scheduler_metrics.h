@@ -39,6 +39,7 @@ class SchedulerMetrics : public LoopObserver {
                     int64_t block_bytes) override;
   void OnGroupLost() override;
   void OnStaleReply() override;
+  void OnTurn(int64_t turn_ns) override { loop_turn_.ObserveNanos(turn_ns); }
 
   void SetDraining();
   // Any thread.
@@ -113,6 +114,7 @@ class SchedulerMetrics : public LoopObserver {
   HistogramPair step_collective_;
   prometheus::Histogram* step_sequences_ = nullptr;
   HistogramPair step_tokens_;
+  HistogramPair loop_turn_;
 };
 
 }  // namespace quire

@@ -89,8 +89,10 @@ class SchedulerLoopTest : public testing::Test {
   struct Observer : public LoopObserver {
     void OnStaleReply() override { ++num_stale_replies; }
     void OnStep(const StepObservation& step) override { sum_build_us += step.worker.build_us; }
+    void OnTurn(int64_t turn_ns) override { last_turn_ns = turn_ns; }
     int num_stale_replies = 0;
     int64_t sum_build_us = 0;
+    int64_t last_turn_ns = 0;
   };
   Observer observer_;
   SchedulerLoop loop_;
@@ -574,6 +576,20 @@ TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
   EXPECT_TRUE(first.stream->is_queued());
   EXPECT_FALSE(too_many_tokens.stream->is_queued());
   EXPECT_FALSE(one_too_many.stream->is_queued());
+}
+
+TEST_F(SchedulerLoopTest, ATurnIsMeasuredWithoutItsWaitAndASlowOneNamesItsDuty) {
+  inbox_.Post(ListPrefixesCall{[this](const auto& /*prefixes*/) { now_ += kNanosPerSecond; }});
+  now_ += kNanosPerSecond;
+  testing::internal::CaptureStderr();
+
+  Turn();
+
+  EXPECT_EQ(observer_.last_turn_ns, kNanosPerSecond);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("longest_duty=list_prefixes longest_duty_ms=1000"));
+  Turn();
+  EXPECT_EQ(observer_.last_turn_ns, 0);
 }
 
 class SwappingLoopTest : public SchedulerLoopTest {

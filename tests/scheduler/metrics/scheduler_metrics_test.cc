@@ -40,5 +40,14 @@ TEST_F(SchedulerMetricsTest, ForeignPromptTokensAreComputedOrFound) {
   EXPECT_THAT(text, HasSubstr("\nquire_tokens_total{kind=\"prompt\"} 304\n"));
 }
 
+TEST_F(SchedulerMetricsTest, TurnsOfTheLoopAreCountedByTheirLength) {
+  metrics_.OnTurn(100 * kNanosPerMilli);
+  metrics_.OnTurn(101 * kNanosPerMilli);
+
+  const std::string text = registry_.NativeText();
+  EXPECT_THAT(text, HasSubstr("quire_loop_turn_seconds_bucket{le=\"0.1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("quire_loop_turn_seconds_count 2\n"));
+}
+
 }  // namespace
 }  // namespace quire
