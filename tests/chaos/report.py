@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 
+import standstill
 from checker import KINDS_OF_LOSS, quantile
 
 # Longest gap at p99, in seconds. A stopped process is told from a slow one by patience alone.
@@ -29,6 +30,7 @@ class Round:
     counts: dict  # of ServedModel.counts
     proxy: dict
     replay: str
+    slow_turns: list  # of standstill.slow_turns
 
 
 def faults_of(done, judges_time):
@@ -51,6 +53,9 @@ def faults_of(done, judges_time):
             faults.append(f"no pressure on the KV cache: {name} is 0")
     if done.counts.get("exit code of serve"):
         faults.append(f"serve ended with {done.counts['exit code of serve']}")
+    if not done.counts.get("turns"):
+        faults.append("no turn of the scheduling loop was measured")
+    faults += standstill.faults_of(done.slow_turns)
     if "identical" not in done.replay:
         faults.append(f"the step log does not replay: {done.replay}")
     if judges_time:
@@ -90,6 +95,7 @@ def text_of(done, faults):
                      + " |")
     lines += ["", "inside: " + ", ".join(f"{name}: {n}" for name, n in done.counts.items()),
               "proxy: " + ", ".join(f"{name}: {n}" for name, n in done.proxy.items()),
+              "scheduling loop: " + standstill.longest_of(done.slow_turns),
               "step log: " + "; ".join(" ".join(line.split()) for line in done.replay.splitlines())]
     return "\n".join(lines + done.examples + [f"FAILED: {fault}" for fault in faults])
 
@@ -107,7 +113,8 @@ def merged(rounds):
                  num_tokens=sum(r.num_tokens for r in rounds),
                  losses=add(r.losses for r in rounds), examples=[],
                  gaps=[gap for r in rounds for gap in r.gaps], counts=add(r.counts for r in rounds),
-                 proxy=add(r.proxy for r in rounds), replay=rounds[-1].replay)
+                 proxy=add(r.proxy for r in rounds), replay=rounds[-1].replay,
+                 slow_turns=[turn for r in rounds for turn in r.slow_turns])
 
 
 def append_round(path, done):

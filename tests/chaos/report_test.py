@@ -6,6 +6,12 @@ import tempfile
 import unittest
 
 import report
+import standstill
+
+LOG = """2026-11-23T10:00:00.000Z INFO worker group ready epoch=1
+2026-11-23T10:00:01.000Z WARNING the scheduling loop was slow turn_ms={} cpu_ms=9 cpu_wait_ms={} \
+longest_duty=plan longest_duty_ms=150
+2026-11-23T10:00:02.000Z WARNING worker group lost epoch=1"""
 
 
 def good_round():
@@ -16,8 +22,9 @@ def good_round():
                         num_calls=50, num_tokens=5000, losses={}, examples=[],
                         gaps=[gap("kill"), gap("kill"), gap("cut"), gap("garbage")],
                         counts={"epochs begun": 3, "num_prefix_hit_tokens": 9,
-                                "num_swap_preemptions": 4, "exit code of serve": 0},
-                        proxy={"held": 5, "spoiled": 2}, replay="identical: all")
+                                "num_swap_preemptions": 4, "exit code of serve": 0, "turns": 7},
+                        proxy={"held": 5, "spoiled": 2}, replay="identical: all",
+                        slow_turns=standstill.slow_turns(LOG.format(150, 50)))
 
 
 class ReportTest(unittest.TestCase):
@@ -42,6 +49,11 @@ class ReportTest(unittest.TestCase):
                 (lambda done: done.counts.update({"exit code of serve": 1}), "serve ended with 1"),
                 (lambda done: done.counts.update({"lost survivors": 1}), "1 ranks ended with"),
                 (lambda done: done.counts.update({"weights read again": 2}), "2 ranks that lived"),
+                (lambda done: done.counts.pop("turns"), "no turn of the scheduling loop"),
+                (lambda done: setattr(done, "slow_turns", standstill.slow_turns(LOG.format(150, 49))),
+                 "stood still for 101 ms: turn_ms=150"),
+                (lambda done: setattr(done, "slow_turns", standstill.slow_turns(LOG.format(101, "unknown"))),
+                 "stood still for 101 ms: turn_ms=101"),
                 (lambda done: setattr(done, "replay", "DIFFERENT: x"), "does not replay")):
             self.assertIn(named, "; ".join(self.wrong(change)))
 
@@ -64,7 +76,9 @@ class ReportTest(unittest.TestCase):
         both = report.merged(rounds)
         self.assertEqual((both.kinds["kill"], both.num_calls, both.proxy["held"]), (4, 100, 10))
         self.assertEqual(report.gap_rows(both)["kill"]["faults"], 4)
-        self.assertIn("| kill | 4 | 128 | 1.00 / 1.00 / 1.00 |", report.text_of(both, []))
+        text = report.text_of(both, [])
+        self.assertIn("| kill | 4 | 128 | 1.00 / 1.00 / 1.00 |", text)
+        self.assertIn("2 turns over 100 ms, the longest standstill 100 ms: turn_ms=150", text)
 
 
 if __name__ == "__main__":

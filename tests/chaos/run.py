@@ -105,6 +105,7 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
             faults = harm(server, script, args.short)
             finish_clients(processes)
             counts, epochs = server.counts(), server.epochs()
+            slow_turns = server.slow_turns()
         finally:
             for process in processes:
                 process.kill()
@@ -124,7 +125,8 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
                         minutes=form.minutes, num_calls=verdict.num_calls,
                         num_tokens=verdict.num_tokens, losses=dict(verdict.losses),
                         examples=verdict.examples, gaps=measure_gaps(faults, epochs, verdict.calls),
-                        counts=counts, proxy=proxy_counts(faults), replay=replay.stdout)
+                        counts=counts, proxy=proxy_counts(faults), replay=replay.stdout,
+                        slow_turns=slow_turns)
 
 
 def proxy_counts(faults):

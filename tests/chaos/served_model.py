@@ -20,6 +20,7 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../integration"))
 
+import standstill  # noqa: E402
 from fault_proxy import ProxyControl  # noqa: E402
 from fault_script import LINK_FAULTS  # noqa: E402
 from quire_server import BIN, MODEL, Process  # noqa: E402
@@ -33,7 +34,8 @@ COUNTERS = {"num_recompute_preemptions": 'quire_preemptions_total{mode="recomput
             "num_prefix_hit_tokens": 'quire_prefix_cache_tokens_total{result="hit"}',
             "num_failed_swap_ins": "quire_kv_swap_in_failures_total",
             "stale_replies": "quire_stale_replies_total",
-            "steps": "quire_steps_total"}
+            "steps": "quire_steps_total",
+            "turns": "quire_loop_turn_seconds_count"}
 LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group lost",
              "programs ended": "a program of the server ended",
              "programs killed": "a program of the server is killed"}
@@ -188,6 +190,10 @@ class ServedModel:
         offset = time.time() - time.monotonic()
         stamps = re.findall(rf"^(\S+) INFO {LOG_LINES['epochs begun']}", self._serve.text(), re.M)
         return [datetime.datetime.fromisoformat(stamp).timestamp() - offset for stamp in stamps]
+
+    def slow_turns(self):
+        """Of the loops of all schedulers."""
+        return standstill.slow_turns(self._serve.text())
 
     def log(self):
         return self._serve.text()
