@@ -218,21 +218,23 @@ void SchedulerLoop::Handle(GroupReady& ready) {
     sent_.reset();
     parts_.observer->OnGroupLost();
   }
+  const Instant begin = parts_.clock();
+  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits, ready.after_crash);
+  prefix_calls_.OnWorkersReady(core_);
   LogInfo("worker group ready",
           {{"epoch", absl::StrCat(ready.group_epoch)},
            {"blocks", absl::StrCat(ready.limits.num_blocks)},
            {"kv_cache_dtype", ready.kv_cache_dtype},
            {"max_model_len", absl::StrCat(ready.limits.max_model_len)},
            {"max_num_batched_tokens", absl::StrCat(ready.limits.max_tokens_per_step)},
-           {"after_crash", ready.after_crash ? "yes" : "no"}});
+           {"after_crash", ready.after_crash ? "yes" : "no"},
+           {"begin_ms", absl::StrCat((parts_.clock() - begin) / kNanosPerMilli)}});
   if (ready.limits != limits_) {
     LogCacheSize(ready.limits);
   }
   if (config_.core.preemption_mode == PreemptionMode::kSwap && ready.limits.num_host_blocks == 0) {
     LogWarning("no worker has swap space: blocks are computed again");
   }
-  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, ready.limits, ready.after_crash);
-  prefix_calls_.OnWorkersReady(core_);
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
   limits_ = ready.limits;
