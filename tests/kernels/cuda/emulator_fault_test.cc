@@ -11,7 +11,7 @@
 #include "kernels/cuda/device/vector.h"
 #include "kernels/cuda/device/warp.h"
 #include "tests/kernels/cuda/device_array.h"
-#include "tests/kernels/cuda/sanitizer.h"
+#include "tests/support/sanitizer.h"
 
 namespace quire::gpu {
 namespace {

@@ -25,7 +25,7 @@
 #include "kernels/cuda/device/vector.h"
 #include "kernels/cuda/device/warp.h"
 #include "tests/kernels/cuda/device_array.h"
-#include "tests/kernels/cuda/sanitizer.h"
+#include "tests/support/sanitizer.h"
 
 // The first report ends the process: a bug in a kernel without one fails the test, too.
 // NOLINTNEXTLINE(readability-identifier-naming, bugprone-reserved-identifier): TSan's name.

@@ -13,7 +13,7 @@
 #include "kernels/cuda/device/async_copy.h"
 #include "kernels/cuda/device/element.h"
 #include "tests/kernels/cuda/device_array.h"
-#include "tests/kernels/cuda/sanitizer.h"
+#include "tests/support/sanitizer.h"
 
 namespace quire::gpu {
 namespace {

@@ -111,9 +111,10 @@ std::string CoreSimulation::Drain() {
     } else {
       Plan();
     }
-    core_->CheckInvariants();
+    core_.untimed().CheckInvariants();
     TakeEvents();
   }
+  ExpectNone(core_.Fault());
   Expect(!HasLiveRequest(), "liveness: everything finishes once the faults stop");
   Expect(!core_->has_work() || core_->has_unanswered_plan(), "no work is left");
   CoreStats stats = core_->stats();
@@ -130,8 +131,9 @@ std::string CoreSimulation::Drain() {
 void CoreSimulation::Step() {
   ++num_events_;
   DrawEvent();
-  core_->CheckInvariants();
+  core_.untimed().CheckInvariants();
   TakeEvents();
+  ExpectNone(core_.Fault());
   CheckNobodyIsOverdue();
   CheckCounts();
   if (config_.scheduling_policy == SchedulingPolicyKind::kFairShare) {

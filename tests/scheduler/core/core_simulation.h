@@ -19,6 +19,7 @@
 //   - whoever looks at the map of blocks sees what the counts say;
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //   (I11);
+//   - no call of the core takes longer than kMaxCallNs of CPU time;
 //   - when the scheduler dies, another one goes on with the tokens that clients have, to the same
 //   end.
 // Drain ends with a liveness phase: without faults everything finishes and no block stays used
@@ -43,6 +44,7 @@
 #include "tests/scheduler/core/schedule_audit.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
+#include "tests/support/timed.h"
 
 namespace quire {
 
@@ -156,7 +158,7 @@ class CoreSimulation {
 
   Random random_;
   const CoreConfig config_;
-  std::optional<RecordedCore> core_;    // always there; another one after the scheduler's death
+  Timed<RecordedCore> core_;            // another one after the scheduler's death
   std::optional<FakeWorker> worker_;    // while an epoch is active
   std::optional<ScheduleAudit> audit_;  // likewise
   FairnessAudit fairness_;

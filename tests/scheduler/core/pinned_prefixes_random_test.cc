@@ -16,6 +16,7 @@
 #include "scheduler/core/scheduler_core.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
+#include "tests/support/timed.h"
 
 namespace quire {
 namespace {
@@ -32,18 +33,44 @@ struct Totals {
   int64_t num_hits = 0;
 };
 
+struct Profile {
+  size_t num_texts = 3;  // that prompts and prefixes are beginnings of
+  int32_t text_tokens = 60;
+  int32_t loss_rate = 60;                 // one event in so many
+  bool is_all_pinned = false;             // each text, when the first epoch has begun
+  int32_t check_interval = 1;             // events between two checks of the invariants
+  std::optional<StepLimits> limits = {};  // without a window; else each epoch draws them
+};
+
+// As many prefixes as a server keeps, and a pool that holds them all.
+constexpr Profile kManyLong = {.num_texts = 256,
+                               .text_tokens = 200,
+                               .loss_rate = 10,
+                               .is_all_pinned = true,
+                               .check_interval = 50,
+                               .limits = StepLimits{.num_blocks = 20'000,
+                                                    .block_size_tokens = 16,
+                                                    .max_sequences = 64,
+                                                    .max_tokens_per_step = 4096,
+                                                    .max_model_len = 400,
+                                                    .vocab_size = kVocabSize}};
+
 class PrefixHistory {
  public:
-  explicit PrefixHistory(uint64_t seed)
-      : random_(seed),
-        core_(CoreConfig{.watermark = random_.OneIn(2) ? 0.0 : 0.1,
+  explicit PrefixHistory(uint64_t seed, const Profile& profile = {})
+      : profile_(profile),
+        random_(seed),
+        core_(std::in_place,
+              CoreConfig{.watermark = random_.OneIn(2) ? 0.0 : 0.1,
                          .scheduling_policy = static_cast<SchedulingPolicyKind>(random_.Below(3)),
                          .preemption_mode = static_cast<PreemptionMode>(random_.Below(3)),
                          .prefix_caching = true,
                          .max_pinned_share = 0.1 * random_.Between(2, 8)}),
-        sliding_window_(random_.OneIn(3) ? random_.Between(1, 20) : 0) {
+        sliding_window_(random_.OneIn(3) && !profile.limits.has_value() ? random_.Between(1, 20)
+                                                                        : 0),
+        texts_(profile.num_texts) {
     for (std::vector<TokenId>& text : texts_) {
-      text.resize(60);
+      text.resize(static_cast<size_t>(profile.text_tokens));
       for (TokenId& token : text) {
         token = random_.Below(kVocabSize);
       }
@@ -51,12 +78,17 @@ class PrefixHistory {
   }
 
   void Run(int32_t num_events, Totals& totals) {
+    if (profile_.is_all_pinned) {
+      PinAll(totals);
+    }
     for (int32_t i = 0; i < num_events && !::testing::Test::HasFailure(); ++i) {
       DrawEvent(totals);
       TakeEvents();
-      core_.CheckInvariants();
+      Check();
     }
-    Drain(totals);
+    if (!::testing::Test::HasFailure()) {
+      Drain(totals);
+    }
   }
 
  private:
@@ -66,6 +98,13 @@ class PrefixHistory {
     bool is_finished = false;
   };
 
+  void Check() {
+    if (++num_events_ % profile_.check_interval == 0) {
+      core_.untimed().CheckInvariants();
+    }
+    EXPECT_EQ(core_.Fault(), "");
+  }
+
   void DrawEvent(Totals& totals) {
     if (random_.OneIn(6)) {
       AddRequest();
@@ -74,24 +113,25 @@ class PrefixHistory {
     } else if (random_.OneIn(25)) {
       Unpin(totals);
     } else if (random_.OneIn(20)) {
-      core_.AbortRequest(RequestId(static_cast<uint64_t>(random_.Between(1, 1 + LastId()))));
+      core_->AbortRequest(RequestId(static_cast<uint64_t>(random_.Between(1, 1 + LastId()))));
     } else if (!worker_.has_value()) {
       BeginEpoch(totals);
-    } else if (random_.OneIn(60)) {
-      core_.OnWorkersLost();
+    } else if (random_.OneIn(profile_.loss_rate)) {
+      core_->OnWorkersLost();
       worker_.reset();
       plan_.reset();
     } else if (plan_.has_value()) {
       Apply(/*may_fail=*/true);
     } else {
-      plan_ = core_.PlanStep(0);
+      plan_ = core_->PlanStep(0);
     }
   }
 
   int32_t LastId() const { return static_cast<int32_t>(next_id_) - 1; }
   std::vector<TokenId> Beginning() {
-    const std::vector<TokenId>& text = texts_[static_cast<size_t>(random_.Below(3))];
-    return {text.begin(), text.begin() + random_.Between(1, 59)};
+    const std::vector<TokenId>& text =
+        texts_[static_cast<size_t>(random_.Below(static_cast<int32_t>(texts_.size())))];
+    return {text.begin(), text.begin() + random_.Between(1, profile_.text_tokens - 1)};
   }
 
   void AddRequest() {
@@ -110,15 +150,24 @@ class PrefixHistory {
                     .is_beam = request.beam_search.has_value()};
     const int32_t num_sequences = request.num_sequences;
     const uint64_t id = next_id_++;
-    if (core_.AddRequest(std::move(request)) == AddOutcome::kQueued) {
+    if (core_->AddRequest(std::move(request)) == AddOutcome::kQueued) {
       for (int32_t index = 0; index < num_sequences; ++index) {
         live_[{id, index}] = live;
       }
     }
   }
 
+  void PinAll(Totals& totals) {
+    BeginEpoch(totals);
+    for (const std::vector<TokenId>& text : texts_) {
+      const PinResult result = core_->PinPrefix(RequestId(next_id_++), text, "");
+      totals.num_pinned += result.outcome == PinOutcome::kAccepted ? 1 : 0;
+    }
+    EXPECT_EQ(core_.Fault(), "");
+  }
+
   void Pin(Totals& totals) {
-    const PinResult result = core_.PinPrefix(
+    const PinResult result = core_->PinPrefix(
         RequestId(next_id_++), Beginning(), random_.OneIn(4) ? "salt" : std::string());
     const bool is_pinned = result.outcome == PinOutcome::kAccepted;
     totals.num_pinned += is_pinned ? 1 : 0;
@@ -129,18 +178,20 @@ class PrefixHistory {
   }
 
   void Unpin(Totals& totals) {
-    const std::vector<PrefixInfo> prefixes = core_.prefixes();
+    const std::vector<PrefixInfo> prefixes = core_->prefixes();
     if (prefixes.empty()) {
-      EXPECT_FALSE(core_.UnpinPrefix(RequestId(next_id_)));
+      EXPECT_FALSE(core_->UnpinPrefix(RequestId(next_id_)));
       return;
     }
     const auto index = static_cast<size_t>(random_.Below(static_cast<int32_t>(prefixes.size())));
-    EXPECT_TRUE(core_.UnpinPrefix(prefixes[index].id));
+    EXPECT_TRUE(core_->UnpinPrefix(prefixes[index].id));
     ++totals.num_unpinned;
   }
 
   void BeginEpoch(Totals& totals) {
-    if (limits_.num_blocks == 0 || random_.OneIn(2)) {
+    if (profile_.limits.has_value()) {
+      limits_ = *profile_.limits;
+    } else if (limits_.num_blocks == 0 || random_.OneIn(2)) {
       limits_ = {.num_blocks = random_.Between(4, 60),
                  .num_host_blocks = random_.Below(30),
                  .block_size_tokens = 1 << random_.Below(4),
@@ -151,9 +202,9 @@ class PrefixHistory {
                  .sliding_window = sliding_window_};
     }
     worker_.emplace(limits_, random_.Below(3));
-    core_.BeginEpoch(1, ++group_epoch_, limits_);
+    core_->BeginEpoch(1, ++group_epoch_, limits_);
     ++totals.num_epochs;
-    for (const PrefixInfo& info : core_.prefixes()) {
+    for (const PrefixInfo& info : core_->prefixes()) {
       totals.num_waiting_for_room += info.state == PrefixState::kWaiting ? 1 : 0;
     }
   }
@@ -164,12 +215,12 @@ class PrefixHistory {
     for (SampledToken& sampled : result->sampled) {
       sampled.finite = !may_fail || !random_.OneIn(40);
     }
-    ASSERT_TRUE(core_.ApplyStepResult(*result).ok());
+    ASSERT_TRUE(core_->ApplyStepResult(*result).ok());
     plan_.reset();
   }
 
   void TakeEvents() {
-    for (const OutputEvent& event : core_.TakeEvents()) {
+    for (const OutputEvent& event : core_->TakeEvents()) {
       if (const auto* token = std::get_if<TokenCommitted>(&event)) {
         Live& live = live_.at({token->request_id.value(), token->sequence_index});
         EXPECT_TRUE(live.is_beam || token->token_id == ExpectedToken(live.token_ids,
@@ -188,47 +239,49 @@ class PrefixHistory {
   void Drain(Totals& totals) {
     int32_t num_steps_left = 20'000;
     while (!::testing::Test::HasFailure() &&
-           (core_.has_work() || plan_.has_value() || !worker_.has_value()) &&
+           (core_->has_work() || plan_.has_value() || !worker_.has_value()) &&
            num_steps_left-- > 0) {
       if (!worker_.has_value()) {
         BeginEpoch(totals);
       } else if (plan_.has_value()) {
         Apply(/*may_fail=*/false);
       } else {
-        plan_ = core_.PlanStep(0);
+        plan_ = core_->PlanStep(0);
       }
       TakeEvents();
-      core_.CheckInvariants();
+      Check();
     }
     EXPECT_GT(num_steps_left, 0) << "everything ends";
     for (const auto& [key, live] : live_) {
       EXPECT_TRUE(live.is_finished) << "request " << key.first;
     }
-    CoreStats stats = core_.stats();
+    CoreStats stats = core_->stats();
     EXPECT_EQ(stats.num_used_blocks, stats.num_pinned_blocks);
     EXPECT_LE(stats.num_pinned_blocks, 0.8 * stats.num_blocks);
     totals.num_preemptions += stats.num_preemptions;
     totals.num_hits += stats.num_prefix_hit_tokens;
-    for (const PrefixInfo& info : core_.prefixes()) {
+    for (const PrefixInfo& info : core_->prefixes()) {
       EXPECT_NE(info.state, PrefixState::kComputing);
-      EXPECT_TRUE(core_.UnpinPrefix(info.id));
+      EXPECT_TRUE(core_->UnpinPrefix(info.id));
     }
-    core_.CheckInvariants();
-    stats = core_.stats();
+    core_.untimed().CheckInvariants();
+    stats = core_->stats();
     EXPECT_EQ(stats.num_free_blocks, stats.num_blocks) << "nothing is held any more";
     EXPECT_EQ(stats.num_stored_tokens, 0);
   }
 
+  const Profile profile_;
   Random random_;
-  SchedulerCore core_;
+  Timed<SchedulerCore> core_;
   const int32_t sliding_window_;
-  std::vector<TokenId> texts_[3];
+  std::vector<std::vector<TokenId>> texts_;
   std::optional<FakeWorker> worker_;
   StepLimits limits_;
   std::optional<StepPlan> plan_;
   std::map<std::pair<uint64_t, int32_t>, Live> live_;
   uint64_t group_epoch_ = 0;
   uint64_t next_id_ = 1;
+  int32_t num_events_ = 0;
 };
 
 TEST(PinnedPrefixesRandomTest, HoldWhatIsPinnedAndNothingElse) {
@@ -246,6 +299,18 @@ TEST(PinnedPrefixesRandomTest, HoldWhatIsPinnedAndNothingElse) {
   EXPECT_GT(totals.num_waiting_for_room, 100);
   EXPECT_GT(totals.num_preemptions, 300);
   EXPECT_GT(totals.num_hits, 20'000);
+}
+
+// The loop's thread calls the core: all streams stand still meanwhile.
+TEST(PinnedPrefixesRandomTest, ManyLongPrefixesMakeNoCallLong) {
+  Totals totals;
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE(seed);
+    PrefixHistory(seed, kManyLong).Run(60, totals);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+  EXPECT_GE(totals.num_pinned, 2 * 256);
+  EXPECT_GT(totals.num_epochs, 6);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ GroupSimulation::GroupSimulation(uint64_t seed)
     : random_(seed),
       settings_(Settings()),
       ranks_(static_cast<size_t>(1 + seed % 8)),
-      core_(DrawConfig(random_)),
+      core_(std::in_place, DrawConfig(random_)),
       // More often, and kills would end requests that did no harm: see crash_suspects.h.
       mean_fault_gap_(random_.Between(5, 60) * kNanosPerSecond),
       mean_request_gap_(random_.Between(1, 20) * 100 * kNanosPerMilli),
@@ -85,7 +85,7 @@ std::string GroupSimulation::Drain() {
   }
   // A rank that hangs is fenced, and ends itself; then everything has its turn.
   const Instant end = now_ + 120 * kNanosPerSecond;
-  while (now_ < end && failure_.empty() && (HasLiveRequest() || core_.has_unanswered_plan())) {
+  while (now_ < end && failure_.empty() && (HasLiveRequest() || core_->has_unanswered_plan())) {
     Turn();
   }
   Expect(!HasLiveRequest(), "liveness: everything completes once the faults stop");
@@ -95,9 +95,9 @@ std::string GroupSimulation::Drain() {
 
 GroupSimulation::Totals GroupSimulation::totals() const {
   Totals totals = totals_;
-  totals.num_steps = core_.stats().num_steps;
-  totals.num_tokens = core_.stats().num_tokens_committed;
-  totals.num_failed_swap_ins = core_.stats().num_failed_swap_ins;
+  totals.num_steps = core_->stats().num_steps;
+  totals.num_tokens = core_->stats().num_tokens_committed;
+  totals.num_failed_swap_ins = core_->stats().num_failed_swap_ins;
   return totals;
 }
 
@@ -121,6 +121,9 @@ void GroupSimulation::Turn() {
   event();
   Pump();
   PlanStep();
+  for (const std::string& fault : {core_.Fault(), group_.Fault()}) {
+    Expect(fault.empty(), fault);
+  }
 }
 
 void GroupSimulation::Pump() {
@@ -136,16 +139,16 @@ void GroupSimulation::Pump() {
 }
 
 void GroupSimulation::PlanStep() {
-  if (!has_epoch_ || !group_->is_ready() || core_.has_unanswered_plan() || !failure_.empty()) {
+  if (!has_epoch_ || !group_->is_ready() || core_->has_unanswered_plan() || !failure_.empty()) {
     return;
   }
-  std::optional<StepPlan> plan = core_.PlanStep(now_);
+  std::optional<StepPlan> plan = core_->PlanStep(now_);
   TakeEvents();
   if (!plan.has_value()) {
     Expect(!HasLiveRequest(), "while the group is ready, whoever lives computes");
     return;
   }
-  core_.CheckInvariants();
+  core_.untimed().CheckInvariants();
   Trace(plan->digest);
   DrawFailedSwapIns(*plan);
   first_result_.reset();
@@ -290,7 +293,7 @@ void GroupSimulation::Do(const ReportReady& ready) {
   ++totals_.num_epochs;
   has_epoch_ = true;
   limits_ = ready.agreement.limits;
-  core_.BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, limits_, ready.after_crash);
+  core_->BeginEpoch(ready.scheduler_incarnation, ready.group_epoch, limits_, ready.after_crash);
   TakeEvents();
 }
 
@@ -301,11 +304,11 @@ void GroupSimulation::Do(const ReportResult& report) {
   if (!failure_.empty()) {
     return;
   }
-  const absl::Status status = core_.ApplyStepResult(report.result);
+  const absl::Status status = core_->ApplyStepResult(report.result);
   Expect(status.ok(), "the answer of the group fits: " + status.ToString());
   plan_.reset();
   TakeEvents();
-  core_.CheckInvariants();
+  core_.untimed().CheckInvariants();
 }
 
 void GroupSimulation::Do(const ReportStale& /*stale*/) {
@@ -322,8 +325,8 @@ void GroupSimulation::Do(const ReportLost& lost) {
   failed_at_step_ = reason == "STEP_TIMEOUT" || reason == "PROTOCOL_VIOLATION";
   has_epoch_ = false;
   plan_.reset();
-  core_.OnWorkersLost();
-  core_.CheckInvariants();
+  core_->OnWorkersLost();
+  core_.untimed().CheckInvariants();
   TakeEvents();
 }
 
@@ -508,7 +511,7 @@ void GroupSimulation::AddRequest() {
                                  .num_sequences = random_.Between(1, 3)},
                                 random_.OneIn(2) ? 3 : kVocabSize);
   request.sampling.seed = next_id_;
-  if (core_.AddRequest(request) == AddOutcome::kQueued) {
+  if (core_->AddRequest(request) == AddOutcome::kQueued) {
     ++totals_.num_requests;
     outputs_[next_id_] = {.request = request,
                           .token_ids = std::vector(static_cast<size_t>(request.num_sequences),
@@ -518,7 +521,7 @@ void GroupSimulation::AddRequest() {
 }
 
 void GroupSimulation::TakeEvents() {
-  for (const OutputEvent& event : core_.TakeEvents()) {
+  for (const OutputEvent& event : core_->TakeEvents()) {
     if (const auto* token = std::get_if<TokenCommitted>(&event)) {
       Output& output = outputs_.at(token->request_id.value());
       std::vector<TokenId>& tokens = output.token_ids[static_cast<size_t>(token->sequence_index)];

@@ -23,6 +23,7 @@
 //   - a loss is a crash when a process was replaced, or a rank failed at the step, and else not;
 //   - a scheduler that was ready keeps its incarnation, does nothing any more once it is told of a
 //     newer one, and is told of it by a process that has served it;
+//   - no call of the group or the core takes longer than kMaxCallNs of CPU time;
 //   - once faults stop, everything completes.
 //
 // Thread safety: for tests, one thread.
@@ -43,6 +44,7 @@
 #include "scheduler/group/worker_group.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
+#include "tests/support/timed.h"
 #include "worker/runtime/step_order.h"
 
 namespace quire {
@@ -174,8 +176,8 @@ class GroupSimulation {
   Random random_;
   const GroupSettings settings_;
   std::vector<Rank> ranks_;
-  std::optional<WorkerGroup> group_;
-  SchedulerCore core_;
+  Timed<WorkerGroup> group_;
+  Timed<SchedulerCore> core_;
   const Instant mean_fault_gap_;
   const Instant mean_request_gap_;
   const Instant step_duration_;

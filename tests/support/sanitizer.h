@@ -1,12 +1,13 @@
-// Which sanitizer this build has: tests that plant a bug expect it to be found by the one that can.
-#ifndef QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_
-#define QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_
+// Which sanitizer this build has: tests that plant a bug expect it to be found by the one that can,
+// and nothing is timed under any.
+#ifndef QUIRE_TESTS_SUPPORT_SANITIZER_H_
+#define QUIRE_TESTS_SUPPORT_SANITIZER_H_
 
 #ifndef __has_feature  // clang's
 #define __has_feature(feature) 0
 #endif
 
-namespace quire::gpu {
+namespace quire {
 
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 inline constexpr bool kUnderAsan = true;
@@ -20,6 +21,8 @@ inline constexpr bool kUnderTsan = true;
 inline constexpr bool kUnderTsan = false;
 #endif
 
-}  // namespace quire::gpu
+inline constexpr bool kUnderSanitizer = kUnderAsan || kUnderTsan;
 
-#endif  // QUIRE_TESTS_KERNELS_CUDA_SANITIZER_H_
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_SANITIZER_H_

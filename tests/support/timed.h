@@ -1,0 +1,111 @@
+// Timed owns an object and times every call to it, by the CPU time of the calling thread. The
+// simulations own the core so: a call that takes longer than kMaxCallNs would stop all streams of a
+// server for as long, and fails the run.
+//
+// Thread safety: one thread.
+// Cost:          two readings of a coarse clock a call, 10 ns each. The CPU time is a system call,
+// so
+//                it is read at most 100 times a second: up to 10 ms before a call may be counted to
+//                it.
+#ifndef QUIRE_TESTS_SUPPORT_TIMED_H_
+#define QUIRE_TESTS_SUPPORT_TIMED_H_
+
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/thread_times.h"
+#include "tests/support/sanitizer.h"
+
+namespace quire {
+
+inline constexpr int64_t kMaxCallNs = 100 * kNanosPerMilli;
+
+// Of the calling thread. Not under sanitizers, where everything takes many times as long.
+class CallWatch {
+ public:
+  void Begin() {
+    began_at_ = CoarseNow();
+    if (began_at_ - read_at_ >= kReadIntervalNs) {
+      read_at_ = began_at_;
+      cpu_ns_ = ThreadCpuNanos();
+    }
+  }
+  void End() {
+    if (!kUnderSanitizer && CoarseNow() - began_at_ > kMaxCallNs - kReadIntervalNs) {
+      const int64_t call_ns = ThreadCpuNanos() - cpu_ns_;
+      longest_ns_ = call_ns > longest_ns_ ? call_ns : longest_ns_;
+    }
+  }
+  // "" or what was wrong.
+  std::string Fault() const {
+    return longest_ns_ <= kMaxCallNs
+               ? ""
+               : "a call of the core took " + std::to_string(longest_ns_ / kNanosPerMilli) + " ms";
+  }
+
+ private:
+  static constexpr int64_t kReadIntervalNs = 10 * kNanosPerMilli;
+
+  // Ticks every few milliseconds.
+  static Instant CoarseNow() {
+    timespec time{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return int64_t{time.tv_sec} * kNanosPerSecond + time.tv_nsec;
+  }
+
+  Instant read_at_ = 0;
+  int64_t cpu_ns_ = 0;  // at read_at_
+  Instant began_at_ = 0;
+  int64_t longest_ns_ = 0;  // of calls that took long
+};
+
+template <typename T>
+class Timed {
+  // Lives to the end of the statement with the call.
+  template <typename Object>
+  class Call {
+   public:
+    Call(Object* object, CallWatch* watch) : object_(object), watch_(watch) { watch_->Begin(); }
+    ~Call() { watch_->End(); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    Object* operator->() const { return object_; }
+
+   private:
+    Object* const object_;
+    CallWatch* const watch_;
+  };
+
+ public:
+  Timed() = default;  // REQUIRES: emplace is called before any other function
+  template <typename... Arguments>
+  explicit Timed(std::in_place_t /*tag*/, Arguments&&... arguments)
+      : object_(std::in_place, std::forward<Arguments>(arguments)...) {}
+
+  // Another object takes its place.
+  template <typename... Arguments>
+  void emplace(Arguments&&... arguments) {
+    object_.emplace(std::forward<Arguments>(arguments)...);
+  }
+
+  Call<T> operator->() { return {&*object_, &watch_}; }
+  Call<const T> operator->() const { return {&*object_, &watch_}; }
+
+  // For calls that only tests make.
+  T& untimed() { return *object_; }
+
+  // "" or what was wrong.
+  std::string Fault() const { return watch_.Fault(); }
+
+ private:
+  std::optional<T> object_;
+  mutable CallWatch watch_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_TESTS_SUPPORT_TIMED_H_
