@@ -44,7 +44,7 @@ class CallWatch {
   std::string Fault() const {
     return longest_ns_ <= kMaxCallNs
                ? ""
-               : "a call of the core took " + std::to_string(longest_ns_ / kNanosPerMilli) + " ms";
+               : "a call took " + std::to_string(longest_ns_ / kNanosPerMilli) + " ms";
   }
 
  private:
