@@ -73,9 +73,7 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   while (!state_.running.empty() && !WillHaveRoom(suspect)) {
     Preempt(state_, *state_.running.back());
   }
-  Room room = RoomNow();
-  room.num_free_blocks = epoch_.kv_cache.num_free_blocks();  // those kept for others too: they wait
-  const AllocStatus status = AdmitInto(room, suspect);
+  const AllocStatus status = AdmitInto(RoomNow(), suspect);  // none are kept for others: they wait
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {

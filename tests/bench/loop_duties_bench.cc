@@ -4,14 +4,13 @@
 //
 //   loop_duties_bench [prefixes] [tokens of a prefix] [losses]
 //
-// crowd:       all of that; the workers are lost again and again, at last by crashes.
-// first waits: a pool that is nearly full, and 16 resumed sequences of 98,000 tokens that begin
-// like
-//              a running request and lack room: in every step they are asked about.
-// swapped:     16 such sequences in host memory that lack room to come back.
+// crowd:       all of that; the workers are lost again and again.
+// first waits: the pool is nearly full, and 16 resumed sequences of 98,000 tokens that begin like a
+//              running request lack room: they are asked about in every step.
+// swapped:     16 such sequences in host memory lack room to come back.
 // urgent:      16 such sequences take the room of those behind them, by swapping.
-// short:       4,096 sequences that outgrow the pool, of which the cheapest are preempted.
-// suspects:    of two crashes at once: all 4,096 sequences.
+// short:       4,096 sequences outgrow the pool, and the cheapest are preempted.
+// suspects:    two crashes at once suspect 4,096 sequences.
 // largest:     what a plan of 32 MiB of introductions costs on its way to the workers.
 //
 // Processor time of the thread in milliseconds, so that other work beside it does not count. The
@@ -202,6 +201,14 @@ class World : public SchedulerMetrics {
     AddRequest add{.request = std::move(request), .output = std::move(output), .stream = stream_};
     QUIRE_CHECK(inbox_.Add(std::move(add)).ok());
   }
+  // Each begins with a token of its own, from first_token on.
+  void AddMany(int32_t count, Request request, TokenId first_token = 2000) {
+    for (int32_t i = 0; i < count; ++i) {
+      request.prompt_token_ids.front() = first_token + i;
+      Add(request);
+    }
+    Turn("thousands of requests that arrive");
+  }
   static std::vector<TokenId> Tokens(int32_t count, TokenId first_token) {
     std::vector<TokenId> tokens(static_cast<size_t>(count), 11);
     tokens.front() = first_token;
@@ -299,22 +306,14 @@ void Crowd(int32_t num_prefixes, int32_t num_tokens, int32_t num_losses) {
   while (world.num_pinned < num_prefixes) {
     QUIRE_CHECK(world.Step());
   }
-  for (int32_t i = 0; i < kNumSequences; ++i) {
-    world.Add(World::Prompt(20, 2000 + i, 100));
-  }
-  world.Turn("4,096 requests that arrive at once");
+  world.AddMany(kNumSequences, World::Prompt(20, 1, 100));
   world.Steps(14);
-  world.Add(World::Prompt(kLongPrompt, 10'000, 50));
-  for (int32_t i = 1; i < kNumWaiting; ++i) {
-    world.Add(World::Prompt(20, 10'000 + i, 100));
-  }
-  for (int32_t i = 0; i < kNumWaiting; ++i) {
-    Request request = World::Prompt(20, 20'000 + i, 100);
-    request.is_resumed = true;
-    request.resumed.push_back({.token_ids = World::Tokens(20, 9)});
-    world.Add(std::move(request));
-  }
-  world.Turn("2,048 requests that arrive at once");
+  world.Add(World::Prompt(kLongPrompt, 1, 50));
+  world.AddMany(kNumWaiting - 1, World::Prompt(20, 1, 100), 10'000);
+  Request resumed = World::Prompt(20, 1, 100);
+  resumed.is_resumed = true;
+  resumed.resumed.push_back({.token_ids = World::Tokens(20, 9)});
+  world.AddMany(kNumWaiting, resumed, 20'000);
   for (int32_t i = 0; i < num_losses; ++i) {
     world.LookOn();
     world.Lose(/*by_crash=*/false);
@@ -327,17 +326,6 @@ void Crowd(int32_t num_prefixes, int32_t num_tokens, int32_t num_losses) {
   world.AbortAll();
 }
 
-// Of which each holds 125 blocks and takes more.
-void AddFillers(World& world, int32_t count, int32_t priority) {
-  for (int32_t i = 0; i < count; ++i) {
-    Request request = World::Prompt(2000, 2000 + i, 2000);
-    request.priority = priority;
-    world.Add(std::move(request));
-  }
-  world.Turn("a turn with requests");
-  world.Steps(190);
-}
-
 void FirstWaits() {
   MetricsRegistry registry;
   World world("first waits", &registry, {});
@@ -345,7 +333,8 @@ void FirstWaits() {
   world.Add(World::Prompt(kSharedPrompt, 1, 2000));
   world.Turn("a turn with a request");
   world.Steps(20);
-  AddFillers(world, 690, /*priority=*/0);
+  world.AddMany(690, World::Prompt(2000, 1, 2000));  // each holds 125 blocks and takes more
+  world.Steps(190);
   world.Add(World::Resumed(1, /*priority=*/0));
   world.Steps(1);
   world.BeginToMeasure();
@@ -363,7 +352,8 @@ void Swapped() {
   world.Add(World::Resumed(1, /*priority=*/100));
   world.Turn("the turn in which it comes");
   world.Steps(40);
-  AddFillers(world, 790, /*priority=*/0);
+  world.AddMany(790, World::Prompt(2000, 1, 2000));
+  world.Steps(190);
   world.LookOn();
   world.Steps(10);
   std::printf("swapped: %d requests\n", world.stats().num_swapped_requests);
@@ -376,10 +366,7 @@ void Urgent() {
               {.scheduling_policy = SchedulingPolicyKind::kPriority,
                .preemption_mode = PreemptionMode::kSwap});
   world.BeginEpoch();
-  for (int32_t i = 0; i < kNumSequences; ++i) {
-    world.Add(World::Prompt(380, 2000 + i, 300));
-  }
-  world.Turn("4,096 requests that arrive at once");
+  world.AddMany(kNumSequences, World::Prompt(380, 1, 300));
   world.Steps(220);
   world.Add(World::Resumed(1, /*priority=*/-100));
   world.Turn("the turn that preempts");
@@ -392,10 +379,7 @@ void Short() {
   MetricsRegistry registry;
   World world("short", &registry, {.preemption_mode = PreemptionMode::kAuto});
   world.BeginEpoch();
-  for (int32_t i = 0; i < kNumSequences; ++i) {
-    world.Add(World::Prompt(300, 2000 + i, 400));
-  }
-  world.Turn("4,096 requests that arrive at once");
+  world.AddMany(kNumSequences, World::Prompt(300, 1, 400));
   world.Steps(400);
   std::printf("short: %ld preemptions\n", world.stats().num_preemptions);
 }
@@ -404,10 +388,7 @@ void Suspects() {
   MetricsRegistry registry;
   World world("suspects", &registry, {});
   world.BeginEpoch();
-  for (int32_t i = 0; i < kNumSequences; ++i) {
-    world.Add(World::Prompt(1, 2000 + i, 100));
-  }
-  world.Turn("4,096 requests that arrive at once");
+  world.AddMany(kNumSequences, World::Prompt(1, 1, 100));
   for (int32_t i = 0; i < 2; ++i) {
     world.Lose(/*by_crash=*/true);
   }

@@ -1,6 +1,7 @@
 #include "scheduler/core/reserved_blocks.h"
 
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,11 +14,12 @@
 namespace quire {
 namespace {
 
-const RequestId kA(1);
-const RequestId kB(2);
+constexpr RequestId kA(1);
+constexpr RequestId kB(2);
 
 std::vector<BlockHash> Hashes(const std::vector<uint64_t>& numbers) {
   std::vector<BlockHash> hashes;
+  hashes.reserve(numbers.size());
   for (uint64_t number : numbers) {
     hashes.push_back({.low = number, .high = number});
   }
@@ -68,11 +70,8 @@ TEST(ReservedBlocksTest, CountsAsASetOfAllHashesDoes) {
       reserved.Remove(victim->first, victim->second.first);
       prefixes.erase(victim);
     } else {
-      std::vector<uint64_t> numbers;
-      const int32_t text = random.Below(3);
-      for (int32_t i = 0; i < random.Between(1, 12); ++i) {
-        numbers.push_back(static_cast<uint64_t>(100 * text + i));
-      }
+      std::vector<uint64_t> numbers(static_cast<size_t>(random.Between(1, 12)));
+      std::iota(numbers.begin(), numbers.end(), static_cast<uint64_t>(100 * random.Below(3)));
       const int32_t num_tails = random.Below(2);
       prefixes[RequestId(next_id)] = {Hashes(numbers), num_tails};
       reserved.Add(RequestId(next_id), prefixes[RequestId(next_id)].first, num_tails);

@@ -105,6 +105,8 @@ BUGS = [
     Bug("resume_forgets_the_tail_copies", MANAGER,
         "need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);",
         "need.num_tail_copies += 0 * count;"),
+    Bug("resume_counts_a_sequence_that_has_ended", STATE,
+        "  End(sequence);\n  group.num_blocks_to_resume.reset();\n", "  End(sequence);\n"),
     Bug("host_table_names_another_step", MANAGER,
         "    tables.host_table->generation_ = step_id;\n",
         "    tables.host_table->generation_ = step_id - 1;\n"),
@@ -173,8 +175,6 @@ BUGS = [
         "  Charge(account, std::max<int64_t>(0, floor_ - account.counter));\n", ""),
     Bug("tenant_fills_the_queue", QUEUE, "  return is_full ? Refusal::kTenantFull : Refusal::kNone;",
         "  static_cast<void>(is_full);\n  return Refusal::kNone;"),
-    Bug("suspect_waits_for_blocks_that_are_kept", PLANNER,
-        "  room.num_free_blocks = epoch_.kv_cache.num_free_blocks();  // those kept", "  // those kept"),
     # Answers.
     Bug("stale_epoch_accepted", OUTPUT, "if (result.header != step.header) {",
         "if (result.header.step_id != step.header.step_id) {"),
