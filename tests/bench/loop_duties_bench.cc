@@ -279,7 +279,7 @@ class World : public SchedulerMetrics {
   static CoreConfig Largest(CoreConfig config) {
     config.max_queued_requests = 2 * kNumSequences;
     config.max_queued_tokens = 10'000'000;
-    config.max_resumed_requests = 2 * kNumSequences;
+    config.max_resumed_requests = int64_t{2} * kNumSequences;
     config.prefix_caching = true;
     config.max_pinned_share = 0.7;
     return config;

@@ -71,7 +71,8 @@ TEST(ReservedBlocksTest, CountsAsASetOfAllHashesDoes) {
       prefixes.erase(victim);
     } else {
       std::vector<uint64_t> numbers(static_cast<size_t>(random.Between(1, 12)));
-      std::iota(numbers.begin(), numbers.end(), static_cast<uint64_t>(100 * random.Below(3)));
+      std::iota(
+          numbers.begin(), numbers.end(), uint64_t{100} * static_cast<uint64_t>(random.Below(3)));
       const int32_t num_tails = random.Below(2);
       prefixes[RequestId(next_id)] = {Hashes(numbers), num_tails};
       reserved.Add(RequestId(next_id), prefixes[RequestId(next_id)].first, num_tails);
