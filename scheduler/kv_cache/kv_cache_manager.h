@@ -285,8 +285,8 @@ class KvCacheManager {
   PrefixCache cache_;
   std::vector<int32_t> num_pins_;  // by block
   int32_t num_pinned_blocks_ = 0;
-  std::deque<UnderWay> leaving_;   // to host memory, in order of steps
-  std::deque<UnderWay> arriving_;  // likewise, on the way back
+  std::deque<UnderWay> leaving_;                     // to host memory, in order of steps
+  std::deque<UnderWay> arriving_;                    // likewise, on the way back
   std::unordered_map<BlockId, int32_t> num_copies_;  // of leaving_, by the block that they read
   StepCopies<BlockId, HostBlockId> leaving_now_;
   StepCopies<HostBlockId, BlockId> arriving_now_;
