@@ -47,6 +47,7 @@ def parse_args():
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=4,
                         choices=sorted(HOSTS_OF_RANKS))
+    parser.add_argument("--kv-backend", default="paged")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help="where logs of failed rounds stay; default: the system's")

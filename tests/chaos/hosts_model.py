@@ -16,7 +16,7 @@ PORT = 7100
 # Host by rank. With four ranks two share one, and use TCP all the same: so they were told.
 HOSTS_OF_RANKS = {2: (1, 2), 4: (1, 1, 2, 3)}
 # Of run.py's flags, these are the worker's; --num-gpu-blocks-override may be.
-WORKER_FLAGS = ("--threads=", "--swap-space=", "--num-gpu-blocks-override=")
+WORKER_FLAGS = ("--threads=", "--swap-space=", "--num-gpu-blocks-override=", "--kv-backend=")
 # When the scheduler has lost the group already, it says nothing of one more rank that is stopped.
 PROBE_SECONDS = 5
 
