@@ -9,6 +9,8 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/support/capture_log.h"
+
 namespace quire {
 
 struct RanCommand {
@@ -19,12 +21,12 @@ struct RanCommand {
 
 inline RanCommand Capture(int (*command)(const std::vector<std::string>&),
                           const std::vector<std::string>& args) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  CaptureStdout();
+  CaptureStderr();
   RanCommand ran;
   ran.exit_code = command(args);
-  ran.out = testing::internal::GetCapturedStdout();
-  ran.err = testing::internal::GetCapturedStderr();
+  ran.out = GetCapturedStdout();
+  ran.err = GetCapturedStderr();
   return ran;
 }
 

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
+#include "tests/support/capture_log.h"
 
 namespace quire {
 namespace {
@@ -187,7 +188,7 @@ TEST_F(ApiKeysTest, AFileThatCannotBeUsedIsNamedAndNotTold) {
 
 TEST_F(ApiKeysTest, NewKeysAreInUseAndABrokenFileIsNotAndToldOnce) {
   const auto keys = *ApiKeys::Open(path_);
-  testing::internal::CaptureStderr();
+  CaptureStderr();
   for (const std::string& bad : {std::string("canary"), std::string()}) {
     Write(bad);
     for (int i = 0; i < 2; ++i) {
@@ -195,7 +196,7 @@ TEST_F(ApiKeysTest, NewKeysAreInUseAndABrokenFileIsNotAndToldOnce) {
       EXPECT_EQ(TenantOf(*keys, "Bearer one"), "alice");
     }
   }
-  std::string log = testing::internal::GetCapturedStderr();
+  std::string log = GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("WARNING"));
   EXPECT_THAT(log, HasSubstr("line 1: "));
   EXPECT_THAT(log, Not(HasSubstr("canary")));

@@ -581,12 +581,12 @@ TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
 TEST_F(SchedulerLoopTest, ATurnIsMeasuredWithoutItsWaitAndASlowOneNamesItsDuty) {
   inbox_.Post(ListPrefixesCall{[this](const auto& /*prefixes*/) { now_ += kNanosPerSecond; }});
   now_ += kNanosPerSecond;
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   Turn();
 
   EXPECT_EQ(observer_.last_turn_ns, kNanosPerSecond);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(GetCapturedStderr(),
               HasSubstr("longest_duty=list_prefixes longest_duty_ms=1000"));
   Turn();
   EXPECT_EQ(observer_.last_turn_ns, 0);

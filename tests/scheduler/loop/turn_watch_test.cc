@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/capture_log.h"
+
 namespace quire {
 namespace {
 
@@ -23,7 +25,7 @@ class TurnWatchTest : public testing::Test {
 };
 
 TEST_F(TurnWatchTest, ATurnOverTheBoundIsALineWithItsLongestDuty) {
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   watch_.Begin();
   Work("abort", 30 * kNanosPerMilli);
@@ -32,13 +34,13 @@ TEST_F(TurnWatchTest, ATurnOverTheBoundIsALineWithItsLongestDuty) {
   Work("publish", kNanosPerMilli);
 
   EXPECT_EQ(watch_.End(), 107 * kNanosPerMilli);
-  const std::string line = testing::internal::GetCapturedStderr();
+  const std::string line = GetCapturedStderr();
   EXPECT_THAT(line, HasSubstr("WARNING the scheduling loop was slow turn_ms=107 cpu_ms="));
   EXPECT_THAT(line, HasSubstr(" longest_duty=abort longest_duty_ms=61\n"));
 }
 
 TEST_F(TurnWatchTest, ATurnWithinTheBoundIsNoLineAndTheNextOneBeginsAnew) {
-  testing::internal::CaptureStderr();
+  CaptureStderr();
 
   for (int i = 0; i < 2; ++i) {
     watch_.Begin();
@@ -47,7 +49,7 @@ TEST_F(TurnWatchTest, ATurnWithinTheBoundIsNoLineAndTheNextOneBeginsAnew) {
     now_ += kNanosPerSecond;  // the wait for events
   }
 
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), IsEmpty());
+  EXPECT_THAT(GetCapturedStderr(), IsEmpty());
 }
 
 }  // namespace
