@@ -15,12 +15,12 @@ constexpr int64_t kFixedStepBytes = 512;
 
 constexpr int64_t kSwapBytes = 16;  // of a swap-in: block, host block, generation
 
-// Of a slice beside its new blocks: three columns, a forced token and a next block with the slice's
+// A slice beside its new blocks: three columns, a forced token and a next block with the slice's
 // index, a release, and one copy for a shared last block and one for a pinned tail.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
 
-// 300 biases of two numbers, 64 stop tokens, twice 1,024 end-of-sequence tokens (of config.json and
-// generation_config.json).
+// 300 biases of two numbers, 64 stop tokens, and 1,024 end-of-sequence tokens from each of
+// config.json and generation_config.json.
 constexpr int64_t kMaxSamplingBytes = kIdBytes * (2 * 300 + 64 + 2 * 1024);
 
 }  // namespace

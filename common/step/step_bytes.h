@@ -22,11 +22,12 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 // token each, over all of their context, so the budget bounds that too.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{1} << 20;
 
-// Of a SequenceIntroduction with so many tokens and blocks.
+// Returns the most bytes of a SequenceIntroduction with so many tokens and blocks.
 int64_t IntroductionBytes(int64_t num_tokens, int64_t num_blocks, const SamplingParams& sampling);
 
-// Of the longest plan under these limits, if introductions take kIntroductionBudgetBytes and two of
-// the longest beside (introduction_budget.h). REQUIRES: limits.block_size_tokens > 0.
+// Returns the bytes of the longest plan under these limits, whose introductions take
+// kIntroductionBudgetBytes and two of the longest (introduction_budget.h).
+// REQUIRES: limits.block_size_tokens > 0.
 int64_t MaxStepBytes(const StepLimits& limits);
 
 }  // namespace quire

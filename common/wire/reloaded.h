@@ -56,7 +56,7 @@ class Reloaded {
   }
 
  private:
-  // What the thread uses.
+  // The members that the thread uses.
   struct Shared {
     Shared(std::string name, std::string path, Reader reader, Value first)
         : what(std::move(name)),

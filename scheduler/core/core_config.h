@@ -46,7 +46,7 @@ struct CoreConfig {
   // While sequences decode, prompts get as many tokens of a step as leave it about so long, by what
   // steps took lately (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
   Instant target_inter_token = kInfiniteFuture;
-  // Of the sequences that a step makes known to the workers (introduction_budget.h). > 0.
+  // Bounds the introductions of one step (introduction_budget.h). > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether a request begins with blocks that another one of the same salt has computed. Sequences

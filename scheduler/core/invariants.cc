@@ -166,7 +166,7 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  // What was counted for a group that comes back is still so.
+  // The count that was kept for a swapped group is still right.
   for (SequenceGroup* group : state.swapped) {
     const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
     QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));

@@ -148,7 +148,7 @@ void Start(CoreState& state, RequestId id) {
   prefix.state = PrefixState::kComputing;
 }
 
-// What is kept as prefixes come and go, counted anew.
+// Recounts the blocks that state.reserved_blocks keeps.
 void CheckReservedBlocks(const CoreState& state) {
   const auto count = [&state](std::optional<RequestId> without_id) {
     std::unordered_set<BlockHash, BlockHashHasher> hashes;

@@ -52,9 +52,9 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
   return num_exclusive_blocks / std::max(1.0, micros + idle_micros);
 }
 
-// What the preemption of a group frees for its cost, at most, without a look at its blocks: as if
-// it shared none. Blocks that are idle cost by their square, so that need not be the most; but it
-// is, as long as they cost less than the rest.
+// An upper bound of the blocks that preempting the group frees for its cost. The group's blocks are
+// not looked at: it is taken to share none. Idle blocks cost by their square, so this is a bound
+// only while they cost less than the rest.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {

@@ -108,8 +108,8 @@ class PreemptionCost {
     double ordered_at = 0;  // by elapsed_, at the end of the step
   };
 
-  // What steps of so many sequences cost. Thousands of groups are weighed under one load, so it is
-  // made once.
+  // The cost of steps of so many sequences. It is computed once, for thousands of groups that are
+  // weighed under one load.
   struct LoadCosts {
     int32_t num_sequences = 0;  // 0: not made since the last step
     int64_t spare_tokens = 0;

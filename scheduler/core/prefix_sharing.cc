@@ -26,7 +26,7 @@ TokenId TokenAt(const SequenceGroup& group, const Sequence& sequence, int32_t po
              : sequence.output_token_ids()[static_cast<size_t>(position - num_prompt_tokens)];
 }
 
-// What the first block of the group's sequences is chained to.
+// The parent of the first block's hash.
 BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
   const Hash128& key = state.config.block_hash_key;
   return UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
@@ -139,7 +139,7 @@ int32_t NumHeldAtMost(const CoreState& state,
                                               limits.sliding_window,
                                               limits.block_size_tokens);
   }
-  // What was found when it was asked for last is nearly always still there.
+  // The blocks that were found last time are nearly always still cached.
   int32_t& num_held = sequence.num_blocks_held_at_most;
   num_held = std::min(num_held, num_blocks);
   while (num_held < num_blocks &&
@@ -258,7 +258,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   std::vector<std::vector<bool>> held_before;  // by sequence before: which of its blocks are held
   for (Sequence* sequence : beginnings.look) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
-    // What it has in common with a sequence before was looked for, and will be there to be shared.
+    // Blocks in common with a sequence before it were looked up for that one, and will be shared.
     const CommonBeginning common = FindCommonBeginning(before, hashes);
     std::vector<bool> held(hashes.size());
     for (size_t i = 0; i < held.size(); ++i) {

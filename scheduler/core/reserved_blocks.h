@@ -28,7 +28,7 @@ class ReservedBlocks {
 
   void Clear();
 
-  // Of all prefixes, each block once.
+  // All blocks that prefixes reserve, each counted once.
   int32_t num_blocks() const { return static_cast<int32_t>(needs_.size()) + num_tails_; }
 
   // The same without the blocks that this prefix alone needs. A prefix that was not added needs

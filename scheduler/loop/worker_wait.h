@@ -1,7 +1,7 @@
 // WorkerWait counts for how long requests get nothing because the workers answer no step: while
 // there is no group, and over all epochs that are lost before they answer a step. Time in which a
-// worker gets on with loading does not count. Of an epoch a second counts at most: its step may be
-// a long one.
+// worker gets on with loading does not count. A failed epoch counts for a second at most: its step
+// may have been a long one.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -61,7 +61,7 @@ class WorkerWait {
 
   // In a row, each lost with a step unanswered.
   int32_t num_failed_epochs() const { return num_failed_epochs_; }
-  // Of the last loss.
+  // The cause of the last loss.
   const absl::Status& cause() const { return cause_; }
 
  private:

@@ -232,7 +232,7 @@ class World : public SchedulerMetrics {
     return request;
   }
 
-  // What led here does not count.
+  // Lookups before this point do not count.
   void BeginToMeasure() {
     longest.Clear();
     is_first_step_ = true;

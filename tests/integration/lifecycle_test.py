@@ -197,7 +197,7 @@ class DrainTest(unittest.TestCase):
 
             for request in requests:
                 self.assertEqual(sum(len(message.chunk.token_ids) for message in request), 3)
-            # Those that came behind SIGTERM are refused.
+            # Calls that came after SIGTERM are refused.
             self.assertGreaterEqual(sum(call.exception() is None for call in busy), 8)
             self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
 

@@ -24,7 +24,7 @@ namespace quire {
 
 inline constexpr int64_t kMaxCallNs = 100 * kNanosPerMilli;
 
-// Of the calling thread. Not under sanitizers, where everything takes many times as long.
+// Reads the calling thread's time. Not used under sanitizers, which slow everything down many times.
 class CallWatch {
  public:
   void Begin() {

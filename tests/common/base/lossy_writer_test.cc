@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kLongMillis = 10'000;
 
-// What comes out there until `is_all` says that it is all, or nothing more comes for so long.
+// Reads until `is_all` is true of the text, or until nothing has come for timeout_ms.
 template <typename IsAll>
 std::string ReadUntil(int fd, IsAll is_all, int timeout_ms = kLongMillis) {
   std::string text;
@@ -51,7 +51,7 @@ std::string ReadSize(int fd, size_t size) {
   return ReadUntil(fd, [size](const std::string& text) { return text.size() >= size; });
 }
 
-// What is there already.
+// The output so far.
 std::string ReadRest(int fd) {
   return ReadUntil(
       fd, [](const std::string& /*text*/) { return false; }, /*timeout_ms=*/0);

@@ -1,4 +1,4 @@
-// What a waiting group will share, and what it costs to ask.
+// The blocks that a waiting group will share, and the lookups that it costs to ask.
 #include "scheduler/core/prefix_sharing.h"
 
 #include <algorithm>
