@@ -16,8 +16,8 @@ BUGS = [
     Bug("answer_to_another_plan_counts", GROUP, "if (result.plan_digest != pending_->digest) {",
         "if (false) {"),
     # Several ranks as one.
-    Bug("tokens_of_ranks_not_compared", MERGE, "    QUIRE_RETURN_IF_ERROR(CheckSame(result, first, "
-        "rank));\n", "    static_cast<void>(CheckSame);\n"),
+    Bug("tokens_of_ranks_not_compared", MERGE, "  QUIRE_RETURN_IF_ERROR(CheckAllSame(results));\n",
+        "  static_cast<void>(CheckAllSame);\n"),
     Bug("failed_swap_ins_of_rank_0_alone", MERGE, "  if (any_failed) {",
         "  if (any_failed && !first.failed_swap_ins.empty()) {"),
     Bug("swaps_are_done_when_the_fastest_has_done_them", MERGE,
