@@ -438,7 +438,7 @@ class BusyServerTest(unittest.TestCase):
             generate(self.channel, request(stopping={"max_tokens": 40, "ignore_eos": True}))
         self.start_long()
         with failure_of() as failures:
-            generate(self.channel, request(stopping={"max_tokens": 40}, timeout_ms=2))
+            generate(self.channel, request(stopping={"max_tokens": 40}, timeout_ms=10))
         self.assertEqual((failures[0].code, failures[0].reason),
                          (grpc.StatusCode.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE"))
         self.assertGreater(failures[0].retry_delay, 0.05)
