@@ -24,7 +24,7 @@ namespace quire {
 
 inline constexpr int64_t kMaxCallNs = 100 * kNanosPerMilli;
 
-// Reads the calling thread's time. Not used under sanitizers, which slow everything down many times.
+// Reads the calling thread's time. Not used under sanitizers: they slow everything down.
 class CallWatch {
  public:
   void Begin() {
