@@ -48,7 +48,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (plan.header.step_id > 1) {  // the loop took the answer to the step before
+  if (has_sampled_) {  // and the loop took it
     num_failed_epochs_ = 0;
   }
   pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
@@ -385,6 +385,7 @@ void WorkerGroup::BecomeReadyIfAllBegan() {
     }
   }
   phase_ = Phase::kReady;
+  has_sampled_ = false;
   const bool after_crash = WasCrash();
   pinned_ = agreement_->numerics;
   for (Rank& rank : ranks_) {
@@ -606,6 +607,7 @@ void WorkerGroup::AnswerIfComplete(Instant now) {
   absl::StatusOr<StepResult> merged = MergeResults(std::move(results), pending_->swap_ins);
   pending_.reset();
   if (merged.ok()) {
+    has_sampled_ = has_sampled_ || !merged->sampled.empty();
     actions_.push_back(ReportResult{*std::move(merged)});
   } else {
     Lose(merged.status(), now);

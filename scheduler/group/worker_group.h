@@ -196,7 +196,8 @@ class WorkerGroup {
   std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
   std::optional<Numerics> pinned_;      // of the group that was ready last
   bool has_failed_at_step_ = false;     // in that epoch, by what a rank did
-  int32_t num_failed_epochs_ = 0;       // in a row, over before their second plan
+  int32_t num_failed_epochs_ = 0;       // in a row, over before they gave a token
+  bool has_sampled_ = false;            // in this epoch, a step that was answered
   std::optional<Pending> pending_;
   std::vector<GroupAction> actions_;
 };

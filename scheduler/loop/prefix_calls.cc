@@ -106,11 +106,16 @@ void PrefixCalls::AnswerWaiting(const RecordedCore& core, bool has_workers) {
   });
 }
 
+void PrefixCalls::FailWaiting(const absl::Status& status) {
+  for (const PinCall& call : std::exchange(waiting_, {})) {
+    call.answer(status);
+  }
+}
+
 void PrefixCalls::FailAll(const absl::Status& status) {
-  for (std::vector<PinCall>* calls : {&waiting_, &wait_for_workers_}) {
-    for (const PinCall& call : std::exchange(*calls, {})) {
-      call.answer(status);
-    }
+  FailWaiting(status);
+  for (const PinCall& call : std::exchange(wait_for_workers_, {})) {
+    call.answer(status);
   }
 }
 

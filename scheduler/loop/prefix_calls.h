@@ -52,7 +52,10 @@ class PrefixCalls {
   // Answers calls to pin whose prefix is there, or will not be.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
-  // Answers all calls that wait; their prefixes stay.
+  // Answers calls to pin that wait for their prefix; the prefixes stay. Calls that wait for the
+  // first workers go on waiting.
+  void FailWaiting(const absl::Status& status);
+  // Answers all calls that wait.
   void FailAll(const absl::Status& status);
 
  private:

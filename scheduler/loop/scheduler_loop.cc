@@ -213,7 +213,7 @@ void SchedulerLoop::Handle(GetStateCall& call) { state_calls_.Add(std::move(call
 
 void SchedulerLoop::Handle(GroupReady& ready) {
   if (epoch_.has_value()) {  // its predecessor went unreported
-    wait_.OnLost(now_, absl::UnavailableError("worker group: replaced"), sent_.has_value());
+    wait_.OnLost(now_, absl::UnavailableError("worker group: replaced"), core_.has_work());
     core_.OnWorkersLost();
     sent_.reset();
     parts_.observer->OnGroupLost();
@@ -275,10 +275,14 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
-  wait_.OnStepAnswered();
+  // A long prompt's first steps give no token: workers may fail at each step that gives one.
+  if (reply.result.sampled.empty()) {
+    return;
+  }
+  wait_.OnTokens();
   needs_answer_ = false;
   if (unproven_.has_value()) {
-    LogInfo("a step was answered: requests are taken again");
+    LogInfo("the workers gave a token: requests are taken again");
     Announce(*std::exchange(unproven_, std::nullopt));
   }
 }
@@ -306,6 +310,7 @@ void SchedulerLoop::Handle(GroupSuperseded& superseded) {
   LogError("another scheduler has taken over the workers; this one ends its requests",
            {{"its_incarnation", absl::StrCat(superseded.scheduler_incarnation)}});
   wait_.Stop();
+  needs_answer_ = false;
   parts_.state->SetGroup(ServingState::Group::kSuperseded);
   AbortAll abort{SupersededStatus()};
   Handle(abort);
@@ -396,7 +401,7 @@ void SchedulerLoop::GiveUp() {
                             "WORKERS_FAIL",
                             absl::StrCat("server: the workers were lost ",
                                          num_failed,
-                                         " times in a row without answering a step"))
+                                         " times in a row before they gave a token"))
                     : Error(absl::StatusCode::kUnavailable,
                             "WORKER_TIMEOUT",
                             "server: no worker group for longer than --worker-timeout");
@@ -410,7 +415,7 @@ void SchedulerLoop::GiveUp() {
   for (RequestId id : router_.OpenRequests()) {
     Abort(id, status);
   }
-  prefix_calls_.FailAll(status);
+  prefix_calls_.FailWaiting(status);
 }
 
 // One token of a group that would otherwise have nothing to do.
@@ -434,8 +439,8 @@ void SchedulerLoop::Abort(RequestId id, const absl::Status& status) {
 void SchedulerLoop::FenceGroup(const absl::Status& cause) {
   LogWarning("worker group lost", {{"epoch", absl::StrCat(*epoch_)}, {"cause", cause.ToString()}});
   parts_.workers->AbandonEpoch(*epoch_);
+  wait_.OnLost(now_, cause, core_.has_work());
   core_.OnWorkersLost();
-  wait_.OnLost(now_, cause, sent_.has_value());
   epoch_.reset();
   sent_.reset();
   unproven_.reset();

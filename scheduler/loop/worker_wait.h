@@ -1,7 +1,7 @@
-// WorkerWait counts for how long requests get nothing because the workers answer no step: while
-// there is no group, and over all epochs that are lost before they answer a step. Time in which a
-// worker gets on with loading does not count. A failed epoch counts for a second at most: its step
-// may have been a long one.
+// WorkerWait counts for how long requests get nothing because the workers give no token: while
+// there is no group, and over all epochs that are lost before they give one. Time in which a worker
+// gets on with loading does not count. A failed epoch counts for kMaxPerEpochNs at most: its steps
+// may have been long ones.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -20,14 +20,18 @@ namespace quire {
 
 class WorkerWait {
  public:
+  // Longer than the default lease and step timeout, within which a fault is found.
+  static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
+
   // There is no group yet.
   explicit WorkerWait(Instant now) : since_(now) {}
 
-  // had_step: a step was unanswered, so the epoch counts as failed.
-  void OnLost(Instant now, absl::Status cause, bool had_step) {
-    const int64_t ready_ns = std::min(now - ready_at_, kNanosPerSecond);
-    num_failed_epochs_ = had_step ? num_failed_epochs_ + 1 : 0;
-    waited_ns_ = had_step ? waited_ns_ + ready_ns : 0;
+  // had_work: requests were waiting for tokens, so the epoch counts as failed.
+  void OnLost(Instant now, absl::Status cause, bool had_work) {
+    const bool has_failed = had_work && !has_given_tokens_;
+    const int64_t ready_ns = std::min(now - ready_at_, kMaxPerEpochNs);
+    num_failed_epochs_ = has_failed ? num_failed_epochs_ + 1 : 0;
+    waited_ns_ = has_failed ? waited_ns_ + ready_ns : 0;
     cause_ = std::move(cause);
     since_ = now;
   }
@@ -44,12 +48,10 @@ class WorkerWait {
     waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;
     since_.reset();
     ready_at_ = now;
+    has_given_tokens_ = false;
   }
 
-  void OnStepAnswered() {
-    num_failed_epochs_ = 0;
-    waited_ns_ = 0;
-  }
+  void OnTokens() { has_given_tokens_ = true; }
 
   // No group is waited for any more.
   void Stop() { since_.reset(); }
@@ -59,15 +61,16 @@ class WorkerWait {
     return since_.has_value() ? *since_ + (timeout_ns - waited_ns_) : kInfiniteFuture;
   }
 
-  // In a row, each lost with a step unanswered.
+  // In a row, each lost before it gave a token to those that waited.
   int32_t num_failed_epochs() const { return num_failed_epochs_; }
   // The cause of the last loss.
   const absl::Status& cause() const { return cause_; }
 
  private:
-  std::optional<Instant> since_;  // the present wait; nullopt while a group is ready
-  Instant ready_at_ = 0;          // the last group
-  int64_t waited_ns_ = 0;         // before it, since a step was answered
+  std::optional<Instant> since_;   // the present wait; nullopt while a group is ready
+  Instant ready_at_ = 0;           // the last group
+  bool has_given_tokens_ = false;  // likewise
+  int64_t waited_ns_ = 0;          // before it, over the failed epochs
   int32_t num_failed_epochs_ = 0;
   absl::Status cause_;
 };

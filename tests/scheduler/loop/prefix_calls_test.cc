@@ -247,5 +247,21 @@ TEST_F(PrefixCallsTest, WorkersThatDoNotComeBackEndTheWaiting) {
   EXPECT_EQ(ReasonOf(answer->status()), "WORKER_TIMEOUT");
 }
 
+// They are of a file, and nobody would ask for them again.
+TEST_F(PrefixCallsTest, RestoredPrefixesOutlastWorkersThatComeLate) {
+  PinAnswer restored;
+  Pin(17, &restored, /*waits_for_workers=*/true);
+  Turn();
+  now_ += LoopConfig().worker_timeout_ns;
+  Turn();
+  EXPECT_FALSE(restored.has_value());
+
+  client_.BeginEpoch();
+  RunDry();
+
+  ASSERT_TRUE(restored.has_value());
+  EXPECT_TRUE(restored->ok()) << restored->status();
+}
+
 }  // namespace
 }  // namespace quire

@@ -519,6 +519,36 @@ TEST_F(FailingWorkersTest, AnAnswerBeginsTheWaitAnew) {
   EXPECT_THAT(added.stream->Tokens(), Optional(ExpectedOutput(added.request)));
 }
 
+// The first step of a long prompt gives no token, and can be answered for ever.
+TEST_F(FailingWorkersTest, AnAnswerWithoutATokenIsNoReasonToWaitOn) {
+  Added added = Add({.prompt = 60, .max_tokens = 5});
+  for (int i = 0; i < kEpochsPerTimeout; ++i) {
+    ASSERT_EQ(added.stream->end(), std::nullopt) << i;
+    client_.BeginEpoch(/*after_crash=*/false);
+    Turn();
+    client_.Answer();
+    Turn();
+    client_.LoseGroup();
+    Turn();
+    now_ += LoopConfig().worker_timeout_ns / kEpochsPerTimeout;
+    Turn();
+  }
+
+  ASSERT_TRUE(added.stream->end().has_value());
+  EXPECT_EQ(ReasonOf(*added.stream->end()), "WORKERS_FAIL");
+}
+
+TEST_F(FailingWorkersTest, AreLeftToANewerSchedulerAlsoWhenGivenUp) {
+  Add({.prompt = 2, .max_tokens = 5});
+  FailUntilGivenUp();
+
+  inbox_.Post(GroupSuperseded{.scheduler_incarnation = 9});
+  Turn();
+  Turn();
+
+  EXPECT_EQ(state_.Get().group, ServingState::Group::kSuperseded);
+}
+
 TEST_F(FailingWorkersTest, GroupsThatAreLostWhileIdleHaveNotFailed) {
   for (int i = 0; i < 3 * kEpochsPerTimeout; ++i) {
     client_.BeginEpoch();
@@ -586,8 +616,7 @@ TEST_F(SchedulerLoopTest, ATurnIsMeasuredWithoutItsWaitAndASlowOneNamesItsDuty) 
   Turn();
 
   EXPECT_EQ(observer_.last_turn_ns, kNanosPerSecond);
-  EXPECT_THAT(GetCapturedStderr(),
-              HasSubstr("longest_duty=list_prefixes longest_duty_ms=1000"));
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("longest_duty=list_prefixes longest_duty_ms=1000"));
   Turn();
   EXPECT_EQ(observer_.last_turn_ns, 0);
 }
