@@ -87,7 +87,7 @@ void LossyWriter::Write(std::string_view text) {
     piece.back() = '\n';
   }
   const MutexLock lock(mutex_);
-  if (!std::exchange(is_started_, true)) {
+  if (thread_pid_ == kNoThread) {
     Start();
   }
   if (!HasThread()) {
@@ -108,7 +108,8 @@ void LossyWriter::Flush() {
 
 bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 
-// Without a thread (a limit on processes) the writer works directly: the process is about to end.
+// Without a thread (a limit on processes) the writer works directly, and tries again with each
+// text.
 void LossyWriter::Start() {
   // The thread blocks all signals: handlers run elsewhere, and SIGPIPE, SIGXFSZ and SIGTTOU become
   // errors of write(2), or nothing, instead of ending or stopping the process.
@@ -120,7 +121,7 @@ void LossyWriter::Start() {
     std::thread([this] { Run(); }).detach();
     thread_pid_ = ::getpid();
   } catch (const std::system_error&) {
-    thread_pid_ = -1;
+    thread_pid_ = kNoThread;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

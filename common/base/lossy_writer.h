@@ -61,8 +61,8 @@ class LossyWriter {
   CondVar written_;
   std::deque<std::string> queue_ ABSL_GUARDED_BY(mutex_);
   size_t backlog_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // queued, or being written
-  bool is_started_ ABSL_GUARDED_BY(mutex_) = false;
-  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = -1;  // the process that has the thread
+  static constexpr pid_t kNoThread = -1;
+  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process that has the thread
 };
 
 // Those of descriptors 1 and 2. The process flushes both when it ends by exit, by ExitNow or by a

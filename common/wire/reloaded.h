@@ -30,6 +30,7 @@ class Reloaded {
  public:
   // What Get returns is at most so old, while the disk answers at once.
   static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
+  static constexpr int64_t kMaxEndNs = kNanosPerSecond;
 
   // Its errors tell of no contents: they are logged. It may outlive the object while a disk hangs.
   using Reader = std::function<absl::StatusOr<Value>()>;
@@ -38,14 +39,11 @@ class Reloaded {
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {
-    // Detached: the end of the process does not wait for a disk either.
-    std::thread([shared = shared_] { shared->Run(); }).detach();
+    thread_ = std::thread([shared = shared_] { shared->Run(); });
   }
-  ~Reloaded() {
-    const MutexLock lock(shared_->mutex);
-    shared_->is_stopped = true;
-    shared_->stop.NotifyOne();
-  }
+  // Waits for the thread, else it could still use OpenSSL while exit() takes that down. A disk that
+  // hangs is waited for kMaxEndNs: the thread then waits in a system call, and is left behind.
+  ~Reloaded() { shared_->Stop(SteadyNow() + kMaxEndNs) ? thread_.join() : thread_.detach(); }
   Reloaded(const Reloaded&) = delete;
   Reloaded& operator=(const Reloaded&) = delete;
 
@@ -71,6 +69,8 @@ class Reloaded {
         while (!is_stopped && stop.WaitUntil(mutex, read_at)) {
         }
         if (is_stopped) {
+          has_ended = true;
+          ended.NotifyOne();
           return;
         }
         lock.Unlock();
@@ -78,6 +78,16 @@ class Reloaded {
         lock.Lock();
         Take(std::move(newest));
       }
+    }
+
+    // Whether Run has ended by then.
+    bool Stop(Instant deadline) {
+      const MutexLock lock(mutex);
+      is_stopped = true;
+      stop.NotifyOne();
+      while (!has_ended && ended.WaitUntil(mutex, deadline)) {
+      }
+      return has_ended;
     }
 
     void Take(absl::StatusOr<Value> newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -97,13 +107,16 @@ class Reloaded {
     const std::string file;
     const Reader read;
     Mutex mutex;
-    CondVar stop;  // notified under mutex
+    CondVar stop;   // notified under mutex
+    CondVar ended;  // likewise
     bool is_stopped ABSL_GUARDED_BY(mutex) = false;
+    bool has_ended ABSL_GUARDED_BY(mutex) = false;
     std::shared_ptr<const Value> value ABSL_GUARDED_BY(mutex);
     std::string last_fault ABSL_GUARDED_BY(mutex);  // empty: none
   };
 
   const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
 };
 
 }  // namespace quire
