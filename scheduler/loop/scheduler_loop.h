@@ -45,7 +45,7 @@ struct LoopConfig {
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
   // Requests wait so long without a worker group that answers steps (WorkerWait); then they end
   // with UNAVAILABLE, and new ones are refused until a group is there. If groups were there and
-  // failed, they are refused until a step is answered.
+  // failed, they are refused until a token is given.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
@@ -120,7 +120,7 @@ class SchedulerLoop {
   std::optional<uint64_t> epoch_;  // of the group that is ready
   WorkerWait wait_;
   bool has_given_up_ = false;           // until requests can be sent
-  bool needs_answer_ = false;           // groups failed: none is announced before it answers a step
+  bool needs_answer_ = false;           // groups failed: none is announced before it gives a token
   std::optional<GroupReady> unproven_;  // ready, and not announced
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
