@@ -17,9 +17,9 @@ namespace quire {
 // The longest message between scheduler and workers. More is refused by the channel.
 inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 
-// Introductions of one step together. To plan, encode, send and check 512 KiB takes some 3 ms, which
-// every stream of that step waits for. Sequences that begin with cached tokens compute one token
-// each, over all of their context, so the budget bounds that too.
+// Introductions of one step together. To plan, encode, send and check 512 KiB takes some 3 ms,
+// which every stream of that step waits for. Sequences that begin with cached tokens compute one
+// token each, over all of their context, so the budget bounds that too.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
 // Returns the most bytes of a SequenceIntroduction with so many tokens and blocks.

@@ -46,7 +46,7 @@ struct Epoch {
   KvCacheManager kv_cache;
   HandlePool handles;
   PreemptionCost preemption_cost;
-  bool had_suspect = false;  // who ran ahead of its turn
+  bool had_suspect = false;                       // who ran ahead of its turn
   std::optional<ScheduleRank> owed_introduction;  // see introduction_budget.h
 };
 

@@ -97,7 +97,7 @@ class PrefixStore {
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
-  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;  // for calls of SaveLater
+  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // for calls of SaveLater
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };
