@@ -47,8 +47,9 @@ ABSL_FLAG(
     int32_t,
     worker_timeout,
     300,
-    "Seconds that requests wait while there is no worker, or none that gets on with loading "
-    "its model. Then they end with UNAVAILABLE, and new ones are refused until one is there.");
+    "Seconds that requests wait while there is no worker, none that gets on with loading its "
+    "model, or workers are lost before each token. Then they end with UNAVAILABLE, and new ones "
+    "are refused until workers are there, or give a token.");
 ABSL_FLAG(bool,
           allow_changed_numerics,
           false,

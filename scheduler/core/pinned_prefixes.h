@@ -43,7 +43,7 @@ struct PinnedPrefix {
   std::vector<TokenId> token_ids;
   std::string cache_salt;
   PrefixState state = PrefixState::kWaiting;
-  // Of its full blocks, under last_limits. They stay as long as blocks keep their size.
+  // The hashes of its full blocks, under last_limits. They stay while blocks keep their size.
   std::vector<BlockHash> block_hashes;
   bool has_room = false;  // blocks are reserved for it, in this epoch or the last one
 

@@ -91,7 +91,7 @@ void LogCacheSize(const StepLimits& limits) {
                                                                 1, limits.max_model_len, limits))));
 }
 
-// The output of a request that nobody asked for: what counts is that its step is answered.
+// The output of the loop's own request. It is dropped: the request is there to be answered.
 class ProbeStream : public ResponseStream {
  public:
   bool Write(SequenceUpdate /*update*/, Instant /*now*/) override { return true; }

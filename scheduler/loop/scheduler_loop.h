@@ -43,7 +43,7 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Requests wait so long without a worker group that answers steps (WorkerWait); then they end
+  // Requests wait so long without a worker group that gives tokens (WorkerWait); then they end
   // with UNAVAILABLE, and new ones are refused until a group is there. If groups were there and
   // failed, they are refused until a token is given.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;

@@ -54,8 +54,8 @@ struct ServiceParts {
   bool logs_requests = false;
 };
 
-// The message of an update, but for `started`: smaller than kPublicMaxSendBytes for one that an
-// Outbox gives out.
+// Fills in the message of an update, except `started`. For an update that an Outbox gives out the
+// message is smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

@@ -49,7 +49,7 @@ def attack_request(form):
 
 
 def introduced_bytes(form):
-    """In one step. Of a request with n > 1 one sequence starts in one step, and all others in the next."""
+    """Bytes of one step. A request with n > 1 starts one sequence in a step, and all others in the next."""
     num_sequences = form.num_requests * max(1, form.n - 1)
     num_blocks = -(-form.prompt_tokens // BLOCK_TOKENS)
     return 4 * (form.prompt_tokens + num_blocks) * num_sequences
