@@ -36,12 +36,17 @@ std::shared_ptr<grpc::Channel> DialWorker(const Address& address,
 void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
 // The clients' port: 128 streams a connection, 4 MiB in, 1 MiB out, 16 KiB of metadata, pings every
-// 20 s, idle connections closed after 5 min and old ones after 30 min plus the longest generation.
-// 1 GiB and 32 threads for all of them.
+// 20 s and from clients at most one every 2 s, idle connections closed after 5 min and old ones
+// after 30 min plus the longest generation. 1 GiB and 32 threads for all of them.
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
-// A channel to the public port, for clients: notices a peer that is gone within 20 s, and connects
-// again within 2; a connection of its own, shared with no other channel.
+// Notices a peer that is gone within 7 s, gives up an attempt to connect after 2 s, and makes the
+// next one within a second or so. Holds a connection to each address of a name, and looks the name
+// up again after 5 s while one of them does not answer. A connection of its own, shared with no
+// other channel.
+grpc::ChannelArguments PublicChannelArguments();
+
+// A channel to the public port, for clients. Connects when first used.
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address,
                                           const std::shared_ptr<grpc::ChannelCredentials>&
                                               credentials = grpc::InsecureChannelCredentials());

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -24,6 +25,9 @@
 
 namespace quire {
 namespace {
+
+// A person waits, perhaps at a wrong address. An answer that has begun is worth the full policy.
+constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =
     R"(usage: quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]
@@ -261,7 +265,9 @@ int RunGenerate(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: generate: %s\n", DescribeError(servers.status()).c_str());
     return kExitUsage;
   }
-  const ResumingClient client(servers->channels, RetryPolicy(), servers->api_key);
+  RetryPolicy policy;
+  policy.max_unanswered_at_first = kMaxUnansweredAtFirst;
+  const ResumingClient client(servers->channels, policy, servers->api_key);
   AnswerWriter writer;
   if (options->echo && !options->json) {
     writer.WriteText(options->request.text());

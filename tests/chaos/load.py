@@ -92,10 +92,9 @@ def plain_generate(address):
 def resuming_generate(address):
     """Calls that the Python client carries on when the scheduler dies."""
     import quire_client
-    # A busy machine may be killed again before it has computed a prompt again.
-    quire_client.MAX_RETRIES = 100
     channel = grpc.insecure_channel(address, options=quire_client.CHANNEL_OPTIONS)
-    return lambda request: quire_client.generate([channel], request)
+    # A busy machine may be killed again before it has computed a prompt again.
+    return lambda request: quire_client.generate([channel], request, max_unanswered_s=CALL_SECONDS)
 
 
 def run_streams(args, generate, log):

@@ -94,7 +94,8 @@ class PackageTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             run("protoc", "-I", share, f"--python_out={folder}", *protos)
         for name in ("clients/python/quire_client.py", "clients/cpp/resuming_client.h",
-                     "clients/cpp/resuming_client.cc", "prometheus/prometheus.yml",
+                     "clients/cpp/resuming_client.cc", "clients/cpp/retry_policy.h",
+                     "clients/cpp/retry_policy.cc", "prometheus/prometheus.yml",
                      "prometheus/quire.rules.yml", "proxy/haproxy.cfg", "model/model.safetensors"):
             self.assertEqual((share / name).read_bytes(),
                              (ROOT / ("deploy/" + name)).read_bytes(), name)

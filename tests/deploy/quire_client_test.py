@@ -86,6 +86,7 @@ class ScriptedServer(api_grpc.GenerationServiceServicer):
 
     def __init__(self, *script):
         self.requests = []
+        self.on_call = lambda: None
         self._script = list(script)
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=2))
         api_grpc.add_GenerationServiceServicer_to_server(self, self._server)
@@ -94,6 +95,7 @@ class ScriptedServer(api_grpc.GenerationServiceServicer):
 
     def Generate(self, request, context):
         self.requests.append(request)
+        self.on_call()
         if not self._script:
             context.abort(Code.FAILED_PRECONDITION, "the script is over")
         *messages, end = self._script.pop(0)
@@ -111,11 +113,14 @@ class ScriptedServer(api_grpc.GenerationServiceServicer):
 
 
 class FakeTime:
-    """Time that passes when somebody sleeps."""
+    """Time that passes when somebody sleeps, or as a test says."""
 
     def __init__(self):
         self.waits = []
         self._now = 1000.0
+
+    def pass_(self, seconds):
+        self._now += seconds
 
     def monotonic(self):
         return self._now
@@ -138,14 +143,15 @@ class QuireClientTest(unittest.TestCase):
         self.addCleanup(server.stop)
         return server
 
-    def run_client(self, *servers, **fields):
-        """The messages that came, and the error's message if there was one."""
+    def run_client(self, *servers, patience=None, **fields):
+        """The messages that came, and the error's message if there was one. patience: arguments of generate()."""
         messages = []
         channels = [server.channel() for server in servers]
         try:
-            for message in quire_client.generate(channels, api.GenerateRequest(**fields)):
+            for message in quire_client.generate(channels, api.GenerateRequest(**fields), **patience or {}):
                 messages.append(message)
         except grpc.RpcError as error:
+            self.notes = getattr(error, "__notes__", [])
             return messages, error.details()
         finally:
             for channel in channels:
@@ -225,27 +231,50 @@ class QuireClientTest(unittest.TestCase):
         self.assertAlmostEqual(self.time.waits[1], 40.5)
         self.assertLess(self.time.waits[2], quire_client.MAX_WAIT_S)
 
-    def test_retries_that_bring_nothing_are_bounded(self):
+    def test_the_time_without_an_answer_is_bounded_and_the_caller_told_so(self):
         for end in (gone(), End(Code.INTERNAL, "torn"), End(Code.UNKNOWN, "torn"),
                     End(Code.CANCELLED, "closing")):
             with self.subTest(end.message):
-                calls = [[end]] * (quire_client.MAX_RETRIES + 20)
-                server = self.server([gone()], *calls)
+                server = self.server(*[[end]] * 1000)
+                self.time.waits.clear()
 
                 self.assertEqual(self.run_client(server), ([], end.message))
-                self.assertEqual(len(server.requests), 1 + quire_client.MAX_RETRIES)
+                self.assertAlmostEqual(sum(self.time.waits), 180)
+                self.assertEqual(self.notes, ["(given up after 180 s without an answer)"])
+
+    def test_an_answer_that_has_begun_is_worth_more_patience_than_one_that_has_not(self):
+        patience = {"max_unanswered_s": 60, "max_unanswered_at_first_s": 10}
+        begun = self.server([started(), tokens(0, [10]), gone()], *[[gone()]] * 1000)
+        never_answered = self.server(*[[gone()]] * 1000)
+
+        for server, seconds in ((begun, 60), (never_answered, 10)):
+            self.time.waits.clear()
+            self.assertEqual(self.run_client(server, patience=patience)[1], "gone")
+            self.assertAlmostEqual(sum(self.time.waits), seconds)
+
+    def test_an_attempt_counts_as_far_as_its_server_may_have_been_dead(self):
+        for lasts in (7, 10, 3600):
+            with self.subTest(lasts):
+                server = self.server(*[[gone()]] * 1000)
+                server.on_call = lambda lasts=lasts: self.time.pass_(lasts)
+
+                self.assertEqual(self.run_client(server)[1], "gone")
+                counted = min(lasts, 10) * len(server.requests)
+                self.assertGreaterEqual(counted + sum(self.time.waits), 180)
+                self.assertLess(counted + sum(self.time.waits), 180 + 10)
+                self.time.waits.clear()
 
     def test_a_full_server_is_a_sign_of_life(self):
-        nothing = [[gone()]] * (quire_client.MAX_RETRIES - 1)
+        nothing = [[gone()]] * 100  # 75 to 150 s of waits
         server = self.server([started(), tokens(0, [10]), gone()],
-                             *[[full()]] * (3 * quire_client.MAX_RETRIES),
-                             *nothing, [full()], *nothing,
+                             *nothing, [full()], *nothing, [full()], *nothing,
                              [started(), tokens(1, [11]), finished(2), OK])
 
         messages, error = self.run_client(server)
 
         self.assertIsNone(error)
         self.assertEqual(self.tokens_of(messages), [10, 11])
+        self.assertGreater(sum(self.time.waits), 180)
 
     def test_waiting_for_a_place_is_bounded(self):
         with unittest.mock.patch.object(quire_client, "MAX_WAIT_FOR_A_PLACE_S", 60.0):
@@ -253,11 +282,9 @@ class QuireClientTest(unittest.TestCase):
 
             self.assertEqual(self.run_client(server), ([], "full"))
 
-        # The clock and this sum add the same waits from different starts, so they
-        # round apart.
         waited = sum(self.time.waits[1:])
-        self.assertGreaterEqual(waited, 60 - 1e-6)
-        self.assertLess(waited, 60 + quire_client.MAX_WAIT_S)
+        self.assertAlmostEqual(waited, 60)
+        self.assertEqual(self.notes, ["(given up after waiting for a place for 60 s)"])
 
     def test_a_message_begins_the_wait_for_a_place_anew(self):
         with unittest.mock.patch.object(quire_client, "MAX_WAIT_FOR_A_PLACE_S", 60.0):
@@ -266,18 +293,25 @@ class QuireClientTest(unittest.TestCase):
 
             self.assertIsNone(self.run_client(server)[1])
 
-    def test_a_message_begins_the_count_anew(self):
-        # Retries but the last one that is made.
-        nothing = [[gone()]] * (quire_client.MAX_RETRIES - 1)
+    def test_a_message_begins_the_time_without_an_answer_anew(self):
+        nothing = [[gone()]] * 100  # 75 to 150 s of waits
         server = self.server(*nothing, [started(), tokens(0, [10]), gone()],
                              *nothing, [started(), tokens(1, [11]), gone()],
-                             *nothing, [End(Code.UNAVAILABLE, "the last")], [gone()])
+                             *nothing, [started(), tokens(2, [12]), finished(3), OK])
 
         messages, error = self.run_client(server)
 
-        self.assertEqual(self.tokens_of(messages), [10, 11])
-        self.assertEqual(error, "the last")
-        self.assertEqual(len(server.requests), 3 * quire_client.MAX_RETRIES)
+        self.assertIsNone(error)
+        self.assertEqual(self.tokens_of(messages), [10, 11, 12])
+        self.assertGreater(sum(self.time.waits), 180)
+
+    def test_to_begin_again_is_no_progress(self):
+        server = self.server(*[[started(), gone()]] * 1000)
+
+        messages, error = self.run_client(server)
+
+        self.assertEqual(error, "gone")
+        self.assertEqual(sum(message.HasField("started") for message in messages), 1)
 
     def test_waits_double_up_to_the_longest(self):
         server = self.server(*[[gone()]] * 9, [started(), finished(0), OK])

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -202,51 +201,21 @@ bool IsFull(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
-// How often and how long was waited since an attempt brought something.
-class Patience {
- public:
-  bool IsOver(const grpc::Status& status, const RetryPolicy& policy) const {
-    return IsFull(status) ? waited_for_a_place_ >= policy.max_wait_for_a_place
-                          : num_unanswered_ >= policy.max_retries;
-  }
-
-  // Why it is over.
-  grpc::Status GivenUp(const grpc::Status& last) const {
-    const std::string after = IsFull(last) ? "waiting for a place for " +
-                                                 std::to_string(waited_for_a_place_.count()) + " ms"
-                                           : std::to_string(num_unanswered_) + " retries in a row";
-    return {last.error_code(),
-            last.error_message() + " (given up after " + after + ")",
-            last.error_details()};
-  }
-
-  milliseconds WaitAfter(const grpc::Status& status, const RetryPolicy& policy) {
-    const int num_doublings = std::min(num_waits_++, kMaxDoublings);
-    const auto longest = std::min(policy.max_wait, policy.first_wait * (1 << num_doublings));
-    thread_local std::minstd_rand generator{std::random_device{}()};
-    const double share = std::uniform_real_distribution<double>(0.5, 1.0)(generator);
-    milliseconds wait(static_cast<int64_t>(static_cast<double>(longest.count()) * share));
-    if (IsFull(status)) {
-      wait = std::min(std::max(wait, RetryDelayOf(status).value_or(wait)),
-                      policy.max_wait_for_a_place - waited_for_a_place_);
-      waited_for_a_place_ += wait;
-      num_unanswered_ = 0;  // a full server is there
-    } else {
-      ++num_unanswered_;
-    }
-    return wait;
-  }
-
- private:
-  static constexpr int kMaxDoublings = 20;
-
-  int num_waits_ = 0;
-  int num_unanswered_ = 0;  // in a row
-  milliseconds waited_for_a_place_{0};
-};
+// The status of a client that gives up: the last failure, and how long it has waited.
+grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
+  const auto seconds = [](milliseconds time) {
+    return std::to_string(std::chrono::floor<std::chrono::seconds>(time).count()) + " s";
+  };
+  const std::string after =
+      IsFull(last) ? "waiting for a place for " + seconds(patience.waited_for_a_place())
+                   : seconds(patience.unanswered()) + " without an answer";
+  return {last.error_code(),
+          last.error_message() + " (given up after " + after + ")",
+          last.error_details()};
+}
 
 // gRPC connects again in the threads that wait in it; in one that sleeps outside, nobody would
-// for up to 5 s, as long as an attempt may take.
+// for up to 5 s, the interval of its own polls.
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
@@ -264,6 +233,20 @@ void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
 
 }  // namespace
 
+grpc::ChannelArguments ClientChannelArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // an attempt's limit, not a pause
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 4000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+  arguments.SetInt("grpc.http2.ping_timeout_ms", 3000);        // else 60 s count, from gRPC 1.60 on
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
+  arguments.SetLoadBalancingPolicyName("round_robin");
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);
+  return arguments;
+}
+
 ResumingClient::ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
                                RetryPolicy policy,
                                std::string api_key)
@@ -280,8 +263,9 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
   Progress progress(request.has_n() ? request.n() : 1);
   v1::GenerateRequest next = request;
   size_t server = 0;
-  Patience patience;
+  Patience patience(policy_);
   for (;;) {
+    const Clock::time_point begin = Clock::now();
     const Attempt attempt = Stream(*stubs_[server], api_key_, next, on_response, progress);
     if (attempt.is_final) {
       return attempt.status;
@@ -289,16 +273,23 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
     if (progress.is_complete()) {
       return grpc::Status::OK;  // also when the stream broke behind its last message
     }
-    patience = attempt.has_brought_something ? Patience() : patience;
+    auto lasted = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+    if (attempt.has_brought_something) {
+      patience.NoteMessage();
+      lasted = milliseconds(0);
+    }
     if (!IsWorthARetry(attempt.status, next.has_resume())) {
       return attempt.status;
     }
-    if (patience.IsOver(attempt.status, policy_)) {
-      return patience.GivenUp(attempt.status);
+    const std::optional<milliseconds> wait =
+        IsFull(attempt.status)
+            ? patience.WaitForPlace(RetryDelayOf(attempt.status).value_or(milliseconds(0)))
+            : patience.WaitUnanswered(lasted);
+    if (!wait.has_value()) {
+      return GivenUp(attempt.status, patience);
     }
     server = (server + 1) % stubs_.size();
-    SleepUntil(std::min(deadline, Clock::now() + patience.WaitAfter(attempt.status, policy_)),
-               *channels_[server]);
+    SleepUntil(std::min(deadline, Clock::now() + *wait), *channels_[server]);
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed while no server was there"};

@@ -13,33 +13,33 @@
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
 #define QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <grpcpp/channel.h>
+#include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/status.h>
 
 #include "proto/v1/generation.grpc.pb.h"
 
+#include "deploy/clients/cpp/retry_policy.h"
+
 namespace quire {
 
-// Waits double from first_wait to max_wait, each shortened by up to half at random; a full server
-// may ask for more. An attempt that brought something starts all counts anew.
-struct RetryPolicy {
-  int max_retries = 12;  // in a row that no server answered: 20 to 40 s with these waits
-  std::chrono::milliseconds first_wait{100};
-  std::chrono::milliseconds max_wait{5000};
-  // At the word of full servers, in all. What they ask for is cut to what is left of it.
-  std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
-};
+// Returns arguments for channels to servers. A channel with them
+//   - gives up an attempt to connect after 2 s, and makes the next one within a second or so;
+//   - notices a server that is stopped or gone without a word within 7 s;
+//   - holds a connection to each address of a name (round_robin), so that one that is silent or
+//     closes connections, as a standby does, costs no wait: a standby that takes over has the next
+//     attempt. Each such address is dialled once a second, and the name looked up every 5 s.
+grpc::ChannelArguments ClientChannelArguments();
 
 class ResumingClient {
  public:
-  // Channels to replicas, at least one; each failure moves on to the next. They must not wait long
-  // to connect again, and must notice a peer that is gone (README.md).
+  // channels: to replicas, at least one, made with ClientChannelArguments; each failure moves on to
+  // the next.
   // api_key: where the servers ask for one, visible ASCII; empty: none. Send it over TLS alone,
   // unless the server is on this machine.
   explicit ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
@@ -50,10 +50,10 @@ class ResumingClient {
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Returns when the answer is complete or cannot be. timeout_ms counts from this call on.
-  // Errors: the server's refusal; the last failure, after all retries, whose message ends with
-  // "(given up after ...)"; CANCELLED, by on_response
-  // or, with details, by an operator;
-  // DEADLINE_EXCEEDED; DATA_LOSS when a server goes on with something else than was begun.
+  // Errors: the server's refusal; the last failure once `policy` gives up, its message followed by
+  // "(given up after N s without an answer)" or "(given up after waiting for a place for N s)";
+  // CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS when a
+  // server goes on with something else than was begun.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:

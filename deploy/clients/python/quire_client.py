@@ -16,9 +16,17 @@ from proto.google.rpc import error_details_pb2, status_pb2
 from proto.v1 import generation_pb2 as api
 from proto.v1 import generation_pb2_grpc as api_grpc
 
-MAX_RETRIES = 12  # in a row that no server answered: 20 to 40 s with these waits
+# How long a request may stay unanswered since its last message. 180 s cover the replacement of a dead node:
+# Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later, a scheduler starts within seconds,
+# and a rank loads its model in the rest.
+MAX_UNANSWERED_S = 180.0
+# At most so much of one attempt counts: keepalive ends an attempt at a dead server sooner, so a longer one was in the
+# queue of a server that lived.
+LONGEST_UNANSWERED_ATTEMPT_S = 10.0
+# Waits double from the first to the longest, each shortened by up to half at random, so a server that comes back is
+# asked within MAX_WAIT_S, and its clients come spread over half of that.
 FIRST_WAIT_S = 0.1
-MAX_WAIT_S = 5.0
+MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
 # Waits at the word of full servers, in all, since the last message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
@@ -28,14 +36,20 @@ UNANSWERED_WITHOUT_DETAILS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNA
                               grpc.StatusCode.UNKNOWN)
 
 CHANNEL_OPTIONS = [
-    # Connect again soon. The "minimum" is how long an attempt may take: a busy server needs time.
+    # Connect again soon. The "minimum" is no pause but the limit of one attempt.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 5000),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    # Notice a server that is gone without a word, though the stream only receives.
-    ("grpc.keepalive_time_ms", 15000),
-    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.min_reconnect_backoff_ms", 2000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Notice within 7 s that a server is gone without a word, though the stream only receives. From gRPC 1.60 on the
+    # keepalive timeout alone has no effect: without the ping timeout, 60 s count.
+    ("grpc.keepalive_time_ms", 4000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Hold a connection to each address of a name, so that one that is silent or closes connections, as a standby does,
+    # costs no wait. Each such address is dialled once a second, and the name looked up every 5 s.
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # Attempts are ours: the library's own have no pause where a server ends each connection.
     ("grpc.enable_retries", 0),
 ]
@@ -55,17 +69,19 @@ class ProtocolError(Exception):
     """A server went on with something else than was begun."""
 
 
-def generate(channels, request, api_key=None):
+def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED_S, max_unanswered_at_first_s=None):
     """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
 
     channels: to replicas, one at least; each failure moves on to the next. Make them with
     dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
     for. Closing the generator cancels the request. api_key: where the servers ask for one. Send it over
-    TLS alone, unless the server is on this machine.
+    TLS alone, unless the server is on this machine. max_unanswered_s: how long servers may leave the request
+    unanswered since its last message; max_unanswered_at_first_s: the same until its first one, if it is to be
+    less, as where a person waits.
 
-    Raises grpc.RpcError: the server's refusal at once, or the last failure after MAX_RETRIES;
-    TimeoutError; ProtocolError. What a full server refuses for the moment is no refusal once the
-    request is resumed: it had been accepted. It is asked again for MAX_WAIT_FOR_A_PLACE_S.
+    Raises grpc.RpcError: the server's refusal at once, or the last failure after max_unanswered_s, with a note
+    that says so (Python 3.11); TimeoutError; ProtocolError. What a full server refuses for the moment is no refusal
+    once the request is resumed: it had been accepted. It is asked again for MAX_WAIT_FOR_A_PLACE_S.
     """
     deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
     progress = _Progress(request.n if request.HasField("n") else 1)
@@ -73,15 +89,17 @@ def generate(channels, request, api_key=None):
     attempt.CopyFrom(request)
     metadata = [("authorization", f"Bearer {api_key}")] if api_key else None
     server = 0
-    patience = _Patience()
+    patience = _Patience(max_unanswered_s, max_unanswered_at_first_s)
     while True:
+        begin = time.monotonic()
         call = api_grpc.GenerationServiceStub(channels[server]).Generate(
             attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S), metadata=metadata)
         try:
             for message in call:
                 progress.take(message)  # a second `started` is nothing new
                 if message.HasField("started") or message.HasField("chunk") or message.HasField("finished"):
-                    patience = _Patience()
+                    patience.note_message()
+                    begin = None
                 yield message
             if not progress.is_complete():
                 raise ProtocolError("the stream ended before the answer did")
@@ -91,10 +109,10 @@ def generate(channels, request, api_key=None):
                 return  # it broke behind its last message
             if not _is_worth_a_retry(error, attempt.HasField("resume")):
                 raise
-            if patience.is_over(error):
+            wait = patience.wait_after(error, 0.0 if begin is None else time.monotonic() - begin)
+            if wait is None:
                 patience.add_note(error)
                 raise
-            wait = patience.wait_after(error)
         finally:
             call.cancel()
         server = (server + 1) % len(channels)
@@ -112,7 +130,7 @@ def _seconds_left(deadline, grace=0.0):
 
 def _sleep(seconds, channel):
     """gRPC connects again in the threads that wait in it, so this one does, in a probe of any outcome. Beside one
-    that sleeps, nobody would for up to 5 s, as long as an attempt may take."""
+    that sleeps, nobody would for up to 5 s, the interval of gRPC's own polls."""
     end = time.monotonic() + seconds
     try:
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=seconds, wait_for_ready=True)
@@ -140,36 +158,55 @@ def _is_full(error):
 
 
 class _Patience:
-    """How often and how long was waited since the last message."""
+    """How long a request has been unanswered, and has waited for a place, since its last message."""
 
-    def __init__(self):
-        self._num_waits = 0
-        self._num_unanswered = 0  # in a row
-        self._waited_for_a_place_s = 0.0
+    def __init__(self, max_unanswered_s, max_unanswered_at_first_s):
+        self._max_unanswered_s = max_unanswered_s
+        self._limit_s = max_unanswered_s if max_unanswered_at_first_s is None else max_unanswered_at_first_s
+        self._start_anew()
 
-    def is_over(self, error):
+    def note_message(self):
+        self._limit_s = self._max_unanswered_s
+        self._start_anew()
+
+    def wait_after(self, error, lasted_s):
+        """Seconds until the next attempt; None to give up. lasted_s: of the attempt."""
         if _is_full(error):
-            return self._waited_for_a_place_s >= MAX_WAIT_FOR_A_PLACE_S
-        return self._num_unanswered >= MAX_RETRIES
+            return self._wait_for_a_place(_retry_delay(error))
+        self._unanswered_s += min(lasted_s, LONGEST_UNANSWERED_ATTEMPT_S)
+        left = self._limit_s - self._unanswered_s
+        if left <= 0:
+            return None
+        wait = self._next_wait()
+        # A sum of waits rounds, so the last one sets it.
+        self._unanswered_s = self._unanswered_s + wait if wait < left else self._limit_s
+        return min(wait, left)
 
     def add_note(self, error):
         """Why it is over, for a traceback, from Python 3.11 on."""
         if hasattr(error, "add_note"):
-            error.add_note(f"given up after waiting for a place for {self._waited_for_a_place_s:.0f} s" if _is_full(error)
-                           else f"given up after {self._num_unanswered} retries in a row")
+            error.add_note(f"(given up after waiting for a place for {self._waited_for_a_place_s:.0f} s)"
+                           if _is_full(error) else f"(given up after {self._unanswered_s:.0f} s without an answer)")
 
-    def wait_after(self, error):
-        """Seconds."""
+    def _wait_for_a_place(self, asked_s):
+        left = MAX_WAIT_FOR_A_PLACE_S - self._waited_for_a_place_s
+        if left <= 0:
+            return None
+        self._unanswered_s = 0.0  # a full server is alive
+        wait = max(self._next_wait(), asked_s)
+        self._waited_for_a_place_s = self._waited_for_a_place_s + wait if wait < left else MAX_WAIT_FOR_A_PLACE_S
+        return min(wait, left)
+
+    def _next_wait(self):
         # Where it has reached MAX_WAIT_S the power grows no more.
         wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**min(self._num_waits, 20)) * random.uniform(0.5, 1)
         self._num_waits += 1
-        if _is_full(error):
-            wait = min(max(wait, _retry_delay(error)), MAX_WAIT_FOR_A_PLACE_S - self._waited_for_a_place_s)
-            self._num_unanswered = 0  # a full server is there
-            self._waited_for_a_place_s += wait
-        else:
-            self._num_unanswered += 1
         return wait
+
+    def _start_anew(self):
+        self._num_waits = 0
+        self._unanswered_s = 0.0
+        self._waited_for_a_place_s = 0.0
 
 
 def _details(error):
