@@ -189,6 +189,31 @@ TEST(DialPublicTest, EachChannelHasAConnectionOfItsOwn) {
   EXPECT_GE(NumOpenFiles(), num_before + 2) << "both ends are in this process";
 }
 
+// A second address of a name, which takes connections and says nothing.
+TEST(DialPublicTest, AnAddressThatDoesNotAnswerIsNotWaitedFor) {
+  const TestServer server(Loopback());
+  sockaddr_in where = LoopbackAt(server.address().port);
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  const FileDescriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(silent.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)), 0);
+  ASSERT_EQ(::listen(silent.fd(), 8), 0);
+  const std::string port = std::to_string(server.address().port);
+
+  const std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel("ipv4:127.0.0.2:" + port + ",127.0.0.1:" + port,
+                                grpc::InsecureChannelCredentials(),
+                                PublicChannelArguments());
+  EXPECT_TRUE(IsServed(channel));
+
+  const FileDescriptor connection(::accept(silent.fd(), nullptr, nullptr));
+  std::array<char, 4096> bytes = {};
+  ssize_t num_bytes = 1;
+  while (num_bytes > 0) {
+    num_bytes = ::recv(connection.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  }
+  EXPECT_EQ(num_bytes, -1) << "closed: the client has waited until it gave up the attempt";
+}
+
 TEST(ListenerTest, AnyKindOfAddressIsServed) {
   const std::string path =
       (std::filesystem::path(testing::TempDir()) / "quire_listener_test.sock").string();
