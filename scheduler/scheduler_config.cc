@@ -51,6 +51,12 @@ ABSL_FLAG(
     "model, or workers are lost before each token. Then they end with UNAVAILABLE, and new ones "
     "are refused until workers are there, or give a token.");
 ABSL_FLAG(bool,
+          standby,
+          true,
+          "Wait while another scheduler works with the workers, and take them over when they have "
+          "heard nothing of it for two seconds. Without it: take them at once from an older one, "
+          "whose requests then end.");
+ABSL_FLAG(bool,
           allow_changed_numerics,
           false,
           "Let a worker of another instruction set or cache type go on where another one stopped: "
@@ -229,6 +235,7 @@ absl::Status SetWaiting(SchedulerConfig* config) {
   config->group_timing.step_timeout_ns = step_seconds * kNanosPerSecond;
   config->loop.worker_timeout_ns = worker_seconds * kNanosPerSecond;
   config->allow_changed_numerics = absl::GetFlag(FLAGS_allow_changed_numerics);
+  config->stands_by = absl::GetFlag(FLAGS_standby);
   return absl::OkStatus();
 }
 
@@ -393,6 +400,7 @@ void LogSettings(const SchedulerConfig& config) {
            {"scheduling_policy", absl::GetFlag(FLAGS_scheduling_policy)},
            {"preemption_mode", absl::GetFlag(FLAGS_preemption_mode)},
            {"target_inter_token_ms", absl::StrCat(absl::GetFlag(FLAGS_target_inter_token_ms))},
+           {"standby", on(config.stands_by)},
            {"prefix_caching", on(config.loop.core.prefix_caching)},
            {"tls", trust(config.tls.get())},
            {"worker_tls", trust(config.worker_tls.get())},

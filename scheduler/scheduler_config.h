@@ -45,6 +45,7 @@ struct SchedulerConfig {
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   bool allow_changed_numerics = false;
+  bool stands_by = true;  // while another scheduler has the workers
   bool has_reflection = false;
   bool requires_cache_salt = false;
   bool logs_requests = false;

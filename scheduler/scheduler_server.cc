@@ -57,6 +57,7 @@ GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model
   settings.max_sequences = config.max_sequences;
   settings.max_tokens_per_step = config.max_tokens_per_step;
   settings.allow_changed_numerics = config.allow_changed_numerics;
+  settings.stands_by = config.stands_by;
   return settings;
 }
 
@@ -65,10 +66,10 @@ std::string HostPort(const std::string& host, int port) {
                                              : absl::StrCat("[", host, "]:", port);
 }
 
-HttpResponse Answer(bool is_ok, const char* yes, const char* no) {
+HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
   HttpResponse response;
   response.status_code = is_ok ? 200 : 503;
-  response.body = is_ok ? yes : no;
+  response.body = is_ok ? std::move(yes) : std::move(no);
   return response;
 }
 
@@ -280,8 +281,12 @@ absl::Status SchedulerServer::StartHttp() {
   const std::string metrics_type = "text/plain; version=0.0.4; charset=utf-8";
   std::vector<HttpPage> pages;
   for (const char* path : {"/healthz", "/readyz"}) {
-    pages.push_back({path, [this] { return Answer(is_ready(), "ready\n", "not ready\n"); }});
+    pages.push_back({path, [this] { return ReadyPage(); }});
   }
+  pages.push_back({"/admission", [this] {
+                     const absl::Status status = state_.CheckAdmission();
+                     return Answer(status.ok(), "takes requests\n", ReasonOf(status) + "\n");
+                   }});
   pages.push_back({"/livez", [this] { return Answer(IsLive(), "live\n", "stuck\n"); }});
   pages.push_back({"/metrics", [this, metrics_type] {
                      return HttpResponse{200, registry_.AllText(), metrics_type};
@@ -315,7 +320,15 @@ bool SchedulerServer::IsLive() const {
   return is_turning && !probe_->is_deaf();
 }
 
+HttpResponse SchedulerServer::ReadyPage() const {
+  const ServingState::Snapshot state = state_.Get();
+  const bool stands_by = state.group == ServingState::Group::kStandby;
+  return Answer(state.is_ready(), "ready\n", stands_by ? "standby\n" : "not ready\n");
+}
+
 void SchedulerServer::Poll() {
+  // Clients that know several schedulers go on to the next one.
+  grpc_listener_->SetRefusing(state_.Get().group == ServingState::Group::kStandby);
   unread_.CancelOld(SteadyNow());
   UpdateHealth();
   MaybeLogStatus();
@@ -326,6 +339,7 @@ void SchedulerServer::UpdateHealth() {
   const bool ready = is_ready();
   SetHealth("", ready);
   SetHealth(kServiceName, ready);
+  SetHealth("admission", state_.CheckAdmission().ok());
   SetHealth("liveness", IsLive());
 }
 

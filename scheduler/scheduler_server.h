@@ -62,8 +62,9 @@ class SchedulerServer {
   // Another scheduler has the workers: nothing is served any more.
   bool is_superseded() const { return state_.Get().group == ServingState::Group::kSuperseded; }
 
-  // What is due now and then: the end of answers that nobody reads, the health of the gRPC service,
-  // the status line, and that free memory goes back to the system. A few times a second.
+  // What is due now and then: whether clients may connect, the end of answers that nobody reads,
+  // the health of the gRPC service, the status line, and that free memory goes back to the system.
+  // A few times a second.
   void Poll();
 
   // Refuses new requests from now on; those that were accepted go on. Poll as before.
@@ -98,6 +99,7 @@ class SchedulerServer {
   absl::Status StartGrpc();
   absl::Status StartAdmin();
   absl::Status StartHttp();
+  HttpResponse ReadyPage() const;
   bool IsLive() const;
   void UpdateHealth();
   void SetHealth(const char* name, bool is_serving);

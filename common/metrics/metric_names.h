@@ -29,6 +29,9 @@ inline constexpr MetricInfo kWorkerUp{"quire_worker_up",
 inline constexpr MetricInfo kRankReady{
     "quire_rank_ready",
     "1 while the worker of this rank is ready together with all others, else 0."};
+inline constexpr MetricInfo kSchedulerStandby{
+    "quire_scheduler_standby",
+    "1 while another scheduler has the workers and this one waits for its end, else 0."};
 inline constexpr MetricInfo kDraining{"quire_draining", "1 while the server shuts down, else 0."};
 inline constexpr MetricInfo kKvBlocks{
     "quire_kv_blocks",

@@ -201,6 +201,30 @@ void Listener::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
+void Listener::SetRefusing(bool is_refusing) {
+  if (is_refusing_.exchange(is_refusing) != is_refusing && is_refusing) {
+    EndConnections();
+  }
+}
+
+// The library has no call for it, and does not tell which descriptors are its own. All that were
+// accepted here have this port.
+void Listener::EndConnections() const {
+  for (int fd = 0; fd < max_open_files_; ++fd) {
+    sockaddr_storage address = {};
+    socklen_t length = sizeof(address);
+    int is_listening = 1;
+    socklen_t size = sizeof(is_listening);
+    const bool is_connection =
+        ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) == 0 &&
+        is_listening == 0 && ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+    const bool is_inet = address.ss_family == AF_INET || address.ss_family == AF_INET6;
+    if (is_connection && is_inet && ntohs(PortOf(address)) == address_.port) {
+      ::shutdown(fd, SHUT_RDWR);
+    }
+  }
+}
+
 void Listener::Stop() {
   if (thread_.joinable()) {
     const uint64_t one = 1;
@@ -251,6 +275,9 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
         WaitForFiles();
       }
       return;  // nobody waits, or who waited has gone; poll says when somebody comes
+    }
+    if (is_refusing_.load()) {
+      continue;
     }
     if (connection.fd() >= max_open_files_) {
       HandOverSpeakers();  // who has spoken by now is not silent

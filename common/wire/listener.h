@@ -18,6 +18,7 @@
 #ifndef QUIRE_COMMON_WIRE_LISTENER_H_
 #define QUIRE_COMMON_WIRE_LISTENER_H_
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -59,6 +60,9 @@ class Listener {
   // Accepts from now on, until Stop. Once, when the server runs.
   void Start();
 
+  // While it refuses, connections are closed as they come; those that are there are closed now.
+  void SetRefusing(bool is_refusing);
+
   // No connection is taken any more. Before the server shuts down.
   void Stop();
 
@@ -77,6 +81,7 @@ class Listener {
   // Not open: there is no room, and it is refused.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
+  void EndConnections() const;
   void RefuseUser();
   void WaitForFiles();
 
@@ -86,6 +91,7 @@ class Listener {
   SilentConnections silent_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::atomic<bool> is_refusing_ = false;
   FileDescriptor stop_;      // readable: the thread ends
   Instant files_logged_at_;  // a refusal for too many open files
   Instant users_logged_at_;  // one for the user

@@ -6,8 +6,11 @@
 
 namespace quire {
 
-WatchStream::WatchStream(v1::WorkerService::Stub& stub, Callbacks callbacks)
+WatchStream::WatchStream(v1::WorkerService::Stub& stub,
+                         uint64_t scheduler_incarnation,
+                         Callbacks callbacks)
     : callbacks_(std::move(callbacks)) {
+  request_.set_scheduler_incarnation(scheduler_incarnation);
   stub.async()->Watch(&context_, &request_, this);
   StartRead(&report_);
   StartCall();

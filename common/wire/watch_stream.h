@@ -7,6 +7,7 @@
 #ifndef QUIRE_COMMON_WIRE_WATCH_STREAM_H_
 #define QUIRE_COMMON_WIRE_WATCH_STREAM_H_
 
+#include <cstdint>
 #include <functional>
 
 #include "absl/status/status.h"
@@ -24,8 +25,9 @@ class WatchStream : private grpc::ClientReadReactor<v1::WatchReport> {
     std::function<void(absl::Status)> on_end;  // the status is never OK
   };
 
-  // Starts the call. The stub must outlive the constructor only.
-  WatchStream(v1::WorkerService::Stub& stub, Callbacks callbacks);
+  // Starts the call. scheduler_incarnation: of the scheduler that watches; 0: it is none. The stub
+  // must outlive the constructor only.
+  WatchStream(v1::WorkerService::Stub& stub, uint64_t scheduler_incarnation, Callbacks callbacks);
 
   // Ends the call; on_end still comes.
   void Cancel() { context_.TryCancel(); }

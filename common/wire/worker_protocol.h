@@ -9,7 +9,7 @@
 
 namespace quire {
 
-inline constexpr uint32_t kWorkerProtocolVersion = 2;
+inline constexpr uint32_t kWorkerProtocolVersion = 3;
 
 }  // namespace quire
 

@@ -141,8 +141,8 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
     }
     const std::string name = FlagName(words[0]);
-    if (name == "workers" || name == "listen" || name == "rank" || name == "ranks-on-host" ||
-        name.starts_with("worker-ssl-")) {
+    if (name == "workers" || name == "standby" || name == "nostandby" || name == "listen" ||
+        name == "rank" || name == "ranks-on-host" || name.starts_with("worker-ssl-")) {
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
     }
     const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&

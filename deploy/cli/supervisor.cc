@@ -75,7 +75,7 @@ int Supervisor::Run() {
 }
 
 void Supervisor::TendScheduler(Instant now) {
-  if (!is_stopping_ && !is_superseded_) {
+  if (!is_stopping_) {
     Start(scheduler_, now);
   }
   ChildProcess* process = scheduler_.process();
@@ -159,11 +159,20 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
     exit_code_ = is_early ? EXIT_SUCCESS : code;
   } else if (is_hopeless && WIFEXITED(wait_status)) {
     exit_code_ = code;
-  } else if (code == kExitSuperseded) {
-    is_superseded_ = true;
-    LogError("another scheduler has the workers; they run on for it until a signal");
   } else {
     scheduler_.LogEnd(wait_status);
+    SetStandby(code == kExitSuperseded);
+  }
+}
+
+// One that was superseded waits for the end of the other. One that died has left the workers to the
+// next one, which need not wait until they believe it.
+void Supervisor::SetStandby(bool stands_by) {
+  if (std::exchange(stands_by_, stands_by) != stands_by) {
+    scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
+  }
+  if (stands_by) {
+    LogError("another scheduler has the workers; the next one of this server stands by");
   }
 }
 

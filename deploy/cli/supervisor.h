@@ -83,6 +83,7 @@ class Supervisor {
   // True when the end of a program ends the server: it was never ready, and will never be.
   bool IsHopeless(int wait_status) const;
 
+  void SetStandby(bool stands_by);
   void Wait();
   void ReadSignals();
   void StopWorkers();
@@ -94,7 +95,7 @@ class Supervisor {
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
   bool was_ready_ = false;
-  bool is_superseded_ = false;  // another scheduler has the workers
+  bool stands_by_ = true;  // the scheduler, when it is started: as it does without a flag
   bool is_stopping_ = false;
   std::optional<int> exit_code_;
 };

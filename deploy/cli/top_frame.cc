@@ -187,9 +187,10 @@ void AddHeader(const TopHistory& history,
     const v1::GetStateResponse& state = *history.latest();
     items.front().text = absl::StrCat("quire ", Name(state.version()));
     items.push_back({absl::StrCat(" ", Name(state.model())), ""});
-    items.push_back(!trouble.empty()       ? ColouredText{" NO ANSWER", kBad}
-                    : state.load().ready() ? ColouredText{" ready", kGood}
-                                           : ColouredText{" not ready", kBad});
+    items.push_back(!trouble.empty()         ? ColouredText{" NO ANSWER", kBad}
+                    : state.load().ready()   ? ColouredText{" ready", kGood}
+                    : state.load().standby() ? ColouredText{" standby", kQuiet}
+                                             : ColouredText{" not ready", kBad});
   }
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
@@ -369,13 +370,15 @@ std::string TopLine(const TopHistory& history) {
   const TopCounts hits = history.Since(kHitSeconds);
   const double all = blocks.num_blocks();
   return absl::StrCat(
-      absl::StrFormat("ready=%s running=%d waiting=%d swapped=%d sequences=%d queued_tokens=%d",
-                      load.ready() ? "yes" : "no",
-                      load.num_running_requests(),
-                      load.num_waiting_requests(),
-                      load.num_swapped_requests(),
-                      load.num_running_sequences(),
-                      load.num_queued_tokens()),
+      absl::StrFormat(
+          "ready=%s standby=%s running=%d waiting=%d swapped=%d sequences=%d queued_tokens=%d",
+          load.ready() ? "yes" : "no",
+          load.standby() ? "yes" : "no",
+          load.num_running_requests(),
+          load.num_waiting_requests(),
+          load.num_swapped_requests(),
+          load.num_running_sequences(),
+          load.num_queued_tokens()),
       absl::StrFormat(" generated_tokens_per_s=%.1f prompt_tokens_per_s=%.1f steps_per_s=%.1f",
                       ShareOf(recent.generated_tokens, recent.seconds),
                       ShareOf(recent.prompt_tokens, recent.seconds),

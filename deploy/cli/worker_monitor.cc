@@ -42,6 +42,7 @@ void WorkerMonitor::Open() {
   const auto stub = v1::WorkerService::NewStub(DialWorker(address_));
   stream_ = std::make_unique<WatchStream>(
       *stub,
+      /*scheduler_incarnation=*/0,
       WatchStream::Callbacks{.on_report =
                                  [this](const v1::WatchReport& report) {
                                    const MutexLock lock(mutex_);

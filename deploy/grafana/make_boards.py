@@ -291,6 +291,8 @@ PROCESSES = [
               ("{{instance}}", "quire_worker_up{@}")),
         lines("Rank ready", "short", "1 while the worker of this rank computes together with all others.",
               ("{{instance}} rank {{rank}}", "quire_rank_ready{@}")),
+        lines("Standby", "short", "1 while a scheduler waits for the end of the one that has the workers.",
+              ("{{instance}}", "quire_scheduler_standby{@}")),
         lines("Losses", "short", "Times that the worker group was lost, in the last hour.",
               ("{{instance}}", "increase(quire_worker_group_losses_total{@}[1h])"), thresholds=(1, 3)),
         lines("Forward pass", "s", "The workers' own time for a step's layers.",

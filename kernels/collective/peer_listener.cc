@@ -425,13 +425,13 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::st
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupMembership& group,
-                                                                    int64_t timeout_ns) {
+                                                                    int64_t timeout_ns,
+                                                                    uint64_t num_aborts) {
   const auto size = group.rendezvous.size();
   if (!std::has_single_bit(size) || group.rank < 0 || static_cast<size_t>(group.rank) >= size ||
       group.secret.size() != kGroupSecretBytes) {
     return BadRendezvous("not a group of 1, 2, 4, ... ranks with a secret");
   }
-  const uint64_t num_aborts = num_aborts_.load();
   const bool spins = spins_ && NumOnThisHost(group.rendezvous) <= UsableCpus();
   Gathering gathering(socket_, /*over_tcp=*/path_.empty(), group, spins);
   QUIRE_RETURN_IF_ERROR(gathering.Prepare());

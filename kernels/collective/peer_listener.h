@@ -8,8 +8,8 @@
 // next one takes the place of the one that has been there longest without the secret. Whoever is
 // left when the group is there, or Connect gives up, is hung up on.
 //
-// Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank
-//                and Abort.
+// Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
+//                Abort and num_aborts.
 // Errors:        kInvalidArgument, reason RENDEZVOUS, for bytes that are none; kUnavailable, reason
 //                LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: rule".
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
@@ -64,15 +64,22 @@ class PeerListener {
   const std::string& rendezvous() const { return rendezvous_; }
 
   // Connects to the neighbours of the rank, all of which call this at about the same time. Returns
-  // when all have come, at the latest after `timeout_ns`, or when Abort is called.
+  // when all have come, at the latest after `timeout_ns`, or when Abort is called. num_aborts: what
+  // it was before the caller decided to connect; an Abort since then ends this, too.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
-                                                        int64_t timeout_ns);
+                                                        int64_t timeout_ns,
+                                                        uint64_t num_aborts);
+  absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
+                                                        int64_t timeout_ns) {
+    return Connect(group, timeout_ns, num_aborts());
+  }
 
   // Any thread: the rank that Connect, or an operation of what it returned, waits for; -1: none.
   int32_t waits_for_rank() const { return waits_for_rank_->load(std::memory_order_relaxed); }
 
   // Any thread: a Connect that is under way ends.
   void Abort() { num_aborts_.fetch_add(1); }
+  uint64_t num_aborts() const { return num_aborts_.load(); }
 
  private:
   // As it goes over the wire: both ends are of one build on machines of one kind.

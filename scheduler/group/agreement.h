@@ -38,6 +38,8 @@ struct GroupSettings {
   std::optional<int32_t> max_tokens_per_step;  // none: as many as fill the workers' devices
   // A worker that computes other bits may go on where another one stopped. Other weights never may.
   bool allow_changed_numerics = false;
+  // It waits while another scheduler has the workers, and takes them from none that works.
+  bool stands_by = true;
 };
 
 // What decides the bits of an answer. Two groups with equal numerics continue each other's streams.

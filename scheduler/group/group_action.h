@@ -32,6 +32,7 @@ struct LinkId {
 // are ended, and what they still say is dropped or carries its old number.
 struct DialLink {
   LinkId link;
+  uint64_t scheduler_incarnation = 0;
 };
 // Give the link up.
 struct CloseLink {
@@ -80,6 +81,11 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
+// Another scheduler has the workers, and this one, which never was ready, waits for its end. 0: it
+// waits for none any more, and takes the workers as soon as all are there.
+struct ReportStandby {
+  uint64_t scheduler_incarnation = 0;  // the other one's
+};
 // Another scheduler has taken over, after this one had been ready: nothing is dialled any more, and
 // this is the last action. The epoch, if there was one, is lost already.
 struct ReportSuperseded {
@@ -114,6 +120,7 @@ using GroupAction = std::variant<DialLink,
                                  ReportResult,
                                  ReportStale,
                                  ReportLost,
+                                 ReportStandby,
                                  ReportSuperseded,
                                  ReportRefused,
                                  ReportAway,

@@ -1,10 +1,8 @@
 #include "scheduler/group/worker_group.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/base/check.h"
@@ -23,9 +21,6 @@ constexpr int64_t kMaxSlowness = 64;
 // little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
-// Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
-constexpr uint64_t kMaxLead = kNanosPerYear;
-
 }  // namespace
 
 WorkerGroup::WorkerGroup(const GroupSettings& settings,
@@ -34,8 +29,9 @@ WorkerGroup::WorkerGroup(const GroupSettings& settings,
                          const GroupTiming& timing)
     : settings_(settings),
       timing_(timing),
-      max_incarnation_(scheduler_incarnation + kMaxLead),
-      scheduler_incarnation_(scheduler_incarnation),
+      succession_(num_ranks,
+                  scheduler_incarnation,
+                  {.stands_by = settings.stands_by, .patience_ns = timing.standby_ns}),
       ranks_(static_cast<size_t>(num_ranks)) {
   QUIRE_CHECK(num_ranks > 0);
   for (Rank& rank : ranks_) {
@@ -84,10 +80,6 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     rank->state = RankState::kLoading;  // its reports say when it is done
     return;
   }
-  if (ReasonOf(hello.status()) == "STALE_SCHEDULER") {
-    OnStale(*rank, hello.status(), now);
-    return;
-  }
   absl::Status status = hello.status();
   if (status.ok()) {
     status = CheckHello(*hello, link.rank, settings_, pinned_);
@@ -105,7 +97,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     rank->slowness = 1;
   }
   rank->state = RankState::kGreeted;
-  BeginEpochIfAllAreThere(now);
+  AskIfAllAreThere(now);
 }
 
 void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant now) {
@@ -123,7 +115,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  DropRank(*rank, status, now);  // whom a newer scheduler has says so when it is greeted
+  DropRank(*rank, status, now);  // a newer scheduler may have it, as its next report says
 }
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
@@ -193,8 +185,17 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   const bool moved = report.progress != rank->report.progress ||
                      report.waits_for_rank != rank->report.waits_for_rank;
   rank->heard_at = now;
+  rank->seen_at = now;
   rank->moved_at = moved ? now : rank->moved_at;
   rank->report = report;
+  if (const absl::Status status = TakeHolder(*rank, now); !status.ok()) {
+    return RefuseHolder(*rank, status, now);
+  }
+  HandleSuccession(now);
+  rank = Find(link);
+  if (rank == nullptr) {
+    return;  // every rank was dialled anew
+  }
   if (rank->state == RankState::kLoading) {
     if (report.phase != WorkerPhase::kLoading) {
       Greet(*rank);
@@ -211,6 +212,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   } else if (!rank->idle_at.has_value()) {
     rank->idle_at = now;
   }
+  AskIfAllAreThere(now);
 }
 
 bool WorkerGroup::IsAsked(const Rank& rank) const {
@@ -239,6 +241,11 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
+  if (succession_.has_asked() && IsCutOff(now)) {
+    succession_.LetGo();
+    Regather(now);
+  }
+  AskIfAllAreThere(now);
 }
 
 // The whole process was held up. What workers said meanwhile has yet to be read, and they have
@@ -249,6 +256,7 @@ void WorkerGroup::BeginToWaitAnew(Instant now) {
     rank.moved_at = now;
     rank.idle_at.reset();
     rank.broken_at.reset();
+    rank.report.uuid.clear();  // whose the workers are is to be reported anew before it asks
   }
 }
 
@@ -301,19 +309,21 @@ void WorkerGroup::Dial(Rank& rank, Instant now) {
   rank.link_number = ++last_link_number_;
   rank.heard_at = now;
   rank.report = {};
-  actions_.push_back(DialLink{LinkOf(rank)});
+  succession_.Forget(IndexOf(rank));
+  actions_.push_back(DialLink{LinkOf(rank), scheduler_incarnation()});
   Greet(rank);
 }
 
 void WorkerGroup::Greet(Rank& rank) {
   rank.state = RankState::kGreeting;
   rank.idle_at.reset();
-  actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation_});
+  actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation()});
 }
 
 void WorkerGroup::CloseAndPause(Rank& rank, Instant now) {
   actions_.push_back(CloseLink{LinkOf(rank)});
   rank.link_number = ++last_link_number_;
+  succession_.Forget(IndexOf(rank));
   rank.state = RankState::kAway;
   rank.has_stream = false;
   rank.dial_at = now + rank.backoff_ns;
@@ -340,11 +350,59 @@ void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
   CloseAndPause(rank, now);
 }
 
-void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
+absl::Status WorkerGroup::TakeHolder(const Rank& rank, Instant now) {
+  if (!succession_.IsPossible(rank.report.holder_incarnation)) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "PROTOCOL_VIOLATION",
+                 "scheduler_incarnation: the worker knows of one more than a year ahead of this "
+                 "clock; start the worker again, or set the clock");
+  }
+  succession_.OnReport(
+      IndexOf(rank), rank.report.holder_incarnation, rank.report.holder_silence_ns, now);
+  return absl::OkStatus();
+}
+
+void WorkerGroup::RefuseHolder(Rank& rank, const absl::Status& status, Instant now) {
+  if (is_ready()) {
+    return Lose(Blame(rank, status), now);
+  }
+  if (phase_ == Phase::kBeginning) {
+    Regather(now);
+  }
+  Refuse(rank, status, now);
+}
+
+void WorkerGroup::HandleSuccession(Instant now) {
+  if (succession_.IsOvertaken()) {
+    succession_.StepBack();
+    if (is_ready()) {
+      Lose(Error(absl::StatusCode::kFailedPrecondition,
+                 "STALE_SCHEDULER",
+                 "scheduler: a newer one has taken over the workers"),
+           now);
+      return;  // the next report says whether that one lives
+    }
+    if (phase_ == Phase::kBeginning) {
+      Regather(now);
+      return;
+    }
+  }
+  const std::optional<uint64_t> other = succession_.WaitsFor();
+  if (pinned_.has_value()) {
+    if (other.has_value() && succession_.DoesOtherLive(now)) {
+      StandDown(*other);
+    }
+  } else if (phase_ == Phase::kGathering && other.value_or(0) != waits_for_) {
+    waits_for_ = other.value_or(0);
+    actions_.push_back(ReportStandby{waits_for_});
+  }
+}
+
+void WorkerGroup::AskIfAllAreThere(Instant now) {
   std::vector<WorkerHello> hellos;
   hellos.reserve(ranks_.size());
   for (const Rank& rank : ranks_) {
-    if (rank.state != RankState::kGreeted) {
+    if (rank.state != RankState::kGreeted || rank.report.uuid != rank.hello.uuid) {
       return;
     }
     hellos.push_back(rank.hello);
@@ -358,19 +416,30 @@ void WorkerGroup::BeginEpochIfAllAreThere(Instant now) {
     actions_.push_back(ReportRefused{0, agreement.status()});
     return;
   }
-  agreement_ = *std::move(agreement);
+  switch (succession_.Decide(now)) {
+    case Succession::Verdict::kAsk:
+      return BeginEpoch(*std::move(agreement));
+    case Succession::Verdict::kRename:
+      return Regather(now);
+    case Succession::Verdict::kWait:
+      return;
+  }
+}
+
+void WorkerGroup::BeginEpoch(Agreement agreement) {
+  agreement_ = std::move(agreement);
   phase_ = Phase::kBeginning;
   ++group_epoch_;
   std::vector<std::string> rendezvous;
-  rendezvous.reserve(hellos.size());
-  for (const WorkerHello& hello : hellos) {
-    rendezvous.push_back(hello.rendezvous);
+  rendezvous.reserve(ranks_.size());
+  for (const Rank& rank : ranks_) {
+    rendezvous.push_back(rank.hello.rendezvous);
   }
   for (Rank& rank : ranks_) {
     rank.state = RankState::kBeginning;
     rank.idle_at.reset();
     actions_.push_back(BeginWorkerEpoch{.link = LinkOf(rank),
-                                        .scheduler_incarnation = scheduler_incarnation_,
+                                        .scheduler_incarnation = scheduler_incarnation(),
                                         .group_epoch = group_epoch_,
                                         .limits = agreement_->limits,
                                         .kv_cache_dtype = agreement_->numerics.kv_cache_dtype,
@@ -394,7 +463,7 @@ void WorkerGroup::BecomeReadyIfAllBegan() {
     rank.answer.reset();
     OpenStream(rank);
   }
-  actions_.push_back(ReportReady{.scheduler_incarnation = scheduler_incarnation_,
+  actions_.push_back(ReportReady{.scheduler_incarnation = scheduler_incarnation(),
                                  .group_epoch = group_epoch_,
                                  .agreement = *agreement_,
                                  .after_crash = after_crash});
@@ -444,52 +513,6 @@ void WorkerGroup::EndEpoch(Instant now) {
   }
 }
 
-void WorkerGroup::OnStale(Rank& rank, const absl::Status& status, Instant now) {
-  uint64_t claimed = 0;
-  const bool is_number = absl::SimpleAtoi(MetadataOf(status, "scheduler_incarnation"), &claimed);
-  if (!is_number || claimed > max_incarnation_) {
-    Refuse(rank,
-           Error(absl::StatusCode::kFailedPrecondition,
-                 "PROTOCOL_VIOLATION",
-                 "scheduler_incarnation: the worker knows of one more than a year ahead of this "
-                 "clock; start the worker again, or set the clock"),
-           now);
-    return;
-  }
-  if (claimed < scheduler_incarnation_) {  // the answer is to a greeting of before
-    DropRank(rank, status, now);
-    return;
-  }
-  if (!pinned_.has_value()) {
-    scheduler_incarnation_ = claimed + 1;
-    DropRank(rank, status, now);
-    return;
-  }
-  if (rank.report.uuid.empty()) {
-    rank.state = RankState::kLoading;  // its first report says who it is
-    return;
-  }
-  if (IsTakenOver(rank)) {
-    StandDown(claimed);
-    return;
-  }
-  Refuse(rank,
-         Error(absl::StatusCode::kFailedPrecondition,
-               "STALE_SCHEDULER",
-               "worker: a newer scheduler has used this process, which is not the one of before; "
-               "start the worker again, or end this scheduler"),
-         now);
-}
-
-bool WorkerGroup::IsTakenOver(Rank& rank) {
-  const WorkerReport before = std::exchange(rank.stale_report, rank.report);
-  const auto place = [](const WorkerReport& report) {
-    return std::tie(report.scheduler_incarnation, report.group_epoch, report.step_id);
-  };
-  return rank.report.uuid == rank.ready_uuid ||
-         (rank.report.uuid == before.uuid && place(rank.report) != place(before));
-}
-
 void WorkerGroup::StandDown(uint64_t newer_incarnation) {
   phase_ = Phase::kGathering;
   for (Rank& rank : ranks_) {
@@ -501,6 +524,14 @@ void WorkerGroup::StandDown(uint64_t newer_incarnation) {
     rank.dial_at = kInfiniteFuture;
   }
   actions_.push_back(ReportSuperseded{newer_incarnation});
+}
+
+bool WorkerGroup::IsCutOff(Instant now) const {
+  const auto is_gone = [this, now](const Rank& rank) {
+    return now - std::max(rank.seen_at, first_tick_) >= timing_.standby_ns;
+  };
+  const auto num_gone = std::ranges::count_if(ranks_, is_gone);
+  return !is_ready() && num_gone > 0 && static_cast<size_t>(num_gone) < ranks_.size();
 }
 
 bool WorkerGroup::WasCrash() {
@@ -532,7 +563,7 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
     return;
   }
   if (!rank.has_stream && now >= rank.reopen_at) {
-    actions_.push_back(DialLink{LinkOf(rank)});
+    actions_.push_back(DialLink{LinkOf(rank), scheduler_incarnation()});
     OpenStream(rank);
   }
   CheckStep(rank, now);

@@ -2,9 +2,9 @@
 // answers count, and when the group is lost. It is a state machine without threads, sockets or
 // clock: events in, actions out.
 //
-//   dial -> greet -> (all ranks) agree -> begin epoch -> (all ranks) ready -> steps ... -> lost
-//     ^                                                                                     |
-//     +-------------------------------------------------------------------------------------+
+//   dial -> greet -> (all ranks) agree, ask -> begin epoch -> (all) ready -> steps ... -> lost
+//     ^                                                                                    |
+//     +------------------------------------------------------------------------------------+
 //
 // The epoch is the group's. A block id means something on every rank or on none, so the loss of one
 // rank ends the epoch for all; workers that live keep their weights and are greeted again.
@@ -23,21 +23,14 @@
 // is in the place of a rank; or the rank stood still in the step, or failed at the step itself.
 // Whose processes are all there again was cut off, stopped for a while, or taken over.
 //
-// A worker obeys the scheduler of the highest incarnation. Who hears of a higher one and was never
-// ready has a clock that went back, and takes the next higher number. Who was ready never does, or
-// two schedulers would take the worker from each other for ever. It has a successor, and stands
-// down for good, when a higher one, that a clock can have given, is known to
-//   the process that was there in the epoch that was ready last: it served us, and was taken since,
-//   or another process that computes for the higher one meanwhile.
-// Another process that does nothing is a spare that somebody tried out once, or the worker of a
-// successor that took over while ours was dead, and has no requests. It cannot be known which, so
-// neither service is ended: the process is refused by name and asked again, until its successor
-// computes, or it is started again and knows nobody. Ranks that were not replaced decide at once.
+// Several schedulers may know the same workers; Succession says when this one asks for them. One
+// that waits for another is a standby: it has greeted the workers, and begins no epoch. One that
+// was ready, and has lost its workers to a scheduler that lives, stands down for good.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
 //                Abandon; a ReportResult answers the plan that was given last, once; the
-//                incarnation only grows, and not at all once an epoch was ready.
+//                incarnation only grows.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
@@ -57,6 +50,7 @@
 #include "common/step/step_result.h"
 #include "scheduler/group/agreement.h"
 #include "scheduler/group/group_action.h"
+#include "scheduler/group/succession.h"
 #include "scheduler/group/worker_hello.h"
 
 namespace quire {
@@ -71,6 +65,9 @@ struct GroupTiming {
   int64_t mend_pause_ns = 50 * kNanosPerMilli;
   int64_t min_backoff_ns = 50 * kNanosPerMilli;
   int64_t max_backoff_ns = kNanosPerSecond;
+  // Another scheduler of which a worker has not heard for so long is gone; so is, for this one, a
+  // worker that has not reported for so long.
+  int64_t standby_ns = 2 * kNanosPerSecond;
 };
 
 class WorkerGroup {
@@ -106,7 +103,7 @@ class WorkerGroup {
   // What is to be done since the last call, in order.
   std::vector<GroupAction> TakeActions();
 
-  uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
+  uint64_t scheduler_incarnation() const { return succession_.incarnation(); }
   uint64_t group_epoch() const { return group_epoch_; }
   bool is_ready() const { return phase_ == Phase::kReady; }
   RankPhase phase_of(int32_t rank) const;
@@ -126,7 +123,7 @@ class WorkerGroup {
     std::string ready_uuid;  // in the epoch that was ready last
     Instant heard_at = 0;    // the last report
     WorkerReport report;
-    WorkerReport stale_report;         // when it last spoke of a newer scheduler
+    Instant seen_at = 0;               // the last report, over any link
     Instant moved_at = 0;              // progress was seen
     std::optional<Instant> idle_at;    // idle since then, although something is asked for
     std::string slow_uuid;             // fenced for standing still
@@ -157,7 +154,13 @@ class WorkerGroup {
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
-  void BeginEpochIfAllAreThere(Instant now);
+  // Errors: PROTOCOL_VIOLATION, for a holder that cannot be.
+  absl::Status TakeHolder(const Rank& rank, Instant now);
+  void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
+  // What follows from the holders that workers name, before this scheduler asks.
+  void HandleSuccession(Instant now);
+  void AskIfAllAreThere(Instant now);
+  void BeginEpoch(Agreement agreement);
   void BecomeReadyIfAllBegan();
   void OpenStream(Rank& rank);
   // Every rank is dialled anew, at once.
@@ -166,11 +169,9 @@ class WorkerGroup {
   // row have answered nothing, else a rank that always fails would keep everybody busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // A newer scheduler has begun an epoch on this worker, or so it says when it is greeted.
-  void OnStale(Rank& rank, const absl::Status& status, Instant now);
-  // By a newer scheduler that lives, or lived after us. Takes what is known from the time before.
-  bool IsTakenOver(Rank& rank);
   void StandDown(uint64_t newer_incarnation);
+  // Some workers are there, and one has not been for long.
+  bool IsCutOff(Instant now) const;
   // Takes what is known of the last epoch's end.
   bool WasCrash();
   void BeginToWaitAnew(Instant now);
@@ -185,8 +186,8 @@ class WorkerGroup {
 
   const GroupSettings settings_;
   const GroupTiming timing_;
-  const uint64_t max_incarnation_;  // none that is higher is believed
-  uint64_t scheduler_incarnation_;
+  Succession succession_;
+  uint64_t waits_for_ = 0;  // the scheduler that was reported last as the one with the workers
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
   Instant first_tick_ = 0;

@@ -44,6 +44,8 @@ struct WorkerReport {
   uint64_t step_id = 0;
   std::optional<int32_t> waits_for_rank;  // unchecked
   int64_t num_window_places = 0;          // that show a block
+  uint64_t holder_incarnation = 0;        // of the scheduler that has the worker; 0: none
+  int64_t holder_silence_ns = 0;          // for which the worker has heard nothing of it
 };
 
 }  // namespace quire

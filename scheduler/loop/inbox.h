@@ -86,6 +86,11 @@ struct GroupLost {
   absl::Status status;
 };
 
+// Another scheduler has the workers, and this one waits for its end. 0: it waits for none any more.
+struct GroupStandby {
+  uint64_t scheduler_incarnation = 0;  // the other one's
+};
+
 // A newer scheduler has taken over the workers: there will be no group any more.
 struct GroupSuperseded {
   uint64_t scheduler_incarnation = 0;  // the newer one's
@@ -106,6 +111,7 @@ using LoopEvent = std::variant<AddRequest,
                                StaleReply,
                                GroupLoading,
                                GroupLost,
+                               GroupStandby,
                                GroupSuperseded,
                                Stop>;
 
@@ -123,6 +129,7 @@ inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kL
     "stale_reply",
     "group_loading",
     "group_lost",
+    "group_standby",
     "group_superseded",
     "stop"};
 

@@ -65,6 +65,8 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
+  // Whether another scheduler has the workers, and this one waits for its end.
+  virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
   // From the end of the wait for events to the end of the turn.
   virtual void OnTurn(int64_t /*turn_ns*/) {}

@@ -306,6 +306,23 @@ void SchedulerLoop::Handle(GroupLost& lost) {
   }
 }
 
+// Nothing was accepted so far: a scheduler that was ready does not stand by.
+void SchedulerLoop::Handle(GroupStandby& standby) {
+  const bool stands_by = standby.scheduler_incarnation != 0;
+  if (stands_by) {
+    LogInfo("another scheduler has the workers; this one stands by",
+            {{"its_incarnation", absl::StrCat(standby.scheduler_incarnation)}});
+    wait_.Stop();
+  } else {
+    LogInfo("the other scheduler is gone; this one takes over the workers");
+    wait_.Restart(now_);
+  }
+  has_given_up_ = false;
+  parts_.state->SetGroup(stands_by ? ServingState::Group::kStandby
+                                   : ServingState::Group::kNeverReady);
+  parts_.observer->OnStandby(stands_by);
+}
+
 void SchedulerLoop::Handle(GroupSuperseded& superseded) {
   LogError("another scheduler has taken over the workers; this one ends its requests",
            {{"its_incarnation", absl::StrCat(superseded.scheduler_incarnation)}});

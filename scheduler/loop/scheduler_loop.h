@@ -88,6 +88,7 @@ class SchedulerLoop {
   void Handle(StaleReply& reply);
   void Handle(GroupLoading& loading);
   void Handle(GroupLost& lost);
+  void Handle(GroupStandby& standby);
   void Handle(GroupSuperseded& superseded);
   void Handle(Stop& stop);
 

@@ -31,6 +31,10 @@ absl::Status ServingState::CheckAdmission() const {
   switch (snapshot_.group) {
     case Group::kNeverReady:
       return Error(absl::StatusCode::kUnavailable, "LOADING", "server: the model is loading");
+    case Group::kStandby:
+      return Error(absl::StatusCode::kUnavailable,
+                   "STANDBY",
+                   "server: another scheduler has the workers; this one stands by");
     case Group::kGivenUp:
       return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker answers");
     case Group::kSuperseded:

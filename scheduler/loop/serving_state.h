@@ -30,6 +30,7 @@ class ServingState {
  public:
   enum class Group : uint8_t {
     kNeverReady,  // workers are loading, or were never reached
+    kStandby,     // another scheduler has them, and this one waits for its end
     kReady,
     kLost,        // requests queue; a group is expected back
     kGivenUp,     // not there for longer than the worker timeout
@@ -52,8 +53,8 @@ class ServingState {
 
   Snapshot Get() const;
 
-  // OK when a new request may come in. Errors: kUnavailable with LOADING, NO_WORKERS, SUPERSEDED or
-  // DRAINING.
+  // OK when a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS,
+  // SUPERSEDED or DRAINING.
   absl::Status CheckAdmission() const;
 
   // OK while it does not shut down. Errors: kUnavailable DRAINING.

@@ -53,6 +53,9 @@ class WorkerWait {
 
   void OnTokens() { has_given_tokens_ = true; }
 
+  // Workers are waited for from now on.
+  void Restart(Instant now) { since_ = now; }
+
   // No group is waited for any more.
   void Stop() { since_.reset(); }
 

@@ -35,13 +35,14 @@ class RequestMetrics {
  private:
   static constexpr size_t kNumOutcomes = 6;
   // Refusals with a name of their own; all others are a client's mistake, and "invalid".
-  static constexpr std::array<std::string_view, 12> kRefusals = {"QUEUE_FULL",
+  static constexpr std::array<std::string_view, 13> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",
                                                                  "DEADLINE_UNREACHABLE",
                                                                  "EXCEEDS_CAPACITY",
                                                                  "PROMPT_TOO_LONG",
                                                                  "LOADING",
+                                                                 "STANDBY",
                                                                  "NO_WORKERS",
                                                                  "SUPERSEDED",
                                                                  "DRAINING",

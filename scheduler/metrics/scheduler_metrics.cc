@@ -37,6 +37,7 @@ MetricLabels SchedulerMetrics::Foreign(MetricLabels labels) const {
 void SchedulerMetrics::MakeGauges() {
   MetricsRegistry& r = *registry_;
   worker_up_ = &r.Gauge(metric::kWorkerUp);
+  standby_ = &r.Gauge(metric::kSchedulerStandby);
   draining_ = &r.Gauge(metric::kDraining);
   requests_running_ = &r.Gauge(metric::kRequests, {{"state", "running"}});
   requests_waiting_ = &r.Gauge(metric::kRequests, {{"state", "waiting"}});

@@ -38,6 +38,7 @@ class SchedulerMetrics : public LoopObserver {
                     const std::string& kv_cache_dtype,
                     int64_t block_bytes) override;
   void OnGroupLost() override;
+  void OnStandby(bool stands_by) override { standby_->Set(stands_by ? 1 : 0); }
   void OnStaleReply() override;
   void OnTurn(int64_t turn_ns) override { loop_turn_.ObserveNanos(turn_ns); }
 
@@ -61,6 +62,7 @@ class SchedulerMetrics : public LoopObserver {
   const std::shared_ptr<KvBlockMetrics> blocks_ = std::make_shared<KvBlockMetrics>();
 
   prometheus::Gauge* worker_up_ = nullptr;
+  prometheus::Gauge* standby_ = nullptr;
   prometheus::Gauge* draining_ = nullptr;
   prometheus::Gauge* block_bytes_ = nullptr;
   prometheus::Gauge* block_tokens_ = nullptr;

@@ -163,9 +163,11 @@ std::shared_ptr<WorkerLink>& GrpcWorkerGroup::LinkOf(LinkId link) {
   return links_[static_cast<size_t>(link.rank)];
 }
 
-std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
+std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(const DialLink& action) {
+  const LinkId link = action.link;
   return WorkerLink::Start(
       DialWorker(addresses_[static_cast<size_t>(link.rank)], MakeChannelCredentials(tls_.get())),
+      action.scheduler_incarnation,
       {.on_hello =
            [this, link](absl::StatusOr<WorkerHello> hello) {
              On([&](WorkerGroup& group, Instant now) {
@@ -198,7 +200,7 @@ std::shared_ptr<WorkerLink> GrpcWorkerGroup::Dial(LinkId link) {
 
 void GrpcWorkerGroup::Do(const DialLink& action) {
   Close(LinkOf(action.link));
-  LinkOf(action.link) = Dial(action.link);
+  LinkOf(action.link) = Dial(action);
 }
 
 void GrpcWorkerGroup::Do(const CloseLink& action) { Close(LinkOf(action.link)); }
@@ -271,6 +273,10 @@ void GrpcWorkerGroup::Do(const ReportStale& /*action*/) { inbox_->Post(StaleRepl
 
 void GrpcWorkerGroup::Do(const ReportLost& action) {
   inbox_->Post(GroupLost{action.group_epoch, action.status});
+}
+
+void GrpcWorkerGroup::Do(const ReportStandby& action) {
+  inbox_->Post(GroupStandby{action.scheduler_incarnation});
 }
 
 void GrpcWorkerGroup::Do(const ReportSuperseded& action) {

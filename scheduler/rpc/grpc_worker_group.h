@@ -57,7 +57,7 @@ class GrpcWorkerGroup : public WorkerClient {
 
  private:
   void Run();
-  std::shared_ptr<WorkerLink> Dial(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<WorkerLink> Dial(const DialLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets the group handle an event, and does what it wants done.
   template <typename Event>
   void On(const Event& event);
@@ -74,6 +74,7 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(ReportResult& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportStale& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportSuperseded& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Do(const ReportStandby& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportLost& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportAway& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

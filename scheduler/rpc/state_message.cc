@@ -93,6 +93,7 @@ v1::GetLoadResponse LoadMessage(const ServingState::Snapshot& serving) {
   const CoreStats& stats = serving.stats;
   v1::GetLoadResponse load;
   load.set_ready(serving.is_ready());
+  load.set_standby(serving.group == ServingState::Group::kStandby);
   load.set_num_running_requests(stats.num_running_requests);
   load.set_num_waiting_requests(stats.num_waiting_requests);
   load.set_num_swapped_requests(stats.num_swapped_requests);

@@ -7,6 +7,7 @@
 
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/wire/grpc_status.h"
@@ -19,6 +20,7 @@ namespace {
 // A worker that cannot answer since it is stopped shows by its reports; one that allocates and
 // touches a large pool may take as long as it needs.
 constexpr std::chrono::minutes kCallTimeout(30);
+constexpr int64_t kMaxSilenceMs = int64_t{24} * 3600 * 1000;
 
 WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   switch (phase) {
@@ -35,6 +37,11 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
+// A worker may say anything: as far as it can be added up with other times.
+int64_t SilenceNs(const v1::WatchReport& report) {
+  return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
+}
+
 WorkerReport ReportOf(const v1::WatchReport& report) {
   return {.uuid = report.worker_uuid(),
           .phase = PhaseOf(report.phase()),
@@ -46,7 +53,9 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .step_id = report.step_id(),
           .waits_for_rank =
               report.has_waits_for_rank() ? std::optional(report.waits_for_rank()) : std::nullopt,
-          .num_window_places = std::max<int64_t>(0, report.num_window_places())};
+          .num_window_places = std::max<int64_t>(0, report.num_window_places()),
+          .holder_incarnation = report.holder_incarnation(),
+          .holder_silence_ns = SilenceNs(report)};
 }
 
 // A worker is no stranger: what it sends need not be searched for unknown fields, as a client's is.
@@ -74,9 +83,10 @@ struct WorkerLink::UnaryCall {
 };
 
 std::shared_ptr<WorkerLink> WorkerLink::Start(std::shared_ptr<grpc::Channel> channel,
+                                              uint64_t scheduler_incarnation,
                                               Callbacks callbacks) {
   std::shared_ptr<WorkerLink> link(new WorkerLink(std::move(channel), std::move(callbacks)));
-  link->Watch();
+  link->Watch(scheduler_incarnation);
   return link;
 }
 
@@ -85,9 +95,10 @@ WorkerLink::WorkerLink(std::shared_ptr<grpc::Channel> channel, Callbacks callbac
       channel_(std::move(channel)),
       stub_(v1::WorkerService::NewStub(channel_)) {}
 
-void WorkerLink::Watch() {
+void WorkerLink::Watch(uint64_t scheduler_incarnation) {
   watch_ = std::make_shared<WatchStream>(
       *stub_,
+      scheduler_incarnation,
       WatchStream::Callbacks{.on_report =
                                  [self = shared_from_this()](const v1::WatchReport& report) {
                                    self->callbacks_.on_report(ReportOf(report));

@@ -10,6 +10,7 @@
 #ifndef QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 #define QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -39,8 +40,9 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(absl::Status)> on_watch_end;
   };
 
-  // Connects over a channel of its own, and begins to watch.
+  // Connects over a channel of its own, and begins to watch as this scheduler.
   static std::shared_ptr<WorkerLink> Start(std::shared_ptr<grpc::Channel> channel,
+                                           uint64_t scheduler_incarnation,
                                            Callbacks callbacks);
 
   void Greet(const v1::HandshakeRequest& request);
@@ -63,7 +65,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   };
 
   WorkerLink(std::shared_ptr<grpc::Channel> channel, Callbacks callbacks);
-  void Watch();
+  void Watch(uint64_t scheduler_incarnation);
 
   const Callbacks callbacks_;
   const std::shared_ptr<grpc::Channel> channel_;

@@ -105,6 +105,8 @@ TEST(ServeArgumentsTest, WhatServeSetsItselfIsRefused) {
   EXPECT_FALSE(SplitServeArguments({"DIR", "--rank=1"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--ranks-on-host=2"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--workers=unix:/w"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--standby"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--nostandby"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--listen", "unix:/w"}).ok());
 }
 

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <grpcpp/server_builder.h>
 
@@ -247,21 +248,24 @@ TEST_F(SupervisorTest, TheFolderOfSocketsComesBack) {
   EXPECT_EQ(code, 0);
 }
 
-// It would take the workers back, and the other scheduler would take them again.
-TEST_F(SupervisorTest, ASchedulerThatIsSupersededIsNotStartedAgainAndItsWorkersRunOn) {
-  const std::string superseded =
-      "echo x >> schedulers; while [ ! -e worker ]; do sleep 0.01; done; exit " +
-      std::to_string(kExitSuperseded);
-  const std::string worker =
-      "touch worker; echo x >> workers; sleep 0.3; [ $(wc -l < workers) = 1 ] && kill -KILL $$;" +
-      std::string(kWait);
+// A scheduler that waited for its dead predecessor would cost two seconds, and one that did not
+// wait for the scheduler that has superseded it would take the workers back from it.
+TEST_F(SupervisorTest, OnlyASchedulerThatWasSupersededStandsBy) {
+  // Killed, superseded, killed; then it runs.
+  const std::string scheduler =
+      "echo \"$*\" | grep -o -e '--standby=[a-z]*' | tail -n 1 >> standby; echo x >> starts;"
+      "while [ ! -e worker ]; do sleep 0.01; done; case $(wc -l < starts) in"
+      " 1) kill -KILL $$;; 2) exit " +
+      std::to_string(kExitSuperseded) + ";; 3) kill -KILL $$;; esac;" + std::string(kWait);
 
-  const int code = Run(std::string(kListens) + kReady + superseded, worker, [this] {
-    return LinesOf("workers").size() >= 2;
-  });
+  const int code = Run(std::string(kListens) + kReady + scheduler,
+                       "touch worker;" + std::string(kWait),
+                       [this] { return LinesOf("starts").size() >= 4; });
 
   EXPECT_EQ(code, 0);
-  EXPECT_EQ(LinesOf("schedulers").size(), 1U);
+  EXPECT_THAT(LinesOf("standby"),
+              testing::ElementsAre("--standby=false", "--standby=true", "--standby=false"))
+      << "the first one has no flag";
   EXPECT_NE(err_.find("another scheduler has the workers"), std::string::npos) << err_;
 }
 

@@ -240,11 +240,12 @@ TEST(TopFrameTest, EverythingIsPlainAsciiWhereTheLocaleIsNotUtf8) {
 
 TEST(TopLineTest, IsOneLineOfPairs) {
   EXPECT_EQ(TopLine(HistoryOf("busy")),
-            "ready=yes running=3 waiting=12 swapped=0 sequences=5 queued_tokens=4321 "
+            "ready=yes standby=no running=3 waiting=12 swapped=0 sequences=5 queued_tokens=4321 "
             "generated_tokens_per_s=345.0 prompt_tokens_per_s=1200.0 steps_per_s=50.0 "
             "kv_used=27.5% free=540 cached=40 active=210 leaving=10 pending=0 shared=80 "
             "preemptions=2 prefix_hits=25.0%\n");
-  EXPECT_THAT(TopLine(HistoryOf("hostile")), StartsWith("ready=yes running=-2147483647 "));
+  EXPECT_THAT(TopLine(HistoryOf("hostile")),
+              StartsWith("ready=yes standby=no running=-2147483647 "));
 }
 
 }  // namespace

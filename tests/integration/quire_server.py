@@ -103,19 +103,20 @@ class Server:
             self.close()
             raise
 
-    def start_scheduler(self, port="0"):
+    def start_scheduler(self, port="0", more_flags=()):
         self.scheduler = Process([*self._prefix, os.path.join(BIN, "quire_scheduler"), "--model", self._model,
                                   "--workers", self.worker_address, f"--port={port}",
                                   "--http-port=0", "--admin-address=unix:" + os.path.join(
-                                      self._folder.name, "admin.sock"), *self._scheduler_flags])
+                                      self._folder.name, "admin.sock"), *self._scheduler_flags,
+                                  *more_flags])
         # The ready line comes when a worker is there; this one as soon as both ports listen.
         match = self.scheduler.wait_for(r"^quire_scheduler: listens grpc=(\S+) http=(\S+) admin=(\S+)")
         self.address, self.http_address, self.admin_address = match.groups()
 
     def kill_scheduler(self):
-        """And starts another one on the same gRPC port."""
+        """And starts another one on the same gRPC port. It need not wait for the end of the one before."""
         self.scheduler.kill()
-        self.start_scheduler(port=self.address.rpartition(":")[2])
+        self.start_scheduler(port=self.address.rpartition(":")[2], more_flags=["--standby=false"])
 
     def start_worker(self):
         self.worker = Process([*self._prefix, os.path.join(BIN, "quire_worker"), "--model",

@@ -1,23 +1,33 @@
 #!/usr/bin/python3
-"""Two schedulers and one worker: the newer one serves, the older one ends its streams and itself. Not
-so for a worker that has not served the older one."""
+"""Several schedulers of the same workers: one serves, the others stand by, and one of them takes over within
+seconds when the first is killed, stopped or told to end. A scheduler that is told not to stand by takes
+the workers at once, and the older one ends its streams and itself."""
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
+import urllib.error
+import urllib.request
 
 from quire_server import BIN, MODEL, Failure, Process, Server, api, generate, grpc
 from serve_test import Served
 
 NUM_STREAMS = 4
+NUM_TOKENS = 1500  # as many as take longer than what is done meanwhile
+NUM_SHORT_TOKENS = 50
 EXIT_SUPERSEDED = 6
+STANDS_BY = "another scheduler has the workers; this one stands by"
+READY = r"^quire_scheduler: ready grpc=(\S+) http=(\S+)"
+LISTENS = r"^quire_scheduler: listens grpc=(\S+) http=(\S+)"
 
 
-def request(seed):
+def request(seed, num_tokens=NUM_TOKENS):
     return api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": seed},
-                               stopping={"max_tokens": 1500, "ignore_eos": True})
+                               stopping={"max_tokens": num_tokens, "ignore_eos": True})
 
 
 class Streams:
@@ -50,13 +60,125 @@ def worker_address_of(served):
         return re.search(r"--listen[=\0]([^\0]+)", file.read())[1]
 
 
-def start_scheduler(worker_address):
-    scheduler = Process([os.path.join(BIN, "quire_scheduler"), "--model", MODEL, "--workers",
-                         worker_address, "--port=0", "--http-port=0"])
-    return scheduler, scheduler.wait_for(r"^quire_scheduler: ready grpc=(\S+)")[1]
+def start_scheduler(worker_address, *flags):
+    return Process([os.path.join(BIN, "quire_scheduler"), "--model", MODEL, "--workers", worker_address,
+                    "--port=0", "--http-port=0", *flags])
 
 
-class TwoSchedulersTest(unittest.TestCase):
+def take_over(worker_address):
+    """A scheduler that does not stand by, and its address."""
+    scheduler = start_scheduler(worker_address, "--standby=false")
+    return scheduler, scheduler.wait_for(READY)[1]
+
+
+def page(http_address, path):
+    try:
+        with urllib.request.urlopen(f"http://{http_address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def short_answer_at(address, seed):
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return generate(channel, request(seed, NUM_SHORT_TOKENS))
+
+
+class StandbyTest(unittest.TestCase):
+
+    def check_standby(self, standby):
+        """By its pages, and by its port, which takes nobody."""
+        address, http_address = standby.wait_for(LISTENS).groups()
+        self.assertEqual(page(http_address, "/readyz"), (503, "standby\n"))
+        self.assertEqual(page(http_address, "/admission"), (503, "STANDBY\n"))
+        self.assertEqual(page(http_address, "/livez")[0], 200)
+        self.assertIn("\nquire_scheduler_standby 1", page(http_address, "/metrics")[1])
+        self.assertIn('"standby":true', page(http_address, "/top.json")[1].replace(" ", ""))
+        with grpc.insecure_channel(address) as channel, self.assertRaises(grpc.RpcError) as raised:
+            generate(channel, request(0))
+        failure = Failure(raised.exception)
+        self.assertEqual((failure.code, failure.reason), (grpc.StatusCode.UNAVAILABLE, ""), str(failure))
+        return address, http_address
+
+    def check_takeover(self, end_it):
+        """The standby serves within seconds of end_it(server)."""
+        with Server() as server:
+            standby = start_scheduler(server.worker_address)
+            try:
+                standby.wait_for(STANDS_BY)
+                address, http_address = self.check_standby(standby)
+                expected = short_answer_at(server.address, 1)
+                self.assertIsNone(standby.popen.poll())
+                self.assertEqual(server.worker.text().count("epoch begins"), 1, "it took nothing")
+                end_it(server)
+                standby.wait_for("this one takes over the workers", seconds=20)
+                standby.wait_for(READY, seconds=20)
+                self.assertEqual(short_answer_at(address, 1).tokens, expected.tokens)
+                self.assertEqual(page(http_address, "/readyz"), (200, "ready\n"))
+                self.assertEqual(page(http_address, "/admission"), (200, "takes requests\n"))
+                self.assertIn("\nquire_scheduler_standby 0", page(http_address, "/metrics")[1])
+            finally:
+                standby.kill()
+
+    def test_a_standby_takes_over_from_one_that_was_killed(self):
+        self.check_takeover(lambda server: server.scheduler.kill())
+
+    def test_a_standby_takes_over_from_one_that_was_told_to_end(self):
+        self.check_takeover(lambda server: server.terminate())
+
+    def test_a_standby_takes_over_from_one_that_was_stopped_and_which_then_ends(self):
+        def stop(server):
+            server.scheduler.popen.send_signal(signal.SIGSTOP)
+
+        with Server() as server, server.channel() as channel:
+            standby = start_scheduler(server.worker_address)
+            try:
+                standby.wait_for(STANDS_BY)
+                streams = Streams(channel)
+                stop(server)
+                address = standby.wait_for(READY, seconds=20)[1]
+                server.scheduler.popen.send_signal(signal.SIGCONT)
+                begin = time.monotonic()
+                self.assertEqual(server.scheduler.popen.wait(timeout=20), EXIT_SUPERSEDED)
+                self.assertLess(time.monotonic() - begin, 10)
+                for outcome in streams.wait():
+                    self.assertIsInstance(outcome, Failure)
+                    self.assertEqual(outcome.code, grpc.StatusCode.UNAVAILABLE)
+                self.assertEqual(len(short_answer_at(address, 1).tokens[0]), NUM_SHORT_TOKENS)
+            finally:
+                standby.kill()
+
+    # Each once ended the other's meeting of ranks, for as long as both lived.
+    def test_of_schedulers_that_start_together_one_serves(self):
+        for num_ranks, num_schedulers in ((1, 2), (2, 4)):
+            with self.subTest(num_ranks=num_ranks, num_schedulers=num_schedulers), \
+                    tempfile.TemporaryDirectory() as folder:
+                self.start_together(folder, num_ranks, num_schedulers)
+
+    def start_together(self, folder, num_ranks, num_schedulers):
+        addresses = [f"unix:{folder}/{rank}" for rank in range(num_ranks)]
+        workers = [Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen", address,
+                            f"--rank={rank}", f"--tensor-parallel-size={num_ranks}",
+                            f"--ranks-on-host={num_ranks}"])
+                   for rank, address in enumerate(addresses)]
+        schedulers = []
+        try:
+            for worker in workers:
+                worker.wait_for("^quire_worker: ready ")
+            schedulers = [start_scheduler(",".join(addresses)) for _ in range(num_schedulers)]
+            for scheduler in schedulers:
+                scheduler.wait_for(rf"{READY}|{STANDS_BY}", seconds=20)
+            time.sleep(1)
+            texts = [scheduler.text() for scheduler in schedulers]
+            ready = [text for text in texts if re.search(READY, text, re.M)]
+            self.assertEqual(len(ready), 1, "\n\n".join(texts))
+            self.assertEqual(sum(STANDS_BY in text for text in texts), num_schedulers - 1)
+        finally:
+            for process in [*schedulers, *workers]:
+                process.kill()
+
+
+class TakingOverAtOnceTest(unittest.TestCase):
 
     def expect_superseded(self, outcomes):
         for outcome in outcomes:
@@ -67,52 +189,62 @@ class TwoSchedulersTest(unittest.TestCase):
     def test_the_newer_one_serves_and_the_older_one_ends(self):
         with Server() as server, server.channel() as channel:
             streams = Streams(channel)
-            newer, address = start_scheduler(server.worker_address)
+            newer, address = take_over(server.worker_address)
             try:
                 self.expect_superseded(streams.wait())
                 self.assertEqual(server.scheduler.popen.wait(timeout=20), EXIT_SUPERSEDED)
-                with grpc.insecure_channel(address) as at_newer:
-                    answers = [generate(at_newer, request(seed)) for seed in range(NUM_STREAMS)]
-                self.assertTrue(all(len(answer.tokens[0]) == 1500 for answer in answers))
+                self.assertEqual(len(short_answer_at(address, 0).tokens[0]), NUM_SHORT_TOKENS)
                 self.assertNotIn("worker group lost", newer.text())
                 self.assertNotIn("WORKER_CRASH", server.scheduler.text())
             finally:
                 newer.kill()
 
+    # An idle one once said that it was ready until somebody sent it a request.
+    def test_an_idle_one_knows_at_once(self):
+        with Server() as server:
+            newer, _ = take_over(server.worker_address)
+            try:
+                self.assertEqual(server.scheduler.popen.wait(timeout=20), EXIT_SUPERSEDED)
+            finally:
+                newer.kill()
+
     # The scheduler that was here once ended: the spare knew of a newer one.
-    def test_a_spare_worker_that_another_one_has_used_is_refused_by_name(self):
+    def test_a_spare_worker_that_another_one_has_used_is_taken(self):
         with Server() as server, server.channel() as channel:
             spare_address = server.worker_address + ".spare"
             spare = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen",
                              spare_address])
             try:
                 spare.wait_for("^quire_worker: ready ")
-                start_scheduler(spare_address)[0].kill()
+                take_over(spare_address)[0].kill()
                 streams = Streams(channel)
                 server.worker.kill()
                 os.rename(spare_address.removeprefix("unix:"),
                           server.worker_address.removeprefix("unix:"))
-                server.scheduler.wait_for("^quire_scheduler: refuses STALE_SCHEDULER ")
+                for outcome in streams.wait():
+                    self.assertEqual(len(outcome.tokens[0]), NUM_TOKENS, str(outcome))
             finally:
                 spare.kill()
-            server.start_worker()
-            for outcome in streams.wait():
-                self.assertEqual(len(outcome.tokens[0]), 1500, str(outcome))
 
-    def test_serve_does_not_start_the_older_one_again_and_keeps_the_worker(self):
+    def test_serve_stands_by_for_the_newer_one_and_serves_again_behind_it(self):
         with Served() as served, grpc.insecure_channel(served.address) as channel:
             streams = Streams(channel)
-            newer, address = start_scheduler(worker_address_of(served))
+            newer, address = take_over(worker_address_of(served))
             try:
                 self.expect_superseded(streams.wait())
-                served.wait_for("another scheduler has the workers")
-                with grpc.insecure_channel(address) as at_newer:
-                    self.assertEqual(len(generate(at_newer, request(0)).tokens[0]), 1500)
-                self.assertIsNone(served.popen.poll())
-                self.assertNotIn("program=scheduler", served.text())
+                served.wait_for("the next one of this server stands by")
+                served.wait_for(STANDS_BY)
+                self.assertEqual(len(short_answer_at(address, 0).tokens[0]), NUM_SHORT_TOKENS)
+                self.assertEqual(page(served.http_address, "/readyz"), (503, "standby\n"))
                 self.assertNotIn("worker group lost", newer.text())
             finally:
                 newer.kill()
+            served.wait_for("this one takes over the workers")
+            deadline = time.monotonic() + 20
+            while page(served.http_address, "/readyz")[0] != 200:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.1)
+            self.assertEqual(len(short_answer_at(served.address, 0).tokens[0]), NUM_SHORT_TOKENS)
 
     # The worker was dialled, the log renamed, before the second one found its port taken.
     def test_the_same_command_started_twice_leaves_the_first_one_alone(self):
@@ -137,7 +269,7 @@ class TwoSchedulersTest(unittest.TestCase):
                     self.assertIn("cannot listen", second.stdout)
                 self.assertEqual(os.listdir(folder), ["step_log"])
                 for outcome in streams.wait():
-                    self.assertEqual(len(outcome.tokens[0]), 1500, str(outcome))
+                    self.assertEqual(len(outcome.tokens[0]), NUM_TOKENS, str(outcome))
                 self.assertEqual(server.worker.text().count("epoch begins"), 1)
 
 

@@ -7,8 +7,8 @@
 
 namespace quire {
 
-std::shared_ptr<WatchCall> WatchCall::Start() {
-  std::shared_ptr<WatchCall> call(new WatchCall());
+std::shared_ptr<WatchCall> WatchCall::Start(uint64_t scheduler_incarnation) {
+  std::shared_ptr<WatchCall> call(new WatchCall(scheduler_incarnation));
   call->self_ = call;
   return call;
 }

@@ -6,6 +6,7 @@
 #ifndef QUIRE_WORKER_RPC_WATCH_CALL_H_
 #define QUIRE_WORKER_RPC_WATCH_CALL_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -20,7 +21,10 @@ namespace quire {
 
 class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  static std::shared_ptr<WatchCall> Start();
+  // scheduler_incarnation: of the scheduler that watches; 0: it is none.
+  static std::shared_ptr<WatchCall> Start(uint64_t scheduler_incarnation);
+
+  uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
 
   void Send(const grpc::ByteBuffer& report);
 
@@ -31,7 +35,8 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   bool has_ended() const;
 
  private:
-  WatchCall() = default;
+  explicit WatchCall(uint64_t scheduler_incarnation)
+      : scheduler_incarnation_(scheduler_incarnation) {}
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -42,6 +47,7 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   // Tells gRPC that the call is over once no report is on its way.
   void FinishIfEnded();
 
+  const uint64_t scheduler_incarnation_;
   std::shared_ptr<WatchCall> self_;  // set until OnDone
 
   mutable Mutex mutex_;

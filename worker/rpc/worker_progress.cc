@@ -1,7 +1,6 @@
 #include "worker/rpc/worker_progress.h"
 
-#include <utility>
-
+#include "common/base/clock.h"
 #include "common/base/random_bytes.h"
 
 namespace quire {
@@ -103,6 +102,8 @@ WorkerProgress::State WorkerProgress::Read() const {
   {
     const MutexLock lock(mutex_);
     state = state_;
+    state.report.set_holder_incarnation(claim_.scheduler_incarnation());
+    state.report.set_holder_silence_ms(claim_.SilenceNs(SteadyNow()) / kNanosPerMilli);
   }
   // Both counters only grow, so the sum differs whenever one of them does.
   state.report.set_progress(state.report.progress() + backend_.progress());
@@ -112,15 +113,20 @@ WorkerProgress::State WorkerProgress::Read() const {
   return state;
 }
 
-bool WorkerProgress::IsNewer(uint64_t scheduler_incarnation, uint64_t group_epoch) const {
+absl::Status WorkerProgress::Ask(uint64_t scheduler_incarnation, uint64_t group_epoch) {
   const MutexLock lock(mutex_);
-  return std::pair(scheduler_incarnation, group_epoch) >
-         std::pair(state_.report.scheduler_incarnation(), state_.report.group_epoch());
+  return claim_.Ask(scheduler_incarnation, group_epoch, SteadyNow());
 }
 
-uint64_t WorkerProgress::scheduler_incarnation() const {
+absl::Status WorkerProgress::CheckClaim(uint64_t scheduler_incarnation,
+                                        uint64_t group_epoch) const {
   const MutexLock lock(mutex_);
-  return state_.report.scheduler_incarnation();
+  return claim_.Check(scheduler_incarnation, group_epoch);
+}
+
+void WorkerProgress::Hear(uint64_t scheduler_incarnation) {
+  const MutexLock lock(mutex_);
+  claim_.Hear(scheduler_incarnation, SteadyNow());
 }
 
 }  // namespace quire

@@ -1,5 +1,6 @@
-// WorkerProgress is what a worker says of itself while it works: what it does, how far it is, and
-// whether anything moves. The threads that load and execute write it; the reporter reads it.
+// WorkerProgress is what a worker says of itself while it works: what it does, how far it is,
+// whether anything moves, and which scheduler has it. The threads that load and execute write it;
+// the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section a call; a step makes two calls.
@@ -10,12 +11,14 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 
 #include "proto/v1/worker.pb.h"
 
 #include "common/base/mutex.h"
 #include "kernels/api/kernel_backend.h"
 #include "kernels/collective/peer_listener.h"
+#include "worker/runtime/scheduler_claim.h"
 
 namespace quire {
 
@@ -63,11 +66,10 @@ class WorkerProgress {
   };
   State Read() const;
 
-  // Whether an epoch is newer than the one that began last.
-  bool IsNewer(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
-
-  // The newest scheduler that has begun an epoch.
-  uint64_t scheduler_incarnation() const;
+  // Of SchedulerClaim, at this moment.
+  absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch);
+  absl::Status CheckClaim(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
+  void Hear(uint64_t scheduler_incarnation);
 
  private:
   const KernelBackend& backend_;
@@ -75,6 +77,7 @@ class WorkerProgress {
   const std::string uuid_;
 
   mutable Mutex mutex_;
+  SchedulerClaim claim_ ABSL_GUARDED_BY(mutex_);
   State state_ ABSL_GUARDED_BY(mutex_);  // its progress is what was done beside the backend
 };
 

@@ -24,17 +24,19 @@ absl::Status TooManyWatch() {
 
 }  // namespace
 
-WorkerReporter::WorkerReporter(const WorkerProgress& progress)
+WorkerReporter::WorkerReporter(WorkerProgress& progress)
     : progress_(progress), last_look_(SteadyNow()), thread_([this] { Loop(); }) {}
 
 WorkerReporter::~WorkerReporter() { Stop(); }
 
-std::shared_ptr<WatchCall> WorkerReporter::Watch(absl::Status status) {
-  std::shared_ptr<WatchCall> call = WatchCall::Start();
+std::shared_ptr<WatchCall> WorkerReporter::Watch(uint64_t scheduler_incarnation,
+                                                 absl::Status status) {
+  std::shared_ptr<WatchCall> call = WatchCall::Start(scheduler_incarnation);
   if (status.ok()) {
     status = Add(call);
   }
   if (status.ok()) {
+    progress_.Hear(scheduler_incarnation);
     call->Send(WriteMessage(progress_.Read().report));
   } else {
     call->End(status);
@@ -79,6 +81,9 @@ void WorkerReporter::Stop() {
 
 void WorkerReporter::Loop() {
   while (!WaitOrStop()) {
+    for (const std::shared_ptr<WatchCall>& call : Calls()) {
+      progress_.Hear(call->scheduler_incarnation());
+    }
     const WorkerProgress::State state = progress_.Read();
     Look(state);
     const grpc::ByteBuffer report = WriteMessage(state.report);

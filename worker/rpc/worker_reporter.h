@@ -1,5 +1,6 @@
 // WorkerReporter is the thread that looks at the worker's progress four times a second: it reports
-// it to all who watch, and ends the process when the executor is stuck (StuckDetector).
+// it to all who watch, hears by their calls which schedulers are there, and ends the process when
+// the executor is stuck (StuckDetector).
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          one report is encoded a round, however many watch.
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -32,7 +34,7 @@ class WorkerReporter {
   static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
   // The progress must outlive the object.
-  explicit WorkerReporter(const WorkerProgress& progress);
+  explicit WorkerReporter(WorkerProgress& progress);
   // Stops.
   ~WorkerReporter();
   WorkerReporter(const WorkerReporter&) = delete;
@@ -41,7 +43,8 @@ class WorkerReporter {
   // A call that gets the first report at once, or ends with this status if it is not OK. It ends
   // with RESOURCE_EXHAUSTED, reason QUEUE_FULL, when too many watch, and with UNAVAILABLE, reason
   // SHUTTING_DOWN, on Stop.
-  std::shared_ptr<WatchCall> Watch(absl::Status status);
+  // scheduler_incarnation: of the scheduler that watches; 0: it is none.
+  std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 
   // The next report leaves now, not when its time has come: whoever waits for the news waits no
   // longer than it takes to tell.
@@ -64,7 +67,7 @@ class WorkerReporter {
   std::vector<std::shared_ptr<WatchCall>> Calls();
   void Look(const WorkerProgress::State& state);
 
-  const WorkerProgress& progress_;
+  WorkerProgress& progress_;
   StuckDetector stuck_detector_;  // of the thread
   std::atomic<bool> stands_still_{false};
   std::atomic<Instant> last_look_;

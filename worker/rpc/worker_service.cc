@@ -156,10 +156,13 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  if (progress_.IsNewer(parsed->scheduler_incarnation(), parsed->group_epoch())) {
-    // The executor may wait for a rank that is no more.
-    executor_->AbortGroup();
+  if (absl::Status status = progress_.Ask(parsed->scheduler_incarnation(), parsed->group_epoch());
+      !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
   }
+  reporter_.ReportNow();    // to the scheduler that had the worker
+  executor_->AbortGroup();  // the executor may wait for ranks that come to this epoch, too
   // The response stays valid until the call is finished.
   progress_.AddWaiter();
   bool is_queued = thread_.Run([this, reactor, parsed, response] {
@@ -192,7 +195,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkerService::Step
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Watch(
     grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
   v1::WatchRequest parsed;
-  return reporter_.Watch(ReadMessage(*request, &parsed)).get();
+  const absl::Status status = ReadMessage(*request, &parsed);
+  return reporter_.Watch(parsed.scheduler_incarnation(), status).get();
 }
 
 absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
@@ -214,8 +218,6 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   v1::HandshakeRequest request;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_RETURN_IF_ERROR(CheckHandshake(request, executor_->model().share()));
-  QUIRE_RETURN_IF_ERROR(
-      CheckIncarnation(request.scheduler_incarnation(), progress_.scheduler_incarnation()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_->SpecFor(request.block_size_tokens(), dtype));
   QUIRE_RETURN_IF_ERROR(executor_->CheckOverride(spec));
@@ -241,6 +243,9 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
+  const uint64_t num_aborts = executor_->num_aborts();
+  QUIRE_RETURN_IF_ERROR(
+      progress_.CheckClaim(request.scheduler_incarnation(), request.group_epoch()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
   const EpochParams params = {
       .scheduler_incarnation = request.scheduler_incarnation(),
@@ -255,6 +260,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
                  .wants_next_blocks = request.wants_next_blocks()},
       .kv_cache_dtype = dtype,
       .group_secret = request.group_secret(),
+      .num_aborts = num_aborts,
       .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};
   progress_.BeginEpoch(executor_->PoolBytes(params));
   const absl::Status begun = executor_->BeginEpoch(params);
@@ -297,6 +303,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::ExecuteStep(const grpc::ByteBuff
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_ASSIGN_OR_RETURN(StepPlan plan, DecodePlan(request));
   QUIRE_RETURN_IF_ERROR(CheckDigest(plan));
+  QUIRE_RETURN_IF_ERROR(
+      progress_.CheckClaim(plan.header.scheduler_incarnation, plan.header.group_epoch));
   const StepOrder& order = executor_->order();
   const auto verdict = order.Classify(plan.header, plan.digest);
   const bool is_new = verdict.ok() && *verdict == StepOrder::Verdict::kExecute;

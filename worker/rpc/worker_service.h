@@ -9,8 +9,9 @@
 // A worker listens before it has loaded its model: until Serve all but Watch is answered with
 // UNAVAILABLE, reason LOADING.
 //
-// A scheduler that begins a newer epoch takes the worker over: streams of older epochs end with
-// FAILED_PRECONDITION STALE_GROUP.
+// A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim): steps of
+// older epochs are refused from then on, and their streams end, when it begins at the latest, with
+// FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
 //
 // Thread safety: the RPC methods may be called from any thread, Serve and Stop from one.
 // Ownership:     must outlive the grpc::Server that it is registered with.

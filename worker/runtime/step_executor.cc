@@ -310,7 +310,8 @@ absl::Status StepExecutor::MeetRanks(const EpochParams& params) {
                                           .group_epoch = params.group_epoch,
                                           .secret = params.group_secret,
                                           .rendezvous = params.rendezvous},
-                                         kMeetTimeout));
+                                         kMeetTimeout,
+                                         params.num_aborts));
   {
     const MutexLock lock(group_mutex_);
     group_ = group;

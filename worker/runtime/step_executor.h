@@ -50,6 +50,7 @@ struct EpochParams {
   StepLimits limits;  // vocab_size is the model's; what is given here is not read
   DType kv_cache_dtype = DType::kF32;
   std::string group_secret = {};             // of several ranks
+  uint64_t num_aborts = 0;                   // StepExecutor::num_aborts, before the epoch was taken
   std::vector<std::string> rendezvous = {};  // by rank
 };
 
@@ -114,6 +115,8 @@ class StepExecutor {
   // Whatever waits for another rank goes on without it: the step under way fails and its epoch is
   // left.
   void AbortGroup();
+  // Calls of it. An epoch whose params have an older number does not wait for other ranks.
+  uint64_t num_aborts() const { return peers_ == nullptr ? 0 : peers_->num_aborts(); }
 
   // Not these: one thread. What the pools of an epoch take, as far as the budget allows; 0 for one
   // that cannot be.

@@ -62,6 +62,7 @@ class TestServer {
   ~TestServer() { Stop(); }
 
   const Address& address() const { return listener_->address(); }
+  void SetRefusing(bool is_refusing) { listener_->SetRefusing(is_refusing); }
   void Stop() {
     listener_->Stop();
     server_->Shutdown();
@@ -400,6 +401,27 @@ TEST(ListenerTest, AClientMayBeginSlowly) {
 
   char byte = 0;
   EXPECT_EQ(::recv(connection.fd(), &byte, 1, 0), 1) << "the server's settings";
+}
+
+TEST(ListenerTest, WhileItRefusesNobodyIsConnectedAndItServesAfterwards) {
+  TestServer server(Loopback());
+  TestServer other(Loopback());
+  const FileDescriptor silent = Connect(server.address());
+  const FileDescriptor heard = Connect(server.address());
+  Say(kHello, heard);
+  WaitUntil([&] { return IsAnsweredOrClosed(heard); });
+  const FileDescriptor elsewhere = Connect(other.address());
+  Say(kHello, elsewhere);
+  WaitUntil([&] { return IsAnsweredOrClosed(elsewhere); });
+
+  server.SetRefusing(true);
+
+  EXPECT_TRUE(IsClosed(silent));
+  WaitUntil([&] { return IsClosedNow(heard); });
+  EXPECT_TRUE(IsClosed(Connect(server.address())));
+  EXPECT_FALSE(IsClosedNow(elsewhere)) << "of another port";
+  server.SetRefusing(false);
+  EXPECT_TRUE(IsServed(server.address()));
 }
 
 TEST(ListenerTest, ItWaitsWhileTheProcessHasNoFileLeftAndServesAfterwards) {

@@ -191,14 +191,8 @@ void GroupSimulation::Do(const GreetWorker& greet) {
      }));
   ToWorker(greet.link, [this, greet, is_answered](Process& process) {
     absl::StatusOr<WorkerHello> hello = HelloOf(greet.link.rank);
-    const absl::Status is_newest =
-        CheckIncarnation(greet.scheduler_incarnation, process.order.scheduler_incarnation());
     if (now_ < process.loaded_at) {
       hello = Error(absl::StatusCode::kUnavailable, "LOADING", "worker: is loading");
-    } else if (!is_newest.ok()) {
-      hello = is_newest;
-    } else if (has_faults_ && random_.OneIn(40)) {
-      hello = DrawNonsense();
     }
     ToGroup(greet.link, [this, greet, hello, is_answered, number = process.number] {
       *is_answered = true;
@@ -214,8 +208,6 @@ void GroupSimulation::Do(const GreetWorker& greet) {
 void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
   ExpectOpen(begin.link);
   Expect(begin.scheduler_incarnation >= kIncarnation, "an incarnation only grows");
-  Expect(incarnation_.value_or(begin.scheduler_incarnation) == begin.scheduler_incarnation,
-         "a scheduler that was ready keeps its incarnation");
   const auto is_answered = std::make_shared<bool>(false);
   At(now_ + kCallTimeout, OfScheduler([this, begin, is_answered] {
        if (!*is_answered) {
@@ -223,18 +215,18 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
        }
      }));
   ToWorker(begin.link, [this, begin, is_answered](Process& process) {
-    absl::Status status = process.order.CheckEpoch(begin.scheduler_incarnation, begin.group_epoch);
+    absl::Status status = process.claim.Ask(begin.scheduler_incarnation, begin.group_epoch, now_);
+    if (status.ok()) {
+      status = process.order.CheckEpoch(begin.scheduler_incarnation, begin.group_epoch);
+    }
     if (process.is_hanging) {
       return;  // it ends itself, see Hang
     }
     const bool is_refused = has_faults_ && random_.OneIn(30);
-    const bool is_nonsense = has_faults_ && random_.OneIn(60);
     Expect(begin.limits.num_blocks <= process.num_blocks,
            "an epoch has no more blocks than any of its ranks");
     if (status.ok() && is_refused) {
       status = Error(absl::StatusCode::kResourceExhausted, "MEMORY", "worker: not now");
-    } else if (status.ok() && is_nonsense) {
-      status = DrawNonsense();
     }
     if (status.ok()) {
       process.order.BeginEpoch(begin.scheduler_incarnation, begin.group_epoch);
@@ -283,12 +275,12 @@ void GroupSimulation::Do(const ReportReady& ready) {
   bool is_crash = std::exchange(failed_at_step_, false);
   for (Rank& rank : ranks_) {
     Expect(rank.begun_link == rank.link, "a group is ready when every rank has begun the epoch");
-    is_crash = is_crash || (incarnation_.has_value() && rank.ready_process != rank.greeted_process);
+    is_crash = is_crash || (was_ready_ && rank.ready_process != rank.greeted_process);
     rank.ready_process = rank.greeted_process;
   }
   Expect(ready.after_crash == is_crash, "it is known whether the loss was a crash");
   totals_.num_crashes += is_crash ? 1 : 0;
-  incarnation_ = ready.scheduler_incarnation;
+  was_ready_ = true;
   Expect(!has_epoch_, "an epoch is over before the next is ready");
   ++totals_.num_epochs;
   has_epoch_ = true;
@@ -322,7 +314,8 @@ void GroupSimulation::Do(const ReportLost& lost) {
   ++totals_.num_losses;
   totals_.num_spoiled_found += ReasonOf(lost.status) == "RANKS_DIFFER" ? 1 : 0;
   const std::string reason = ReasonOf(lost.status);
-  failed_at_step_ = reason == "STEP_TIMEOUT" || reason == "PROTOCOL_VIOLATION";
+  failed_at_step_ =
+      reason == "STEP_TIMEOUT" || (reason == "PROTOCOL_VIOLATION" && absl::IsInternal(lost.status));
   has_epoch_ = false;
   plan_.reset();
   core_->OnWorkersLost();
@@ -332,15 +325,16 @@ void GroupSimulation::Do(const ReportLost& lost) {
 
 // Clients take what they have to the next scheduler; here it is the same core that goes on.
 void GroupSimulation::Do(const ReportSuperseded& superseded) {
-  Expect(incarnation_.has_value() && *incarnation_ < superseded.scheduler_incarnation,
-         "who was ready is superseded, by a newer one");
+  Expect(was_ready_, "only a scheduler that was ready is superseded");
   Expect(!has_epoch_, "the epoch is lost before");
   Expect(std::ranges::any_of(ranks_,
-                             [this](const Rank& rank) {
-                               return takeovers_[rank.ready_process] > 0 ||
-                                      takeovers_[rank.process.number] > 1;
+                             [this, &superseded](const Rank& rank) {
+                               const Process& process = rank.process;
+                               return process.claim.scheduler_incarnation() ==
+                                          superseded.scheduler_incarnation &&
+                                      process.other_leaves_at > process.other_asked_at;
                              }),
-         "a rank that has served it was taken over, or another one while it looked on");
+         "a scheduler is superseded by one that lives");
   is_superseded_ = true;
   ++totals_.num_takeovers;
   At(now_ + random_.Between(1, 30) * 100 * kNanosPerMilli, [this] { StartScheduler(); });
@@ -392,8 +386,8 @@ void GroupSimulation::Break(LinkId link) {
 
 // Of the watch that this link began with this process.
 void GroupSimulation::Report(LinkId link, uint64_t process_number) {
-  const Rank& rank = RankOf(link);
-  const Process& process = rank.process;
+  Rank& rank = RankOf(link);
+  Process& process = rank.process;
   if (rank.link != link) {
     return;
   }
@@ -406,7 +400,16 @@ void GroupSimulation::Report(LinkId link, uint64_t process_number) {
                         .progress = process.progress,
                         .scheduler_incarnation = process.order.scheduler_incarnation(),
                         .group_epoch = process.order.group_epoch(),
-                        .step_id = process.step_id};
+                        .step_id = process.step_id,
+                        .holder_incarnation = rank.process.claim.scheduler_incarnation()};
+    rank.process.claim.Hear(group_->scheduler_incarnation(), now_);
+    if (now_ < process.other_leaves_at) {
+      rank.process.claim.Hear(process.claim.scheduler_incarnation(), now_);
+    }
+    report.holder_silence_ns = process.claim.SilenceNs(now_);
+    if (has_faults_ && random_.OneIn(2000)) {
+      report.holder_incarnation = DrawNonsense();
+    }
     if (now_ < process.loaded_at) {
       report.phase = WorkerPhase::kLoading;
     } else if (process.is_hanging) {
@@ -426,8 +429,12 @@ void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& pla
   if (process.is_hanging) {
     return;
   }
-  const absl::StatusOr<StepOrder::Verdict> verdict =
-      process.order.Classify(plan.header, plan.digest);
+  absl::StatusOr<StepOrder::Verdict> verdict = process.order.Classify(plan.header, plan.digest);
+  if (const absl::Status status =
+          process.claim.Check(plan.header.scheduler_incarnation, plan.header.group_epoch);
+      !status.ok()) {
+    verdict = status;
+  }
   if (!verdict.ok()) {
     ToGroup(link,
             [this, link, status = verdict.status()] { group_->OnStepsEnd(link, status, now_); });

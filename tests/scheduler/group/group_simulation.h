@@ -4,8 +4,8 @@
 //   - its process dies, is stopped, or its executor hangs in a step, whatever its reports say, also
 //     that it waits for another rank; the next one has another pool, or loaded other weights until
 //     it is replaced again;
-//   - another scheduler takes it over, and is followed by one whose clock went back, or has used
-//     it before it took its place; it speaks of schedulers that cannot be;
+//   - another scheduler takes it over, for a while or for good, and is followed by one whose clock
+//     went back, or has used it before it took its place; it names schedulers that cannot be;
 //   - messages are late, lost, doubled, of before, or over a connection that was given up;
 //   - an answer is to another plan; a block holds something else; a block does not come back from
 //     host memory; an epoch is refused, or begins slowly.
@@ -21,8 +21,8 @@
 //     epoch;
 //   - who is stopped or hangs is lost in bounded time;
 //   - a loss is a crash when a process was replaced, or a rank failed at the step, and else not;
-//   - a scheduler that was ready keeps its incarnation, does nothing any more once it is told of a
-//     newer one, and is told of it by a process that has served it;
+//   - a scheduler that was ready does nothing any more once it is superseded, and it is superseded
+//     by one that lives;
 //   - no call of the group or the core takes longer than kMaxCallNs of CPU time;
 //   - once faults stop, everything completes.
 //
@@ -45,6 +45,7 @@
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
 #include "tests/support/timed.h"
+#include "worker/runtime/scheduler_claim.h"
 #include "worker/runtime/step_order.h"
 
 namespace quire {
@@ -94,6 +95,9 @@ class GroupSimulation {
     uint64_t progress = 0;
     uint64_t step_id = 0;
     StepOrder order;
+    SchedulerClaim claim;
+    Instant other_asked_at = 0;   // a scheduler that holds it, and is not simulated
+    Instant other_leaves_at = 0;  // that one
     std::unique_ptr<FakeWorker> worker;
     std::vector<std::function<void()>> unread;  // what came while it was stopped
   };
@@ -132,6 +136,7 @@ class GroupSimulation {
   void Do(const ReportResult& report);
   void Do(const ReportStale& stale);
   void Do(const ReportLost& lost);
+  void Do(const ReportStandby& /*standby*/) {}
   void Do(const ReportSuperseded& superseded);
   void Do(const ReportRefused& refused);
   void Do(const ReportAway& /*away*/) {}
@@ -157,7 +162,7 @@ class GroupSimulation {
   void SayAgain(Rank& rank);
   void SayOtherPlan(Rank& rank);
   void TakeOver(Rank& rank);
-  absl::Status DrawNonsense();
+  uint64_t DrawNonsense();
   void StartScheduler();
   // That the epoch is over after a while if the rank is in this state still, unless there are other
   // faults in between.
@@ -187,10 +192,9 @@ class GroupSimulation {
   bool has_faults_ = true;
   bool has_epoch_ = false;  // of the core
   uint64_t num_schedulers_ = 0;
-  std::optional<uint64_t> incarnation_;  // of this scheduler, once it was ready
+  bool was_ready_ = false;  // this scheduler
   bool is_superseded_ = false;
-  std::map<uint64_t, int> takeovers_;  // of processes, by number
-  bool failed_at_step_ = false;        // what ended the last epoch
+  bool failed_at_step_ = false;  // what ended the last epoch
   StepLimits limits_;
   std::optional<StepPlan> plan_;            // unanswered
   std::optional<StepResult> first_result_;  // that a rank computed for it

@@ -67,7 +67,7 @@ void GroupSimulation::Kill(Rank& rank, Instant restart_after) {
   const bool draws_spare = has_faults_ && random_.OneIn(8);
   At(now_ + restart_after, [this, &rank, draws_other_weights, draws_spare] {
     // The first group of a scheduler pins the weights.
-    const bool has_other_weights = draws_other_weights && incarnation_.has_value();
+    const bool has_other_weights = draws_other_weights && was_ready_;
     Start(rank, has_other_weights);
     if (has_other_weights) {
       At(now_ + random_.Between(1, 10) * kNanosPerSecond,
@@ -175,36 +175,27 @@ void GroupSimulation::SayOtherPlan(Rank& rank) {
   Expect(was_stale_ || was_lost_, "an answer to another plan loses the group");
 }
 
-// Another scheduler begins an epoch on this rank, and is not heard of again. If this one was ready
-// with it, it learns of that and goes; where it had no epoch yet, it takes the rank back. A process
-// that never served this one is refused, until somebody starts it again.
+// Another scheduler asks for this rank, lives for a while, and is not heard of again. If this one
+// was ready, and hears of it while it lives, it goes; else it waits, and takes the rank back.
 void GroupSimulation::TakeOver(Rank& rank) {
   if (!rank.process.is_alive || rank.process.is_stopped || rank.process.is_hanging ||
       now_ < rank.process.loaded_at) {
     return;
   }
   const uint64_t newest =
-      std::max(rank.process.order.scheduler_incarnation(), group_->scheduler_incarnation());
+      std::max(rank.process.claim.scheduler_incarnation(), group_->scheduler_incarnation());
+  Expect(rank.process.claim.Ask(newest + 1, 1, now_).ok(), "the newest scheduler is refused");
   rank.process.order.BeginEpoch(newest + 1, 1);
   rank.process.busy_until = now_;
-  const uint64_t number = rank.process.number;
-  ++takeovers_[number];
-  if (incarnation_.has_value() && rank.ready_process != number) {
-    At(now_ + random_.Between(1, 10) * kNanosPerSecond, [this, &rank, number] {
-      if (rank.process.number == number) {
-        Kill(rank, kNanosPerSecond);
-      }
-    });
-  }
+  rank.process.other_asked_at = now_;
+  rank.process.other_leaves_at =
+      random_.OneIn(2) ? now_ : now_ + random_.Between(1, 60) * 100 * kNanosPerMilli;
 }
 
-// What no worker says that is in order.
-absl::Status GroupSimulation::DrawNonsense() {
-  const absl::Status stale =
-      Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old");
-  constexpr const char* kClaims[] = {
-      "18446744073709551615", "9223372036854775807", "99999999999999999999", "-1", "", "0", "6"};
-  return WithMetadata(stale, "scheduler_incarnation", kClaims[random_.Below(7)]);
+// A holder that no worker in order names.
+uint64_t GroupSimulation::DrawNonsense() {
+  constexpr uint64_t kHolders[] = {~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << 60};
+  return kHolders[random_.Below(3)];
 }
 
 // The next one, whose clock went back to where it always begins. Nothing of before reaches it. It
@@ -218,7 +209,7 @@ void GroupSimulation::StartScheduler() {
   }
   ++num_schedulers_;
   group_.emplace(settings_, num_ranks(), kIncarnation, GroupTiming());
-  incarnation_.reset();
+  was_ready_ = false;
   is_superseded_ = false;
   failed_at_step_ = false;
   for (Rank& rank : ranks_) {

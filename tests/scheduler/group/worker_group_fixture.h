@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "scheduler/group/worker_group.h"
 #include "tests/support/with_digest.h"
@@ -24,8 +26,9 @@ namespace quire {
 inline constexpr uint64_t kIncarnation = 1000;
 inline constexpr GroupTiming kTiming;
 
-inline GroupSettings Settings() {
+inline GroupSettings Settings(bool stands_by = true) {
   GroupSettings settings;
+  settings.stands_by = stands_by;
   settings.model = {.vocab_size = 100, .max_position_embeddings = 50};
   return settings;
 }
@@ -45,11 +48,12 @@ inline WorkerHello HelloOf(int32_t rank) {
 
 class WorkerGroupTest : public testing::Test {
  protected:
-  explicit WorkerGroupTest(int32_t num_ranks = 2)
+  explicit WorkerGroupTest(int32_t num_ranks = 2, bool stands_by = true)
       : num_ranks_(num_ranks),
-        group_(Settings(), num_ranks, kIncarnation, kTiming),
+        group_(Settings(stands_by), num_ranks, kIncarnation, kTiming),
         links_(static_cast<size_t>(num_ranks)),
-        hellos_(static_cast<size_t>(num_ranks)) {
+        hellos_(static_cast<size_t>(num_ranks)),
+        holders_(static_cast<size_t>(num_ranks)) {
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       hellos_[static_cast<size_t>(rank)] = HelloOf(rank);
     }
@@ -108,19 +112,32 @@ class WorkerGroupTest : public testing::Test {
       Tick();
     }
   }
-  void Hello(int32_t rank) { group_.OnHello(Link(rank), HelloAt(rank), now_); }
+  // Behind the first report, as a worker that is quick to answer.
+  void Hello(int32_t rank) {
+    Report(rank, {});
+    group_.OnHello(Link(rank), HelloAt(rank), now_);
+  }
+  // From all ranks.
+  void ReportHolder(uint64_t incarnation, int64_t silence_ns = 0) {
+    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+      ReportHolderAt(rank, incarnation, silence_ns);
+    }
+  }
+  void ReportHolderAt(int32_t rank, uint64_t incarnation, int64_t silence_ns = 0) {
+    holders_[static_cast<size_t>(rank)] = {incarnation, silence_ns};
+    Report(rank, {});
+  }
   WorkerHello& HelloAt(int32_t rank) { return hellos_[static_cast<size_t>(rank)]; }
   void Report(int32_t rank, WorkerReport report) {
     report.uuid = HelloAt(rank).uuid;
+    std::tie(report.holder_incarnation, report.holder_silence_ns) =
+        holders_[static_cast<size_t>(rank)];
     report.scheduler_incarnation = group_.scheduler_incarnation();
     report.group_epoch = group_.group_epoch();
     group_.OnReport(Link(rank), report, now_);
   }
-  static absl::Status Stale(const std::string& claim) {
-    return WithMetadata(
-        Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old"),
-        "scheduler_incarnation",
-        claim);
+  static absl::Status Stale() {
+    return Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old");
   }
   // The next epoch is ready: was the loss before it a crash?
   bool WasCrash() {
@@ -174,6 +191,7 @@ class WorkerGroupTest : public testing::Test {
   std::vector<GroupAction> actions_;
   std::vector<LinkId> links_;  // present ones, by rank
   std::vector<WorkerHello> hellos_;
+  std::vector<std::pair<uint64_t, int64_t>> holders_;  // and their silence, as reported next
 };
 
 class ThreeRanksTest : public WorkerGroupTest {

@@ -43,6 +43,7 @@ TEST_F(WorkerGroupTest, HowARankKeepsBlocksIsKnownWhileItIsThere) {
   EXPECT_EQ(group_.kv_memory_of(0), KvMemory()) << "not greeted";
 
   BecomeReady();
+  Report(0, {.num_window_places = 7});
   KvMemory with_places = windows;
   with_places.num_places = 7;
   EXPECT_EQ(group_.kv_memory_of(0), with_places);

@@ -299,6 +299,7 @@ TEST_F(WorkerGroupTest, NobodyStandsStillWhileTheWayIsCut) {
   };
   patient.Tick(now_);
   LinkId link{.rank = 0, .number = 1};
+  report(link, 0);
   patient.OnHello(link, HelloOf(0), now_);
   patient.OnEpochBegun(link, absl::OkStatus(), now_);
   ASSERT_TRUE(patient.is_ready());

@@ -1,4 +1,4 @@
-// Schedulers that follow one another, and clocks that go back.
+// Schedulers that follow one another, or wait for each other, and clocks that go back.
 #include <string>
 #include <vector>
 
@@ -15,38 +15,150 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-TEST_F(WorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
+constexpr uint64_t kNewer = 5000;
+
+TEST_F(WorkerGroupTest, ASchedulerBesideAWorkingOneStandsByAndAsksForNothing) {
   Tick();
-  group_.OnHello(Link(0), Stale("5000"), now_);
-  group_.OnHello(Link(1), Stale("5000"), now_);
+  ReportHolder(kNewer);
+  for (int64_t passed = 0; passed < 20 * kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    for (int32_t rank : {0, 1}) {
+      Hello(rank);
+    }
+    ReportHolder(kNewer);
+    Tick(100 * kNanosPerMilli);
+  }
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(1));
+  EXPECT_EQ(standby[0].scheduler_incarnation, kNewer);
+}
+
+// A worker that cannot be reached says nothing of the other one.
+TEST_F(WorkerGroupTest, AStandbyIsOneAsSoonAsAWorkerNamesTheOther) {
+  Tick();
+  ReportHolderAt(0, kNewer);
+
+  EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
+}
+
+TEST_F(WorkerGroupTest, AStandbyTakesOverWhenOneWorkerHearsNothingOfTheOther) {
+  Tick();
+  for (int64_t passed = 0; passed <= kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    ReportHolder(500);
+    Hello(0);
+    Hello(1);
+    ReportHolder(500);
+    Tick(100 * kNanosPerMilli);
+  }
+  ReportHolderAt(0, 500, kTiming.standby_ns - 1);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+
+  ReportHolderAt(0, 500, kTiming.standby_ns);
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(2));
+  EXPECT_EQ(standby[1].scheduler_incarnation, 0U) << "not any more";
+  EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation) << "it is the newer one as it is";
+}
+
+// While it stood still another standby may have taken the workers.
+TEST_F(WorkerGroupTest, AStandbyThatStoodStillAsksByWhatWorkersSayAfterwards) {
+  Tick();
+  ReportHolder(500);
+  ReportHolder(0);  // replaced; the holder has the first turn
+  Hello(0);
+  Hello(1);
+  ASSERT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+
+  StandStill(2 * kTiming.standby_ns);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  ReportHolderAt(0, kNewer);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  ReportHolderAt(1, kNewer);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, ASchedulerWhoseClockWentBackTakesTheNextNumber) {
+  Tick();
+  ReportHolder(kNewer, kTiming.standby_ns);
+  Hello(0);
+  Hello(1);
+  ReportHolder(kNewer, kTiming.standby_ns);
+  EXPECT_GT(group_.scheduler_incarnation(), kNewer);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty()) << "its links have the old number";
 
   BecomeReady();
 
-  EXPECT_EQ(group_.scheduler_incarnation(), 5001U);
+  EXPECT_EQ(group_.scheduler_incarnation(), kNewer + 1 + kIncarnation);
 }
 
 TEST_F(WorkerGroupTest, AClockThatWentBackByLessThanAYearIsMadeUpFor) {
   Tick();
-  group_.OnHello(Link(0), Stale(std::to_string(kIncarnation + kNanosPerYear)), now_);
+  ReportHolderAt(0, kIncarnation + kNanosPerYear);
 
   EXPECT_THAT(Take<ReportRefused>(), IsEmpty());
-  EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation + kNanosPerYear + 1);
+  EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
+}
+
+// Two schedulers that started together once ended each other's epochs for ever.
+TEST_F(WorkerGroupTest, WhoAskedFirstStandsByForTheNewerOneThatAskedSince) {
+  Tick();
+  Hello(0);
+  Hello(1);
+  ASSERT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
+
+  group_.OnEpochBegun(Link(0), Stale(), now_);
+  for (int64_t passed = 0; passed < kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    ReportHolder(kNewer);
+    Hello(0);
+    Hello(1);
+    Tick(100 * kNanosPerMilli);
+  }
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty()) << "it has no requests to end";
+}
+
+TEST_F(WorkerGroupTest, AReportOfANewerSchedulerEndsTheEpochAtOnce) {
+  BecomeReady();
+  ReportHolderAt(1, kNewer);
+
+  const auto lost = Take<ReportLost>();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(ReasonOf(lost[0].status), "STALE_SCHEDULER");
+  EXPECT_FALSE(group_.is_ready());
+}
+
+TEST_F(WorkerGroupTest, AReportOfBeforeItAskedEndsNothing) {
+  BecomeReady();
+  ReportHolder(500);
+  ReportHolder(0);
+
+  EXPECT_TRUE(group_.is_ready());
+  EXPECT_THAT(Take<ReportLost>(), IsEmpty());
 }
 
 // Two schedulers once took the worker from each other for ever.
 TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsDownForANewerOne) {
   BecomeReady();
   Plan();
-  group_.OnStepsEnd(Link(0), Stale("5000"), now_);
+  group_.OnStepsEnd(Link(0), Stale(), now_);
   EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
   Take<DialLink>();
+  ReportHolderAt(0, kNewer);
+  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty()) << "it may be dead already";
 
-  Report(0, {.phase = WorkerPhase::kIdle});
-  group_.OnHello(Link(0), Stale("5000"), now_);
+  for (int i = 0; i < 2; ++i) {
+    Tick(250 * kNanosPerMilli);
+    ReportHolderAt(0, kNewer);
+  }
 
   const auto superseded = Take<ReportSuperseded>();
   ASSERT_THAT(superseded, SizeIs(1));
-  EXPECT_EQ(superseded[0].scheduler_incarnation, 5000U);
+  EXPECT_EQ(superseded[0].scheduler_incarnation, kNewer);
   EXPECT_THAT(Take<CloseLink>(), SizeIs(4)) << "of the loss, and of both that were dialled since";
   const uint64_t incarnation = group_.scheduler_incarnation();
   actions_.clear();
@@ -61,100 +173,66 @@ TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsDownForANewerOne) {
   EXPECT_EQ(group_.scheduler_incarnation(), incarnation);
 }
 
-// A scheduler once ended for a spare worker that somebody had tried out.
-TEST_F(WorkerGroupTest, AnotherProcessThatANewerSchedulerHasUsedIsRefusedByName) {
+// Its requests go on: the newer one is dead, or tried out a spare worker once.
+TEST_F(WorkerGroupTest, ASchedulerThatWasReadyOutlivesANewerOneThatIsGone) {
   BecomeReady();
   group_.Abandon(group_.group_epoch(), now_);
   HelloAt(0).uuid = "a spare";
-  int num_greetings = 0;
-  for (int64_t passed = 0; passed < 20 * kTiming.max_backoff_ns; passed += 10 * kNanosPerMilli) {
-    Report(0, {.phase = WorkerPhase::kIdle, .progress = static_cast<uint64_t>(passed)});
-    Report(1, {.phase = WorkerPhase::kIdle});
-    group_.OnHello(Link(0), Stale("5000"), now_);
-    Tick(10 * kNanosPerMilli);
-    num_greetings += static_cast<int>(Take<GreetWorker>().size());
-  }
-  EXPECT_GT(num_greetings, 15);
-  EXPECT_LT(num_greetings, 30);
-  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
-  const auto refused = Take<ReportRefused>();
-  ASSERT_THAT(refused, testing::Not(IsEmpty()));
-  EXPECT_EQ(refused[0].rank, 0);
-  EXPECT_EQ(ReasonOf(refused[0].status), "STALE_SCHEDULER");
-  EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation) << "it would be taken from who has it";
-
-  HelloAt(0).uuid = "started again";
-  EXPECT_TRUE(WasCrash());
-}
-
-TEST_F(WorkerGroupTest, AnotherProcessThatComputesForANewerSchedulerIsTakenOver) {
-  BecomeReady();
-  group_.Abandon(group_.group_epoch(), now_);
-  HelloAt(0).uuid = "of the newer one";
-  const auto say = [this](uint64_t step_id) {
-    Tick(kTiming.max_backoff_ns);
-    Report(0, {.phase = WorkerPhase::kIdle, .step_id = step_id});
-    Report(1, {.phase = WorkerPhase::kIdle});
-    group_.OnHello(Link(0), Stale("5000"), now_);
-    return Take<ReportSuperseded>();
-  };
-  EXPECT_THAT(say(7), IsEmpty());
-  HelloAt(0).uuid = "one more";
-  EXPECT_THAT(say(8), IsEmpty()) << "nobody has seen it compute";
-  EXPECT_THAT(say(8), IsEmpty());
-
-  EXPECT_THAT(say(9), SizeIs(1));
-}
-
-// Its reports and the answer to the greeting come in any order.
-TEST_F(WorkerGroupTest, WhoSpeaksOfANewerSchedulerBeforeItsFirstReportIsGreetedAgain) {
-  BecomeReady();
-  group_.Abandon(group_.group_epoch(), now_);
-  Take<GreetWorker>();
-  group_.OnHello(Link(0), Stale("5000"), now_);
+  Tick();
+  ReportHolderAt(0, kNewer, kTiming.standby_ns);
+  Hello(1);
+  group_.OnHello(Link(0), HelloAt(0), now_);
   EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
   EXPECT_THAT(Take<ReportRefused>(), IsEmpty());
 
-  Report(0, {.phase = WorkerPhase::kIdle});
-  EXPECT_THAT(Take<GreetWorker>(), SizeIs(1));
-  group_.OnHello(Link(0), Stale("5000"), now_);
-
-  EXPECT_THAT(Take<ReportSuperseded>(), SizeIs(1));
+  EXPECT_TRUE(WasCrash());
+  EXPECT_GT(group_.scheduler_incarnation(), kNewer);
 }
 
-TEST_F(WorkerGroupTest, AnEpochThatANewerSchedulerForbidsIsNotTriedAgain) {
-  const uint64_t epoch = BecomeReady();
-  group_.Abandon(epoch, now_);
-  Hello(0);
-  Hello(1);
-  Take<BeginWorkerEpoch>();
-
-  group_.OnEpochBegun(Link(1), Stale("5000"), now_);
-  group_.OnEpochBegun(Link(0), absl::OkStatus(), now_);
-  Tick(kTiming.max_backoff_ns);
-  Report(1, {.phase = WorkerPhase::kIdle});
-  group_.OnHello(Link(1), Stale("5000"), now_);
-  Tick(kTiming.max_backoff_ns);
-
-  EXPECT_THAT(Take<ReportSuperseded>(), SizeIs(1));
-  EXPECT_THAT(Take<ReportReady>(), IsEmpty());
-  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
-}
-
-TEST_F(WorkerGroupTest, AWorkerThatGoesOnSayingStaleIsAskedWithPauses) {
+// Of a group whose ranks were all replaced no worker knows whose requests wait.
+TEST_F(WorkerGroupTest, AStandbyLeavesTheFirstTurnToTheOneThatItWaitedFor) {
   Tick();
-  Take<GreetWorker>();
-  Hello(1);
-  Take<BeginWorkerEpoch>();
-  int num_greetings = 0;
-  for (int64_t passed = 0; passed < 20 * kTiming.max_backoff_ns; passed += 10 * kNanosPerMilli) {
-    group_.OnHello(Link(0), Stale(std::to_string(group_.scheduler_incarnation())), now_);
-    Report(1, {.phase = WorkerPhase::kIdle});
-    Tick(10 * kNanosPerMilli);
-    num_greetings += static_cast<int>(Take<GreetWorker>().size());
+  ReportHolder(kNewer);
+  HelloAt(0).uuid = "new 0";
+  HelloAt(1).uuid = "new 1";
+  holders_ = {{}, {}};
+  group_.OnWatchEnd(Link(0), absl::UnavailableError("died"), now_);
+  group_.OnWatchEnd(Link(1), absl::UnavailableError("died"), now_);
+  Tick(kTiming.max_backoff_ns);
+  int64_t waited_ns = 0;
+  while (Take<BeginWorkerEpoch>().empty()) {
+    ASSERT_LE(waited_ns, 2 * kTiming.standby_ns);
+    Hello(0);
+    Hello(1);
+    Tick(50 * kNanosPerMilli);
+    waited_ns += 50 * kNanosPerMilli;
   }
-  EXPECT_GT(num_greetings, 15);
-  EXPECT_LT(num_greetings, 30);
+
+  EXPECT_GE(waited_ns, kTiming.standby_ns);
+}
+
+// Another scheduler may reach them all.
+TEST_F(WorkerGroupTest, ASchedulerThatCannotReachAWorkerLetsTheOthersGo) {
+  BecomeReady();
+  group_.OnWatchEnd(Link(1), absl::UnavailableError("cut"), now_);
+  std::vector<uint64_t> numbers;
+  for (int64_t passed = 0; passed < 3 * kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    if (group_.phase_of(0) == RankPhase::kAway) {
+      Hello(0);
+    }
+    ReportHolderAt(0, kIncarnation);
+    Tick(100 * kNanosPerMilli);
+    for (const DialLink& dial : Take<DialLink>()) {
+      if (dial.link.rank == 0) {
+        numbers.push_back(dial.scheduler_incarnation);
+      }
+    }
+  }
+  ASSERT_THAT(numbers, testing::Not(IsEmpty()));
+  EXPECT_GT(numbers.back(), kIncarnation) << "under a number that no worker takes for its holder";
+
+  BecomeReady();
+  EXPECT_EQ(group_.scheduler_incarnation(), numbers.back()) << "it has the first turn";
 }
 
 TEST_F(WorkerGroupTest, AWorkerThatRefusesEpochsAsStaleIsAskedWithPauses) {
@@ -164,7 +242,7 @@ TEST_F(WorkerGroupTest, AWorkerThatRefusesEpochsAsStaleIsAskedWithPauses) {
     Hello(0);
     Hello(1);
     num_begins += Take<BeginWorkerEpoch>().empty() ? 0 : 1;
-    group_.OnEpochBegun(Link(0), Stale(std::to_string(group_.scheduler_incarnation())), now_);
+    group_.OnEpochBegun(Link(0), Stale(), now_);
     Report(1, {.phase = WorkerPhase::kIdle});
     Tick(10 * kNanosPerMilli);
   }
@@ -174,25 +252,52 @@ TEST_F(WorkerGroupTest, AWorkerThatRefusesEpochsAsStaleIsAskedWithPauses) {
 
 // 2^64 - 1 once made the next incarnation 0.
 TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
-  const std::string after_a_year = std::to_string(kIncarnation + kNanosPerYear + 1);
-  for (const std::string& claim : std::vector<std::string>{
-           "18446744073709551615", "9223372036854775806", after_a_year, "-1", "many", ""}) {
+  for (const uint64_t claim :
+       {~uint64_t{0}, uint64_t{9223372036854775806}, kIncarnation + uint64_t{kNanosPerYear} + 1}) {
     Tick(kTiming.max_backoff_ns);
     Report(1, {.phase = WorkerPhase::kIdle});
-    group_.OnHello(Link(0), Stale(claim), now_);
+    ReportHolderAt(0, claim, kTiming.standby_ns);
     const auto refused = Take<ReportRefused>();
     ASSERT_THAT(refused, SizeIs(1)) << claim;
     EXPECT_EQ(refused[0].rank, 0);
     EXPECT_EQ(ReasonOf(refused[0].status), "PROTOCOL_VIOLATION");
     EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation);
   }
+  holders_ = {{}, {}};
   BecomeReady();
-  group_.Abandon(group_.group_epoch(), now_);
-  group_.OnHello(Link(0), Stale("18446744073709551615"), now_);
+  ReportHolderAt(0, ~uint64_t{0});
 
-  EXPECT_THAT(Take<ReportRefused>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
   EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
+  holders_ = {{}, {}};
   BecomeReady();
+}
+
+class TakesAtOnceTest : public WorkerGroupTest {
+ protected:
+  TakesAtOnceTest() : WorkerGroupTest(/*num_ranks=*/2, /*stands_by=*/false) {}
+};
+
+TEST_F(TakesAtOnceTest, ASchedulerThatDoesNotStandByTakesTheWorkersFromAnOlderOne) {
+  Tick();
+  ReportHolder(500);
+  Hello(0);
+  ReportHolder(500);
+  group_.OnHello(Link(1), HelloAt(1), now_);
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
+TEST_F(TakesAtOnceTest, ItWaitsForANewerOne) {
+  Tick();
+  ReportHolder(kNewer);
+  Hello(0);
+  Hello(1);
+  ReportHolder(kNewer);
+
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
 }
 
 }  // namespace

@@ -190,6 +190,26 @@ TEST_F(SchedulerLoopTest, LossesThatAreNoCrashesEndNobody) {
   EXPECT_THAT(added.stream->end(), Optional(absl::OkStatus()));
 }
 
+TEST_F(SchedulerLoopTest, AStandbyTakesNothingAndWaitsForNoWorkersUntilItTakesOver) {
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 2});
+  Turn();
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "STANDBY");
+  now_ += 2 * LoopConfig().worker_timeout_ns;
+  Turn();
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "STANDBY") << "it may take for ever";
+
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 0});
+  Turn();
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "LOADING");
+  now_ += 2 * LoopConfig().worker_timeout_ns;
+  Turn();
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
+  client_.BeginEpoch();
+  Turn();
+
+  EXPECT_TRUE(state_.Get().is_ready());
+}
+
 TEST_F(SchedulerLoopTest, ASchedulerThatIsSupersededEndsItsStreamsAndTakesNoMore) {
   client_.BeginEpoch();
   Added running = Add({.id = 1, .prompt = 5, .max_tokens = 6});

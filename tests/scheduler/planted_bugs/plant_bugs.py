@@ -4,8 +4,9 @@
     tests/scheduler/planted_bugs/plant_bugs.py                     # all of bugs.py
     tests/scheduler/planted_bugs/plant_bugs.py --only hash_without_salt,host_block_leaks
     tests/scheduler/planted_bugs/plant_bugs.py --list group_bugs   # all of group_bugs.py
+    tests/scheduler/planted_bugs/plant_bugs.py --list standby_bugs
 
-The soak of the list (core_soak, group_soak) without a bug comes first and must pass. Then, for each
+The soak of the list (core_soak, group_soak, standby_soak) without a bug comes first and must pass. Then, for each
 bug, the file with the bug in it is compiled into a scratch folder by the command of the build, linked before the libraries of
 the soak, and run. Nothing in the source tree or the build is touched. Exit code 1 when a bug is
 not found within --hours simulated hours, 2 when the list does not fit the sources.
@@ -28,8 +29,9 @@ FAILED = re.compile(r"FAILED seed=(\d+) after_hours=([\d.]+)")
 FINDERS = [
     ("oracle", r"the token follows from the true history|hypothes"),
     ("worker", r"the worker takes the plan"),
-    ("group", r"rank|group"),
     ("liveness", r"liveness|first request|whoever lives computes|Alarm clock"),
+    ("standby", r"scheduler|duel"),
+    ("group", r"rank|group"),
     ("audit", r"preempted request|watermark|may begin with|tenant .* got|introductions of"),
     ("model", r"not so:"),
     ("invariant", r"check failed|Assertion|pure virtual|terminate called"),
@@ -129,7 +131,7 @@ def chosen(bugs, names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
-    parser.add_argument("--list", default="bugs", help="bugs or group_bugs")
+    parser.add_argument("--list", default="bugs", help="bugs, group_bugs or standby_bugs")
     parser.add_argument("--only", default="", help="names, comma-separated; default: all")
     parser.add_argument("--hours", type=float, default=100, help="simulated, at most, for each bug")
     parser.add_argument("--clean-hours", type=float, default=5, help="simulated, without a bug")

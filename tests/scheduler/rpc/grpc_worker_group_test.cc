@@ -43,9 +43,11 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     model_hash_ = hash;
   }
-  void SeeIncarnation(uint64_t incarnation) {
+  // Another scheduler has asked, and was heard of so long ago.
+  void BeHeldBy(uint64_t incarnation, int64_t silence_ms) {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
+    silence_ms_ = silence_ms;
   }
   void SetUuid(const std::string& uuid) {
     absl::MutexLock lock(&mutex_);
@@ -86,12 +88,9 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   }
 
   grpc::Status Handshake(grpc::ServerContext* /*context*/,
-                         const v1::HandshakeRequest* request,
+                         const v1::HandshakeRequest* /*request*/,
                          v1::HandshakeResponse* response) override {
     absl::MutexLock lock(&mutex_);
-    if (const auto status = CheckNewest(request->scheduler_incarnation()); !status.ok()) {
-      return status;
-    }
     *response = windows_;
     response->set_protocol_version(kWorkerProtocolVersion);
     response->set_config_hash(
@@ -112,6 +111,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       return status;
     }
     ++num_epochs_;
+    incarnation_ = request->scheduler_incarnation();
+    silence_ms_ = 0;
     are_next_blocks_coming_ = request->wants_next_blocks();
     return grpc::Status::OK;
   }
@@ -124,6 +125,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
       {
         absl::MutexLock lock(&mutex_);
         report.set_worker_uuid(uuid_);
+        report.set_holder_incarnation(incarnation_);
+        report.set_holder_silence_ms(silence_ms_);
         report.set_num_window_places(num_places_);
         report.set_progress(report.progress() + 1);
         if (!is_silent_ && !stream->Write(report)) {
@@ -201,7 +204,8 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   std::deque<OnStep> script_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> arrived_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_digest_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;  // of its holder
+  int64_t silence_ms_ ABSL_GUARDED_BY(mutex_) = 0;    // of it
   std::string uuid_ ABSL_GUARDED_BY(mutex_) = "a worker";
   uint64_t model_hash_ ABSL_GUARDED_BY(mutex_) = 1;
   int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -531,10 +535,10 @@ TEST_F(GrpcWorkerGroupTest, ASchedulerThatIsSupersededSaysSoAndLeavesTheWorkerAl
   StartClient();
   const auto first = Await<GroupReady>();
   const uint64_t newer = first.scheduler_incarnation + 1;
-  worker_.SeeIncarnation(newer);
 
-  client_->AbandonEpoch(first.group_epoch);
+  worker_.BeHeldBy(newer, /*silence_ms=*/0);
 
+  Await<GroupLost>();
   EXPECT_EQ(Await<GroupSuperseded>().scheduler_incarnation, newer);
   EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
   EXPECT_EQ(worker_.num_epochs(), 1);
@@ -555,11 +559,25 @@ TEST_F(GrpcWorkerGroupTest, AWorkerThatComesBackAsAnotherProcessHasCrashed) {
 
 TEST_F(GrpcWorkerGroupTest, ASchedulerWhoseClockWentBackStillTakesOver) {
   const uint64_t tomorrow = WallClockNanos() + 24 * 3600 * kNanosPerSecond;
-  worker_.SeeIncarnation(tomorrow);
+  worker_.BeHeldBy(tomorrow, /*silence_ms=*/3'000);
   StartWorker();
   StartClient();
 
-  EXPECT_EQ(Await<GroupReady>().scheduler_incarnation, tomorrow + 1);
+  EXPECT_GT(Await<GroupReady>().scheduler_incarnation, tomorrow);
+}
+
+TEST_F(GrpcWorkerGroupTest, ASchedulerStandsByUntilTheOtherIsGone) {
+  worker_.BeHeldBy(5, /*silence_ms=*/0);
+  StartWorker();
+  StartClient();
+  EXPECT_EQ(Await<GroupStandby>().scheduler_incarnation, 5U);
+  EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
+  EXPECT_EQ(worker_.num_epochs(), 0);
+
+  worker_.BeHeldBy(5, /*silence_ms=*/3'000);
+
+  EXPECT_EQ(Await<GroupStandby>().scheduler_incarnation, 0U);
+  Await<GroupReady>();
 }
 
 }  // namespace

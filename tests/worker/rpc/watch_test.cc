@@ -22,6 +22,7 @@ class Watcher {
  public:
   explicit Watcher(Stub& stub)
       : stream_(stub,
+                /*scheduler_incarnation=*/0,
                 {.on_report = [this](const v1::WatchReport& report) { Add(report); },
                  .on_end = [this](const absl::Status& status) { End(status); }}) {}
 

@@ -142,6 +142,19 @@ class LoadingWorkerTest : public testing::Test {
     return FromGrpcStatus(stub_->BeginEpoch(&context, request, &response));
   }
 
+  // The first report that names this scheduler as the one that has the worker.
+  v1::WatchReport AwaitReportOf(uint64_t holder_incarnation) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    const auto watch = stub_->Watch(&context, v1::WatchRequest());
+    v1::WatchReport report;
+    while (report.holder_incarnation() != holder_incarnation && watch->Read(&report)) {
+    }
+    EXPECT_EQ(report.holder_incarnation(), holder_incarnation);
+    context.TryCancel();
+    return report;
+  }
+
   static StepPlan Ping(uint64_t incarnation, uint64_t epoch, uint64_t step) {
     StepPlan plan;
     plan.header = {.scheduler_incarnation = incarnation, .group_epoch = epoch, .step_id = step};

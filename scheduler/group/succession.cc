@@ -1,0 +1,140 @@
+#include "scheduler/group/succession.h"
+
+#include <algorithm>
+
+namespace quire {
+namespace {
+
+// Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
+constexpr uint64_t kMaxLead = kNanosPerYear;
+// Of the digits that differ between two clocks, however well they were set: up to a millisecond.
+constexpr uint64_t kOwnParts = kNanosPerMilli;
+// Between a look of a worker and what it reports of it here.
+constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
+
+}  // namespace
+
+Succession::Succession(int32_t num_ranks, uint64_t incarnation, const Settings& settings)
+    : settings_(settings),
+      max_(incarnation + kMaxLead),
+      own_part_(incarnation % kOwnParts),
+      incarnation_(incarnation),
+      by_rank_(static_cast<size_t>(num_ranks)) {}
+
+void Succession::OnReport(int32_t rank,
+                          uint64_t holder_incarnation,
+                          int64_t silence_ns,
+                          Instant now) {
+  Worker& worker = by_rank_[static_cast<size_t>(rank)];
+  if (!worker.holder.has_value() || worker.holder->incarnation != holder_incarnation) {
+    worker.named_since = now;
+  }
+  worker.holder = Holder{holder_incarnation, silence_ns};
+  if (now - outwaited_at_ >= settings_.patience_ns) {
+    outwaited_ = 0;  // its links have been dialled anew for long
+  }
+  has_asked_ = has_asked_ && !AreWorkersReplaced();
+  has_waited_ = has_waited_ || WaitsFor().has_value();
+}
+
+void Succession::Forget(int32_t rank) {
+  by_rank_[static_cast<size_t>(rank)] = {};
+  all_are_there_since_.reset();
+}
+
+bool Succession::IsOvertaken() const {
+  const std::optional<Holder> other = Other();
+  return has_asked_ && other.has_value() && other->incarnation > incarnation_;
+}
+
+Succession::Holder Succession::NewestHolder() const {
+  Holder newest;
+  for (const Worker& worker : by_rank_) {
+    const Holder holder = worker.holder.value_or(Holder());
+    if (holder.incarnation < newest.incarnation) {
+      continue;
+    }
+    const int64_t silence_ns = holder.incarnation > newest.incarnation ? 0 : newest.silence_ns;
+    newest = {holder.incarnation, std::max(silence_ns, holder.silence_ns)};
+  }
+  return newest;
+}
+
+// Reports that were sent before this scheduler asked still name the holder before it.
+std::optional<Succession::Holder> Succession::Other() const {
+  const Holder newest = NewestHolder();
+  const bool is_own = newest.incarnation == last_asked_as_;
+  const bool is_before_own = has_asked_ && newest.incarnation < incarnation_;
+  return is_own || is_before_own ? std::nullopt : std::optional(newest);
+}
+
+bool Succession::HaveAllSpoken() const {
+  return std::ranges::all_of(by_rank_,
+                             [](const Worker& worker) { return worker.holder.has_value(); });
+}
+
+bool Succession::AreWorkersReplaced() const {
+  const bool is_asked =
+      std::ranges::any_of(by_rank_, [](const Worker& worker) { return worker.is_asked; });
+  const Holder newest = NewestHolder();
+  return HaveAllSpoken() && !is_asked && newest.incarnation != 0 &&
+         newest.incarnation < incarnation_ && newest.silence_ns < settings_.patience_ns;
+}
+
+std::optional<uint64_t> Succession::WaitsFor() const {
+  const std::optional<Holder> other = Other();
+  if (has_asked_ || !other.has_value() || other->incarnation == 0 ||
+      other->silence_ns >= settings_.patience_ns ||
+      (!settings_.stands_by && other->incarnation < incarnation_)) {
+    return std::nullopt;
+  }
+  // Dialled anew under its new number, it hears first from some worker that heard of the holder
+  // a little later than the others did.
+  const bool is_outwaited = other->incarnation == outwaited_ && !HaveAllSpoken();
+  return is_outwaited ? std::nullopt : std::optional(other->incarnation);
+}
+
+bool Succession::DoesOtherLive(Instant now) const {
+  const std::optional<Holder> other = Other();
+  return other.has_value() && std::ranges::any_of(by_rank_, [&other, now](const Worker& worker) {
+           return worker.holder.has_value() && worker.holder->incarnation == other->incarnation &&
+                  worker.holder->silence_ns + kReportDelayNs < now - worker.named_since;
+         });
+}
+
+Succession::Verdict Succession::Decide(Instant now) {
+  all_are_there_since_ = all_are_there_since_.value_or(now);
+  if (WaitsFor().has_value()) {
+    outwaited_ = 0;
+    return Verdict::kWait;
+  }
+  const bool is_in_turn = now - *all_are_there_since_ >= settings_.patience_ns;
+  if (has_waited_ && !is_in_turn) {
+    return Verdict::kWait;
+  }
+  has_waited_ = false;  // it has its turn
+  const std::optional<Holder> other = Other();
+  outwaited_ = other.value_or(Holder()).incarnation;
+  outwaited_at_ = now;
+  if (other.has_value() && other->incarnation > incarnation_) {
+    TakeNumberAbove(other->incarnation);
+    return Verdict::kRename;
+  }
+  for (Worker& worker : by_rank_) {
+    worker.is_asked = true;
+  }
+  has_asked_ = true;
+  last_asked_as_ = incarnation_;
+  return Verdict::kAsk;
+}
+
+void Succession::LetGo() {
+  has_asked_ = false;
+  TakeNumberAbove(incarnation_);
+}
+
+void Succession::TakeNumberAbove(uint64_t incarnation) {
+  incarnation_ = std::max(incarnation, incarnation_) + 1 + own_part_;
+}
+
+}  // namespace quire

@@ -1,0 +1,264 @@
+// What StandbySimulation checks all the time.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "tests/scheduler/group/standby_simulation.h"
+
+namespace quire {
+namespace {
+
+constexpr GroupTiming kTiming;
+
+// From the last fault of the ranks, of the holder and of one scheduler that can reach them all,
+// until one is ready. The longest way: a standby is cut off while its asking is on the way, so some
+// ranks are its own and some are not. It lets go after 2 s, the ranks have heard nothing of it for
+// 2 s more, a report says so within 250 ms, and dialling anew, asking and meeting take 200 ms here.
+// (A holder that dies costs 1 s until its connection is called broken, 2 s and 250 ms. A scheduler
+// whose cut ends reaches the ranks within 2 s, and waits 2 s for its turn.)
+constexpr Instant kMaxGap = 4500 * kNanosPerMilli;
+// After the last fault of any: one may become ready, be taken over by one that does not stand by,
+// and come again.
+constexpr Instant kMaxUnrest = 12 * kNanosPerSecond;
+// Two are ready until the older one has a report of a worker that it can reach; a scheduler that
+// can reach none finds so by their silence.
+constexpr Instant kMaxOverlap = kNanosPerSecond;
+constexpr Instant kMaxOverlapCutOff = 2500 * kNanosPerMilli;
+// How long ago what a scheduler asks by may have been true: a cut may hold up a report, and then
+// the asking itself, for less than the connection takes to be called broken.
+constexpr Instant kMaxAskAge = 4 * kNanosPerSecond;
+// That another scheduler has the workers. Who was ready says so of one that lives.
+constexpr Instant kMaxToSay = kNanosPerSecond;
+// All ranks, after a cut: an attempt to connect and a pause.
+constexpr Instant kMaxToReach = 2 * kNanosPerSecond;
+constexpr Instant kMaxToSeeDeath = kTiming.standby_ns + kNanosPerSecond;
+
+}  // namespace
+
+int32_t StandbySimulation::NumReady() const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      schedulers_, [](const Scheduler& scheduler) { return scheduler.is_ready; }));
+}
+
+bool StandbySimulation::IsSettled() const {
+  return NumReady() == 1 && std::ranges::all_of(schedulers_, [](const Scheduler& scheduler) {
+           return scheduler.is_alive && (scheduler.is_ready || scheduler.standby_for != 0);
+         });
+}
+
+void StandbySimulation::Say(const std::string& what) const {
+  if (setup_.is_verbose) {
+    std::fprintf(stderr, "%9.3f %s\n", static_cast<double>(now_ - kBegan) / 1e9, what.c_str());
+  }
+}
+
+void StandbySimulation::Expect(bool condition, const std::string& what) {
+  if (!condition && failure_.empty()) {
+    failure_ = "at " + std::to_string((now_ - kBegan) / kNanosPerMilli) + " ms: not so: " + what;
+  }
+}
+
+std::string StandbySimulation::NameOf(const Scheduler& scheduler) {
+  return "scheduler " + std::to_string(scheduler.index) + ", start " +
+         std::to_string(scheduler.start) + ",";
+}
+
+void StandbySimulation::Audit() {
+  AuditGap();
+  AuditOverlap();
+  for (Scheduler& scheduler : schedulers_) {
+    AuditWhatIsSaid(scheduler);
+  }
+}
+
+bool StandbySimulation::IsHolder(const Scheduler& scheduler) const {
+  return std::ranges::any_of(ranks_, [&scheduler](const Process& process) {
+    return scheduler.numbers.contains(process.claim.scheduler_incarnation());
+  });
+}
+
+bool StandbySimulation::CanReachAll(const Scheduler& scheduler) const {
+  if (!scheduler.is_alive || scheduler.is_stopped || scheduler.is_superseded) {
+    return false;
+  }
+  for (int32_t rank = 0; rank < setup_.num_ranks; ++rank) {
+    const Process& process = ranks_[static_cast<size_t>(rank)];
+    const Path& path =
+        paths_[static_cast<size_t>(scheduler.index) * ranks_.size() + static_cast<size_t>(rank)];
+    if (path.is_cut || !process.is_alive || process.is_stopped || now_ < process.loaded_at) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void StandbySimulation::AuditGap() {
+  Instant gap = 0;
+  for (const Scheduler& scheduler : schedulers_) {
+    if (scheduler.is_alive && scheduler.is_ready && !scheduler.is_stopped) {
+      return;
+    }
+    if (CanReachAll(scheduler)) {
+      gap =
+          std::max(gap, now_ - std::max({scheduler.hit_at, rank_fault_at_, disturbed_at_, kBegan}));
+    }
+  }
+  totals_.longest_gap = std::max(totals_.longest_gap, gap);
+  Expect(gap <= kMaxGap, "liveness: a scheduler that reaches all ranks is ready after a while");
+}
+
+void StandbySimulation::AuditOverlap() {
+  if (!overlap_.has_value()) {
+    return;
+  }
+  const Scheduler& older = schedulers_[static_cast<size_t>(overlap_->older)];
+  const Scheduler& newer = schedulers_[static_cast<size_t>(overlap_->newer)];
+  if (!older.is_ready || !newer.is_ready) {
+    overlap_.reset();
+    return;
+  }
+  if (older.is_stopped || newer.is_stopped) {
+    return;
+  }
+  const Instant duration = now_ - std::max({overlap_->began_at, older.continued_at});
+  totals_.longest_overlap = std::max(totals_.longest_overlap, duration);
+  const bool is_fair = CanReachAll(older) && older.hit_at < overlap_->began_at &&
+                       rank_fault_at_ < overlap_->began_at;
+  Expect(duration <= (is_fair ? kMaxOverlap : kMaxOverlapCutOff),
+         NameOf(older) + " is superseded and does not know it");
+}
+
+// The newest other one that the workers named, unless it is one that this scheduler once was.
+std::optional<StandbySimulation::Told> StandbySimulation::ToldOfOther(
+    const Scheduler& scheduler) const {
+  Told newest;
+  for (const std::optional<Told>& told : scheduler.told) {
+    if (!told.has_value() || told->holder < newest.holder) {
+      continue;
+    }
+    const int64_t silence_ns = told->holder > newest.holder ? 0 : newest.silence_ns;
+    newest = {told->holder, std::max(silence_ns, told->silence_ns)};
+  }
+  const bool is_other = newest.holder != 0 && !scheduler.numbers.contains(newest.holder);
+  return is_other ? std::optional(newest) : std::nullopt;
+}
+
+void StandbySimulation::AuditWhatIsSaid(Scheduler& scheduler) {
+  if (!scheduler.is_alive || scheduler.is_stopped || scheduler.is_superseded) {
+    scheduler.must_say_since.reset();
+    return;
+  }
+  const std::optional<Told> other = ToldOfOther(scheduler);
+  const uint64_t own = scheduler.group->scheduler_incarnation();
+  const bool has_others =
+      other.has_value() && other->silence_ns < kTiming.standby_ns &&
+      (other->holder > own || (scheduler.stands_by && own != scheduler.last_asked));
+  const bool says_so = scheduler.standby_for != 0 && !scheduler.is_ready;
+  const bool is_news =
+      has_others && std::exchange(scheduler.must_say_of, other->holder) != other->holder;
+  if (!has_others || says_so || is_news) {
+    scheduler.must_say_since.reset();
+    return;
+  }
+  scheduler.must_say_since = scheduler.must_say_since.value_or(now_);
+  const Instant since = std::max(*scheduler.must_say_since, scheduler.continued_at);
+  const bool is_heard = std::ranges::any_of(ranks_, [this, &other](const Process& process) {
+    return process.claim.scheduler_incarnation() == other->holder &&
+           now_ - process.heard_since > kMaxToSay && now_ - process.heard_at < kMaxToSay / 2;
+  });
+  const bool reaches_all =
+      CanReachAll(scheduler) && now_ - scheduler.hit_at > kMaxToReach + kMaxToSay;
+  const bool lives = is_heard && reaches_all;
+  Expect(now_ - since <= (lives || scheduler.is_ready ? kMaxToSay : kMaxToSeeDeath),
+         NameOf(scheduler) + " says that it is superseded, or stands by");
+}
+
+// Whether all ranks are this scheduler's as it says that it is ready. The news that a newer one has
+// them may be on the way.
+bool StandbySimulation::HasAllRanks(const Scheduler& scheduler) const {
+  return std::ranges::all_of(ranks_, [&scheduler](const Process& process) {
+    return process.claim.scheduler_incarnation() == scheduler.group->scheduler_incarnation();
+  });
+}
+
+void StandbySimulation::NoteReady(const Scheduler& scheduler) {
+  const bool is_other = last_ready_.has_value() && last_ready_start_ != scheduler.start;
+  const bool has_all = HasAllRanks(scheduler);
+  if (is_other) {
+    const Scheduler& other = schedulers_[static_cast<size_t>(*last_ready_)];
+    if (other.start == last_ready_start_ && other.is_ready) {
+      overlap_ = has_all ? Overlap{other.index, scheduler.index, now_}
+                         : Overlap{scheduler.index, other.index, now_};
+      ++totals_.num_overlaps;
+    }
+  }
+  if (has_all) {
+    totals_.num_takeovers += is_other ? 1 : 0;
+    last_ready_ = scheduler.index;
+    last_ready_start_ = scheduler.start;
+    last_ready_at_ = now_;
+  }
+}
+
+uint64_t StandbySimulation::NewestHolder() const {
+  uint64_t newest = 0;
+  for (const Process& process : ranks_) {
+    newest = std::max(newest, process.claim.scheduler_incarnation());
+  }
+  return newest;
+}
+
+void StandbySimulation::ExpectMayAsk(Scheduler& scheduler) {
+  const uint64_t own = scheduler.group->scheduler_incarnation();
+  const auto [place, is_new] = starts_by_number_.emplace(own, scheduler.start);
+  Expect(is_new || place->second == scheduler.start, "no two schedulers ask under one number");
+  scheduler.asked_at = now_;
+  const bool asks_again = std::exchange(scheduler.last_asked, own) == own;
+  totals_.num_renamed += is_new && own != *scheduler.numbers.begin() ? 1 : 0;
+  const bool is_impaired = !CanReachAll(scheduler) || now_ - scheduler.hit_at < kMaxGap;
+  disturbed_at_ = is_impaired ? std::max(disturbed_at_, scheduler.hit_at) : disturbed_at_;
+
+  const std::optional<Told> other = ToldOfOther(scheduler);
+  const bool must_wait = other.has_value() && other->silence_ns < kTiming.standby_ns &&
+                         (other->holder > own || (scheduler.stands_by && !asks_again));
+  Expect(!must_wait, NameOf(scheduler) + " asks for no workers that have another scheduler");
+}
+
+// A rank is asked by a scheduler under a number that is newer than its own one's.
+void StandbySimulation::ExpectIsNotHeard(const Scheduler& asking, uint64_t asks_as) {
+  const uint64_t holder = NewestHolder();
+  if (holder == 0 || holder > asks_as || asking.numbers.contains(holder) || !asking.stands_by) {
+    return;
+  }
+  const bool is_heard = std::ranges::all_of(ranks_, [this, holder](const Process& process) {
+    return process.is_alive && process.claim.scheduler_incarnation() == holder &&
+           now_ - process.claimed_at > kMaxAskAge && now_ - process.heard_since > kMaxAskAge &&
+           now_ - process.heard_at < kNanosPerSecond;
+  });
+  Expect(!is_heard, NameOf(asking) + " asks for no workers that all hear another one");
+}
+
+void StandbySimulation::ExpectMayBeReady(const Scheduler& scheduler) {
+  Expect(scheduler.standby_for == 0, "who is ready said that it stands by no more");
+  const Instant fault_at = std::max({scheduler_fault_at_, rank_fault_at_, kBegan});
+  Expect(now_ - fault_at <= kMaxUnrest, "no duel: nothing changes without a fault");
+  if (!last_ready_.has_value() || last_ready_start_ == scheduler.start || !scheduler.stands_by) {
+    return;
+  }
+  const Scheduler& last = schedulers_[static_cast<size_t>(*last_ready_)];
+  Expect(last.start != last_ready_start_ || !last.was_lost_to_rank ||
+             scheduler_fault_at_ > last.lost_at,
+         "the death of a rank does not change who has the others");
+}
+
+void StandbySimulation::NoteLost(Scheduler& scheduler) {
+  const Instant fault_at = std::max({scheduler_fault_at_, rank_fault_at_, kBegan});
+  Expect(now_ - fault_at <= kMaxUnrest, "nothing is lost without a fault");
+  scheduler.lost_at = now_;
+  // Nothing but a fault of a rank is the cause, and it came when all had heard of this scheduler.
+  const Instant rank_fault_at = scheduler.first_rank_fault_at.value_or(now_);
+  scheduler.was_lost_to_rank =
+      now_ - scheduler_fault_at_ > kMaxUnrest && rank_fault_at - scheduler.ready_at > kMaxToSay;
+}
+
+}  // namespace quire
