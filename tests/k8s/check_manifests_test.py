@@ -22,12 +22,14 @@ sys.path[:0] = [str(ROOT / "tests/tools"), str(ROOT / "k8s/components/monitoring
 import check_manifests  # noqa: E402
 import kustomize_subset  # noqa: E402
 import make_rules  # noqa: E402
+import manifest_overlay  # noqa: E402
 
 FOLDERS = [*sorted(path.parent for path in (ROOT / "k8s/overlays").glob("*/kustomization.yaml")),
            *sorted(path.parent for path in TESTDATA.glob("*/kustomization.yaml"))]
 PROGRAMS = check_manifests.Programs(os.environ["QUIRE_BIN"])
 SERVER = "Deployment/quire"
-SCHEDULER, WORKER = "StatefulSet/quire-scheduler", "StatefulSet/quire-worker"
+SCHEDULER, WORKER = "Deployment/quire-scheduler", "Deployment/quire-worker-1"
+WORKER_SERVICE, SCHEDULERS = "Service/quire-worker-1", "Service/quire-schedulers"
 
 
 def set_at(*path, value):
@@ -59,6 +61,11 @@ def argument(old, new):
     return change
 
 
+def workers(*names):
+    """--workers with these, in place of the manifest's."""
+    return container("args", 0, value="--workers=" + ",".join(f"{name}:50052" for name in names))
+
+
 def become(other):
     def change(each):
         each.clear()
@@ -68,6 +75,9 @@ def become(other):
 
 POD = ("spec", "template", "spec")
 LABEL = "app.kubernetes.io/component"
+SERVER_BUDGET = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"},
+                 "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {LABEL: "server"}}}}
+STRATEGY, SPREAD = ("spec", "strategy", "rollingUpdate"), (*POD, "topologySpreadConstraints")
 HORIZONTAL = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
               "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "quire"}}}
 # Folder, object, what is done to it, what is said then.
@@ -154,21 +164,85 @@ FAULTS = [
     ("multi-pod-all", SCHEDULER, argument("--worker-ssl-certfile=/worker-tls/tls.crt", "--port=50051"),
      "do not agree"),
     ("multi-pod-all", "Certificate/quire-worker-tls", delete_at("spec", "dnsNames", 1),
-     "not for 'quire-worker-1.quire-worker'"),
+     "not for 'quire-worker-1'"),
     ("multi-pod-all", "Certificate/quire-worker-client-tls", set_at("spec", "usages", value=["server auth"]),
      "'client auth'"),
     ("multi-pod-all", "Certificate/quire-worker-client-tls", set_at(
         "spec", "issuerRef", "name", value="quire-authority"), "signs nothing else"),
-    ("multi-pod", SCHEDULER, set_at("spec", "serviceName", value="x"), "Service 'x' is not there"),
-    ("multi-pod", WORKER, set_at("spec", "replicas", value=4), "--workers"),
-    ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=4"), "differ"),
-    ("multi-pod", WORKER, container("ports", 0, "containerPort", value=50053), "--workers"),
+    # Numbers and names of ranks.
+    ("multi-pod", SCHEDULER, workers("quire-worker-0"), "does not name it"),
+    ("multi-pod", SCHEDULER, workers("quire-worker-0"), "size: 2, --workers has 1 ranks"),
+    ("multi-pod", SCHEDULER, workers("quire-worker-0", "quire-worker-0"), "0:50052 stands twice"),
+    ("multi-pod", SCHEDULER, workers("quire-worker-1", "quire-worker-0"), "--workers has it as rank 0"),
+    ("multi-pod", SCHEDULER, workers("quire-worker-0", "quire-worker-1", "quire-worker-2"),
+     "there is no Service 'quire-worker-2'"),
+    ("multi-pod", SCHEDULER, container(
+        "args", 0, value="--workers=quire-worker-0:50052,quire-worker-1:50053"),
+     "another port than its pod"),
+    ("multi-pod", WORKER, container("ports", 0, "containerPort", value=50053), "another port than its pod"),
+    ("multi-pod", WORKER, set_at("spec", "replicas", value=2), "a rank has one worker"),
+    ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=4"),
+     "size: 4, --workers has 2"),
+    ("four-workers", WORKER, argument("--tensor-parallel-size=4", "--threads=4"),
+     "size: None, --workers has 4"),
+    ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", "quire-rank", value="0"),
+     "its pods are"),
+    ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", "quire-rank", value="0"),
+     "Service/quire-worker-0: leads to 2 workers"),
+    ("multi-pod", WORKER, delete_at("spec", "selector", "matchLabels", "quire-rank"), "of another workload"),
+    ("multi-pod", WORKER, argument("--rank=$(RANK)", "--rank=0"), "the rank 0, --workers has it as rank 1"),
+    ("multi-pod", WORKER, container("env", 1, "valueFrom", "fieldRef", "fieldPath", value="metadata.name"),
+     r"has the rank \$\(RANK\)"),
+    ("multi-pod", WORKER_SERVICE, set_at("spec", "selector", "quire-rank", value="0"), "has it as rank 1"),
+    ("multi-pod", WORKER_SERVICE, delete_at("spec", "selector", "quire-rank"), "leads to 2 workers"),
+    ("multi-pod", WORKER_SERVICE, delete_at("spec", "publishNotReadyAddresses"), "found by name"),
+    ("multi-pod", WORKER_SERVICE, delete_at("spec", "clusterIP"), "found by name"),
     ("multi-pod", WORKER, argument("--listen=$(POD_IP):50052", "--listen=$(POD_IP):50053"),
      "it listens on"),
     ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", LABEL, value="server"),
      "its pods are"),
-    ("multi-pod", "Service/quire-worker", delete_at("spec", "publishNotReadyAddresses"), "found by name"),
-    ("multi-pod", "Service/quire-worker", delete_at("spec", "clusterIP"), "found by name"),
+    # The loss of a node.
+    ("multi-pod", WORKER, set_at("kind", value="StatefulSet"), "must be a Deployment"),
+    ("multi-pod", SCHEDULER, set_at("kind", value="StatefulSet"), "must be a Deployment"),
+    ("multi-pod", WORKER, delete_at(*POD, "tolerations"), "300 s on a node that is unreachable"),
+    ("multi-pod", SCHEDULER, delete_at(*POD, "tolerations", 1), "300 s on a node that is not-ready"),
+    ("gpu", SERVER, delete_at(*POD, "tolerations", 0), "300 s on a node that is unreachable"),
+    ("cpu", SERVER, set_at(*POD, "tolerations", 0, "tolerationSeconds", value=31), "stays 31 s"),
+    ("cpu", SERVER, delete_at(*POD, "tolerations", 0, "tolerationSeconds"), "stays inf s"),
+    ("cpu", SERVER, set_at(*POD, "tolerations", 0, "effect", value="NoSchedule"), "stays 300 s"),
+    ("cpu", SERVER, delete_at(*SPREAD), "may get all of its pods"),
+    ("cpu", SERVER, set_at(*SPREAD, 0, "topologyKey", value="zone"), "may get all of its pods"),
+    ("multi-pod", SCHEDULER, set_at(*SPREAD, 0, "labelSelector", "matchLabels", LABEL, value="x"),
+     "may get all of its pods"),
+    ("multi-pod", SCHEDULER, set_at(*SPREAD, 0, "whenUnsatisfiable", value="DoNotSchedule"),
+     "without ScheduleAnyway"),
+    # Rollouts, and schedulers that stand by.
+    ("multi-pod", WORKER, set_at("spec", "strategy", value={"type": "Recreate"}), "only RollingUpdate"),
+    ("multi-pod", WORKER, delete_at("spec", "strategy"), "of no use beside"),
+    ("multi-pod", WORKER, set_at(*STRATEGY, "maxSurge", value=1), "of no use beside"),
+    ("multi-pod", WORKER, set_at(*STRATEGY, "maxUnavailable", value="25%"), "would wait for a pod"),
+    ("multi-pod", WORKER, delete_at("spec", "progressDeadlineSeconds"), "Seconds: 600; .* 1800 s"),
+    ("multi-pod", SCHEDULER, set_at("spec", "strategy", value={"type": "Recreate"}), "only RollingUpdate"),
+    ("multi-pod", SCHEDULER, set_at(*STRATEGY, "maxSurge", value="50%"), "of no use beside"),
+    ("multi-pod", SCHEDULER, set_at(*STRATEGY, "maxUnavailable", value=1), "would wait for a pod"),
+    ("multi-pod", SCHEDULER, set_at(*STRATEGY, "maxUnavailable", value="99%"), "would wait for a pod"),
+    ("multi-pod", SCHEDULER, delete_at(*STRATEGY, "maxUnavailable"), "would wait for a pod"),
+    ("multi-pod", SCHEDULER, set_at("spec", "progressDeadlineSeconds", value=2400), "2147483647 is none"),
+    ("multi-pod", SCHEDULER, container("args", 1, value="--standby=false"), "from each other"),
+    ("multi-pod", SCHEDULER, container("args", 1, value="--no-standby"), "from each other"),
+    ("multi-pod", SCHEDULER, container("readinessProbe", "httpGet", "path", value="/readyz"),
+     "by /admission"),
+    ("multi-pod", SCHEDULER, container("readinessProbe", value={"grpc": {"port": 50051}}), "probes by HTTP"),
+    ("multi-pod", SCHEDULER, container("livenessProbe", value={
+        "grpc": {"port": 50051, "service": "liveness"}}), "probes by HTTP"),
+    ("cpu-tls", SERVER, container("readinessProbe", "httpGet", "path", value="/admission"), "by /readyz"),
+    ("multi-pod", "NetworkPolicy/quire-worker", become(SERVER_BUDGET), "a standby is never ready"),
+    ("multi-pod", SCHEDULERS, delete_at("spec", "publishNotReadyAddresses"), "not find the standby"),
+    ("multi-pod", "Service/quire", set_at("spec", "publishNotReadyAddresses", value=True), "lead clients to"),
+    ("multi-pod-all", SCHEDULERS, set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
+     "says clear text"),
+    ("multi-pod-all", "Certificate/quire-tls", set_at("spec", "dnsNames", value=["quire", "quire.quire.svc"]),
+     "not for 'quire-schedulers.quire.svc'"),
     ("multi-pod", "NetworkPolicy/quire-worker", set_at(
         "spec", "ingress", 0, "from", 0, "podSelector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
@@ -211,7 +285,7 @@ class Changed:
         change(each)
 
     def faults(self, **more):
-        with unittest.mock.patch.object(check_manifests, "build", lambda _: self.objects):
+        with unittest.mock.patch.object(manifest_overlay, "build", lambda _: self.objects):
             return check_manifests.faults_of("changed", **more)
 
 
@@ -239,7 +313,7 @@ def kubectl_builds():
 class CheckManifestsTest(unittest.TestCase):
 
     def test_no_folder_has_a_fault_and_the_programs_take_their_flags(self):
-        self.assertGreaterEqual(len(FOLDERS), 9)
+        self.assertGreaterEqual(len(FOLDERS), 10)
         for folder in FOLDERS:
             with self.subTest(folder.name):
                 self.assertEqual(check_manifests.faults_of(
@@ -287,6 +361,21 @@ class CheckManifestsTest(unittest.TestCase):
         faults = Changed("cpu-all", "PodMonitor/quire", change).faults(schemas=schemas)
         self.assertTrue(any("interval" in each for each in faults), faults)
 
+    def test_every_patch_of_a_component_finds_an_object_in_some_folder(self):
+        # A component may lack an object in one overlay, so a misspelt target is no error of the build.
+        objects = [each for folder in FOLDERS for each in kustomize_subset.build(folder)]
+        for path in (ROOT / "k8s/components").glob("*/kustomization.yaml"):
+            for patch in kustomize_subset.read(path)[0].get("patches", []):
+                with self.subTest(f"{path.parent.name}: {patch['target']}"):
+                    self.assertTrue(any(kustomize_subset.is_meant(each, patch["target"]) for each in objects))
+
+    def test_every_rank_that_can_be_added_is_named_and_labelled_for_it(self):
+        for path in (ROOT / "k8s/overlays/multi-pod/ranks").iterdir():
+            with self.subTest(path.name):
+                for each in kustomize_subset.build(path):
+                    self.assertEqual(each["metadata"]["name"], f"quire-worker-{path.name}")
+                    self.assertEqual(each["metadata"]["labels"]["quire-rank"], path.name)
+
     @unittest.skipUnless(kubectl_builds(), "no kubectl with kustomize 5")
     def test_folders_are_built_as_kubectl_builds_them(self):
         for folder in FOLDERS:
@@ -308,10 +397,20 @@ class CheckManifestsTest(unittest.TestCase):
                 (head, "{a: 1, a: 2}", "stands twice"),
                 (head, "{a: [}", "a.yaml"),
                 (head, "{kind: Service}", "needs apiVersion"),
-                (head + "labels: [{pairs: {}, includeSelectors: true}]\n", good, "only pairs"),
+                (head + "labels: [{pairs: {}, includeTemplates: true}]\n", good, "only pairs"),
+                (head + "labels: [{pairs: {}, includeSelectors: true}]\n",
+                 "{apiVersion: v1, kind: Secret, metadata: {name: a}}", "not known here for Secret"),
+                (head + "nameSuffix: x\n", "{apiVersion: v1, kind: Secret, metadata: {name: a}}",
+                 "not known here for a Secret"),
                 (head + "images: [{name: a, digest: b}]\n", good, "newTag are known"),
                 (head + "patches: [{patch: '{kind: Service, metadata: {name: b}}'}]\n", good,
                  "finds 0 objects"),
+                (head + "patches: [{patch: '[{op: remove, path: /spec/x}]', target: {name: b}}]\n", good,
+                 "finds no object"),
+                (head + "patches: [{patch: '[{op: remove, path: /spec/x}]'}]\n", good, "needs a target"),
+                (head + "patches: [{patch: '[]', target: {labelSelector: a}}]\n", good, "of kind and name"),
+                (head + "patches: [{patch: '{kind: Service, metadata: {name: a}}', target: {name: a}}]\n",
+                 good, "for a list of operations alone"),
                 (head + "patches: [{patch: '[{op: remove, path: /spec/y}]', target: {name: a}}]\n",
                  good, "remove /spec/y"),
                 (head + "patches: [{patch: '[{op: test, path: /spec/x, value: 2}]', "

@@ -2,11 +2,12 @@
 127.0.0.0/8 is free, and nothing outside is reached.
 
     names = own_names.enter()  # runs the script again in namespaces of its own; ends it with 77
-    names["quire-worker-0.quire-worker"] = "127.9.0.1"  # where they cannot be made
+    names["quire-worker-0"] = ["127.9.0.1"]  # where they cannot be made
 """
 import ctypes
 import fcntl
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -51,8 +52,8 @@ def _give_up(reason):
 
 
 class Names:
-    """Addresses by name, in a name server of its own. Whoever asks has the new ones at once; of a name that
-    is not there it says so. Resolvers are set up as in a pod of the namespace "quire"."""
+    """Addresses by name, in a name server of its own. It answers with the newest ones, in any order; a name
+    without an address does not exist. Resolvers are set up as in a pod of the namespace "quire"."""
 
     DOMAIN = ".quire.svc.cluster.local"
 
@@ -72,12 +73,9 @@ class Names:
             _give_up(error)
         threading.Thread(target=self._answer_all, daemon=True).start()
 
-    def __setitem__(self, name, address):
+    def __setitem__(self, name, addresses):
         """A name as pods of the namespace write it."""
-        self._addresses[name + self.DOMAIN] = address
-
-    def __delitem__(self, name):
-        del self._addresses[name + self.DOMAIN]
+        self._addresses[name + self.DOMAIN] = tuple(addresses)
 
     def _answer_all(self):
         while True:
@@ -85,15 +83,15 @@ class Names:
             self._socket.sendto(self._answer(question), sender)
 
     def _answer(self, message):
-        """RFC 1035: the header, the question as it came, and the address if an address was asked for."""
+        """RFC 1035: the header, the question as it came, and the addresses if addresses were asked for."""
         name, end = _name_at(message, 12)
-        address = self._addresses.get(name)
+        addresses = self._addresses.get(name, ())
         is_address = message[end:end + 4] == struct.pack(">HH", TYPE_A, CLASS_IN)
-        found = address is not None and is_address
-        flags = 0x8580 | (0 if address is not None else NO_SUCH_NAME)
+        found = random.sample(addresses, len(addresses)) if is_address else []
+        flags = 0x8580 | (0 if addresses else NO_SUCH_NAME)
         answer = struct.pack(">HHHIH", 0xC00C, TYPE_A, CLASS_IN, SECONDS_TO_KEEP, 4)
-        return (message[:2] + struct.pack(">HHHHH", flags, 1, int(found), 0, 0) + message[12:end + 4]
-                + (answer + socket.inet_aton(address) if found else b""))
+        return (message[:2] + struct.pack(">HHHHH", flags, 1, len(found), 0, 0) + message[12:end + 4]
+                + b"".join(answer + socket.inet_aton(each) for each in found))
 
 
 def _name_at(message, place):

@@ -1,10 +1,11 @@
 """Runs the pods of an overlay as processes of this machine, the way a cluster would: names and
-addresses, probes, preStop, SIGTERM, SIGKILL after the grace, one pod after the other. All of it is read
-from the manifests. A pod has an address of 127.0.0.0/8 to itself (own_names.py), new each time.
+addresses, probes, preStop, SIGTERM, SIGKILL after the grace, rollouts. All of it is read from the
+manifests. A pod has an address of 127.0.0.0/8 to itself (own_names.py), new each time.
 
 What is not there: volumes but the model's, limits, security contexts, nodes.
 """
 import asyncio
+import http.client
 import os
 import random
 import re
@@ -18,36 +19,47 @@ import grpc
 from proto.grpc.health.v1 import health_pb2
 
 from kustomize_subset import build, containers_of, pod_of
+from manifest_overlay import program_of
 
 READY_SECONDS = 240  # what a busy machine may take to load a small model
 MODEL_MOUNT = "/models"
+SERVICE_ADDRESS = "127.8.0.1"
+EXIT_SUPERSEDED = 6  # of a scheduler, when a newer one has the workers; kubelets start it again
+FIELD_OF_LABEL = re.compile(r"metadata\.labels\['(.+)'\]")
 
 
 class Pod:
-    """One process, started again when it ends, as a kubelet does it."""
+    """One process. A scheduler that another one supersedes is started again, as a kubelet does it; any
+    other end that nobody asked for is a fault of the cluster."""
 
-    def __init__(self, cluster, workload, index, address):
+    def __init__(self, cluster, workload, number, address):
         self.address = address
-        self.name = f"{workload['metadata']['name']}-{index}"
+        self.name = f"{workload['metadata']['name']}-{number}"
         self.labels = pod_of(workload)["metadata"]["labels"]
         [self.container] = containers_of(workload)
         self.is_ready = False
         self.is_terminating = False
-        self.num_starts = 0
-        self.exit_code = None
+        self._is_gone = False
         self._cluster = cluster
         self._grace = pod_of(workload)["spec"]["terminationGracePeriodSeconds"]
         self._folder = tempfile.TemporaryDirectory(prefix="quire-pod-")
-        self._variables = {"POD_IP": address, "RANK": str(index)}
+        self._variables = {each["name"]: self._value_of(each) for each in self.container.get("env", [])}
         self._log = open(os.path.join(self._folder.name, "log"), "w+", encoding="utf-8")  # noqa: SIM115
+        # Else a process could be started after the signal that was to end it.
+        self._start_or_end = threading.Lock()
         self._start()
         self._kubelet = threading.Thread(target=self._watch, daemon=True)
         self._kubelet.start()
 
+    def _value_of(self, variable):
+        field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        if field == "status.podIP":
+            return self.address
+        return self.labels[FIELD_OF_LABEL.fullmatch(field)[1]] if field else variable["value"]
+
     def _start(self):
         program, *rest = self.container["command"]
         arguments = [self._for_this_machine(each) for each in self.container["args"]]
-        self.num_starts += 1
         self.process = subprocess.Popen(
             [os.path.join(os.environ["QUIRE_BIN"], program), *rest, *arguments,
              *self._cluster.flags_for(program)],
@@ -60,14 +72,19 @@ class Pod:
         return argument.replace("0.0.0.0", self.address).replace(MODEL_MOUNT, self._cluster.model)
 
     def _watch(self):
-        """Startup until it succeeds once, then readiness and liveness, each with its period."""
+        while not self._is_gone and self._watch_one_process():
+            pass
+
+    def _watch_one_process(self):
+        """Startup until it succeeds once, then readiness and liveness, each with its period; while the pod
+        ends readiness alone. Returns whether there is a next process."""
         kinds, due = ["startupProbe"], {"startupProbe": 0.0}
         failures = {"startupProbe": 0, "readinessProbe": 0, "livenessProbe": 0}
-        while not self.is_terminating:
+        while not self._is_gone:
             time.sleep(0.05)
-            if self.process.poll() is not None and not self.is_terminating:
-                self._cluster.fault(f"{self.name} ended with {self.process.returncode}:\n{self.log()}")
-                return
+            if self.process.poll() is not None:
+                self.is_ready = False
+                return self._start_again()
             for kind in [kind for kind in kinds if time.monotonic() >= due[kind]]:
                 probe = self.container[kind]
                 due[kind] = time.monotonic() + probe["periodSeconds"]
@@ -78,13 +95,43 @@ class Pod:
                     self.is_ready = succeeded or (self.is_ready and not has_failed)
                 elif has_failed and not self.is_terminating:
                     self._cluster.fault(f"{self.name}: {kind} would have it killed:\n{self.log()}")
-                    return
+                    return False
                 elif kind == "startupProbe" and succeeded:
                     kinds = ["readinessProbe", "livenessProbe"]
                     due.update(dict.fromkeys(kinds, 0.0))
+        return False
+
+    def _start_again(self):
+        """Returns whether it did, which is for a superseded scheduler alone."""
+        with self._start_or_end:
+            if self.is_terminating:
+                return False
+            if self._was_superseded():
+                self._start()
+                return True
+        self._cluster.fault(f"{self.name} ended with {self.process.returncode}:\n{self.log()}")
+        return False
+
+    def _was_superseded(self):
+        return (self.process.returncode == EXIT_SUPERSEDED
+                and program_of(self.container) == "quire_scheduler")
 
     def _probe(self, probe):
         """As the kubelet: a new connection each time, and an answer in time."""
+        return self._probe_grpc(probe) if "grpc" in probe else self._probe_http(probe)
+
+    def _probe_http(self, probe):
+        connection = http.client.HTTPConnection(
+            self.address, self.port(probe["httpGet"]["port"]), timeout=probe["timeoutSeconds"])
+        try:
+            connection.request("GET", probe["httpGet"]["path"])
+            return 200 <= connection.getresponse().status < 400
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _probe_grpc(self, probe):
         target = f"{self.address}:{probe['grpc']['port']}"
         with grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             check = channel.unary_unary(
@@ -101,31 +148,27 @@ class Pod:
     def port(self, name):
         return next(port["containerPort"] for port in self.container["ports"] if port["name"] == name)
 
-    def wait_until_ready(self):
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.is_ready:
-            if self._cluster.faults or time.monotonic() > deadline:
-                raise AssertionError(f"{self.name} is not ready: {self._cluster.faults}\n{self.log()}")
-            time.sleep(0.05)
-
     def delete(self):
         """Returns when it is gone. The grace begins before preStop."""
-        self.is_terminating = True
+        with self._start_or_end:
+            self.is_terminating = True
         deadline = time.monotonic() + self._grace
         lifecycle = self.container.get("lifecycle", {})
         time.sleep(min(self._grace, lifecycle.get("preStop", {}).get("sleep", {}).get("seconds", 0)))
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.exit_code = self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            exit_code = self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._cluster.fault(f"{self.name} outlived its grace of {self._grace} s:\n{self.log()}")
         else:
-            if self.exit_code != 0:
-                self._cluster.fault(f"{self.name} ended with {self.exit_code}:\n{self.log()}")
+            if exit_code != 0 and not self._was_superseded():
+                self._cluster.fault(f"{self.name} ended with {exit_code}:\n{self.log()}")
         self.close()
 
     def close(self):
-        self.is_terminating = True
+        with self._start_or_end:
+            self.is_terminating = True
+        self._is_gone = True
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -153,10 +196,9 @@ class ClusterAddress:
         self._thread.start()
 
     def _pods(self):
-        return [pod for pod in self._cluster.pods()
-                if self._spec["selector"].items() <= pod.labels.items() and (
-                    self._spec.get("publishNotReadyAddresses")
-                    or (pod.is_ready and not pod.is_terminating))]
+        """Ready pods. As kube-proxy does it, those that end and still serve where there are no others."""
+        ready = [pod for pod in self._cluster.selected(self._spec) if pod.is_ready]
+        return [pod for pod in ready if not pod.is_terminating] or ready
 
     async def _serve(self, reader, writer):
         try:
@@ -205,18 +247,18 @@ class Cluster:
         self._objects = build(folder)
         self._names = names
         self._flags = flags
-        self._num_addresses = 0
-        self._pods = {}  # by workload, in order
+        self._num_pods = 0
+        self._pods = {}  # by workload, also those that end
         self._service = None
         try:
             for workload in self.workloads():
-                self._pods[workload["metadata"]["name"]] = [
-                    self._new_pod(workload, index) for index in range(workload["spec"]["replicas"])]
-            [service] = [each for each in self._objects if each["kind"] == "Service"
-                         and each["spec"].get("clusterIP") != "None"]
-            self._service = ClusterAddress(self, service, self._new_address())
-            for pod in self.pods():
-                pod.wait_until_ready()
+                self._pods[workload["metadata"]["name"]] = []
+                for _ in range(workload["spec"]["replicas"]):
+                    self._add_pod(workload)
+            [service] = [each for each in self._services() if not is_headless(each)]
+            self._service = ClusterAddress(self, service, SERVICE_ADDRESS)
+            for workload in self.workloads():
+                self._wait_until_ready(workload)
         except BaseException:
             self.close()
             raise
@@ -226,12 +268,21 @@ class Cluster:
         found = [each for each in self._objects if pod_of(each) is not None]
         return sorted(found, key=lambda each: "worker" not in each["metadata"]["name"])
 
-    @property
-    def target(self):
-        return self._service.target
+    def _services(self):
+        return [each for each in self._objects if each["kind"] == "Service"]
+
+    def target(self, service):
+        """For clients: the one address of a Service, or the name of a headless one."""
+        [found] = [each for each in self._services() if each["metadata"]["name"] == service]
+        if not is_headless(found):
+            return self._service.target
+        return f"{service}:{found['spec']['ports'][0]['port']}"
 
     def pods(self):
         return [pod for pods in list(self._pods.values()) for pod in list(pods)]
+
+    def selected(self, service_spec):
+        return [pod for pod in self.pods() if service_spec["selector"].items() <= pod.labels.items()]
 
     def flags_for(self, program):
         return self._flags.get(program, [])
@@ -240,32 +291,64 @@ class Cluster:
         self.faults.append(text)
 
     def roll_out(self, workload):
-        """A new pod in place of each: as a StatefulSet from the last to the first, as a Deployment the
-        new one first where it may have one more."""
-        pods = self._pods[workload["metadata"]["name"]]
-        is_deployment = workload["kind"] == "Deployment"
-        surge = is_deployment and workload["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
-        for index in reversed(range(len(pods))):
-            old = pods[index]
+        """New pods in place of all, as a Deployment does it. With maxSurge new pods get ready before old
+        ones go. Else maxUnavailable old ones go at once, and new ones start while those end."""
+        rolling = workload["spec"]["strategy"]["rollingUpdate"]
+        old = list(self._pods[workload["metadata"]["name"]])
+        surge, unavailable = (number_of(rolling[key], len(old)) for key in ("maxSurge", "maxUnavailable"))
+        while old:
+            going, old = old[:surge or unavailable], old[surge or unavailable:]
             if surge:
-                pods.append(self._new_pod(workload, index))
-                pods[-1].wait_until_ready()
-                old.delete()
-                pods[index] = pods.pop()
+                self._replace(workload, [], len(going))
+                self._replace(workload, going, 0)
             else:
-                old.delete()
-                pods[index] = self._new_pod(workload, index)
-                pods[index].wait_until_ready()
+                self._replace(workload, going, len(going))
 
-    def _new_pod(self, workload, index):
-        pod = Pod(self, workload, index, self._new_address())
-        if workload["kind"] == "StatefulSet":
-            self._names[f"{pod.name}.{workload['spec']['serviceName']}"] = pod.address
-        return pod
+    def _replace(self, workload, going, num_new):
+        ends = [threading.Thread(target=self._delete, args=(workload, pod)) for pod in going]
+        for pod, end in zip(going, ends):
+            pod.is_terminating = True
+            end.start()
+        for _ in range(num_new):
+            self._add_pod(workload)
+        try:
+            self._wait_until_ready(workload)
+        finally:
+            for end in ends:
+                end.join()
 
-    def _new_address(self):
-        self._num_addresses += 1
-        return f"127.9.0.{self._num_addresses}"
+    def _delete(self, workload, pod):
+        pod.delete()
+        self._pods[workload["metadata"]["name"]].remove(pod)
+        self._publish()
+
+    def _add_pod(self, workload):
+        self._num_pods += 1
+        pod = Pod(self, workload, self._num_pods, f"127.9.0.{self._num_pods}")
+        self._pods[workload["metadata"]["name"]].append(pod)
+        self._publish()
+
+    def _publish(self):
+        """The addresses of headless Services: all pods, also those that are not ready or end."""
+        for service in self._services():
+            if is_headless(service):
+                assert service["spec"]["publishNotReadyAddresses"]
+                self._names[service["metadata"]["name"]] = [
+                    pod.address for pod in self.selected(service["spec"])]
+
+    def _wait_until_ready(self, workload):
+        """All pods of a workload. Of schedulers one is enough, since the others stand by."""
+        deadline = time.monotonic() + READY_SECONDS
+        is_scheduler = program_of(containers_of(workload)[0]) == "quire_scheduler"
+        while True:
+            pods = [pod for pod in self._pods[workload["metadata"]["name"]] if not pod.is_terminating]
+            num_ready = sum(pod.is_ready for pod in pods)
+            if num_ready >= (1 if is_scheduler else len(pods)):
+                return
+            if self.faults or time.monotonic() > deadline:
+                raise AssertionError(f"{num_ready} of {len(pods)} pods are ready: {self.faults}\n"
+                                     + "\n".join(f"{pod.name}:\n{pod.log()}" for pod in pods))
+            time.sleep(0.05)
 
     def close(self):
         for pod in self.pods():
@@ -278,3 +361,12 @@ class Cluster:
 
     def __exit__(self, *_):
         self.close()
+
+
+def is_headless(service):
+    return service["spec"].get("clusterIP") == "None"
+
+
+def number_of(share, num_pods):
+    """A number of pods that may be written as per cent of all."""
+    return num_pods * int(share[:-1]) // 100 if str(share).endswith("%") else int(share)

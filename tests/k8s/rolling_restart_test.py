@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Every pod of an overlay is replaced under load, as the manifests say it: workers one after the other,
-then the scheduler, which drains; or a whole server by a new one. Clients that resume lose nothing: each
-answer is the undisturbed one."""
+"""Every pod of an overlay is replaced under load, as the manifests say it: the workers, one rank after the
+other, then both schedulers at once, of which one drains; or a whole server by a new one. Clients that
+resume lose nothing: each answer is the undisturbed one."""
 import os
 import pathlib
 import subprocess
@@ -114,19 +114,23 @@ def run_cli(target):
 
 class RollingRestartTest(unittest.TestCase):
 
-    def test_workers_and_scheduler_of_one_rank(self):
+    def test_workers_and_schedulers_of_one_rank(self):
         self.roll_all_out(ROOT / "tests/k8s/testdata/one-worker")
 
-    def test_workers_and_scheduler_of_two_ranks(self):
+    def test_workers_and_schedulers_of_two_ranks(self):
         self.roll_all_out(ROOT / "k8s/overlays/multi-pod")
+
+    def test_clients_that_know_all_schedulers(self):
+        self.roll_all_out(ROOT / "tests/k8s/testdata/one-worker", "quire-schedulers")
 
     def test_a_server_in_one_pod(self):
         self.roll_all_out(ROOT / "k8s/overlays/cpu")
 
-    def roll_all_out(self, folder):
+    def roll_all_out(self, folder, service="quire"):
         with pods.Cluster(folder, NAMES, MODEL, FLAGS) as cluster:
-            expected, output = self.undisturbed(cluster.target)
-            load = Load(cluster.target)
+            target = cluster.target(service)
+            expected, output = self.undisturbed(target)
+            load = Load(target)
             try:
                 for workload in cluster.workloads():
                     self.wait_for_answers(load, 2)  # more of them
@@ -142,7 +146,7 @@ class RollingRestartTest(unittest.TestCase):
         self.assertGreater(len(load.outputs), 0)
         for each in load.outputs:
             self.assertEqual(each, output)
-        print(f"{folder.name}: {len(load.answers)} answers and {len(load.outputs)} outputs as "
+        print(f"{folder.name} by {service}: {len(load.answers)} answers and {len(load.outputs)} outputs as "
               f"undisturbed, {load.resumed.count} calls that went on", file=sys.stderr)
 
     def undisturbed(self, target):

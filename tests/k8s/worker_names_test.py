@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""A scheduler finds a worker by its name, whatever address the name has now: before the worker was there,
-when it was replaced, and when somebody silent sits at the old address. Streams go on."""
+"""A scheduler finds a worker by its name, whatever addresses the name has now: before the worker was there,
+when it was replaced, when the old address stays silent, and when the name keeps it beside the new one.
+Streams go on."""
 import os
 import socket
 import sys
@@ -17,7 +18,7 @@ sys.path.insert(0, os.path.join(os.environ["QUIRE_SOURCE"], "tests/integration")
 from quire_server import BIN, MODEL, Process, api, generate  # noqa: E402
 import grpc  # noqa: E402
 
-NAME = "quire-worker-0.quire-worker"
+NAME = "quire-worker-0"
 PORT = 50052
 REQUEST = api.GenerateRequest(text=b"Once upon a time", sampling={"temperature": 1, "seed": 7},
                               stopping={"max_tokens": 400, "ignore_eos": True})
@@ -58,19 +59,22 @@ class WorkerNamesTest(unittest.TestCase):
         # Before there is such a name, as when both are created at once.
         scheduler, channel = self.start_scheduler()
         worker = self.start_worker("127.9.0.1")
-        NAMES[NAME] = "127.9.0.1"
+        NAMES[NAME] = ["127.9.0.1"]
         scheduler.wait_for(r"^quire_scheduler: ready ")
         whole = generate(channel, REQUEST, timeout=300).tokens
 
-        for silent_at_the_old_place, old, new in ((False, "127.9.0.1", "127.9.0.2"),
-                                                  (True, "127.9.0.2", "127.9.0.3")):
-            with self.subTest(f"{old} to {new}"):
+        for old, new, is_silent, is_kept in (("127.9.0.1", "127.9.0.2", False, False),
+                                             ("127.9.0.2", "127.9.0.3", True, False),
+                                             # The pod of a dead node stays at its Service.
+                                             ("127.9.0.3", "127.9.0.4", True, True),
+                                             ("127.9.0.4", "127.9.0.5", False, True)):
+            with self.subTest(old=old, new=new, is_silent=is_silent, is_kept=is_kept):
                 moves = []
 
                 def move_once():
                     if not moves:
                         moves.append(threading.Thread(target=self.move, args=(
-                            worker, old, new, silent_at_the_old_place)))
+                            worker, old, new, is_silent, is_kept)))
                         moves[0].start()
 
                 # Worker timeout and all: it ends by itself where the new place is not found.
@@ -79,13 +83,14 @@ class WorkerNamesTest(unittest.TestCase):
                 worker = self.processes[-1]
                 self.assertEqual(answer.tokens, whole)
 
-    def move(self, worker, old, new, silent_at_the_old_place):
+    def move(self, worker, old, new, is_silent, is_kept):
         worker.kill()
-        if silent_at_the_old_place:
+        if is_silent:
             listener = socket.create_server((old, PORT))  # it takes connections, and says nothing
             self.addCleanup(listener.close)
+        NAMES[NAME] = [old, new] if is_kept else [old]
         self.start_worker(new)
-        NAMES[NAME] = new
+        NAMES[NAME] = [old, new] if is_kept else [new]
 
 
 if __name__ == "__main__":

@@ -18,13 +18,21 @@ import sys
 import tempfile
 
 import kustomize_subset
-from kustomize_subset import ManifestError, build, containers_of, pod_of
+from check_groups import check_nodes, check_ranks, check_rollouts, check_standbys
+from kustomize_subset import ManifestError, containers_of, pod_of
+from manifest_overlay import Overlay, flags_of, ports_of, program_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METRICS = ROOT / "common/metrics/metric_names.h"
 CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh|cert-manager\.io)/")
-# What each probe may ask for, by the pages of the HTTP port; a worker has started when it is ready.
+# What each probe may ask for, by the pages of the HTTP port.
 PROBES = {"startupProbe": ("/livez",), "readinessProbe": ("/readyz",), "livenessProbe": ("/livez",)}
+PROBES_OF = {
+    # A worker has started when it is ready.
+    ("quire_worker", "startupProbe"): ("/livez", "/readyz"),
+    # A scheduler takes requests while ranks are away.
+    ("quire_scheduler", "readinessProbe"): ("/admission",),
+}
 # Flags with paths of files that are only read.
 READ_ONLY = re.compile(r"model|(worker-)?ssl-.*|(admin-)?api-keys-file")
 # What a program still needs after the drain: two servers at 500 ms each; `quire serve` its workers.
@@ -36,48 +44,6 @@ SECONDS_TO_LOAD = 1800
 SECRET_KEYS = {"certfile": "tls.crt", "keyfile": "tls.key", "certs": "ca.crt"}
 # Exit codes of common/base/exit_codes.h.
 BAD_MODEL = 3
-
-
-class Overlay:
-    """The objects of one folder, and the faults that were found."""
-
-    def __init__(self, folder):
-        self.objects = build(folder)
-        self.faults = []
-
-    def of(self, *kinds):
-        return [each for each in self.objects if each["kind"] in kinds]
-
-    def workloads(self):
-        return [each for each in self.objects if pod_of(each) is not None]
-
-    def selected(self, selector):
-        """Workloads whose pods have these labels. An empty selector is all pods."""
-        wanted = selector.get("matchLabels", {}) if "matchLabels" in selector or not selector else selector
-        return [each for each in self.workloads()
-                if wanted.items() <= pod_of(each)["metadata"]["labels"].items()]
-
-    def fault(self, each, text):
-        self.faults.append(f"{each['kind']}/{each['metadata']['name']}: {text}")
-
-
-def ports_of(workload):
-    """Number by name, over all containers."""
-    return {port["name"]: port["containerPort"] for container in containers_of(workload)
-            for port in container.get("ports", [])}
-
-
-def program_of(container):
-    return " ".join(container.get("command", []))
-
-
-def flags_of(container):
-    """Values by flag, as written: what stands without one is None."""
-    flags = {}
-    for argument in container.get("args", []):
-        name, equals, value = argument.partition("=")
-        flags[name.removeprefix("--")] = value if equals else None
-    return flags
 
 
 def check_objects(overlay):
@@ -143,12 +109,9 @@ def _check_port_name(overlay, each, workload, name):
 
 def check_names(overlay):
     """Names that one object has of another."""
-    services = {each["metadata"]["name"]: each for each in overlay.of("Service")}
     accounts = {each["metadata"]["name"] for each in overlay.of("ServiceAccount")}
     workloads = {(each["kind"], each["metadata"]["name"]): each for each in overlay.of("Deployment")}
     for each in overlay.workloads():
-        if each["kind"] == "StatefulSet" and each["spec"]["serviceName"] not in services:
-            overlay.fault(each, f"its Service {each['spec']['serviceName']!r} is not there")
         if pod_of(each)["spec"].get("serviceAccountName") not in accounts:
             overlay.fault(each, "its service account is not there")
     for each in overlay.of("ScaledObject", "HorizontalPodAutoscaler"):
@@ -181,6 +144,8 @@ def _check_probe(overlay, each, container, kind):
         page = "/livez" if probe["grpc"].get("service") == "liveness" else "/readyz"
         if port not in ports.values():
             overlay.fault(each, f"{kind}: port {port} is not the container's")
+        if program_of(container) == "quire_scheduler":
+            overlay.fault(each, f"{kind}: a standby closes connections to its gRPC port: probes by HTTP")
         if "ssl-certfile" in flags:
             overlay.fault(each, f"{kind}: the kubelet's gRPC probes speak no TLS: components/tls")
     else:
@@ -191,11 +156,10 @@ def _check_probe(overlay, each, container, kind):
             overlay.fault(each, f"{kind}: no kubelet reaches the HTTP port: --http-host")
         if probe["httpGet"].get("scheme", "HTTP") != "HTTP":
             overlay.fault(each, f"{kind}: the HTTP port has no TLS")
-    pages = PROBES[kind]
-    if kind == "startupProbe" and program_of(container) == "quire_worker":
-        pages = ("/livez", "/readyz")
+    pages = PROBES_OF.get((program_of(container), kind), PROBES[kind])
     if page not in pages:
-        word = "readiness" if pages == ("/readyz",) else "liveness: what loads or drains lives"
+        word = (f"readiness, by {pages[0]}" if kind == "readinessProbe"
+                else "liveness: what loads or drains lives")
         overlay.fault(each, f"{kind}: must ask for {word}")
 
 
@@ -212,10 +176,12 @@ def check_loading(overlay):
             seconds = startup_seconds(container)
             if program_of(container) == "quire_worker" and seconds < SECONDS_TO_LOAD:
                 overlay.fault(each, f"startupProbe: {seconds} s, a model may load for {SECONDS_TO_LOAD} s")
+            if program_of(container) != "quire_worker":  # whose start-up probe waits for the model
+                seconds += SECONDS_TO_LOAD
             deadline = each["spec"].get("progressDeadlineSeconds", 600)
-            if each["kind"] == "Deployment" and deadline <= seconds + SECONDS_TO_LOAD:
+            if each["kind"] == "Deployment" and deadline <= seconds:
                 overlay.fault(each, f"progressDeadlineSeconds: {deadline}; startupProbe and loading take "
-                                    f"{seconds + SECONDS_TO_LOAD} s")
+                                    f"{seconds} s")
 
 
 def drain_seconds(container):
@@ -299,34 +265,6 @@ def check_security(overlay):
                 overlay.fault(each, "no limit of memory: Quire would size its cache by the node's")
 
 
-def check_ranks(overlay):
-    """Workers are as many as the ranks, and the scheduler has all their names in order."""
-    for each in overlay.of("StatefulSet"):
-        for container in containers_of(each):
-            workers = flags_of(container).get("workers")
-            if workers is not None:
-                _check_workers(overlay, each, workers.split(","))
-
-
-def _check_workers(overlay, scheduler, names):
-    service = names[0].partition(":")[0].partition(".")[2]
-    found = [each for each in overlay.of("StatefulSet") if each["spec"]["serviceName"] == service]
-    if len(found) != 1:
-        overlay.fault(scheduler, f"--workers: {len(found)} StatefulSets have the Service {service!r}")
-        return
-    worker, container = found[0], containers_of(found[0])[0]
-    port = container["ports"][0]["containerPort"]
-    expected = [f"{worker['metadata']['name']}-{rank}.{service}:{port}"
-                for rank in range(worker["spec"]["replicas"])]
-    if names != expected:
-        overlay.fault(scheduler, f"--workers: {names}, there are {expected}")
-    if flags_of(container).get("tensor-parallel-size") != str(worker["spec"]["replicas"]):
-        overlay.fault(worker, "--tensor-parallel-size and replicas differ")
-    [headless] = [each for each in overlay.of("Service") if each["metadata"]["name"] == service]
-    if headless["spec"].get("clusterIP") != "None" or not headless["spec"].get("publishNotReadyAddresses"):
-        overlay.fault(headless, "workers are found by name before they are ready, one by one")
-
-
 def check_threads(overlay):
     """Ranks on CPUs have as many threads as the pod requests CPUs; by default they take all of the node."""
     for each in overlay.workloads():
@@ -354,8 +292,8 @@ def check_tls(overlay):
 
 def _services_of(overlay, workload, container):
     """Those of its first port, which is gRPC's."""
-    return [each for each in overlay.of("Service") if workload in overlay.selected(each["spec"]["selector"])
-            and any(port["targetPort"] == container["ports"][0]["name"] for port in each["spec"]["ports"])]
+    return [each for each in overlay.services_of(workload)
+            if any(port["targetPort"] == container["ports"][0]["name"] for port in each["spec"]["ports"])]
 
 
 def _check_clear_text(overlay, workload, container):
@@ -624,7 +562,8 @@ def faults_of(folder, programs=None, schemas=None, versions=()):
     overlay = Overlay(folder)
     check_objects(overlay)
     for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
-                  check_loading, check_security, check_ranks, check_threads, check_tls, check_metrics):
+                  check_loading, check_security, check_nodes, check_ranks, check_rollouts, check_standbys,
+                  check_threads, check_tls, check_metrics):
         check(overlay)
     check_command_lines(overlay, programs)
     if versions:

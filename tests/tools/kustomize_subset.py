@@ -1,6 +1,6 @@
 """Builds a folder with a kustomization.yaml as `kubectl kustomize` does, as far as k8s/ needs it:
-resources, components, patches (strategic merge and JSON 6902), images, labels without selectors,
-namespace. Anything else is an error, and never passed over.
+resources, components, patches (strategic merge and JSON 6902), images, labels, nameSuffix, namespace.
+Anything else is an error, and never passed over.
 
 Thread safety: functions without state.
 """
@@ -10,8 +10,11 @@ import re
 
 import yaml
 
-KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "images", "labels", "namespace"}
+KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "images", "labels", "nameSuffix",
+         "namespace"}
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass"}
+# Kinds that may get a suffix or labels for selectors here: no object that we write names them.
+SUFFIXED = {"Deployment", "Service"}
 # What names an item of a list in a strategic merge; other lists are replaced whole.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
               "volumeMounts": "mountPath"}
@@ -64,9 +67,10 @@ def _build(folder, objects):
     for name in plan.get("components", []):
         objects = _build(folder / name, objects)
     for patch in plan.get("patches", []):
-        objects = _patched(objects, patch, folder)
+        objects = _patched(objects, patch, folder, plan.get("kind") == "Component")
     for each in objects:
         _set_namespace(each, plan.get("namespace"))
+        _add_suffix(each, plan.get("nameSuffix"), path)
         _add_labels(each, plan.get("labels", []), path)
         _set_images(each, plan.get("images", []), path)
     return objects
@@ -88,7 +92,7 @@ def identity(each):
     return each["apiVersion"], each["kind"], each["metadata"]["name"]
 
 
-def _patched(objects, patch, folder):
+def _patched(objects, patch, folder, is_component):
     if set(patch) - {"path", "patch", "target"}:
         raise ManifestError(f"{folder}: a patch has path or patch, and target")
     if "path" in patch:
@@ -96,31 +100,43 @@ def _patched(objects, patch, folder):
     else:
         documents = list(yaml.load_all(patch["patch"], Loader=_Loader))
     for document in documents:
-        target = patch.get("target") or _target_of(document, folder)
-        hit = [each for each in objects if _is_meant(each, target)]
-        if len(hit) != 1:
-            raise ManifestError(f"{folder}: a patch of {target} finds {len(hit)} objects, not one")
         if isinstance(document, list):
-            for operation in document:
-                _operate(hit[0], operation, folder)
-        elif document.get("$patch") == "delete":
-            objects = [each for each in objects if each is not hit[0]]
+            hit = _found(objects, patch.get("target"), folder)
+            # A component suits overlays that do not have all of its objects.
+            if not hit and not is_component:
+                raise ManifestError(f"{folder}: a patch of {patch['target']} finds no object")
+            for each in hit:
+                for operation in document:
+                    _operate(each, operation, folder)
+        elif "target" in patch:
+            raise ManifestError(f"{folder}: a target is known here for a list of operations alone")
         else:
-            merged = _merged(hit[0], document)
-            objects = [merged if each is hit[0] else each for each in objects]
+            objects = _merged_into(objects, document, folder)
     return objects
 
 
-def _target_of(document, folder):
-    if not isinstance(document, dict):
-        raise ManifestError(f"{folder}: a list of operations needs a target")
-    return {"kind": document["kind"], "name": document["metadata"]["name"]}
+def _found(objects, target, folder):
+    if not target or set(target) - {"kind", "name"}:
+        raise ManifestError(f"{folder}: a list of operations needs a target of kind and name")
+    return [each for each in objects if is_meant(each, target)]
 
 
-def _is_meant(each, target):
-    """Kinds and names of a target are regular expressions, for the whole of each."""
-    return all(re.fullmatch(value, each["kind"] if key == "kind" else each["metadata"].get(key, ""))
-               for key, value in target.items())
+def is_meant(each, target):
+    """Kind and name of a target are regular expressions, for the whole of each."""
+    return all(re.fullmatch(target.get(key, ".*"), value)
+               for key, value in (("kind", each["kind"]), ("name", each["metadata"]["name"])))
+
+
+def _merged_into(objects, document, folder):
+    """Strategic merge of one object, which the document names."""
+    wanted = document["kind"], document["metadata"]["name"]
+    hit = [each for each in objects if (each["kind"], each["metadata"]["name"]) == wanted]
+    if len(hit) != 1:
+        raise ManifestError(f"{folder}: a patch of {wanted} finds {len(hit)} objects, not one")
+    if document.get("$patch") == "delete":
+        return [each for each in objects if each is not hit[0]]
+    merged = _merged(hit[0], document)
+    return [merged if each is hit[0] else each for each in objects]
 
 
 def _merged(old, new, key=None):
@@ -170,20 +186,22 @@ def _operate(each, operation, folder):
 def _operate_at(parent, name, operation):
     is_list = isinstance(parent, list)
     place = len(parent) if name == "-" else int(name) if is_list else name
+    # Several objects may get this value, and later patches change it in one of them.
+    value = copy.deepcopy(operation.get("value"))
     if operation["op"] == "add":
         if is_list:
-            parent.insert(place, operation["value"])
+            parent.insert(place, value)
         else:
-            parent[place] = operation["value"]
+            parent[place] = value
         return
     found = parent[place]
     if operation["op"] == "replace":
-        parent[place] = operation["value"]
+        parent[place] = value
     elif operation["op"] == "remove":
         del parent[place]
     elif operation["op"] != "test":
         raise ValueError("no such operation")
-    elif found != operation["value"]:
+    elif found != value:
         raise ValueError(f"is {found!r}")
 
 
@@ -192,11 +210,33 @@ def _set_namespace(each, namespace):
         each["metadata"]["namespace"] = namespace
 
 
+def _add_suffix(each, suffix, path):
+    if not suffix:
+        return
+    if each["kind"] not in SUFFIXED:
+        raise ManifestError(f"{path}: nameSuffix: not known here for a {each['kind']}")
+    each["metadata"]["name"] += suffix
+
+
 def _add_labels(each, labels, path):
     for entry in labels:
-        if set(entry) != {"pairs"}:
-            raise ManifestError(f"{path}: labels: only pairs are known here")
-        each["metadata"].setdefault("labels", {}).update(entry["pairs"])
+        if set(entry) - {"pairs", "includeSelectors"}:
+            raise ManifestError(f"{path}: labels: only pairs and includeSelectors are known here")
+        places = [each["metadata"].setdefault("labels", {})]
+        if entry.get("includeSelectors"):
+            places += _selected_labels(each, path)
+        for place in places:
+            place.update(entry["pairs"])
+
+
+def _selected_labels(each, path):
+    """The labels of an object by which pods are selected."""
+    if each["kind"] == "Service":
+        return [each["spec"]["selector"]]
+    template = pod_of(each)
+    if each["kind"] not in SUFFIXED or {"topologySpreadConstraints", "affinity"} & set(template["spec"]):
+        raise ManifestError(f"{path}: includeSelectors: not known here for {each['kind']}")
+    return [each["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]]
 
 
 def _set_images(each, images, path):

@@ -1,0 +1,256 @@
+"""An overlay of k8s/ in a namespace of its own: built as an operator builds it, made small, and applied."""
+import copy
+import os
+import pathlib
+import subprocess
+import time
+from dataclasses import dataclass
+
+import yaml
+
+from authority import Authority, secret
+from cluster import ClusterError, Pod
+from load import Server
+
+K8S = pathlib.Path(__file__).resolve().parents[3] / "k8s"
+STABLE_SECONDS = 6  # longer than a readiness probe's period: what was ready before a fault may still look it
+NUM_SERVERS = 2  # of the overlays of one pod
+NUM_RANKS = 2  # of tensor-parallel: what the bundled model divides into
+RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
+SMALL_FLAGS = {"threads": "1", "kv-cache-memory-bytes": "64MiB", "swap-space": "64MiB"}
+GPU_FLAGS = ("device", "gemm-cache")
+WORKER_NAMES = [f"quire-worker-{rank}" for rank in range(8)]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is installed: an overlay and its components."""
+    overlay: str
+    is_secured: bool = False  # TLS for clients, mTLS for workers, API keys, network policies
+    is_monitored: bool = False  # needs the operators' definitions
+
+    @property
+    def is_multi_pod(self):
+        return self.overlay == "multi-pod"
+
+    def components(self, has_definitions):
+        names = []
+        if self.is_secured:
+            names += ["network-policy", "certificates" if has_definitions else "tls"]
+            if self.is_multi_pod:
+                names.append("worker-certificates" if has_definitions else "worker-tls")
+        if self.is_monitored and has_definitions:
+            names += ["monitoring", "worker-monitoring" if self.is_multi_pod else "autoscaling"]
+        return names
+
+
+VARIANTS = {
+    "cpu": Variant("cpu"),
+    "cpu-secured": Variant("cpu", is_secured=True, is_monitored=True),
+    "multi-pod": Variant("multi-pod"),
+    "multi-pod-secured": Variant("multi-pod", is_secured=True, is_monitored=True),
+    "gpu": Variant("gpu"),
+    "tensor-parallel": Variant("tensor-parallel"),
+}
+
+
+def set_flag(container, name, value):
+    """In the place of the flag's other value, or at the end. None: without the flag."""
+    args = container["args"]
+    places = [i for i, arg in enumerate(args) if arg == f"--{name}" or arg.startswith(f"--{name}=")]
+    new = [] if value is None else [f"--{name}={value}"]
+    if places:
+        args[places[0]:places[0] + 1] = new
+    else:
+        args += new
+
+
+def flag(container, name):
+    return next((arg.partition("=")[2] for arg in container["args"] if arg.startswith(f"--{name}=")), None)
+
+
+def pod_spec(workload):
+    return workload["spec"]["template"]["spec"]
+
+
+def container_of(workload):
+    [container] = pod_spec(workload)["containers"]
+    return container
+
+
+def make_small(workload):
+    """As many requests and threads as any machine has, and no GPU."""
+    container = container_of(workload)
+    container["resources"] = copy.deepcopy(RESOURCES)
+    for name in GPU_FLAGS:
+        set_flag(container, name, None)
+    if container["command"][0] != "quire_scheduler":
+        for name, value in SMALL_FLAGS.items():
+            set_flag(container, name, value)
+    if container["command"][0] == "quire":
+        workload["spec"]["replicas"] = NUM_SERVERS
+        if flag(container, "tensor-parallel-size"):
+            set_flag(container, "tensor-parallel-size", str(NUM_RANKS))
+
+
+def add_keys(workload):
+    """Clients need a key of the Secret quire-keys."""
+    container = container_of(workload)
+    set_flag(container, "api-keys-file", "/keys/api-keys")
+    container["volumeMounts"].append({"name": "keys", "mountPath": "/keys", "readOnly": True})
+    pod_spec(workload)["volumes"].append({"name": "keys", "secret": {"secretName": "quire-keys"}})
+
+
+def owns(workload, pod):
+    return workload["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()
+
+
+def missing_of(workload, pods):
+    """Why a workload does not serve as it is to, in words. None: it does."""
+    name, wanted = workload["metadata"]["name"], workload["spec"]["replicas"]
+    status = workload["status"]
+    if (status.get("observedGeneration", 0) < workload["metadata"]["generation"]
+            or status.get("updatedReplicas", 0) != wanted or status.get("replicas", 0) != wanted):
+        return f"{name} rolls out"
+    mine = [pod for pod in pods if owns(workload, pod) and not pod.is_terminating]
+    num_running = sum(pod.is_running for pod in mine)
+    num_serving = sum(pod.is_ready for pod in mine)
+    wanted_serving = 1 if name == "quire-scheduler" else wanted  # the others stand by
+    if num_running != wanted or num_serving != wanted_serving:
+        return f"{name}: {num_running} run, {num_serving} of {wanted_serving} serve"
+    return None
+
+
+class Install:
+    """options: image, model_volume (a file), crds (a folder or None), quire (the program)."""
+
+    def __init__(self, cluster, variant, options, folder):
+        self.cluster = cluster
+        self.variant = variant
+        self.options = options
+        self._folder = pathlib.Path(folder)
+        self.objects = []  # as they were applied
+        self._authorities = {}
+        self._key_file = None
+
+    def create(self):
+        """Returns when it serves."""
+        self.cluster.make_namespace()
+        self._apply_model_volume()
+        if self.variant.is_secured:
+            self._make_keys()
+            self.renew_certificates()
+        self.objects = self.build()
+        self.cluster.apply(self.objects)
+        self.wait_ready(time.monotonic())
+
+    def delete(self):
+        self.cluster.delete_namespace()
+        # A volume that stays after its claim would take no other.
+        self.cluster.kubectl("delete", f"--filename={self.options.model_volume}", "--ignore-not-found",
+                             seconds=120)
+
+    def _apply_model_volume(self):
+        self.cluster.kubectl("apply", f"--filename={self.options.model_volume}")
+
+    def build(self):
+        def path(*parts):
+            return os.path.relpath(K8S.joinpath(*parts), self._folder.resolve())
+
+        name, _, tag = self.options.image.rpartition(":")
+        kustomization = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "namespace": self.cluster.namespace,
+            "resources": [path("overlays", self.variant.overlay)],
+            "components": [path("components", each)
+                           for each in self.variant.components(self.options.crds is not None)],
+            "images": [{"name": each, "newName": name, "newTag": tag} for each in ("quire", "quire-cuda")],
+        }
+        (self._folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), "utf-8")
+        objects = self.cluster.build(self._folder)
+        for workload in self.workloads(objects):
+            make_small(workload)
+            if self.variant.is_secured and container_of(workload)["command"][0] != "quire_worker":
+                add_keys(workload)
+        return objects
+
+    def _make_keys(self):
+        made = subprocess.run([self.options.quire, "key", "--tenant", "suite"], check=True,
+                              capture_output=True)
+        self._key_file = self._folder / "suite.key"
+        self._key_file.touch(mode=0o600)
+        self._key_file.write_bytes(made.stdout)
+        self.cluster.apply([secret("quire-keys", {"api-keys": made.stderr})])
+
+    def renew_certificates(self):
+        """New keys and certificates of the same authorities, in the Secrets that there are or are to be."""
+        if not self._authorities:
+            self._authorities = {name: Authority(self._folder, name) for name in ("clients", "workers")}
+        namespace = self.cluster.namespace
+        names = [f"{service}{end}" for service in ("quire", "quire-schedulers")
+                 for end in ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")]
+        secrets = [self._authorities["clients"].issue("quire-tls", names)]
+        if self.variant.is_multi_pod:
+            secrets += [self._authorities["workers"].issue("quire-worker-tls", WORKER_NAMES),
+                        self._authorities["workers"].issue("quire-worker-client-tls", ["quire-scheduler"])]
+        self.cluster.apply(secrets)
+
+    def server(self, service="quire"):
+        """For clients."""
+        secured = self.variant.is_secured
+        return Server(target=f"{service}.{self.cluster.namespace}.svc.cluster.local:50051",
+                      ca_file=str(self._authorities["clients"].ca_file) if secured else None,
+                      api_key_file=str(self._key_file) if secured else None)
+
+    @staticmethod
+    def workloads(objects):
+        return [each for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+
+    def change(self, edit):
+        """Applies the objects after edit(a copy of the workload) for each workload."""
+        changed = copy.deepcopy(self.objects)
+        for workload in self.workloads(changed):
+            edit(workload)
+        self.cluster.apply(changed)
+
+    def restore(self):
+        self.cluster.apply(self.objects)
+
+    def missing(self):
+        """What does not serve as it is to, in words. Empty: all does."""
+        lists = self.cluster.list("deployments,statefulsets,pods")
+        pods = [Pod(each) for each in lists if each["kind"] == "Pod"]
+        found = [missing_of(each, pods) for each in self.workloads(lists)]
+        return [each for each in found if each is not None]
+
+    def wait_ready(self, begin, seconds=300):
+        """Waits until all serves and goes on to. Returns the seconds from `begin` until it did."""
+        deadline = time.monotonic() + seconds
+        since, missing = None, []
+        while since is None or time.monotonic() - since < STABLE_SECONDS:
+            try:
+                missing = self.missing()
+            except ClusterError as error:
+                missing = [str(error)]
+            if missing:
+                since = None
+            elif since is None:
+                since = time.monotonic()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not ready after {seconds} s: {'; '.join(missing)}")
+            time.sleep(0.5)
+        return since - begin
+
+    def pods(self, component):
+        """component: server or worker. Those that are not on their way out."""
+        return [pod for pod in self.cluster.pods(component) if not pod.is_terminating]
+
+    def active(self):
+        """The scheduler that serves, or any server that does."""
+        return next(pod for pod in self.pods("server") if pod.is_ready)
+
+    def standbys(self):
+        return [pod for pod in self.pods("server") if not pod.is_ready]
+
+    def rank(self, number):
+        return next(pod for pod in self.pods("worker") if pod.labels["quire-rank"] == str(number))

@@ -1,0 +1,186 @@
+"""What operators get wrong: each pod says why it does not serve, in its log and its status, and what runs goes on."""
+import re
+import time
+
+from cluster import temporary_folder
+from overlays import NUM_SERVERS, Install, Variant, container_of, flag, pod_spec, set_flag
+from authority import secret
+from step import anywhere, check, multi_pod, secured, step
+
+SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a back-off
+COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu"}
+SECOND_OVERLAY_SECONDS = 40  # in which all its pods would serve
+COPY = "cp /original/* /models/ && chmod u+w /models/*"
+# One bit of the weights: all shapes fit, and every answer would differ.
+CHANGE_A_WEIGHT = COPY + " && printf X | dd of=/models/model.safetensors bs=1 seek=4000000 conv=notrunc"
+
+
+def program_of(workload):
+    return container_of(workload)["command"][0]
+
+
+def use_model(workload, script):
+    """Its model is what the script makes in /models of /original."""
+    spec, container = pod_spec(workload), container_of(workload)
+    volume = next(each for each in spec["volumes"] if each["name"] == "model")
+    spec["volumes"].append({**volume, "name": "original"})
+    volume.pop("persistentVolumeClaim")
+    volume["emptyDir"] = {}
+    spec["initContainers"] = [{
+        "name": "model", "image": container["image"], "command": ["sh", "-c", script],
+        "securityContext": container["securityContext"], "resources": container["resources"],
+        "volumeMounts": [{"name": "model", "mountPath": "/models"},
+                         {"name": "original", "mountPath": "/original", "readOnly": True}]}]
+
+
+def says(scene, expected):
+    """Whether some pod tells it: by its status, or by its log where it runs on."""
+    for pod in scene.cluster.pods():
+        if pod.is_terminating:
+            continue
+        if re.search(expected, pod.status_text):
+            return True
+        runs_on = pod.is_running and (pod.is_ready or pod.num_restarts == 0)
+        if runs_on and re.search(expected, scene.cluster.log(pod, since=scene.begin)):
+            return True
+    return False
+
+
+def bad_rollout(scene, edit, expected):
+    """The installation is changed to what cannot work, and back once a pod has said why."""
+    scene.disturb()
+    scene.install.change(edit)
+    try:
+        scene.cluster.wait(lambda: says(scene, expected), SAYS_SECONDS, f"a pod that says {expected!r}", pause=2)
+        if not scene.install.variant.is_multi_pod:
+            num_serving = sum(pod.is_serving for pod in scene.cluster.pods("server"))
+            check(num_serving >= NUM_SERVERS - 1, f"{num_serving} servers are left")
+    finally:
+        scene.install.restore()
+    scene.wait_ready()
+
+
+@step(anywhere)
+def empty_model_volume(scene):
+    def edit(workload):
+        use_model(workload, "true")
+
+    bad_rollout(scene, edit, r"config\.json")
+
+
+@step(anywhere)
+def unreadable_model(scene):
+    def edit(workload):
+        use_model(workload, f"{COPY} && chmod 0 /models/*")
+
+    bad_rollout(scene, edit, r"[Pp]ermission denied")
+
+
+@step(anywhere)
+def no_model_volume(scene):
+    def edit(workload):
+        volume = next(each for each in pod_spec(workload)["volumes"] if each["name"] == "model")
+        volume["persistentVolumeClaim"]["claimName"] = "quire-no-such-model"
+
+    bad_rollout(scene, edit, "quire-no-such-model")
+
+
+@step(multi_pod)
+def other_model_at_one_rank(scene):
+    def edit(workload):
+        if workload["metadata"]["name"] == "quire-worker-1":
+            use_model(workload, CHANGE_A_WEIGHT)
+
+    bad_rollout(scene, edit, r"weights are not those|differs from rank 0")
+
+
+@step(multi_pod)
+def too_many_ranks(scene):
+    """Workers take themselves for two of four."""
+    def edit(workload):
+        if program_of(workload) == "quire_worker":
+            set_flag(container_of(workload), "tensor-parallel-size", "4")
+
+    bad_rollout(scene, edit, r"tensor.parallel.size")
+
+
+@step(multi_pod)
+def too_few_ranks(scene):
+    """The scheduler knows one of two."""
+    def edit(workload):
+        container = container_of(workload)
+        if program_of(workload) == "quire_scheduler":
+            set_flag(container, "workers", flag(container, "workers").split(",", maxsplit=1)[0])
+
+    bad_rollout(scene, edit, r"tensor.parallel.size")
+
+
+@step(multi_pod)
+def rank_twice(scene):
+    def edit(workload):
+        container = container_of(workload)
+        if program_of(workload) == "quire_scheduler":
+            first = flag(container, "workers").split(",", maxsplit=1)[0]
+            set_flag(container, "workers", f"{first},{first}")
+
+    bad_rollout(scene, edit, r"workers.*twice")
+
+
+@step(secured)
+def secret_without_key(scene):
+    """A Secret as somebody made it by hand, mounted in place of the good one."""
+    authority = scene.cluster.get("secret", "quire-tls")["data"]
+    bad = secret("quire-tls-without-key", {})
+    bad["data"] = {key: authority[key] for key in ("tls.crt", "ca.crt")}
+    scene.cluster.apply([bad])
+
+    def edit(workload):
+        for volume in pod_spec(workload)["volumes"]:
+            if volume.get("secret", {}).get("secretName") == "quire-tls":
+                volume["secret"]["secretName"] = "quire-tls-without-key"
+
+    bad_rollout(scene, edit, r"tls\.key")
+
+
+@step(anywhere)
+def memory_limit_too_small(scene):
+    """Less than the weights and the KV cache take."""
+    def edit(workload):
+        if program_of(workload) in ("quire", "quire_worker"):
+            container_of(workload)["resources"]["limits"]["memory"] = "48Mi"
+            container_of(workload)["resources"]["requests"]["memory"] = "48Mi"
+
+    bad_rollout(scene, edit, r"OOMKilled|more than there is")
+
+
+def has_counterpart(variant):
+    return variant.overlay in COUNTERPARTS and not variant.is_secured
+
+
+def endpoints(scene):
+    """Names of the pods that the clients' Service leads to."""
+    slices = [each for each in scene.cluster.list("endpointslices")
+              if each["metadata"]["labels"].get("kubernetes.io/service-name") == "quire"]
+    return {endpoint["targetRef"]["name"] for each in slices for endpoint in each.get("endpoints") or []
+            if endpoint["conditions"].get("ready")}
+
+
+@step(has_counterpart)
+def second_overlay_in_the_namespace(scene):
+    """Applied beside the first by mistake, and deleted again. The Service leads to the first one's pods alone."""
+    with temporary_folder() as folder:
+        second = Install(scene.cluster, Variant(COUNTERPARTS[scene.install.variant.overlay]), scene.options, folder)
+        objects = second.build()
+    names = {(each["kind"], each["metadata"]["name"]) for each in scene.install.objects}
+    added = [each for each in objects if (each["kind"], each["metadata"]["name"]) not in names]
+    first = {pod.name for pod in scene.install.pods("server")}
+    scene.disturb()
+    scene.cluster.apply(objects)
+    try:
+        time.sleep(SECOND_OVERLAY_SECONDS)
+        check(endpoints(scene) <= first, f"clients are led to {sorted(endpoints(scene) - first)}")
+    finally:
+        for each in added:
+            scene.cluster.kubectl("delete", each["kind"], each["metadata"]["name"], "--wait=false")
+        scene.install.restore()
+    scene.wait_ready()

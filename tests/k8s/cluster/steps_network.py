@@ -1,0 +1,81 @@
+"""What happens to networks: links between pods, a node's link to the control plane, the API server."""
+import time
+
+from cluster import ClusterError
+from step import anywhere, multi_pod, step
+
+EVERYBODY = "0.0.0.0/0"
+SCHEDULERS = "quire-schedulers"
+CUT = ("cut", "mend")
+
+
+def cut_for(scene, one, other, seconds):
+    scene.disturb()
+    scene.machine.cut(one, other)
+    try:
+        time.sleep(seconds)
+    finally:
+        scene.machine.mend(one, other)
+    scene.wait_ready()
+
+
+@step(multi_pod, needs=CUT)
+def cut_scheduler_from_rank_10_s(scene):
+    cut_for(scene, scene.install.active().ip, scene.install.rank(1).ip, 10)
+
+
+@step(multi_pod, needs=CUT)
+def cut_scheduler_from_rank_60_s(scene):
+    cut_for(scene, scene.install.active().ip, scene.install.rank(1).ip, 60)
+
+
+@step(multi_pod, needs=CUT)
+def cut_ranks_10_s(scene):
+    cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 10)
+
+
+@step(multi_pod, needs=CUT)
+def cut_ranks_60_s(scene):
+    cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 60)
+
+
+@step(multi_pod, needs=CUT, longest_gap_s=10, service=SCHEDULERS)
+def cut_off_active_scheduler(scene):
+    """From ranks, clients and probes."""
+    cut_for(scene, scene.install.active().ip, EVERYBODY, 30)
+
+
+def cut_node_from_control_plane(scene, seconds):
+    """Its pods and their links stay."""
+    node = scene.options.victim_node
+    cut_for(scene, scene.cluster.node_address(node), scene.options.control_plane, seconds)
+    scene.cluster.wait(lambda: scene.cluster.is_node_ready(node), 120, f"{node} is ready")
+    scene.wait_ready()
+
+
+@step(anywhere, needs=CUT)
+def cut_node_from_control_plane_10_s(scene):
+    cut_node_from_control_plane(scene, 10)
+
+
+@step(anywhere, needs=CUT)
+def cut_node_from_control_plane_60_s(scene):
+    cut_node_from_control_plane(scene, 60)
+
+
+@step(anywhere, needs=("stop_api", "start_api"))
+def api_server_down_60_s(scene):
+    """Nobody serves tokens through it."""
+    scene.disturb()
+    scene.machine.stop_api()
+    time.sleep(60)
+    scene.machine.start_api()
+
+    def answers():
+        try:
+            return scene.cluster.kubectl("get", "--raw=/readyz", seconds=5) != ""
+        except ClusterError:
+            return False
+
+    scene.cluster.wait(answers, 120, "the API server answers")
+    scene.wait_ready()

@@ -1,0 +1,123 @@
+"""What happens to nodes: power lost, cut off, and back."""
+import time
+
+import placement
+from step import check, multi_pod, servers, step
+
+POWER = ("kill_node", "start_node")
+SCHEDULERS = "quire-schedulers"
+NOTICED_SECONDS = 120  # the control plane calls a silent node unreachable after 40 to 50 s
+FLOW_SECONDS = 60  # and within this time tokens flow again
+CUT_OFF_SECONDS = 120
+
+
+def nodes(scene):
+    """(that is killed, that is not)"""
+    return scene.options.victim_node, scene.node_of_load()
+
+
+def with_active_scheduler(scene):
+    victim, other = nodes(scene)
+    placement.place_ranks(scene.install, [other, other])
+    placement.place_schedulers(scene.install, victim, other)
+
+
+def with_rank(scene):
+    victim, other = nodes(scene)
+    placement.place_ranks(scene.install, [other, victim])
+    placement.place_schedulers(scene.install, other, victim)
+
+
+def with_scheduler_and_rank(scene):
+    victim, other = nodes(scene)
+    placement.place_ranks(scene.install, [victim, other])
+    placement.place_schedulers(scene.install, victim, other)
+
+
+def with_server(scene):
+    placement.place_servers(scene.install, nodes(scene))
+
+
+def wait_unreachable(scene):
+    """Notes how long the control plane took, and returns when it was."""
+    node = scene.options.victim_node
+    scene.cluster.wait(lambda: not scene.cluster.is_node_ready(node), NOTICED_SECONDS, f"{node} is unreachable")
+    at = time.monotonic()
+    scene.notes.append(f"unreachable after {at - scene.begin:.0f} s")
+    return at
+
+
+def wait_for_node(scene):
+    """It is back, and what ran on it before is gone."""
+    node = scene.options.victim_node
+    scene.cluster.wait(lambda: scene.cluster.is_node_ready(node), 180, f"{node} is ready")
+    scene.wait_ended(180)
+
+
+def wait_flowing(scene, since):
+    """Every client has tokens that came after `since`."""
+    seconds = scene.cluster.wait(lambda: scene.load.has_flowed_since(since), 180, "tokens flow again")
+    return time.monotonic() - seconds
+
+
+def kill_node(scene):
+    """Replaced by Kubernetes on the other node. The dead one comes back afterwards."""
+    node = scene.options.victim_node
+    scene.disturb()
+    scene.machine.kill_node(node)
+    try:
+        unreachable = wait_unreachable(scene)
+        wait_flowing(scene, unreachable)
+        scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
+        check(time.monotonic() - unreachable <= FLOW_SECONDS, f"no tokens for {FLOW_SECONDS} s after that")
+        scene.wait_ready()
+    finally:
+        scene.machine.start_node(node)
+    wait_for_node(scene)
+
+
+@step(servers, needs=POWER, prepare=with_server)
+def kill_node_of_server(scene):
+    kill_node(scene)
+
+
+@step(multi_pod, needs=POWER, prepare=with_active_scheduler, longest_gap_s=20, service=SCHEDULERS)
+def kill_node_of_scheduler(scene):
+    """The standby goes on without waiting for Kubernetes."""
+    kill_node(scene)
+
+
+@step(multi_pod, needs=POWER, prepare=with_rank)
+def kill_node_of_rank(scene):
+    kill_node(scene)
+
+
+@step(multi_pod, needs=POWER, prepare=with_scheduler_and_rank)
+def kill_node_of_scheduler_and_rank(scene):
+    kill_node(scene)
+
+
+def cut_node_off(scene):
+    """It comes back with what ran on it, which by then was replaced."""
+    node = scene.options.victim_node
+    scene.disturb()
+    scene.machine.cut_node(node)
+    try:
+        unreachable = wait_unreachable(scene)
+        wait_flowing(scene, unreachable)
+        scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
+        time.sleep(max(0.0, scene.begin + CUT_OFF_SECONDS - time.monotonic()))
+        scene.wait_ready()
+    finally:
+        scene.machine.mend_node(node)
+    wait_for_node(scene)
+
+
+@step(servers, needs=("cut_node", "mend_node"), prepare=with_server)
+def cut_node_of_server_off(scene):
+    cut_node_off(scene)
+
+
+@step(multi_pod, needs=("cut_node", "mend_node"), prepare=with_scheduler_and_rank)
+def cut_node_of_scheduler_and_rank_off(scene):
+    cut_node_off(scene)

@@ -1,0 +1,165 @@
+"""What operators do: rollouts, deletions, drains, certificates, numbers of replicas."""
+import socket
+import ssl
+import time
+import urllib.request
+
+import placement
+from cluster import ClusterError
+from overlays import container_of
+from step import anywhere, check, multi_pod, secured, step
+
+CERTIFICATE_SECONDS = 150  # a kubelet brings a changed Secret to a pod within 60 to 90 s
+STANDBY_METRIC = "quire_scheduler_standby"
+
+
+@step(anywhere)
+def rolling_restart(scene):
+    scene.disturb()
+    for workload in scene.install.workloads(scene.install.objects):
+        scene.cluster.kubectl("rollout", "restart", f"{workload['kind']}/{workload['metadata']['name']}")
+    scene.wait_ready()
+    scene.wait_ended()
+
+
+@step(anywhere)
+def new_image(scene):
+    """To the second tag and back, all workloads at once."""
+    def edit(workload):
+        container_of(workload)["image"] = scene.options.second_image
+
+    scene.disturb()
+    scene.install.change(edit)
+    scene.wait_ready()
+    images = {each.containers[0]["image"] for each in scene.cluster.pods() if not each.is_terminating}
+    check(all(each.endswith(scene.options.second_image) for each in images), f"pods run {images}")
+    scene.wait_ended()
+    scene.disturb()
+    scene.install.restore()
+    scene.wait_ready()
+    scene.wait_ended()
+
+
+def delete_each(scene, *args):
+    for pod in scene.cluster.pods():
+        scene.disturb()
+        scene.cluster.delete_pod(pod, *args)
+        scene.cluster.wait(lambda uid=pod.uid: all(each.uid != uid for each in scene.cluster.pods()), 90,
+                           f"{pod.name} ends")
+        scene.wait_ready()
+
+
+@step(anywhere)
+def delete_each_pod(scene):
+    delete_each(scene)
+
+
+@step(anywhere)
+def force_delete_each_pod(scene):
+    delete_each(scene, "--grace-period=0", "--force")
+
+
+def spread(scene):
+    """Something to evict is on the victim node, and the rest is not."""
+    here, there = scene.options.victim_node, scene.node_of_load()
+    if scene.install.variant.is_multi_pod:
+        placement.place_ranks(scene.install, [there, here])
+        placement.place_schedulers(scene.install, here, there)
+    else:
+        placement.place_servers(scene.install, [here, there])
+
+
+@step(anywhere, prepare=spread)
+def drain_node(scene):
+    """As far as the disruption budgets allow at a time."""
+    node = scene.options.victim_node
+    scene.disturb()
+    try:
+        scene.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
+                              "--timeout=240s", seconds=260)
+        scene.wait_ready()
+        left = [pod.name for pod in scene.cluster.pods() if pod.node == node]
+        check(not left, f"{left} are still on the drained node")
+    finally:
+        scene.cluster.kubectl("uncordon", node)
+
+
+@step(anywhere, prepare=spread)
+def drain_every_node(scene):
+    """One node after the other: all pods move, and none of two servers goes before its successor serves."""
+    for node in scene.cluster.node_names():
+        scene.disturb()
+        try:
+            scene.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
+                                  f"--pod-selector={SELECTOR}", "--timeout=240s", seconds=260)
+            scene.wait_ready()
+        finally:
+            scene.cluster.kubectl("uncordon", node)
+
+
+SELECTOR = "app.kubernetes.io/part-of=quire"
+
+
+def serial_number(host, port):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, port), timeout=5) as plain:
+        with context.wrap_socket(plain) as connection:
+            return hash(connection.getpeercert(binary_form=True))
+
+
+@step(secured)
+def renew_certificates(scene):
+    """New connections have the new certificates without a restart, old ones go on."""
+    pods = scene.install.pods("server") + scene.install.pods("worker")
+    starts = {pod.uid: pod.num_restarts for pod in pods}
+    host, _, port = scene.install.server().target.rpartition(":")
+    old = serial_number(host, int(port))
+    scene.disturb()
+    scene.install.renew_certificates()
+
+    def is_served():
+        try:
+            return serial_number(host, int(port)) != old
+        except OSError as error:
+            raise ClusterError(str(error)) from error
+
+    seconds = scene.cluster.wait(is_served, CERTIFICATE_SECONDS, "the new certificate")
+    scene.notes.append(f"new certificate after {seconds:.0f} s")
+    time.sleep(30)  # the other pods' kubelets are no later than this
+    scene.wait_ready()
+    found = {pod.uid: pod.num_restarts for pod in scene.cluster.pods()}
+    check(found == starts, "pods were started again")
+    # A scheduler and ranks that meet anew have nothing but the new ones.
+    if scene.install.variant.is_multi_pod:
+        scene.disturb()
+        scene.cluster.delete_pod(scene.install.rank(0))
+        scene.wait_ready()
+
+
+def metric(pod, name):
+    with urllib.request.urlopen(f"http://{pod.ip}:8000/metrics", timeout=5) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.split("{")[0].split(" ")[0] == name:
+                return float(line.rpartition(" ")[2])
+    return None
+
+
+@step(multi_pod)
+def five_schedulers(scene):
+    """Set by hand. One serves, four stand by and say so. Any of them can take over."""
+    scene.disturb()
+    scene.cluster.kubectl("scale", "deployment/quire-scheduler", "--replicas=5")
+    scene.wait_ready()
+    for pod in scene.install.standbys():
+        check(metric(pod, STANDBY_METRIC) == 1, f"{pod.name}: {STANDBY_METRIC} is not 1")
+        check("stands by" in scene.cluster.log(pod), f"{pod.name}: its log does not say that it stands by")
+    check(metric(scene.install.active(), STANDBY_METRIC) == 0, f"{STANDBY_METRIC} of the active one is not 0")
+    scene.disturb()
+    scene.cluster.delete_pod(scene.install.active(), "--grace-period=0", "--force")
+    scene.wait_ready()
+    restarts = sum(pod.num_restarts for pod in scene.install.pods("server"))
+    scene.notes.append(f"{restarts} restarts")
+    scene.disturb()
+    scene.cluster.kubectl("scale", "deployment/quire-scheduler", "--replicas=2")
+    scene.wait_ready()
