@@ -327,13 +327,13 @@ void GroupSimulation::Do(const ReportLost& lost) {
 void GroupSimulation::Do(const ReportSuperseded& superseded) {
   Expect(was_ready_, "only a scheduler that was ready is superseded");
   Expect(!has_epoch_, "the epoch is lost before");
-  Expect(std::ranges::any_of(ranks_,
-                             [this, &superseded](const Rank& rank) {
-                               const Process& process = rank.process;
-                               return process.claim.scheduler_incarnation() ==
-                                          superseded.scheduler_incarnation &&
-                                      process.other_leaves_at > process.other_asked_at;
-                             }),
+  Expect(std::ranges::any_of(
+             ranks_,
+             [this, &superseded](const Rank& rank) {
+               const Process& process = rank.process;
+               return process.claim.scheduler_incarnation() == superseded.scheduler_incarnation &&
+                      now_ - process.other_leaves_at < GroupTiming().standby_ns + kReportInterval;
+             }),
          "a scheduler is superseded by one that lives");
   is_superseded_ = true;
   ++totals_.num_takeovers;

@@ -96,8 +96,7 @@ class GroupSimulation {
     uint64_t step_id = 0;
     StepOrder order;
     SchedulerClaim claim;
-    Instant other_asked_at = 0;   // a scheduler that holds it, and is not simulated
-    Instant other_leaves_at = 0;  // that one
+    Instant other_leaves_at = 0;  // a scheduler that holds it, and is not simulated
     std::unique_ptr<FakeWorker> worker;
     std::vector<std::function<void()>> unread;  // what came while it was stopped
   };

@@ -187,7 +187,6 @@ void GroupSimulation::TakeOver(Rank& rank) {
   Expect(rank.process.claim.Ask(newest + 1, 1, now_).ok(), "the newest scheduler is refused");
   rank.process.order.BeginEpoch(newest + 1, 1);
   rank.process.busy_until = now_;
-  rank.process.other_asked_at = now_;
   rank.process.other_leaves_at =
       random_.OneIn(2) ? now_ : now_ + random_.Between(1, 60) * 100 * kNanosPerMilli;
 }

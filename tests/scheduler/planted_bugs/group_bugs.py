@@ -45,8 +45,6 @@ BUGS = [
         "rank.report.phase != WorkerPhase::kIdle &&",
         "rank.report.phase == WorkerPhase::kExecuting &&"),
     # Who else there is, and what a loss means.
-    Bug("a_dead_scheduler_supersedes", GROUP,
-        "if (other.has_value() && succession_.DoesOtherLive(now)) {", "if (other.has_value()) {"),
     Bug("holder_that_cannot_be_is_believed", GROUP,
         "if (!succession_.IsPossible(rank.report.holder_incarnation)) {", "if (false) {"),
     Bug("replaced_process_is_no_crash", GROUP,
