@@ -7,7 +7,7 @@ namespace {
 
 // Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// Of the digits that differ between two clocks, however well they were set: up to a millisecond.
+// Two clocks differ in their last digits, however well they were set: these make up a millisecond.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
 // Between a look of a worker and what it reports of it here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;

@@ -5,8 +5,8 @@
 // while any other one holds the workers: it is a standby. It asks when some worker has not heard of
 // the holder for `patience`: the holder needs all of them, so it computes nothing any more.
 //
-// Whoever asks has the higher number: a standby that began before the holder takes the next number
-// above the holder's, with a part of its own, so that no two take the same.
+// A scheduler asks under a number above the holder's. A standby that began before the holder takes
+// the next one, with a part of its own, so that no two standbys take the same.
 //
 // A holder that cannot reach a worker lets go: it takes the next number without asking, so that no
 // worker hears the old one any more. A standby that reaches all of them may then ask. The holder
@@ -46,7 +46,7 @@ class Succession {
   // No clock that is less than a year ahead has given a holder this number.
   bool IsPossible(uint64_t holder_incarnation) const { return holder_incarnation <= max_; }
 
-  // What the worker of a rank says. 0: it has no holder.
+  // Takes the report of a rank's worker. 0: the worker has no holder.
   void OnReport(int32_t rank, uint64_t holder_incarnation, int64_t silence_ns, Instant now);
   // The link to the worker was given up: what it said is of before.
   void Forget(int32_t rank);
