@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -64,34 +65,42 @@ void SayWhere(const char* what, const quire::SchedulerServer& server) {
                                              "\n"));
 }
 
-// Until a signal to stop, or until another scheduler has the workers. Says on standard output when
-// requests can be sent. Returns the exit code.
-int RunUntilEnd(quire::SchedulerServer& server,
-                const sigset_t& signals,
-                quire::Instant started_at) {
+void SayReady(const quire::SchedulerServer& server, quire::Instant started_at) {
+  quire::LogInfo("requests can be sent",
+                 {{"grpc", server.grpc_address()},
+                  {"http", server.http_address()},
+                  {"after_s",
+                   absl::StrFormat("%.2f",
+                                   static_cast<double>(quire::SteadyNow() - started_at) /
+                                       static_cast<double>(quire::kNanosPerSecond))}});
+  SayWhere("ready", server);
+}
+
+// Until a signal to stop. Says on standard output when requests can be sent, and when another
+// scheduler has the workers.
+void RunUntilSignal(quire::SchedulerServer& server,
+                    const sigset_t& signals,
+                    quire::Instant started_at) {
   bool said_ready = false;
-  while (!server.is_superseded()) {
+  bool said_standby = false;
+  for (;;) {
     const int signal =
         sigtimedwait(&signals, nullptr, said_ready ? &kPollInterval : &kPollUntilReady);
     if (signal > 0) {
       quire::LogInfo("scheduler drains; another signal ends what is left at once",
                      {{"signal", absl::StrCat(signal)}});
-      return EXIT_SUCCESS;
+      return;
     }
     server.Poll();
-    if (!said_ready && server.is_ready()) {
-      said_ready = true;
-      quire::LogInfo("requests can be sent",
-                     {{"grpc", server.grpc_address()},
-                      {"http", server.http_address()},
-                      {"after_s",
-                       absl::StrFormat("%.2f",
-                                       static_cast<double>(quire::SteadyNow() - started_at) /
-                                           static_cast<double>(quire::kNanosPerSecond))}});
-      SayWhere("ready", server);
+    if (server.is_ready() && !std::exchange(said_ready, true)) {
+      said_standby = false;
+      SayReady(server, started_at);
+    }
+    if (server.is_standby() && !std::exchange(said_standby, true)) {
+      said_ready = false;
+      SayWhere("stands by", server);
     }
   }
-  return quire::kExitSuperseded;
 }
 
 // Lets what was accepted finish, for at most `timeout`, or until another signal.
@@ -149,9 +158,9 @@ int main(int argc, char** argv) {
                   {"http", server->http_address()},
                   {"admin", server->admin_address()}});
   SayWhere("listens", *server);
-  const int exit_code = RunUntilEnd(*server, signals, started_at);
+  RunUntilSignal(*server, signals, started_at);
   Drain(*server, signals, config.shutdown_timeout);
   ::alarm(kMaxEndSeconds);  // a disk that hangs (step log, pinned prefixes) must not keep it alive
   server->Shutdown();
-  return exit_code;
+  return EXIT_SUCCESS;
 }

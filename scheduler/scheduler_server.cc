@@ -321,14 +321,12 @@ bool SchedulerServer::IsLive() const {
 }
 
 HttpResponse SchedulerServer::ReadyPage() const {
-  const ServingState::Snapshot state = state_.Get();
-  const bool stands_by = state.group == ServingState::Group::kStandby;
-  return Answer(state.is_ready(), "ready\n", stands_by ? "standby\n" : "not ready\n");
+  return Answer(is_ready(), "ready\n", is_standby() ? "standby\n" : "not ready\n");
 }
 
 void SchedulerServer::Poll() {
-  // Clients that know several schedulers go on to the next one.
-  grpc_listener_->SetRefusing(state_.Get().group == ServingState::Group::kStandby);
+  // Clients that know several schedulers go on to the next one, after the ends of their streams.
+  grpc_listener_->SetRefusing(is_standby() && live_requests_.size() == 0);
   unread_.CancelOld(SteadyNow());
   UpdateHealth();
   MaybeLogStatus();

@@ -59,8 +59,8 @@ class SchedulerServer {
   std::string http_address() const;
   std::string admin_address() const;  // empty without admin calls
   bool is_ready() const { return state_.Get().is_ready(); }
-  // Another scheduler has the workers: nothing is served any more.
-  bool is_superseded() const { return state_.Get().group == ServingState::Group::kSuperseded; }
+  // Another scheduler has the workers, and this one waits for its end.
+  bool is_standby() const { return state_.Get().group == ServingState::Group::kStandby; }
 
   // What is due now and then: whether clients may connect, the end of answers that nobody reads,
   // the health of the gRPC service, the status line, and that free memory goes back to the system.

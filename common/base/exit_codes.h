@@ -6,12 +6,11 @@
 
 namespace quire {
 
-inline constexpr int kExitUsage = 2;       // a mistake on the command line
-inline constexpr int kExitModel = 3;       // model files that cannot be served
-inline constexpr int kExitMemory = 4;      // the machine cannot hold what was asked for
-inline constexpr int kExitDevice = 5;      // a device failed
-inline constexpr int kExitSuperseded = 6;  // another scheduler has taken over the workers
-inline constexpr int kExitStuck = 70;      // a thread hangs that others wait for
+inline constexpr int kExitUsage = 2;   // a mistake on the command line
+inline constexpr int kExitModel = 3;   // model files that cannot be served
+inline constexpr int kExitMemory = 4;  // the machine cannot hold what was asked for
+inline constexpr int kExitDevice = 5;  // a device failed
+inline constexpr int kExitStuck = 70;  // a thread hangs that others wait for
 
 }  // namespace quire
 

@@ -102,7 +102,11 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
     OnListens(ToStd(rest));
   } else if (absl::ConsumePrefix(&rest, "refuses ")) {
     OnRefusal(ToStd(rest));
+  } else if (absl::ConsumePrefix(&rest, "stands by ")) {
+    SetStandby(true);
+    LogError("another scheduler has the workers of this server");
   } else if (absl::ConsumePrefix(&rest, "ready ")) {
+    SetStandby(false);
     scheduler_.OnUseful();
     if (!std::exchange(was_ready_, true)) {
       SayReady(ToStd(rest));
@@ -161,18 +165,14 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
     exit_code_ = code;
   } else {
     scheduler_.LogEnd(wait_status);
-    SetStandby(code == kExitSuperseded);
   }
 }
 
-// One that was superseded waits for the end of the other. One that died has left the workers to the
-// next one, which need not wait until they believe it.
+// For its next start. One that has the workers leaves them to the next one, which need not wait
+// until they believe that it died. One that stands by leaves them to a scheduler of somebody else.
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
-  }
-  if (stands_by) {
-    LogError("another scheduler has the workers; the next one of this server stands by");
   }
 }
 

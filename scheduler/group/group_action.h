@@ -81,14 +81,10 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// Another scheduler has the workers, and this one, which never was ready, waits for its end. 0: it
-// waits for none any more, and takes the workers as soon as all are there.
+// Another scheduler has the workers, and this one waits for its end. An epoch of this one was lost
+// before, and its requests end. 0: it waits for none any more, and takes the workers as soon as all
+// are there.
 struct ReportStandby {
-  uint64_t scheduler_incarnation = 0;  // the other one's
-};
-// Another scheduler has taken over, after this one had been ready: nothing is dialled any more, and
-// this is the last action. The epoch, if there was one, is lost already.
-struct ReportSuperseded {
   uint64_t scheduler_incarnation = 0;  // the other one's
 };
 // A worker is there and may not be let in, or cannot be used. It is asked again, with pauses.
@@ -121,7 +117,6 @@ using GroupAction = std::variant<DialLink,
                                  ReportStale,
                                  ReportLost,
                                  ReportStandby,
-                                 ReportSuperseded,
                                  ReportRefused,
                                  ReportAway,
                                  ReportLoading>;

@@ -15,9 +15,10 @@ constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
 }  // namespace
 
 Succession::Succession(int32_t num_ranks, uint64_t incarnation, const Settings& settings)
-    : settings_(settings),
+    : patience_ns_(settings.patience_ns),
       max_(incarnation + kMaxLead),
       own_part_(incarnation % kOwnParts),
+      stands_by_(settings.stands_by),
       incarnation_(incarnation),
       by_rank_(static_cast<size_t>(num_ranks)) {}
 
@@ -30,7 +31,7 @@ void Succession::OnReport(int32_t rank,
     worker.named_since = now;
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
-  if (now - outwaited_at_ >= settings_.patience_ns) {
+  if (now - outwaited_at_ >= patience_ns_) {
     outwaited_ = 0;  // its links have been dialled anew for long
   }
   has_asked_ = has_asked_ && !AreWorkersReplaced();
@@ -78,14 +79,13 @@ bool Succession::AreWorkersReplaced() const {
       std::ranges::any_of(by_rank_, [](const Worker& worker) { return worker.is_asked; });
   const Holder newest = NewestHolder();
   return HaveAllSpoken() && !is_asked && newest.incarnation != 0 &&
-         newest.incarnation < incarnation_ && newest.silence_ns < settings_.patience_ns;
+         newest.incarnation < incarnation_ && newest.silence_ns < patience_ns_;
 }
 
 std::optional<uint64_t> Succession::WaitsFor() const {
   const std::optional<Holder> other = Other();
   if (has_asked_ || !other.has_value() || other->incarnation == 0 ||
-      other->silence_ns >= settings_.patience_ns ||
-      (!settings_.stands_by && other->incarnation < incarnation_)) {
+      other->silence_ns >= patience_ns_ || (!stands_by_ && other->incarnation < incarnation_)) {
     return std::nullopt;
   }
   // Dialled anew under its new number, it hears first from some worker that heard of the holder
@@ -108,7 +108,7 @@ Succession::Verdict Succession::Decide(Instant now) {
     outwaited_ = 0;
     return Verdict::kWait;
   }
-  const bool is_in_turn = now - *all_are_there_since_ >= settings_.patience_ns;
+  const bool is_in_turn = now - *all_are_there_since_ >= patience_ns_;
   if (has_waited_ && !is_in_turn) {
     return Verdict::kWait;
   }
@@ -124,6 +124,7 @@ Succession::Verdict Succession::Decide(Instant now) {
     worker.is_asked = true;
   }
   has_asked_ = true;
+  stands_by_ = true;
   last_asked_as_ = incarnation_;
   return Verdict::kAsk;
 }

@@ -32,7 +32,7 @@ namespace quire {
 class Succession {
  public:
   struct Settings {
-    // False: it waits for no older holder, and takes the workers at once.
+    // False: it waits for no older holder, and takes the workers at once. The first time only.
     bool stands_by = true;
     int64_t patience_ns = 2 * kNanosPerSecond;
   };
@@ -92,9 +92,10 @@ class Succession {
   bool AreWorkersReplaced() const;
   void TakeNumberAbove(uint64_t incarnation);
 
-  const Settings settings_;
+  const int64_t patience_ns_;
   const uint64_t max_;
   const uint64_t own_part_;
+  bool stands_by_;
   uint64_t incarnation_;
   uint64_t last_asked_as_ = 0;
   bool has_asked_ = false;

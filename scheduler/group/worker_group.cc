@@ -241,6 +241,10 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
+  // A worker that was replaced has no holder until the other one has asked it.
+  if (waits_for_ != 0 && now - has_waited_until_ >= timing_.standby_ns) {
+    StandBy(0);
+  }
   if (succession_.has_asked() && IsCutOff(now)) {
     succession_.LetGo();
     Regather(now);
@@ -388,14 +392,24 @@ void WorkerGroup::HandleSuccession(Instant now) {
     }
   }
   const std::optional<uint64_t> other = succession_.WaitsFor();
-  if (pinned_.has_value()) {
-    if (other.has_value() && succession_.DoesOtherLive(now)) {
-      StandDown(*other);
-    }
-  } else if (phase_ == Phase::kGathering && other.value_or(0) != waits_for_) {
-    waits_for_ = other.value_or(0);
-    actions_.push_back(ReportStandby{waits_for_});
+  if (phase_ != Phase::kGathering || !other.has_value()) {
+    return;
   }
+  has_waited_until_ = now;
+  // One that is dead already is no reason to end the requests of the last epoch.
+  const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);
+  if (*other != waits_for_ && !may_go_on) {
+    StandBy(*other);
+  }
+}
+
+void WorkerGroup::StandBy(uint64_t other_incarnation) {
+  waits_for_ = other_incarnation;
+  if (other_incarnation != 0) {
+    pinned_.reset();
+    has_failed_at_step_ = false;
+  }
+  actions_.push_back(ReportStandby{other_incarnation});
 }
 
 void WorkerGroup::AskIfAllAreThere(Instant now) {
@@ -427,6 +441,9 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
 }
 
 void WorkerGroup::BeginEpoch(Agreement agreement) {
+  if (waits_for_ != 0) {
+    StandBy(0);
+  }
   agreement_ = std::move(agreement);
   phase_ = Phase::kBeginning;
   ++group_epoch_;
@@ -511,19 +528,6 @@ void WorkerGroup::EndEpoch(Instant now) {
       CloseAndPause(rank, now);
     }
   }
-}
-
-void WorkerGroup::StandDown(uint64_t newer_incarnation) {
-  phase_ = Phase::kGathering;
-  for (Rank& rank : ranks_) {
-    if (rank.state != RankState::kAway) {
-      actions_.push_back(CloseLink{LinkOf(rank)});
-    }
-    rank.link_number = ++last_link_number_;
-    rank.state = RankState::kAway;
-    rank.dial_at = kInfiniteFuture;
-  }
-  actions_.push_back(ReportSuperseded{newer_incarnation});
 }
 
 bool WorkerGroup::IsCutOff(Instant now) const {

@@ -25,11 +25,12 @@
 //
 // Several schedulers may know the same workers; Succession says when this one asks for them. One
 // that waits for another is a standby: it has greeted the workers, and begins no epoch. One that
-// was ready, and has lost its workers to a scheduler that lives, stands down for good.
+// has lost its workers to a scheduler that lives becomes a standby, without its requests.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
-//                Abandon; a ReportResult answers the plan that was given last, once; the
+//                Abandon; a ReportResult answers the plan that was given last, once; between
+//                ReportStandby of a scheduler and ReportReady comes ReportStandby of none; the
 //                incarnation only grows.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
@@ -169,7 +170,8 @@ class WorkerGroup {
   // row have answered nothing, else a rank that always fails would keep everybody busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  void StandDown(uint64_t newer_incarnation);
+  // 0: it stands by for none.
+  void StandBy(uint64_t other_incarnation);
   // Some workers are there, and one has not been for long.
   bool IsCutOff(Instant now) const;
   // Takes what is known of the last epoch's end.
@@ -188,6 +190,7 @@ class WorkerGroup {
   const GroupTiming timing_;
   Succession succession_;
   uint64_t waits_for_ = 0;  // the scheduler that was reported last as the one with the workers
+  Instant has_waited_until_ = 0;  // a worker named one that this scheduler waits for
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
   Instant first_tick_ = 0;
@@ -195,7 +198,7 @@ class WorkerGroup {
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
   std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
-  std::optional<Numerics> pinned_;      // of the group that was ready last
+  std::optional<Numerics> pinned_;      // of the group that was ready last, for its requests
   bool has_failed_at_step_ = false;     // in that epoch, by what a rank did
   int32_t num_failed_epochs_ = 0;       // in a row, over before they gave a token
   bool has_sampled_ = false;            // in this epoch, a step that was answered

@@ -86,14 +86,10 @@ struct GroupLost {
   absl::Status status;
 };
 
-// Another scheduler has the workers, and this one waits for its end. 0: it waits for none any more.
+// Another scheduler has the workers, and this one waits for its end; a GroupLost of its own epoch
+// came before. 0: it waits for none any more.
 struct GroupStandby {
   uint64_t scheduler_incarnation = 0;  // the other one's
-};
-
-// A newer scheduler has taken over the workers: there will be no group any more.
-struct GroupSuperseded {
-  uint64_t scheduler_incarnation = 0;  // the newer one's
 };
 
 // Run returns.
@@ -112,7 +108,6 @@ using LoopEvent = std::variant<AddRequest,
                                GroupLoading,
                                GroupLost,
                                GroupStandby,
-                               GroupSuperseded,
                                Stop>;
 
 // By LoopEvent::index.
@@ -130,7 +125,6 @@ inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kL
     "group_loading",
     "group_lost",
     "group_standby",
-    "group_superseded",
     "stop"};
 
 class Inbox {

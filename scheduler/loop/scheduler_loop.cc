@@ -190,11 +190,8 @@ void SchedulerLoop::Handle(AddRequest& add) {
 void SchedulerLoop::Handle(AbortRequest& abort) { Abort(abort.id, abort.status); }
 
 void SchedulerLoop::Handle(AbortAll& abort) {
-  refuse_with_ = abort.status;
-  for (RequestId id : router_.OpenRequests()) {
-    Abort(id, abort.status);
-  }
-  prefix_calls_.FailAll(abort.status);
+  is_ending_ = true;
+  AbortOpen(abort.status);
 }
 
 void SchedulerLoop::Handle(PinCall& call) {
@@ -306,31 +303,26 @@ void SchedulerLoop::Handle(GroupLost& lost) {
   }
 }
 
-// Nothing was accepted so far: a scheduler that was ready does not stand by.
 void SchedulerLoop::Handle(GroupStandby& standby) {
   const bool stands_by = standby.scheduler_incarnation != 0;
   if (stands_by) {
-    LogInfo("another scheduler has the workers; this one stands by",
-            {{"its_incarnation", absl::StrCat(standby.scheduler_incarnation)}});
+    LogWarning("another scheduler has the workers; this one stands by",
+               {{"its_incarnation", absl::StrCat(standby.scheduler_incarnation)},
+                {"ended_requests", absl::StrCat(router_.num_open())}});
     wait_.Stop();
+    needs_answer_ = false;
+    AbortOpen(SupersededStatus());
   } else {
     LogInfo("the other scheduler is gone; this one takes over the workers");
     wait_.Restart(now_);
+    if (!is_ending_) {
+      refuse_with_.reset();
+    }
   }
   has_given_up_ = false;
   parts_.state->SetGroup(stands_by ? ServingState::Group::kStandby
                                    : ServingState::Group::kNeverReady);
   parts_.observer->OnStandby(stands_by);
-}
-
-void SchedulerLoop::Handle(GroupSuperseded& superseded) {
-  LogError("another scheduler has taken over the workers; this one ends its requests",
-           {{"its_incarnation", absl::StrCat(superseded.scheduler_incarnation)}});
-  wait_.Stop();
-  needs_answer_ = false;
-  parts_.state->SetGroup(ServingState::Group::kSuperseded);
-  AbortAll abort{SupersededStatus()};
-  Handle(abort);
 }
 
 void SchedulerLoop::Handle(Stop& /*stop*/) {
@@ -451,6 +443,14 @@ void SchedulerLoop::Probe() {
 void SchedulerLoop::Abort(RequestId id, const absl::Status& status) {
   router_.SetAbortStatus(id, status);
   core_.AbortRequest(id);
+}
+
+void SchedulerLoop::AbortOpen(const absl::Status& status) {
+  refuse_with_ = status;
+  for (RequestId id : router_.OpenRequests()) {
+    Abort(id, status);
+  }
+  prefix_calls_.FailAll(status);
 }
 
 void SchedulerLoop::FenceGroup(const absl::Status& cause) {

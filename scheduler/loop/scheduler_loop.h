@@ -8,7 +8,7 @@
 //
 // When the group is lost, or answers what does not fit its plan, every request stays: the core
 // takes it back to waiting with its committed tokens, and it goes on under the next epoch. When
-// another scheduler has taken over the workers there is no next epoch: every request ends with
+// another scheduler has taken over the workers the loop stands by: every request ends with
 // UNAVAILABLE SUPERSEDED, for its client to go on with it there.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
@@ -89,7 +89,6 @@ class SchedulerLoop {
   void Handle(GroupLoading& loading);
   void Handle(GroupLost& lost);
   void Handle(GroupStandby& standby);
-  void Handle(GroupSuperseded& superseded);
   void Handle(Stop& stop);
 
   void Work(std::deque<LoopEvent>& events);
@@ -102,6 +101,8 @@ class SchedulerLoop {
   void GiveUp();
   void Probe();
   void Abort(RequestId id, const absl::Status& status);
+  // Everything that is open, calls that pin prefixes too.
+  void AbortOpen(const absl::Status& status);
   void FenceGroup(const absl::Status& cause);
   absl::Duration TimeToWait(absl::Duration max_wait) const;
 
@@ -126,9 +127,10 @@ class SchedulerLoop {
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
-  std::optional<absl::Status> refuse_with_;  // after AbortAll
+  std::optional<absl::Status> refuse_with_;  // after AbortAll, or while it stands by
   Instant next_stall_check_ = 0;
-  bool replan_ = false;  // publishing ended sequences while no step was out
+  bool replan_ = false;     // publishing ended sequences while no step was out
+  bool is_ending_ = false;  // AbortAll came
   bool stopping_ = false;
 };
 

@@ -37,8 +37,6 @@ absl::Status ServingState::CheckAdmission() const {
                    "server: another scheduler has the workers; this one stands by");
     case Group::kGivenUp:
       return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker answers");
-    case Group::kSuperseded:
-      return SupersededStatus();
     case Group::kReady:
     case Group::kLost:
       return absl::OkStatus();

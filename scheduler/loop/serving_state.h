@@ -23,18 +23,18 @@
 
 namespace quire {
 
-// kUnavailable SUPERSEDED: another scheduler has taken over the workers.
+// kUnavailable SUPERSEDED, for requests that were accepted: another scheduler has taken over the
+// workers.
 absl::Status SupersededStatus();
 
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // workers are loading, or were never reached
+    kNeverReady,  // workers are loading, or were never reached since it stood by
     kStandby,     // another scheduler has them, and this one waits for its end
     kReady,
-    kLost,        // requests queue; a group is expected back
-    kGivenUp,     // not there for longer than the worker timeout
-    kSuperseded,  // another scheduler has them, for good
+    kLost,     // requests queue; a group is expected back
+    kGivenUp,  // not there for longer than the worker timeout
   };
   struct Snapshot {
     Group group = Group::kNeverReady;
@@ -53,8 +53,8 @@ class ServingState {
 
   Snapshot Get() const;
 
-  // OK when a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS,
-  // SUPERSEDED or DRAINING.
+  // OK when a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS or
+  // DRAINING.
   absl::Status CheckAdmission() const;
 
   // OK while it does not shut down. Errors: kUnavailable DRAINING.

@@ -279,10 +279,6 @@ void GrpcWorkerGroup::Do(const ReportStandby& action) {
   inbox_->Post(GroupStandby{action.scheduler_incarnation});
 }
 
-void GrpcWorkerGroup::Do(const ReportSuperseded& action) {
-  inbox_->Post(GroupSuperseded{action.scheduler_incarnation});
-}
-
 void GrpcWorkerGroup::Do(const ReportRefused& action) {
   if (IsNews(action.rank, action.status)) {
     LogWarning("worker refused; trying on",

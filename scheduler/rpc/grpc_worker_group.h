@@ -73,7 +73,6 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(const ReportReady& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(ReportResult& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportStale& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Do(const ReportSuperseded& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportStandby& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportLost& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -20,8 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integratio
 
 from quire_server import BIN, MODEL, Process  # noqa: E402
 
-READY = re.compile(r"^quire_scheduler: ready ", re.M)
-STANDS_BY = "another scheduler has the workers; this one stands by"
+ROLE = re.compile(r"^quire_scheduler: (ready|stands by) ", re.M)
 SECONDS_TO_SERVE = 2.0
 SECONDS_TO_STAY = 0.5
 # Shells that wait for one file are off within milliseconds of each other.
@@ -40,10 +39,11 @@ def start_workers(folder, num_ranks):
 
 
 def judge(schedulers):
-    """Empty: one is ready, and all others stand by."""
-    texts = [each.text() for each in schedulers]
-    num_ready = sum(bool(READY.search(text)) for text in texts)
-    num_standbys = sum(STANDS_BY in text and not READY.search(text) for text in texts)
+    """Empty: one is ready, and all others stand by. With one rank the older one may be ready until the newer one
+    has asked, so each scheduler's last word counts."""
+    roles = [(ROLE.findall(each.text()) or [""])[-1] for each in schedulers]
+    num_ready = roles.count("ready")
+    num_standbys = roles.count("stands by")
     if num_ready == 1 and num_standbys == len(schedulers) - 1:
         return ""
     return f"{num_ready} ready, {num_standbys} stand by"

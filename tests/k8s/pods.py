@@ -24,13 +24,11 @@ from manifest_overlay import program_of
 READY_SECONDS = 240  # what a busy machine may take to load a small model
 MODEL_MOUNT = "/models"
 SERVICE_ADDRESS = "127.8.0.1"
-EXIT_SUPERSEDED = 6  # of a scheduler, when a newer one has the workers; kubelets start it again
 FIELD_OF_LABEL = re.compile(r"metadata\.labels\['(.+)'\]")
 
 
 class Pod:
-    """One process. A scheduler that another one supersedes is started again, as a kubelet does it; any
-    other end that nobody asked for is a fault of the cluster."""
+    """One process. An end that nobody asked for is a fault of the cluster."""
 
     def __init__(self, cluster, workload, number, address):
         self.address = address
@@ -45,8 +43,6 @@ class Pod:
         self._folder = tempfile.TemporaryDirectory(prefix="quire-pod-")
         self._variables = {each["name"]: self._value_of(each) for each in self.container.get("env", [])}
         self._log = open(os.path.join(self._folder.name, "log"), "w+", encoding="utf-8")  # noqa: SIM115
-        # Else a process could be started after the signal that was to end it.
-        self._start_or_end = threading.Lock()
         self._start()
         self._kubelet = threading.Thread(target=self._watch, daemon=True)
         self._kubelet.start()
@@ -72,19 +68,17 @@ class Pod:
         return argument.replace("0.0.0.0", self.address).replace(MODEL_MOUNT, self._cluster.model)
 
     def _watch(self):
-        while not self._is_gone and self._watch_one_process():
-            pass
-
-    def _watch_one_process(self):
         """Startup until it succeeds once, then readiness and liveness, each with its period; while the pod
-        ends readiness alone. Returns whether there is a next process."""
+        ends readiness alone."""
         kinds, due = ["startupProbe"], {"startupProbe": 0.0}
         failures = {"startupProbe": 0, "readinessProbe": 0, "livenessProbe": 0}
         while not self._is_gone:
             time.sleep(0.05)
             if self.process.poll() is not None:
                 self.is_ready = False
-                return self._start_again()
+                if not self.is_terminating:
+                    self._cluster.fault(f"{self.name} ended with {self.process.returncode}:\n{self.log()}")
+                return
             for kind in [kind for kind in kinds if time.monotonic() >= due[kind]]:
                 probe = self.container[kind]
                 due[kind] = time.monotonic() + probe["periodSeconds"]
@@ -95,26 +89,10 @@ class Pod:
                     self.is_ready = succeeded or (self.is_ready and not has_failed)
                 elif has_failed and not self.is_terminating:
                     self._cluster.fault(f"{self.name}: {kind} would have it killed:\n{self.log()}")
-                    return False
+                    return
                 elif kind == "startupProbe" and succeeded:
                     kinds = ["readinessProbe", "livenessProbe"]
                     due.update(dict.fromkeys(kinds, 0.0))
-        return False
-
-    def _start_again(self):
-        """Returns whether it did, which is for a superseded scheduler alone."""
-        with self._start_or_end:
-            if self.is_terminating:
-                return False
-            if self._was_superseded():
-                self._start()
-                return True
-        self._cluster.fault(f"{self.name} ended with {self.process.returncode}:\n{self.log()}")
-        return False
-
-    def _was_superseded(self):
-        return (self.process.returncode == EXIT_SUPERSEDED
-                and program_of(self.container) == "quire_scheduler")
 
     def _probe(self, probe):
         """As the kubelet: a new connection each time, and an answer in time."""
@@ -150,8 +128,7 @@ class Pod:
 
     def delete(self):
         """Returns when it is gone. The grace begins before preStop."""
-        with self._start_or_end:
-            self.is_terminating = True
+        self.is_terminating = True
         deadline = time.monotonic() + self._grace
         lifecycle = self.container.get("lifecycle", {})
         time.sleep(min(self._grace, lifecycle.get("preStop", {}).get("sleep", {}).get("seconds", 0)))
@@ -161,13 +138,12 @@ class Pod:
         except subprocess.TimeoutExpired:
             self._cluster.fault(f"{self.name} outlived its grace of {self._grace} s:\n{self.log()}")
         else:
-            if exit_code != 0 and not self._was_superseded():
+            if exit_code != 0:
                 self._cluster.fault(f"{self.name} ended with {exit_code}:\n{self.log()}")
         self.close()
 
     def close(self):
-        with self._start_or_end:
-            self.is_terminating = True
+        self.is_terminating = True
         self._is_gone = True
         if self.process.poll() is None:
             self.process.kill()

@@ -162,7 +162,6 @@ void GroupSimulation::PlanStep() {
 }
 
 void GroupSimulation::Do(const DialLink& dial) {
-  Expect(!is_superseded_, "who is superseded dials nobody");
   Rank& rank = RankOf(dial.link);
   rank.link = dial.link;
   rank.is_link_open = true;
@@ -323,21 +322,41 @@ void GroupSimulation::Do(const ReportLost& lost) {
   TakeEvents();
 }
 
-// Clients take what they have to the next scheduler; here it is the same core that goes on.
-void GroupSimulation::Do(const ReportSuperseded& superseded) {
-  Expect(was_ready_, "only a scheduler that was ready is superseded");
+// Clients take what they have to the other scheduler; here it is the same core that goes on.
+void GroupSimulation::Do(const ReportStandby& standby) {
   Expect(!has_epoch_, "the epoch is lost before");
+  if (standby.scheduler_incarnation == 0 || !was_ready_) {
+    return;
+  }
   Expect(std::ranges::any_of(
              ranks_,
-             [this, &superseded](const Rank& rank) {
+             [this, &standby](const Rank& rank) {
                const Process& process = rank.process;
-               return process.claim.scheduler_incarnation() == superseded.scheduler_incarnation &&
+               return process.claim.scheduler_incarnation() == standby.scheduler_incarnation &&
                       now_ - process.other_leaves_at < GroupTiming().standby_ns + kReportInterval;
              }),
-         "a scheduler is superseded by one that lives");
-  is_superseded_ = true;
+         "requests are given up for a scheduler that lives");
   ++totals_.num_takeovers;
-  At(now_ + random_.Between(1, 30) * 100 * kNanosPerMilli, [this] { StartScheduler(); });
+  ForgetEpoch();
+  if (random_.OneIn(2)) {
+    At(now_ + random_.Between(1, 30) * 100 * kNanosPerMilli, [this] {
+      if (!has_epoch_) {
+        StartScheduler();
+      }
+    });
+  }
+}
+
+// No weights are pinned any more, and it would take any: clients would not, by the fingerprint, but
+// they are not here.
+void GroupSimulation::ForgetEpoch() {
+  for (Rank& rank : ranks_) {
+    if (rank.process.has_other_weights) {
+      Kill(rank, kNanosPerSecond);
+    }
+  }
+  was_ready_ = false;
+  failed_at_step_ = false;
 }
 
 void GroupSimulation::Do(const ReportRefused& /*refused*/) { ++totals_.num_refusals; }

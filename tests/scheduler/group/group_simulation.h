@@ -4,8 +4,9 @@
 //   - its process dies, is stopped, or its executor hangs in a step, whatever its reports say, also
 //     that it waits for another rank; the next one has another pool, or loaded other weights until
 //     it is replaced again;
-//   - another scheduler takes it over, for a while or for good, and is followed by one whose clock
-//     went back, or has used it before it took its place; it names schedulers that cannot be;
+//   - another scheduler takes it over, for a while or for good, or has used it before it took its
+//     place; the scheduler that stands by for it may be replaced by one whose clock went back; the
+//     rank names schedulers that cannot be;
 //   - messages are late, lost, doubled, of before, or over a connection that was given up;
 //   - an answer is to another plan; a block holds something else; a block does not come back from
 //     host memory; an epoch is refused, or begins slowly.
@@ -13,16 +14,14 @@
 // It checks that
 //   - tokens are those of the true history, in order, and every request ends with all of them;
 //   - a worker takes every plan of its epoch, and an epoch is ready when all its ranks have begun
-//   it,
-//     with blocks that all of them have;
+//     it, with blocks that all of them have;
 //   - a result that the group reports is what every rank computed;
 //   - a step that a rank has not answered is sent over the next stream to it;
 //   - what is doubled or of before is stale and does no harm; an answer to another plan ends the
 //     epoch;
 //   - who is stopped or hangs is lost in bounded time;
 //   - a loss is a crash when a process was replaced, or a rank failed at the step, and else not;
-//   - a scheduler that was ready does nothing any more once it is superseded, and it is superseded
-//     by one that lives;
+//   - a scheduler gives up its requests only for one that lives;
 //   - no call of the group or the core takes longer than kMaxCallNs of CPU time;
 //   - once faults stop, everything completes.
 //
@@ -135,8 +134,7 @@ class GroupSimulation {
   void Do(const ReportResult& report);
   void Do(const ReportStale& stale);
   void Do(const ReportLost& lost);
-  void Do(const ReportStandby& /*standby*/) {}
-  void Do(const ReportSuperseded& superseded);
+  void Do(const ReportStandby& standby);
   void Do(const ReportRefused& refused);
   void Do(const ReportAway& /*away*/) {}
   void Do(const ReportLoading& /*loading*/) {}
@@ -163,6 +161,7 @@ class GroupSimulation {
   void TakeOver(Rank& rank);
   uint64_t DrawNonsense();
   void StartScheduler();
+  void ForgetEpoch();
   // That the epoch is over after a while if the rank is in this state still, unless there are other
   // faults in between.
   void ExpectLostIn(Instant delay, const Rank& rank, bool Process::*state, const std::string& what);
@@ -191,8 +190,7 @@ class GroupSimulation {
   bool has_faults_ = true;
   bool has_epoch_ = false;  // of the core
   uint64_t num_schedulers_ = 0;
-  bool was_ready_ = false;  // this scheduler
-  bool is_superseded_ = false;
+  bool was_ready_ = false;       // this scheduler
   bool failed_at_step_ = false;  // what ended the last epoch
   StepLimits limits_;
   std::optional<StepPlan> plan_;            // unanswered

@@ -197,20 +197,11 @@ uint64_t GroupSimulation::DrawNonsense() {
   return kHolders[random_.Below(3)];
 }
 
-// The next one, whose clock went back to where it always begins. Nothing of before reaches it. It
-// knows no weights, and would take any: clients would not, by the fingerprint, but they are not
-// here.
+// The next one, whose clock went back to where it always begins. Nothing of before reaches it.
 void GroupSimulation::StartScheduler() {
-  for (Rank& rank : ranks_) {
-    if (rank.process.has_other_weights) {
-      Kill(rank, kNanosPerSecond);
-    }
-  }
+  ForgetEpoch();
   ++num_schedulers_;
   group_.emplace(settings_, num_ranks(), kIncarnation, GroupTiming());
-  was_ready_ = false;
-  is_superseded_ = false;
-  failed_at_step_ = false;
   for (Rank& rank : ranks_) {
     rank.link = {};
     rank.begun_link = {};

@@ -52,7 +52,6 @@ class StartTogetherTest : public testing::TestWithParam<std::pair<int32_t, int32
 TEST_P(StartTogetherTest, ExactlyOneServesWithinTwoSecondsAndTheOthersStandBy) {
   const auto [num_schedulers, num_ranks] = GetParam();
   const int num_seeds = num_schedulers == 2 ? 1000 : 100;
-  int num_superseded = 0;
   for (int seed = 1; seed <= num_seeds; ++seed) {
     const StandbySimulation::Setup setup = {.num_schedulers = num_schedulers,
                                             .num_ranks = num_ranks,
@@ -60,17 +59,12 @@ TEST_P(StartTogetherTest, ExactlyOneServesWithinTwoSecondsAndTheOthersStandBy) {
                                             .has_faults = false};
     StandbySimulation simulation(setup, static_cast<uint64_t>(seed));
     ASSERT_EQ(simulation.Run(2 * kNanosPerSecond), "") << "seed " << seed;
-    // Who was ready for a few milliseconds is superseded, ends, and comes again as a standby.
-    const bool is_one_superseded = simulation.totals().num_superseded > 0;
-    ASSERT_EQ(simulation.NumReady(), 1) << "seed " << seed;
-    ASSERT_TRUE(simulation.IsSettled() || is_one_superseded) << "seed " << seed;
-    num_superseded += is_one_superseded ? 1 : 0;
+    ASSERT_TRUE(simulation.IsSettled()) << "seed " << seed;
     const int64_t num_ready = simulation.totals().num_ready;
     ASSERT_EQ(simulation.Run(6 * kNanosPerSecond), "") << "seed " << seed;
     ASSERT_TRUE(simulation.IsSettled()) << "seed " << seed;
     ASSERT_EQ(simulation.totals().num_ready, num_ready) << "it stays so; seed " << seed;
   }
-  EXPECT_LT(num_superseded, num_seeds / 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs,

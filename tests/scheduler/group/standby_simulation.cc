@@ -1,6 +1,7 @@
 #include "tests/scheduler/group/standby_simulation.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "common/base/error.h"
@@ -179,7 +180,6 @@ StandbySimulation::ConnectionPtr StandbySimulation::ConnectionOf(const Scheduler
 }
 
 void StandbySimulation::Do(Scheduler& scheduler, const DialLink& dial) {
-  Expect(!scheduler.is_superseded, "who is superseded dials nobody");
   Close(scheduler, dial.link.rank);
   const auto connection = std::make_shared<Connection>();
   connection->scheduler = scheduler.index;
@@ -288,6 +288,8 @@ void StandbySimulation::Do(Scheduler& scheduler, const ReportReady& ready) {
   Say(NameOf(scheduler) + " is ready as " + std::to_string(ready.scheduler_incarnation));
   ExpectMayBeReady(scheduler);
   scheduler.is_ready = true;
+  scheduler.has_requests = true;
+  scheduler.stands_by = true;  // from now on
   scheduler.ready_at = now_;
   scheduler.first_rank_fault_at.reset();
   scheduler.group_epoch = ready.group_epoch;
@@ -328,20 +330,11 @@ void StandbySimulation::Do(Scheduler& scheduler, const ReportStandby& standby) {
   Say(NameOf(scheduler) + " stands by for " + std::to_string(standby.scheduler_incarnation));
   Expect(!scheduler.is_ready, "who is ready does not stand by");
   scheduler.standby_for = standby.scheduler_incarnation;
-  totals_.num_standbys += standby.scheduler_incarnation == 0 ? 0 : 1;
+  if (standby.scheduler_incarnation != 0) {
+    ++totals_.num_standbys;
+    totals_.num_superseded += std::exchange(scheduler.has_requests, false) ? 1 : 0;
+  }
   Aim();
-}
-
-// The process ends its streams, and ends; the next one stands by.
-void StandbySimulation::Do(Scheduler& scheduler, const ReportSuperseded& superseded) {
-  Say(NameOf(scheduler) + " is superseded by " + std::to_string(superseded.scheduler_incarnation));
-  Expect(!scheduler.is_ready, "the epoch is lost before a scheduler is superseded");
-  scheduler.is_superseded = true;
-  ++totals_.num_superseded;
-  At(now_ + random_.Between(1, 10) * 100 * kNanosPerMilli,
-     OfScheduler(scheduler, [this, &scheduler] {
-       KillScheduler(scheduler, kNanosPerSecond, /*stands_by=*/true);
-     }));
 }
 
 void StandbySimulation::Do(Scheduler& scheduler, const ReportRefused& refused) {

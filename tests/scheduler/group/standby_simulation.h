@@ -16,7 +16,7 @@
 //   - two are ready at one moment only until the superseded one can know;
 //   - who is ready changes only after a fault, and not because a rank died;
 //   - a standby asks for no workers that hear their scheduler;
-//   - a standby says that it is one; a superseded scheduler says so, or becomes a standby;
+//   - a standby says that it is one, and so does a superseded scheduler;
 //   - no two schedulers ask under one number.
 //
 // Thread safety: for tests, one thread.
@@ -145,8 +145,8 @@ class StandbySimulation {
     bool is_alive = false;
     bool is_stopped = false;
     bool stands_by = true;
-    bool is_superseded = false;
-    bool is_ready = false;  // as it says
+    bool has_requests = false;  // of an epoch that was ready
+    bool is_ready = false;      // as it says
     std::unique_ptr<WorkerGroup> group;
     std::vector<ConnectionPtr> connections;  // by rank
     std::vector<std::optional<Told>> told;   // by rank
@@ -234,7 +234,6 @@ class StandbySimulation {
   void Do(Scheduler& /*scheduler*/, const ReportStale& /*stale*/) {}
   void Do(Scheduler& scheduler, const ReportLost& lost);
   void Do(Scheduler& scheduler, const ReportStandby& standby);
-  void Do(Scheduler& scheduler, const ReportSuperseded& superseded);
   void Do(Scheduler& scheduler, const ReportRefused& refused);
   void Do(Scheduler& /*scheduler*/, const ReportAway& /*away*/) {}
   void Do(Scheduler& /*scheduler*/, const ReportLoading& /*loading*/) {}

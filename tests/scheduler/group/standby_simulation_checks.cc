@@ -78,7 +78,7 @@ bool StandbySimulation::IsHolder(const Scheduler& scheduler) const {
 }
 
 bool StandbySimulation::CanReachAll(const Scheduler& scheduler) const {
-  if (!scheduler.is_alive || scheduler.is_stopped || scheduler.is_superseded) {
+  if (!scheduler.is_alive || scheduler.is_stopped) {
     return false;
   }
   for (int32_t rank = 0; rank < setup_.num_ranks; ++rank) {
@@ -144,7 +144,7 @@ std::optional<StandbySimulation::Told> StandbySimulation::ToldOfOther(
 }
 
 void StandbySimulation::AuditWhatIsSaid(Scheduler& scheduler) {
-  if (!scheduler.is_alive || scheduler.is_stopped || scheduler.is_superseded) {
+  if (!scheduler.is_alive || scheduler.is_stopped) {
     scheduler.must_say_since.reset();
     return;
   }
@@ -213,6 +213,7 @@ void StandbySimulation::ExpectMayAsk(Scheduler& scheduler) {
   const auto [place, is_new] = starts_by_number_.emplace(own, scheduler.start);
   Expect(is_new || place->second == scheduler.start, "no two schedulers ask under one number");
   scheduler.asked_at = now_;
+  const bool may_take_at_once = !scheduler.stands_by && scheduler.last_asked == 0;
   const bool asks_again = std::exchange(scheduler.last_asked, own) == own;
   totals_.num_renamed += is_new && own != *scheduler.numbers.begin() ? 1 : 0;
   const bool is_impaired = !CanReachAll(scheduler) || now_ - scheduler.hit_at < kMaxGap;
@@ -220,7 +221,7 @@ void StandbySimulation::ExpectMayAsk(Scheduler& scheduler) {
 
   const std::optional<Told> other = ToldOfOther(scheduler);
   const bool must_wait = other.has_value() && other->silence_ns < kTiming.standby_ns &&
-                         (other->holder > own || (scheduler.stands_by && !asks_again));
+                         (other->holder > own || (!may_take_at_once && !asks_again));
   Expect(!must_wait, NameOf(scheduler) + " asks for no workers that have another scheduler");
 }
 

@@ -324,6 +324,18 @@ TEST_F(TakesAtOnceTest, ASchedulerThatDoesNotStandByWaitsForNoOlderOne) {
   EXPECT_EQ(Decide(), Verdict::kAsk);
 }
 
+TEST_F(TakesAtOnceTest, ASchedulerThatHasHadTheWorkersStandsByLikeAnyOther) {
+  ReportBoth(0);
+  ASSERT_EQ(Decide(), Verdict::kAsk);
+  ReportBoth(kNewer);
+  ASSERT_TRUE(succession_.IsOvertaken());
+  succession_.StepBack();
+
+  ReportBoth(kOlder);
+
+  EXPECT_THAT(succession_.WaitsFor(), Optional(kOlder));
+}
+
 TEST_F(TakesAtOnceTest, ItWaitsForANewerOne) {
   ReportBoth(kNewer);
 

@@ -119,7 +119,6 @@ TEST_F(WorkerGroupTest, WhoAskedFirstStandsByForTheNewerOneThatAskedSince) {
 
   EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
   EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
-  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty()) << "it has no requests to end";
 }
 
 TEST_F(WorkerGroupTest, AReportOfANewerSchedulerEndsTheEpochAtOnce) {
@@ -142,35 +141,80 @@ TEST_F(WorkerGroupTest, AReportOfBeforeItAskedEndsNothing) {
 }
 
 // Two schedulers once took the worker from each other for ever.
-TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsDownForANewerOne) {
+TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsByForANewerOneThatLives) {
   BecomeReady();
   Plan();
   group_.OnStepsEnd(Link(0), Stale(), now_);
   EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
-  Take<DialLink>();
   ReportHolderAt(0, kNewer);
-  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty()) << "it may be dead already";
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty()) << "it may be dead already";
 
   for (int i = 0; i < 2; ++i) {
     Tick(250 * kNanosPerMilli);
     ReportHolderAt(0, kNewer);
   }
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(1));
+  EXPECT_EQ(standby[0].scheduler_incarnation, kNewer);
 
-  const auto superseded = Take<ReportSuperseded>();
-  ASSERT_THAT(superseded, SizeIs(1));
-  EXPECT_EQ(superseded[0].scheduler_incarnation, kNewer);
-  EXPECT_THAT(Take<CloseLink>(), SizeIs(4)) << "of the loss, and of both that were dialled since";
-  const uint64_t incarnation = group_.scheduler_incarnation();
-  actions_.clear();
-  for (int32_t rank : {0, 1}) {
-    Hello(rank);
+  for (int64_t passed = 0; passed < 10 * kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    ReportHolder(kNewer);
+    Hello(0);
+    Hello(1);
+    Tick(100 * kNanosPerMilli);
   }
-  for (int i = 0; i < 100; ++i) {
-    Tick(kTiming.max_backoff_ns);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
+// Its requests have ended: workers of another model may be there by then, and nothing has crashed.
+TEST_F(WorkerGroupTest, ASchedulerThatStoodByAfterItWasReadyTakesAnyWorkers) {
+  BecomeReady();
+  ReportHolder(kNewer);
+  for (int i = 0; i < 2; ++i) {
+    Tick(250 * kNanosPerMilli);
+    ReportHolder(kNewer);
   }
-  Collect();
-  EXPECT_THAT(actions_, IsEmpty());
-  EXPECT_EQ(group_.scheduler_incarnation(), incarnation);
+  ASSERT_THAT(Take<ReportStandby>(), SizeIs(1));
+  for (const int32_t rank : {0, 1}) {
+    HelloAt(rank).uuid = rank == 0 ? "new 0" : "new 1";
+    HelloAt(rank).model_hash = 2;
+  }
+  ReportHolder(0);
+  for (int64_t passed = 0; passed <= 2 * kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    Tick(100 * kNanosPerMilli);
+    Hello(0);
+    Hello(1);
+  }
+  for (const int32_t rank : {0, 1}) {
+    group_.OnEpochBegun(Link(rank), absl::OkStatus(), now_);
+  }
+
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(1));
+  EXPECT_EQ(standby[0].scheduler_incarnation, 0U) << "not any more";
+  const auto ready = Take<ReportReady>();
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_FALSE(ready[0].after_crash);
+}
+
+// Its holder asks a worker that was replaced within moments.
+TEST_F(WorkerGroupTest, AStandbyIsOneUntilNoWorkerHasNamedTheOtherForLong) {
+  Tick();
+  ReportHolder(kNewer);
+  ASSERT_THAT(Take<ReportStandby>(), SizeIs(1));
+  ReportHolder(0);
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+  ReportHolder(kNewer);
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+
+  for (int64_t passed = 0; passed <= kTiming.standby_ns; passed += 100 * kNanosPerMilli) {
+    ReportHolder(0);
+    Tick(100 * kNanosPerMilli);
+  }
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(1));
+  EXPECT_EQ(standby[0].scheduler_incarnation, 0U);
 }
 
 // Its requests go on: the newer one is dead, or tried out a spare worker once.
@@ -182,7 +226,7 @@ TEST_F(WorkerGroupTest, ASchedulerThatWasReadyOutlivesANewerOneThatIsGone) {
   ReportHolderAt(0, kNewer, kTiming.standby_ns);
   Hello(1);
   group_.OnHello(Link(0), HelloAt(0), now_);
-  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
   EXPECT_THAT(Take<ReportRefused>(), IsEmpty());
 
   EXPECT_TRUE(WasCrash());
@@ -268,7 +312,6 @@ TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
   ReportHolderAt(0, ~uint64_t{0});
 
   EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
-  EXPECT_THAT(Take<ReportSuperseded>(), IsEmpty());
   holders_ = {{}, {}};
   BecomeReady();
 }

@@ -210,12 +210,12 @@ TEST_F(SchedulerLoopTest, AStandbyTakesNothingAndWaitsForNoWorkersUntilItTakesOv
   EXPECT_TRUE(state_.Get().is_ready());
 }
 
-TEST_F(SchedulerLoopTest, ASchedulerThatIsSupersededEndsItsStreamsAndTakesNoMore) {
+TEST_F(SchedulerLoopTest, ASchedulerThatIsSupersededEndsItsStreamsAndStandsBy) {
   client_.BeginEpoch();
   Added running = Add({.id = 1, .prompt = 5, .max_tokens = 6});
   Turn();
   client_.LoseGroup();
-  inbox_.Post(GroupSuperseded{.scheduler_incarnation = 2});
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 2});
   Added late = Add({.id = 2, .prompt = 5, .max_tokens = 6});
 
   Turn();
@@ -227,10 +227,28 @@ TEST_F(SchedulerLoopTest, ASchedulerThatIsSupersededEndsItsStreamsAndTakesNoMore
     EXPECT_EQ(added.stream->end()->code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(ReasonOf(*added.stream->end()), "SUPERSEDED");
   }
-  EXPECT_FALSE(state_.Get().is_ready());
-  EXPECT_EQ(state_.Get().group, ServingState::Group::kSuperseded) << "for good";
-  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "SUPERSEDED");
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "STANDBY");
   EXPECT_EQ(state_.Get().num_open_requests, 0);
+
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 0});
+  client_.BeginEpoch();
+  Turn();
+  Added next = Add({.id = 3, .prompt = 5, .max_tokens = 6});
+  RunDry();
+
+  EXPECT_THAT(next.stream->Tokens(), Optional(ExpectedOutput(next.request)));
+}
+
+TEST_F(SchedulerLoopTest, AStandbyThatShutsDownTakesNothingAlsoWhenTheOtherOneIsGone) {
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 2});
+  inbox_.Post(AbortAll{absl::UnavailableError("closing")});
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 0});
+  client_.BeginEpoch();
+  Turn();
+  Added late = Add({.prompt = 5, .max_tokens = 6});
+  Turn();
+
+  EXPECT_THAT(late.stream->end(), Optional(testing::Ne(absl::OkStatus())));
 }
 
 TEST_F(SchedulerLoopTest, AGroupLostInMidStepChangesNoTokenOfAnyStream) {
@@ -562,11 +580,11 @@ TEST_F(FailingWorkersTest, AreLeftToANewerSchedulerAlsoWhenGivenUp) {
   Add({.prompt = 2, .max_tokens = 5});
   FailUntilGivenUp();
 
-  inbox_.Post(GroupSuperseded{.scheduler_incarnation = 9});
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 9});
   Turn();
   Turn();
 
-  EXPECT_EQ(state_.Get().group, ServingState::Group::kSuperseded);
+  EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "STANDBY");
 }
 
 TEST_F(FailingWorkersTest, GroupsThatAreLostWhileIdleHaveNotFailed) {

@@ -530,7 +530,7 @@ TEST_F(GrpcWorkerGroupTest, AWorkerWithOtherWeightsIsNotLetIn) {
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
-TEST_F(GrpcWorkerGroupTest, ASchedulerThatIsSupersededSaysSoAndLeavesTheWorkerAlone) {
+TEST_F(GrpcWorkerGroupTest, ASchedulerThatIsSupersededStandsByAndLeavesTheWorkerAlone) {
   StartWorker();
   StartClient();
   const auto first = Await<GroupReady>();
@@ -539,7 +539,7 @@ TEST_F(GrpcWorkerGroupTest, ASchedulerThatIsSupersededSaysSoAndLeavesTheWorkerAl
   worker_.BeHeldBy(newer, /*silence_ms=*/0);
 
   Await<GroupLost>();
-  EXPECT_EQ(Await<GroupSuperseded>().scheduler_incarnation, newer);
+  EXPECT_EQ(Await<GroupStandby>().scheduler_incarnation, newer);
   EXPECT_TRUE(inbox_.TakeAll(absl::Milliseconds(200)).empty());
   EXPECT_EQ(worker_.num_epochs(), 1);
 }
