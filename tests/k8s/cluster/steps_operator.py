@@ -97,7 +97,7 @@ def drain_every_node(scene):
             scene.cluster.kubectl("uncordon", node)
 
 
-SELECTOR = "app.kubernetes.io/part-of=quire"
+SELECTOR = "app.kubernetes.io/name=quire"
 
 
 def serial_number(host, port):
