@@ -27,7 +27,10 @@ import manifest_overlay  # noqa: E402
 FOLDERS = [*sorted(path.parent for path in (ROOT / "k8s/overlays").glob("*/kustomization.yaml")),
            *sorted(path.parent for path in TESTDATA.glob("*/kustomization.yaml"))]
 PROGRAMS = check_manifests.Programs(os.environ["QUIRE_BIN"])
-SERVER = "Deployment/quire"
+# Each folder beside all others that may be in its namespace.
+NEIGHBOURS = [manifest_overlay.Overlay(folder) for folder in FOLDERS]
+SERVERS = {"gpu": "Deployment/quire-gpu", "tensor-parallel": "Deployment/quire-tensor-parallel"}
+SERVER = "Deployment/quire-cpu"
 SCHEDULER, WORKER = "Deployment/quire-scheduler", "Deployment/quire-worker-1"
 WORKER_SERVICE, SCHEDULERS = "Service/quire-worker-1", "Service/quire-schedulers"
 
@@ -74,20 +77,21 @@ def become(other):
 
 
 POD = ("spec", "template", "spec")
-LABEL = "app.kubernetes.io/component"
+LABEL, INSTANCE = "app.kubernetes.io/component", "app.kubernetes.io/instance"
+SELECTED = ("spec", "selector", "matchLabels")
 SERVER_BUDGET = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "a"},
                  "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {LABEL: "server"}}}}
 STRATEGY, SPREAD = ("spec", "strategy", "rollingUpdate"), (*POD, "topologySpreadConstraints")
 HORIZONTAL = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
-              "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "quire"}}}
+              "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "quire-cpu"}}}
 # Folder, object, what is done to it, what is said then.
 FAULTS = [
     ("cpu", SERVER, set_at("spec", "selector", "matchLabels", LABEL, value="x"), "its pods are"),
-    ("cpu", "Service/quire", set_at("spec", "selector", LABEL, value="x"), "selects no pod"),
-    ("cpu", "Service/quire", set_at("spec", "ports", 0, "targetPort", value="x"), "port 'x' is none"),
-    ("cpu", "PodDisruptionBudget/quire", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
+    ("cpu", "Service/quire-cpu", set_at("spec", "selector", LABEL, value="x"), "selects no pod"),
+    ("cpu", "Service/quire-cpu", set_at("spec", "ports", 0, "targetPort", value="x"), "port 'x' is none"),
+    ("cpu", "PodDisruptionBudget/quire-cpu", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
-    ("cpu", "PodDisruptionBudget/quire", set_at("spec", "maxUnavailable", value=0), "no node can be"),
+    ("cpu", "PodDisruptionBudget/quire-cpu", set_at("spec", "maxUnavailable", value=0), "no node can be"),
     ("multi-pod", "PodDisruptionBudget/quire-worker", delete_at("spec", "unhealthyPodEvictionPolicy"),
      "keep a node"),
     ("cpu", SERVER, delete_at("spec", "progressDeadlineSeconds"), "progressDeadlineSeconds: 600; .* 2100 s"),
@@ -124,7 +128,7 @@ FAULTS = [
     ("cpu", SERVER, container("env", 0, "value", value="/models"), "of the wrong kind"),
     ("cpu", SERVER, set_at(*POD, "serviceAccountName", value="x"), "account is not there"),
     ("cpu", SERVER, set_at(*POD, "automountServiceAccountToken", value=True), "must be false"),
-    ("cpu", "ServiceAccount/quire", delete_at("automountServiceAccountToken"), "must be false"),
+    ("cpu", "ServiceAccount/quire-cpu", delete_at("automountServiceAccountToken"), "must be false"),
     ("cpu", SERVER, delete_at(*POD, "securityContext", "runAsNonRoot"), "must run as a user"),
     ("cpu", SERVER, delete_at(*POD, "securityContext", "seccompProfile"), "seccomp"),
     ("cpu", SERVER, container("securityContext", "readOnlyRootFilesystem", value=False), "no privilege"),
@@ -133,29 +137,29 @@ FAULTS = [
     ("cpu", SERVER, container("resources", "limits", "memory"), "no limit of memory"),
     ("cpu", SERVER, argument("--port=50051", "--port=50050"), "it listens on"),
     ("cpu", SERVER, argument("--model=/models", "--model=$(MODEL_DIR)"), r"\$\(MODEL_DIR\) is not set"),
-    ("cpu-all", "PodMonitor/quire", set_at("spec", "podMetricsEndpoints", 0, "port", value="x"),
+    ("cpu-all", "PodMonitor/quire-cpu", set_at("spec", "podMetricsEndpoints", 0, "port", value="x"),
      "port 'x' is none"),
-    ("cpu-all", "PodMonitor/quire", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
+    ("cpu-all", "PodMonitor/quire-cpu", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
-    ("cpu-all", "NetworkPolicy/quire", set_at("spec", "ingress", 1, "ports", 0, "port", value="x"),
+    ("cpu-all", "NetworkPolicy/quire-cpu", set_at("spec", "ingress", 1, "ports", 0, "port", value="x"),
      "port 'x' is none"),
-    ("cpu-all", "ScaledObject/quire", set_at("spec", "scaleTargetRef", "name", value="x"),
+    ("cpu-all", "ScaledObject/quire-cpu", set_at("spec", "scaleTargetRef", "name", value="x"),
      "scales what is not there"),
     ("cpu-all", SERVER, set_at("spec", "replicas", value=1), "is scaled, and has replicas"),
-    ("cpu", "PodDisruptionBudget/quire", become(HORIZONTAL), "is scaled, and has replicas"),
-    ("cpu-all", "ScaledObject/quire", set_at(
+    ("cpu", "PodDisruptionBudget/quire-cpu", become(HORIZONTAL), "is scaled, and has replicas"),
+    ("cpu-all", "ScaledObject/quire-cpu", set_at(
         "spec", "triggers", 0, "metadata", "query",
         value='sum(vllm:num_waiting{namespace="quire"})'), "vllm:num_waiting is no metric"),
-    ("cpu-all", "ScaledObject/quire", set_at("metadata", "namespace", value="x"), "of its namespace"),
-    ("cpu-tls", "Service/quire", set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
+    ("cpu-all", "ScaledObject/quire-cpu", set_at("metadata", "namespace", value="x"), "of its namespace"),
+    ("cpu-tls", "Service/quire-cpu", set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
      "says clear text"),
     ("cpu-all", SERVER, set_at(*POD, "volumes", 3, "secret", "secretName", value="quire"),
-     "no program reads its Secret 'quire-tls'"),
-    ("cpu-all", "Certificate/quire-tls", set_at("spec", "secretName", value="x"), "no program reads"),
-    ("cpu-all", "Certificate/quire-tls", set_at("spec", "issuerRef", "name", value="x"), "Issuer 'x' is not"),
-    ("cpu-all", "Certificate/quire-tls", set_at("spec", "dnsNames", value=["quire", "quire.x.svc"]),
-     "not for 'quire.quire.svc'"),
-    ("cpu-all", "Certificate/quire-tls", set_at("spec", "usages", value=["client auth"]), "'server auth'"),
+     "no program reads its Secret 'quire-cpu-tls'"),
+    ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "secretName", value="x"), "no program reads"),
+    ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "issuerRef", "name", value="x"), "Issuer 'x' is not"),
+    ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "dnsNames", value=["quire-cpu", "quire-cpu.x.svc"]),
+     "not for 'quire-cpu.quire.svc'"),
+    ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "usages", value=["client auth"]), "'server auth'"),
     ("cpu-all", "Certificate/quire-authority", delete_at("spec", "isCA"), "no Certificate of an authority"),
     ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-keyfile=/tls/key.pem"),
      "Secrets have no key.pem"),
@@ -206,7 +210,7 @@ FAULTS = [
     ("multi-pod", SCHEDULER, set_at("kind", value="StatefulSet"), "must be a Deployment"),
     ("multi-pod", WORKER, delete_at(*POD, "tolerations"), "300 s on a node that is unreachable"),
     ("multi-pod", SCHEDULER, delete_at(*POD, "tolerations", 1), "300 s on a node that is not-ready"),
-    ("gpu", SERVER, delete_at(*POD, "tolerations", 0), "300 s on a node that is unreachable"),
+    ("gpu", SERVERS["gpu"], delete_at(*POD, "tolerations", 0), "300 s on a node that is unreachable"),
     ("cpu", SERVER, set_at(*POD, "tolerations", 0, "tolerationSeconds", value=31), "stays 31 s"),
     ("cpu", SERVER, delete_at(*POD, "tolerations", 0, "tolerationSeconds"), "stays inf s"),
     ("cpu", SERVER, set_at(*POD, "tolerations", 0, "effect", value="NoSchedule"), "stays 300 s"),
@@ -238,10 +242,11 @@ FAULTS = [
     ("cpu-tls", SERVER, container("readinessProbe", "httpGet", "path", value="/admission"), "by /readyz"),
     ("multi-pod", "NetworkPolicy/quire-worker", become(SERVER_BUDGET), "a standby is never ready"),
     ("multi-pod", SCHEDULERS, delete_at("spec", "publishNotReadyAddresses"), "not find the standby"),
-    ("multi-pod", "Service/quire", set_at("spec", "publishNotReadyAddresses", value=True), "lead clients to"),
+    ("multi-pod", "Service/quire-multi-pod", set_at("spec", "publishNotReadyAddresses", value=True), "lead clients to"),
     ("multi-pod-all", SCHEDULERS, set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
      "says clear text"),
-    ("multi-pod-all", "Certificate/quire-tls", set_at("spec", "dnsNames", value=["quire", "quire.quire.svc"]),
+    ("multi-pod-all", "Certificate/quire-multi-pod-tls", set_at(
+        "spec", "dnsNames", value=["quire-multi-pod", "quire-multi-pod.quire.svc"]),
      "not for 'quire-schedulers.quire.svc'"),
     ("multi-pod", "NetworkPolicy/quire-worker", set_at(
         "spec", "ingress", 0, "from", 0, "podSelector", "matchLabels", LABEL, value="x"),
@@ -250,12 +255,41 @@ FAULTS = [
         "spec", "egress", 0, "to", 0, "podSelector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
 ]
+# Two overlays in one namespace: what is done to one folder, and what is said of which other.
+FAULTS += [
+    ("cpu", SERVER, delete_at("spec", "template", "metadata", "labels", INSTANCE), "must be the name of the"),
+    ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", INSTANCE, value="x"),
+     "must be the name of the overlay"),
+    ("cpu", "Service/quire-cpu", delete_at("spec", "selector", INSTANCE), "pods of gpu: quire-gpu"),
+    ("cpu", "Service/quire-cpu", delete_at("spec", "selector", INSTANCE), "of multi-pod: quire-scheduler"),
+    ("multi-pod", "Service/quire-multi-pod", delete_at("spec", "selector", INSTANCE), "of cpu: quire-cpu"),
+    ("multi-pod", SCHEDULERS, delete_at("spec", "selector", INSTANCE), "pods of cpu: quire-cpu"),
+    ("tensor-parallel", "PodDisruptionBudget/quire-tensor-parallel", delete_at(*SELECTED, INSTANCE),
+     "of multi-pod: quire-scheduler"),
+    ("gpu", SERVERS["gpu"], delete_at(*SELECTED, INSTANCE), "of tensor-parallel: quire-tensor-parallel"),
+    ("multi-pod", SCHEDULER, delete_at(*SELECTED, INSTANCE), "pods of gpu: quire-gpu"),
+    ("cpu", SERVER, delete_at(*SPREAD, 0, "labelSelector", "matchLabels", INSTANCE), "pods of gpu"),
+    ("cpu-all", "NetworkPolicy/quire-cpu", delete_at("spec", "podSelector", "matchLabels", INSTANCE),
+     "pods of gpu: quire-gpu"),
+    ("cpu-all", "PodMonitor/quire-cpu", delete_at(*SELECTED, INSTANCE), "pods of gpu: quire-gpu"),
+    ("multi-pod", "NetworkPolicy/quire-worker", delete_at(
+        "spec", "ingress", 0, "from", 0, "podSelector", "matchLabels", INSTANCE), "pods of cpu: quire-cpu"),
+    ("cpu", "Service/quire-cpu", set_at("metadata", "name", value="quire-gpu"), "gpu has an object of this"),
+    ("cpu", "ServiceAccount/quire-cpu", set_at("metadata", "name", value="quire-multi-pod"),
+     "multi-pod has an object of this name"),
+    ("cpu-all", "Certificate/quire-cpu-tls", set_at("metadata", "name", value="quire-multi-pod-tls"),
+     "multi-pod-all has an object of this name"),
+    ("cpu-all", "PrometheusRule/quire", set_at("spec", "groups", value=[]), "multi-pod-all has an object"),
+    ("cpu-all", "ScaledObject/quire-cpu", set_at(
+        "spec", "triggers", 1, "metadata", "query",
+        value='avg(vllm:kv_cache_usage_perc{job="quire",namespace="quire"})'), "not of its overlay alone"),
+]
 # Only a program can tell.
 FAULTS_OF_FLAGS = [
     ("cpu", SERVER, argument("--http-port=8000", "--metrics-port=8000"), "has no such flag"),
     ("cpu", SERVER, argument("--shutdown-timeout=15", "--shutdown-timeout=-1"), "ends with 2.*shutdown"),
     ("cpu", SERVER, argument("--allow-insecure-bind", "--no-allow-insecure-bind"), "no such flag"),
-    ("tensor-parallel", SERVER, argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
+    ("tensor-parallel", SERVERS["tensor-parallel"], argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
      "ends with 2.*from 1 to 8"),
     ("multi-pod", SCHEDULER, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
     ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-key=/tls/tls.key"), "no such flag"),
@@ -286,7 +320,7 @@ class Changed:
 
     def faults(self, **more):
         with unittest.mock.patch.object(manifest_overlay, "build", lambda _: self.objects):
-            return check_manifests.faults_of("changed", **more)
+            return check_manifests.faults_of("changed", NEIGHBOURS, **more)
 
 
 def comparable(value, key=None):
@@ -298,6 +332,11 @@ def comparable(value, key=None):
         has_names = key in kustomize_subset.MERGE_KEYS or key == "ports"
         return sorted(items, key=lambda each: json.dumps(each, sort_keys=True)) if has_names else items
     return value
+
+
+def replacement(source="source: {kind: Service, fieldPath: metadata.name}",
+                targets="select: {kind: Service}, fieldPaths: [spec.x]"):
+    return f"replacements: [{{{source}, targets: [{{{targets}}}]}}]\n"
 
 
 def kubectl_builds():
@@ -317,7 +356,7 @@ class CheckManifestsTest(unittest.TestCase):
         for folder in FOLDERS:
             with self.subTest(folder.name):
                 self.assertEqual(check_manifests.faults_of(
-                    folder, PROGRAMS, versions=check_manifests.native_versions()), [])
+                    folder, NEIGHBOURS, PROGRAMS, versions=check_manifests.native_versions()), [])
 
     def test_every_fault_is_found(self):
         for folder, name, change, expected in FAULTS:
@@ -348,17 +387,18 @@ class CheckManifestsTest(unittest.TestCase):
                 "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {},
                 "spec": {"type": "object", "properties": {
                     "jobLabel": {"type": "string"}, "selector": {},
+                    "podTargetLabels": {"type": "array"},
                     "podMetricsEndpoints": {"type": "array"}}}}}
             pathlib.Path(folder, "crd.yaml").write_text(yaml.safe_dump(
                 {"kind": "CustomResourceDefinition", "spec": {
                     "group": "monitoring.coreos.com", "names": {"kind": "PodMonitor"},
                     "versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}}))
             schemas = check_manifests.definitions(folder)
-        faults = Changed("cpu-all", "PodMonitor/quire", lambda _: None).faults(schemas=schemas)
+        faults = Changed("cpu-all", "PodMonitor/quire-cpu", lambda _: None).faults(schemas=schemas)
         self.assertEqual([each for each in faults if each.startswith("PodMonitor")], [])
-        self.assertTrue(any(re.search("ScaledObject/quire: no definition", each) for each in faults))
+        self.assertTrue(any(re.search("ScaledObject/quire-cpu: no definition", each) for each in faults))
         change = set_at("spec", "interval", value="15s")
-        faults = Changed("cpu-all", "PodMonitor/quire", change).faults(schemas=schemas)
+        faults = Changed("cpu-all", "PodMonitor/quire-cpu", change).faults(schemas=schemas)
         self.assertTrue(any("interval" in each for each in faults), faults)
 
     def test_every_patch_of_a_component_finds_an_object_in_some_folder(self):
@@ -402,6 +442,15 @@ class CheckManifestsTest(unittest.TestCase):
                  "{apiVersion: v1, kind: Secret, metadata: {name: a}}", "not known here for Secret"),
                 (head + "nameSuffix: x\n", "{apiVersion: v1, kind: Secret, metadata: {name: a}}",
                  "not known here for a Secret"),
+                (head + "replacements: [{path: a}]\n", good, "a source of kind and fieldPath"),
+                (head + replacement("source: {kind: Pod, fieldPath: a}"), good, "there are 0 of Pod, not one"),
+                (head + replacement("source: {kind: Service, fieldPath: spec.y}"), good, "spec.y: KeyError"),
+                (head + replacement(targets="select: {kind: Service}, options: {create: true}"), good,
+                 "a target has select"),
+                (head + replacement(targets="select: {kind: Service, namespace: a}, fieldPaths: []"), good,
+                 "kind, name and one label"),
+                (head + replacement(targets="select: {kind: Service}, fieldPaths: [spec.ports.0]"), good,
+                 "spec.ports.0: IndexError"),
                 (head + "images: [{name: a, digest: b}]\n", good, "newTag are known"),
                 (head + "patches: [{patch: '{kind: Service, metadata: {name: b}}'}]\n", good,
                  "finds 0 objects"),

@@ -20,7 +20,7 @@ import run  # noqa: E402
 import steps_input  # noqa: E402
 from cluster import Pod  # noqa: E402
 from machine import Machine  # noqa: E402
-from step import STEPS, Scene  # noqa: E402
+from step import STEPS, CheckFailed, Scene  # noqa: E402
 
 QUESTIONS = [load.make_question(i, 8) for i in range(4)]
 
@@ -165,8 +165,9 @@ class ReportTest(unittest.TestCase):
         self.assertTrue(results.is_good)
 
 
-def pod(name, is_ready=True, is_running=True, component="server", num_restarts=0, last_message=""):
-    return Pod({"metadata": {"name": name, "uid": name, "labels": {"component": component}}, "spec": {},
+def pod(name, is_ready=True, is_running=True, component="server", num_restarts=0, last_message="", overlay="cpu"):
+    labels = {"component": component, overlays.INSTANCE: f"quire-{overlay}"}
+    return Pod({"metadata": {"name": name, "uid": name, "labels": labels}, "spec": {},
                 "status": {"conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}],
                            "containerStatuses": [{
                                "restartCount": num_restarts,
@@ -233,6 +234,54 @@ class BadInputTest(unittest.TestCase):
     def test_the_log_of_what_runs_on_says_it(self):
         self.assertTrue(says(pod("a"), log="no config.json"))
         self.assertFalse(says(pod("a"), log="all is well"))
+
+
+class Neighbours:
+    """A cluster with a server of each of two overlays. led_to: names of pods by Service; counted: pods of budgets."""
+
+    def __init__(self, led_to, counted=1):
+        self._led_to = led_to
+        self._counted = counted
+
+    @staticmethod
+    def pods():
+        return [pod("a", overlay="cpu"), pod("b", overlay="gpu")]
+
+    def list(self, kind):
+        if kind == "endpointslices":
+            return [{"metadata": {"labels": {"kubernetes.io/service-name": service}},
+                     "endpoints": [{"targetRef": {"name": name}, "conditions": {"ready": True}} for name in names]}
+                    for service, names in self._led_to.items()]
+        return [{"metadata": {"name": f"quire-{each}"}, "status": {"expectedPods": self._counted}}
+                for each in ("cpu", "gpu")]
+
+
+def check_apart(cluster):
+    installs = []
+    for name in ("cpu", "gpu"):
+        install = overlays.Install(cluster, overlays.VARIANTS[name], None, ".")
+        install.objects = [{"kind": "PodDisruptionBudget", "metadata": {"name": f"quire-{name}"}, "spec": {
+            "selector": {"matchLabels": {"component": "server"}}}}]
+        installs.append(install)
+    steps_input.check_apart(Scene(cluster, None, None, None), installs)
+
+
+class TwoOverlaysTest(unittest.TestCase):
+
+    def test_each_leads_to_its_own_pods(self):
+        check_apart(Neighbours({"quire-cpu": ["a"], "quire-gpu": ["b"]}))
+
+    def test_a_service_that_leads_to_pods_of_another_is_found(self):
+        with self.assertRaisesRegex(CheckFailed, "quire-gpu: clients are led to .'a', 'b'., it has .'b'."):
+            check_apart(Neighbours({"quire-cpu": ["a"], "quire-gpu": ["b", "a"]}))
+
+    def test_a_service_that_leads_nowhere_is_found(self):
+        with self.assertRaisesRegex(CheckFailed, "quire-cpu: clients are led to no pod"):
+            check_apart(Neighbours({"quire-gpu": ["b"]}))
+
+    def test_a_budget_that_counts_pods_of_another_is_found(self):
+        with self.assertRaisesRegex(CheckFailed, "quire-cpu counts 2 pods, the overlay has 1"):
+            check_apart(Neighbours({"quire-cpu": ["a"], "quire-gpu": ["b"]}, counted=2))
 
 
 class OverlaysTest(unittest.TestCase):

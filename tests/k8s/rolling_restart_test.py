@@ -124,9 +124,9 @@ class RollingRestartTest(unittest.TestCase):
         self.roll_all_out(ROOT / "tests/k8s/testdata/one-worker", "quire-schedulers")
 
     def test_a_server_in_one_pod(self):
-        self.roll_all_out(ROOT / "k8s/overlays/cpu")
+        self.roll_all_out(ROOT / "k8s/overlays/cpu", "quire-cpu")
 
-    def roll_all_out(self, folder, service="quire"):
+    def roll_all_out(self, folder, service="quire-multi-pod"):
         with pods.Cluster(folder, NAMES, MODEL, FLAGS) as cluster:
             target = cluster.target(service)
             expected, output = self.undisturbed(target)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Checks manifests for what a cluster would only find while it runs them, or not at all: selectors
-that select nothing, ports and volumes that do not meet, a grace that is shorter than the drain, flags
-that the programs do not take.
+that select nothing, or pods of another overlay of k8s/; ports and volumes that do not meet; a grace that
+is shorter than the drain; flags that the programs do not take.
 
     check_manifests.py [--bin DIR] [--crds DIR] FOLDER...
 
@@ -19,6 +19,7 @@ import tempfile
 
 import kustomize_subset
 from check_groups import check_nodes, check_ranks, check_rollouts, check_standbys
+from check_neighbours import INSTANCE, check_neighbours
 from kustomize_subset import ManifestError, containers_of, pod_of
 from manifest_overlay import Overlay, flags_of, ports_of, program_of
 
@@ -42,6 +43,8 @@ DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve"
 SECONDS_TO_LOAD = 1800
 # By the last word of a flag of TLS, the key of cert-manager's Secrets that it names.
 SECRET_KEYS = {"certfile": "tls.crt", "keyfile": "tls.key", "certs": "ca.crt"}
+# As Prometheus has a label of pods.
+INSTANCE_LABEL = re.sub(r"\W", "_", INSTANCE)
 # Exit codes of common/base/exit_codes.h.
 BAD_MODEL = 3
 
@@ -389,6 +392,8 @@ def check_metrics(overlay):
             namespace = each["metadata"].get("namespace")
             if f'namespace="{namespace}"' not in query:
                 overlay.fault(each, f"the query is not of its namespace, {namespace}")
+            if f'{INSTANCE_LABEL}="{each["spec"]["scaleTargetRef"]["name"]}"' not in query:
+                overlay.fault(each, "the query is not of its overlay alone")
 
 
 class Programs:
@@ -558,13 +563,19 @@ def check_custom_kinds(overlay, schemas):
             overlay.fault(each, f"{where}: {error.message}")
 
 
-def faults_of(folder, programs=None, schemas=None, versions=()):
+def overlays():
+    """Those of k8s/."""
+    return [Overlay(path.parent) for path in sorted((ROOT / "k8s/overlays").glob("*/kustomization.yaml"))]
+
+
+def faults_of(folder, neighbours, programs=None, schemas=None, versions=()):
     overlay = Overlay(folder)
     check_objects(overlay)
     for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
                   check_loading, check_security, check_nodes, check_ranks, check_rollouts, check_standbys,
                   check_threads, check_tls, check_metrics):
         check(overlay)
+    check_neighbours(overlay, neighbours)
     check_command_lines(overlay, programs)
     if versions:
         check_native_kinds(overlay, versions)
@@ -585,10 +596,11 @@ def main():
         programs = Programs(args.bin) if args.bin else None
         schemas = definitions(args.crds) if args.crds else None
         versions = native_versions()
+        neighbours = overlays()
         print("native kinds: " + (" and ".join(map(str, versions)) if versions
                                   else "not validated, kubernetes-validate is not installed"))
         for folder in args.folders:
-            faults = faults_of(folder, programs, schemas, versions)
+            faults = faults_of(folder, neighbours, programs, schemas, versions)
             for fault in faults:
                 print(f"{folder}: {fault}")
             failed |= bool(faults)

@@ -1,6 +1,6 @@
 """Builds a folder with a kustomization.yaml as `kubectl kustomize` does, as far as k8s/ needs it:
-resources, components, patches (strategic merge and JSON 6902), images, labels, nameSuffix, namespace.
-Anything else is an error, and never passed over.
+resources, components, patches (strategic merge and JSON 6902), images, labels, nameSuffix, namespace,
+replacements. Anything else is an error, and never passed over.
 
 Thread safety: functions without state.
 """
@@ -11,10 +11,13 @@ import re
 import yaml
 
 KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "images", "labels", "nameSuffix",
-         "namespace"}
+         "namespace", "replacements"}
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass"}
-# Kinds that may get a suffix or labels for selectors here: no object that we write names them.
-SUFFIXED = {"Deployment", "Service"}
+# Kinds that may get a suffix or labels for selectors here. Of these, objects that we write name accounts
+# alone.
+SUFFIXED = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
+# In a path of a replacement: what dots separate, where brackets hold a name with dots or [KEY=VALUE].
+PATH_PART = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 # What names an item of a list in a strategic merge; other lists are replaced whole.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
               "volumeMounts": "mountPath"}
@@ -68,11 +71,13 @@ def _build(folder, objects):
         objects = _build(folder / name, objects)
     for patch in plan.get("patches", []):
         objects = _patched(objects, patch, folder, plan.get("kind") == "Component")
+    _add_suffix(objects, plan.get("nameSuffix"), path)
     for each in objects:
         _set_namespace(each, plan.get("namespace"))
-        _add_suffix(each, plan.get("nameSuffix"), path)
         _add_labels(each, plan.get("labels", []), path)
         _set_images(each, plan.get("images", []), path)
+    for replacement in plan.get("replacements", []):
+        _replace(objects, replacement, path)
     return objects
 
 
@@ -210,12 +215,16 @@ def _set_namespace(each, namespace):
         each["metadata"]["namespace"] = namespace
 
 
-def _add_suffix(each, suffix, path):
+def _add_suffix(objects, suffix, path):
     if not suffix:
         return
-    if each["kind"] not in SUFFIXED:
-        raise ManifestError(f"{path}: nameSuffix: not known here for a {each['kind']}")
-    each["metadata"]["name"] += suffix
+    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    for each in objects:
+        if each["kind"] not in SUFFIXED:
+            raise ManifestError(f"{path}: nameSuffix: not known here for a {each['kind']}")
+        each["metadata"]["name"] += suffix
+        if pod_of(each) is not None and pod_of(each)["spec"].get("serviceAccountName") in accounts:
+            pod_of(each)["spec"]["serviceAccountName"] += suffix
 
 
 def _add_labels(each, labels, path):
@@ -233,10 +242,71 @@ def _selected_labels(each, path):
     """The labels of an object by which pods are selected."""
     if each["kind"] == "Service":
         return [each["spec"]["selector"]]
+    if each["kind"] == "ServiceAccount":
+        return []
+    if each["kind"] == "PodDisruptionBudget":
+        return [each["spec"]["selector"]["matchLabels"]]
     template = pod_of(each)
-    if each["kind"] not in SUFFIXED or {"topologySpreadConstraints", "affinity"} & set(template["spec"]):
+    if each["kind"] not in SUFFIXED or "affinity" in template["spec"]:
         raise ManifestError(f"{path}: includeSelectors: not known here for {each['kind']}")
-    return [each["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]]
+    return [each["spec"]["selector"]["matchLabels"], template["metadata"]["labels"],
+            *(spread["labelSelector"]["matchLabels"]
+              for spread in template["spec"].get("topologySpreadConstraints", []))]
+
+
+def _replace(objects, replacement, path):
+    """A field of one object's, written to fields of others or to a part of them."""
+    source = replacement.get("source", {})
+    if set(replacement) != {"source", "targets"} or set(source) != {"kind", "fieldPath"}:
+        raise ManifestError(f"{path}: replacements: a source of kind and fieldPath, and targets are known here")
+    found = [each for each in objects if each["kind"] == source["kind"]]
+    if len(found) != 1:
+        raise ManifestError(f"{path}: replacements: there are {len(found)} of {source['kind']}, not one")
+    value = _field(found[0], source["fieldPath"], path)
+    for target in replacement["targets"]:
+        if set(target) - {"select", "fieldPaths", "options"} or (
+                set(target.get("options", {})) - {"delimiter", "index"}):
+            raise ManifestError(f"{path}: replacements: a target has select, fieldPaths, delimiter, index")
+        for each in [each for each in objects if _is_selected(each, target["select"], path)]:
+            for field in target["fieldPaths"]:
+                _field(each, field, path, lambda old, options=target.get("options"): _with(old, value, options))
+
+
+def _is_selected(each, select, path):
+    if set(select) - {"kind", "name", "labelSelector"}:
+        raise ManifestError(f"{path}: replacements: kind, name and one label are known here")
+    label, _, value = select.get("labelSelector", "").partition("=")
+    return (each["kind"] == select["kind"] and select.get("name") in (None, each["metadata"]["name"])
+            and (not label or each["metadata"].get("labels", {}).get(label) == value))
+
+
+def _with(old, value, options):
+    """The old text with one of its parts replaced; without options all of it."""
+    if not options:
+        return value
+    parts = old.split(options["delimiter"])
+    parts[options["index"]] = value
+    return options["delimiter"].join(parts)
+
+
+def _field(each, field, path, change=None):
+    """What a path of a replacement leads to, changed where there is a change."""
+    place, key = None, None
+    found = each
+    try:
+        for bracketed, plain in PATH_PART.findall(field):
+            name, equals, value = bracketed.partition("=")
+            place, key = found, bracketed or plain
+            if equals:
+                [key] = [i for i, item in enumerate(found) if item[name] == value]
+            elif isinstance(found, list):
+                key = int(key)
+            found = place[key]
+        if change is not None:
+            place[key] = change(found)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise ManifestError(f"{path}: replacements: {field}: {error!r}") from error
+    return found
 
 
 def _set_images(each, images, path):

@@ -1,4 +1,6 @@
 """The objects of one folder with a kustomization.yaml, what they select, and the faults found in them."""
+import pathlib
+
 from kustomize_subset import build, containers_of, pod_of
 
 
@@ -6,6 +8,7 @@ class Overlay:
     """The objects of one folder, and the faults that were found."""
 
     def __init__(self, folder):
+        self.name = pathlib.Path(folder).name
         self.objects = build(folder)
         self.faults = []
 

@@ -88,6 +88,11 @@ class Cluster:
     def apply(self, objects):
         self.kubectl("apply", "--filename=-", stdin=yaml.safe_dump_all(objects), seconds=120)
 
+    def delete(self, objects):
+        """Returns at once."""
+        self.kubectl("delete", "--filename=-", "--ignore-not-found", "--wait=false",
+                     stdin=yaml.safe_dump_all(objects), seconds=120)
+
     def delete_pod(self, pod, *args):
         """Returns at once."""
         self.kubectl("delete", "pod", pod.name, "--wait=false", *args)

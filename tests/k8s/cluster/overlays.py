@@ -19,6 +19,7 @@ NUM_RANKS = 2  # of tensor-parallel: what the bundled model divides into
 RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
 SMALL_FLAGS = {"threads": "1", "kv-cache-memory-bytes": "64MiB", "swap-space": "64MiB"}
 GPU_FLAGS = ("device", "gemm-cache")
+INSTANCE = "app.kubernetes.io/instance"
 WORKER_NAMES = [f"quire-worker-{rank}" for rank in range(8)]
 
 
@@ -32,6 +33,15 @@ class Variant:
     @property
     def is_multi_pod(self):
         return self.overlay == "multi-pod"
+
+    @property
+    def name(self):
+        """Of its Service for clients, and of its pods' label app.kubernetes.io/instance."""
+        return f"quire-{self.overlay}"
+
+    def clients_secret(self, has_definitions):
+        """For TLS on the clients' port: with cert-manager each overlay has its own."""
+        return f"{self.name}-tls" if has_definitions else "quire-tls"
 
     def components(self, has_definitions):
         names = []
@@ -187,18 +197,22 @@ class Install:
         if not self._authorities:
             self._authorities = {name: Authority(self._folder, name) for name in ("clients", "workers")}
         namespace = self.cluster.namespace
-        names = [f"{service}{end}" for service in ("quire", "quire-schedulers")
+        names = [f"{service}{end}" for service in (self.variant.name, "quire-schedulers")
                  for end in ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")]
-        secrets = [self._authorities["clients"].issue("quire-tls", names)]
+        secrets = [self._authorities["clients"].issue(self.clients_secret, names)]
         if self.variant.is_multi_pod:
             secrets += [self._authorities["workers"].issue("quire-worker-tls", WORKER_NAMES),
                         self._authorities["workers"].issue("quire-worker-client-tls", ["quire-scheduler"])]
         self.cluster.apply(secrets)
 
-    def server(self, service="quire"):
+    @property
+    def clients_secret(self):
+        return self.variant.clients_secret(self.options.crds is not None)
+
+    def server(self, service=None):
         """For clients."""
         secured = self.variant.is_secured
-        return Server(target=f"{service}.{self.cluster.namespace}.svc.cluster.local:50051",
+        return Server(target=f"{service or self.variant.name}.{self.cluster.namespace}.svc.cluster.local:50051",
                       ca_file=str(self._authorities["clients"].ca_file) if secured else None,
                       api_key_file=str(self._key_file) if secured else None)
 
@@ -244,6 +258,10 @@ class Install:
     def pods(self, component):
         """component: server or worker. Those that are not on their way out."""
         return [pod for pod in self.cluster.pods(component) if not pod.is_terminating]
+
+    def own_pods(self):
+        """Those of this overlay alone, also those on their way out."""
+        return [pod for pod in self.cluster.pods() if pod.labels.get(INSTANCE) == self.variant.name]
 
     def active(self):
         """The scheduler that serves, or any server that does."""

@@ -12,7 +12,7 @@ class Step:
     needs: tuple = ()  # the commands of machine.py
     prepare: Callable | None = None  # before the load begins
     longest_gap_s: float | None = None  # where it is promised
-    service: str = "quire"  # that clients dial
+    service: str | None = None  # that clients dial, where it is not the overlay's own
 
 
 STEPS = {}

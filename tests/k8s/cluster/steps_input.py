@@ -8,8 +8,8 @@ from authority import secret
 from step import anywhere, check, multi_pod, secured, step
 
 SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a back-off
-COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu"}
-SECOND_OVERLAY_SECONDS = 40  # in which all its pods would serve
+COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
+SECOND_OVERLAY_SECONDS = 20  # both serve
 COPY = "cp /original/* /models/ && chmod u+w /models/*"
 # One bit of the weights: all shapes fit, and every answer would differ.
 CHANGE_A_WEIGHT = COPY + " && printf X | dd of=/models/model.safetensors bs=1 seek=4000000 conv=notrunc"
@@ -129,14 +129,15 @@ def rank_twice(scene):
 @step(secured)
 def secret_without_key(scene):
     """A Secret as somebody made it by hand, mounted in place of the good one."""
-    authority = scene.cluster.get("secret", "quire-tls")["data"]
+    name = scene.install.clients_secret
+    good = scene.cluster.get("secret", name)["data"]
     bad = secret("quire-tls-without-key", {})
-    bad["data"] = {key: authority[key] for key in ("tls.crt", "ca.crt")}
+    bad["data"] = {key: good[key] for key in ("tls.crt", "ca.crt")}
     scene.cluster.apply([bad])
 
     def edit(workload):
         for volume in pod_spec(workload)["volumes"]:
-            if volume.get("secret", {}).get("secretName") == "quire-tls":
+            if volume.get("secret", {}).get("secretName") == name:
                 volume["secret"]["secretName"] = "quire-tls-without-key"
 
     bad_rollout(scene, edit, r"tls\.key")
@@ -153,34 +154,54 @@ def memory_limit_too_small(scene):
     bad_rollout(scene, edit, r"OOMKilled|more than there is")
 
 
-def has_counterpart(variant):
-    return variant.overlay in COUNTERPARTS and not variant.is_secured
-
-
-def endpoints(scene):
-    """Names of the pods that the clients' Service leads to."""
+def endpoints(scene, service):
+    """Names of the pods that a Service leads to."""
     slices = [each for each in scene.cluster.list("endpointslices")
-              if each["metadata"]["labels"].get("kubernetes.io/service-name") == "quire"]
+              if each["metadata"]["labels"].get("kubernetes.io/service-name") == service]
     return {endpoint["targetRef"]["name"] for each in slices for endpoint in each.get("endpoints") or []
             if endpoint["conditions"].get("ready")}
 
 
-@step(has_counterpart)
+def starts_of(pods):
+    """Containers started of each pod: the same later, if nothing happened to them."""
+    return {pod.uid: pod.num_restarts for pod in pods if not pod.is_terminating}
+
+
+def check_apart(scene, installs):
+    """The Service of each overlay leads to pods of this overlay alone, and its budgets count no others."""
+    for each in installs:
+        own = {pod.name for pod in each.own_pods()}
+        found = endpoints(scene, each.variant.name)
+        check(found, f"{each.variant.name}: clients are led to no pod")
+        check(found <= own, f"{each.variant.name}: clients are led to {sorted(found)}, it has {sorted(own)}")
+    budgets = {each["metadata"]["name"]: each["status"] for each in scene.cluster.list("poddisruptionbudgets")}
+    for each in installs:
+        for budget in [found for found in each.objects if found["kind"] == "PodDisruptionBudget"]:
+            name, labels = budget["metadata"]["name"], budget["spec"]["selector"]["matchLabels"]
+            num_own = sum(labels.items() <= pod.labels.items() and not pod.is_terminating for pod in each.own_pods())
+            num_counted = budgets[name].get("expectedPods")
+            check(num_counted == num_own, f"the budget {name} counts {num_counted} pods, the overlay has {num_own}")
+
+
+@step(anywhere)
 def second_overlay_in_the_namespace(scene):
-    """Applied beside the first by mistake, and deleted again. The Service leads to the first one's pods alone."""
+    """Applied beside the first, and deleted whole again, as `kubectl delete -k` does it. Both serve, each by its own
+    Service. Nothing happens to the first one's pods."""
+    first = scene.install
     with temporary_folder() as folder:
-        second = Install(scene.cluster, Variant(COUNTERPARTS[scene.install.variant.overlay]), scene.options, folder)
-        objects = second.build()
-    names = {(each["kind"], each["metadata"]["name"]) for each in scene.install.objects}
-    added = [each for each in objects if (each["kind"], each["metadata"]["name"]) not in names]
-    first = {pod.name for pod in scene.install.pods("server")}
+        second = Install(scene.cluster, Variant(COUNTERPARTS[first.variant.overlay]), scene.options, folder)
+        second.objects = second.build()
+    before = starts_of(first.own_pods())
     scene.disturb()
-    scene.cluster.apply(objects)
+    scene.cluster.apply(second.objects)
     try:
+        scene.wait_ready()
+        check_apart(scene, [first, second])
         time.sleep(SECOND_OVERLAY_SECONDS)
-        check(endpoints(scene) <= first, f"clients are led to {sorted(endpoints(scene) - first)}")
+        check_apart(scene, [first, second])
     finally:
-        for each in added:
-            scene.cluster.kubectl("delete", each["kind"], each["metadata"]["name"], "--wait=false")
-        scene.install.restore()
+        scene.cluster.delete(second.objects)
+    scene.cluster.wait(lambda: not second.own_pods(), SAYS_SECONDS, "the second overlay's pods end")
     scene.wait_ready()
+    check_apart(scene, [first])
+    check(starts_of(first.own_pods()) == before, "pods of the first overlay were replaced or started again")
