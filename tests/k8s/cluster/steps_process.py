@@ -60,7 +60,7 @@ def kill_active_scheduler_behind_service(scene):
 
 @step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def stop_active_scheduler_and_go_on(scene):
-    """It sleeps through a takeover. Awake again it ends, and comes back as a standby."""
+    """It sleeps through a takeover. Awake again it is a standby, without a restart."""
     pod = scene.install.active()
     pids = scene.machine.processes(pod, "quire_scheduler")
     scene.disturb()
@@ -69,8 +69,10 @@ def stop_active_scheduler_and_go_on(scene):
     scene.machine.signal(pod, pids, "CONT")
     scene.wait_ready()
     check(scene.install.active().uid != pod.uid, "the scheduler that was stopped is the active one")
-    check("has taken over the workers" in scene.cluster.log(pod, since=scene.begin),
+    check("another scheduler has the workers" in scene.cluster.log(pod, since=scene.begin),
           f"{pod.name}: its log does not say that another one has the workers")
+    restarts = {each.uid: each.num_restarts for each in scene.cluster.pods()}
+    check(restarts.get(pod.uid) == pod.num_restarts, f"{pod.name} was started again")
 
 
 @step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
