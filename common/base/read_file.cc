@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -18,9 +19,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    return Error(errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
-                 "FILE",
-                 absl::StrCat(path, ": cannot be opened (errno ", errno, ")"));
+    return Error(
+        errno == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+        "FILE",
+        absl::StrCat(path, ": cannot be opened: ", std::generic_category().message(errno)));
   }
   absl::Cleanup close_file = [fd] { ::close(fd); };
   struct stat info = {};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +41,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>&
   }
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) {
-    return absl::InternalError(absl::StrCat("pipe: errno ", errno));
+    return absl::InternalError(absl::StrCat("pipe: ", std::generic_category().message(errno)));
   }
   std::vector<char*> raw;
   raw.reserve(argv.size() + 1);
@@ -56,7 +57,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>&
   ::close(fds[1]);
   if (pid < 0) {
     ::close(fds[0]);
-    return absl::InternalError(absl::StrCat("fork: errno ", errno));
+    return absl::InternalError(absl::StrCat("fork: ", std::generic_category().message(errno)));
   }
   ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return ChildProcess(pid, fds[0]);

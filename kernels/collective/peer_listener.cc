@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -42,7 +43,7 @@ constexpr char kWelcomeShared = 'm';  // through the memory that came with the h
 absl::Status CannotListen(const std::string& where) {
   return Error(absl::StatusCode::kUnavailable,
                "LISTEN",
-               "ranks: cannot listen on " + where + " (errno " + std::to_string(errno) + ")");
+               "ranks: cannot listen on " + where + ": " + std::generic_category().message(errno));
 }
 
 // Ranks that listen on Unix sockets are all on this host.

@@ -266,7 +266,8 @@ class StartTest(KeysTest):
         cases = ((self.write("empty", ""), "holds no key"), (self.write("comments", "# canary\n"), "holds no key"),
                  (self.write("broken", line + "\n\ncanary\n"), "broken: line 3: must be"),
                  (self.write("twice", line + "\n" + line + "\n"), "twice: line 2: the key of line 1 again"),
-                 (os.path.join(self.folder, "none"), "none: cannot be opened"), (self.folder, "is not a regular file"))
+                 (os.path.join(self.folder, "none"), "none: cannot be opened: No such file or directory"),
+                 (self.folder, "is not a regular file"))
         for flag in ("--api-keys-file", "--admin-api-keys-file"):
             for path, why in cases:
                 with self.subTest(flag=flag, why=why):

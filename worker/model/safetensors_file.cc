@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -188,7 +189,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path, s
                    "MODEL_FILE",
                    absl::StrCat("load: ", Printable(file.name_), ": no such file"));
     }
-    return LoadError(file.name_, absl::StrCat("cannot be opened (errno ", errno, ")"));
+    return LoadError(file.name_,
+                     absl::StrCat("cannot be opened: ", std::generic_category().message(errno)));
   }
   struct stat info = {};
   if (::fstat(file.fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -325,7 +327,8 @@ absl::Status SafetensorsFile::ReadAt(int64_t offset, std::span<std::byte> out) c
       continue;
     }
     if (n < 0) {
-      return LoadError(name_, absl::StrCat("cannot be read (errno ", errno, ")"));
+      return LoadError(name_,
+                       absl::StrCat("cannot be read: ", std::generic_category().message(errno)));
     }
     if (n == 0) {
       return LoadError(name_, "shrank while being read");

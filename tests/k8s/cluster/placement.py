@@ -58,3 +58,13 @@ def place_servers(install, nodes):
             replace(install, pod, node)
             taken.add(node)
         taken.add(pod.node)
+
+
+def with_new_pods(scene):
+    """A kubelet waits longer before each further start of a container, up to five minutes."""
+    cluster = scene.cluster
+    old = {pod.uid: pod for pod in cluster.pods() if pod.num_restarts > 0}
+    for pod in old.values():
+        cluster.delete_pod(pod, "--grace-period=1")
+    cluster.wait(lambda: all(pod.uid not in old for pod in cluster.pods()), 90, "old pods end")
+    scene.install.wait_ready(0.0)

@@ -2,6 +2,7 @@
 import time
 
 from cluster import ClusterError
+from placement import with_new_pods
 from step import anywhere, multi_pod, step
 
 EVERYBODY = "0.0.0.0/0"
@@ -19,27 +20,27 @@ def cut_for(scene, one, other, seconds):
     scene.wait_ready()
 
 
-@step(multi_pod, needs=CUT)
+@step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_scheduler_from_rank_10_s(scene):
     cut_for(scene, scene.install.active().ip, scene.install.rank(1).ip, 10)
 
 
-@step(multi_pod, needs=CUT)
+@step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_scheduler_from_rank_60_s(scene):
     cut_for(scene, scene.install.active().ip, scene.install.rank(1).ip, 60)
 
 
-@step(multi_pod, needs=CUT)
+@step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_ranks_10_s(scene):
     cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 10)
 
 
-@step(multi_pod, needs=CUT)
+@step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_ranks_60_s(scene):
     cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 60)
 
 
-@step(multi_pod, needs=CUT, longest_gap_s=10, service=SCHEDULERS)
+@step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
 def cut_off_active_scheduler(scene):
     """From ranks, clients and probes."""
     cut_for(scene, scene.install.active().ip, EVERYBODY, 30)

@@ -2,11 +2,13 @@
 import time
 
 from cluster import ClusterError
+from placement import with_new_pods
 from step import check, multi_pod, servers, step
 
 LONGEST_GAP_OF_A_PROCESS_S = 10
 REPLACED_SECONDS = 120  # the slowest is a stopped worker: its liveness probe, then its grace
 SCHEDULERS = "quire-schedulers"
+SHELL = ("node_shell",)
 
 # Many small processes, together more than the limit: the kernel ends the largest of the container, the server's.
 EAT_MEMORY = """
@@ -30,35 +32,35 @@ def signal_and_wait(scene, pod, program, name):
     scene.wait_ready()
 
 
-@step(servers, needs=("node_shell",))
+@step(servers, needs=SHELL, prepare=with_new_pods)
 def kill_each_process(scene):
     for program in ("quire_worker", "quire_scheduler", "quire"):
         signal_and_wait(scene, scene.install.active(), program, "KILL")
 
 
-@step(servers, needs=("node_shell",))
+@step(servers, needs=SHELL, prepare=with_new_pods)
 def stop_each_process(scene):
     """`quire serve` itself is not among them: nobody waits for it until its pod is to end."""
     for program in ("quire_worker", "quire_scheduler"):
         signal_and_wait(scene, scene.install.active(), program, "STOP")
 
 
-@step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def kill_active_scheduler(scene):
     signal_and_wait(scene, scene.install.active(), "quire_scheduler", "KILL")
 
 
-@step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def stop_active_scheduler(scene):
     signal_and_wait(scene, scene.install.active(), "quire_scheduler", "STOP")
 
 
-@step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_active_scheduler_behind_service(scene):
     signal_and_wait(scene, scene.install.active(), "quire_scheduler", "KILL")
 
 
-@step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def stop_active_scheduler_and_go_on(scene):
     """It sleeps through a takeover. Awake again it is a standby, without a restart."""
     pod = scene.install.active()
@@ -75,24 +77,24 @@ def stop_active_scheduler_and_go_on(scene):
     check(restarts.get(pod.uid) == pod.num_restarts, f"{pod.name} was started again")
 
 
-@step(multi_pod, needs=("node_shell",), longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_standby(scene):
     signal_and_wait(scene, scene.install.standbys()[0], "quire_scheduler", "KILL")
 
 
-@step(multi_pod, needs=("node_shell",))
+@step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def kill_each_rank(scene):
     for pod in scene.install.pods("worker"):
         signal_and_wait(scene, pod, "quire_worker", "KILL")
 
 
-@step(multi_pod, needs=("node_shell",))
+@step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def stop_each_rank(scene):
     for pod in scene.install.pods("worker"):
         signal_and_wait(scene, pod, "quire_worker", "STOP")
 
 
-@step(multi_pod, needs=("node_shell",))
+@step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def kill_everything(scene):
     """Both schedulers and both ranks at once."""
     pods = scene.install.pods("server") + scene.install.pods("worker")
@@ -119,12 +121,12 @@ def exceed_memory(scene, pod, program, is_whole_container):
         check("OOMKilled" in now.status_text, f"{pod.name}: its status does not say OOMKilled")
 
 
-@step(servers, needs=("node_shell",))
+@step(servers, needs=SHELL, prepare=with_new_pods)
 def memory_limit_exceeded(scene):
     exceed_memory(scene, scene.install.active(), "quire_worker", False)
 
 
-@step(multi_pod, needs=("node_shell",))
+@step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def memory_limits_exceeded(scene):
     exceed_memory(scene, scene.install.rank(1), "quire_worker", True)
     exceed_memory(scene, scene.install.active(), "quire_scheduler", True)
