@@ -10,7 +10,7 @@ from step import anywhere, check, multi_pod, secured, step
 SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a back-off
 COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
 SECOND_OVERLAY_SECONDS = 20  # both serve
-COPY = "cp /original/* /models/ && chmod u+w /models/*"
+COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
 # One bit of the weights: all shapes fit, and every answer would differ.
 CHANGE_A_WEIGHT = COPY + " && printf X | dd of=/models/model.safetensors bs=1 seek=4000000 conv=notrunc"
 
