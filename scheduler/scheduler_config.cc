@@ -56,6 +56,12 @@ ABSL_FLAG(bool,
           "Wait while another scheduler works with the workers, and take them over when they have "
           "heard nothing of it for two seconds. Without it: take them at once from an older one, "
           "whose requests then end.");
+ABSL_FLAG(int32_t,
+          cut_off_timeout,
+          0,
+          "Seconds. When nothing was heard of any worker for so long, another scheduler may have "
+          "them: requests end with UNAVAILABLE, for clients to go on there, and this scheduler "
+          "stands by. 0: requests wait for --worker-timeout.");
 ABSL_FLAG(bool,
           allow_changed_numerics,
           false,
@@ -232,6 +238,9 @@ absl::Status SetWaiting(SchedulerConfig* config) {
   const int32_t worker_seconds = absl::GetFlag(FLAGS_worker_timeout);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("step-timeout", step_seconds, 1, kMaxWaitSeconds));
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("worker-timeout", worker_seconds, 1, kMaxWaitSeconds));
+  const int32_t cut_off_seconds = absl::GetFlag(FLAGS_cut_off_timeout);
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("cut-off-timeout", cut_off_seconds, 0, kMaxWaitSeconds));
+  config->group_timing.cut_off_ns = cut_off_seconds * kNanosPerSecond;
   config->group_timing.step_timeout_ns = step_seconds * kNanosPerSecond;
   config->loop.worker_timeout_ns = worker_seconds * kNanosPerSecond;
   config->allow_changed_numerics = absl::GetFlag(FLAGS_allow_changed_numerics);

@@ -30,6 +30,9 @@
 
 namespace quire {
 
+// The incarnation of a scheduler of which nothing is known.
+inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
+
 // Names one step of one membership of one scheduler. Block ids and handles mean something only
 // inside one (scheduler_incarnation, group_epoch).
 struct StepHeader {

@@ -33,6 +33,7 @@ absl::StatusOr<bool> SupervisedChild::MaybeStart(Instant now) {
   }
   process_ = *std::move(process);
   pid_ = process_->pid();
+  was_silent_ = false;
   return true;
 }
 
@@ -46,6 +47,7 @@ std::optional<int> SupervisedChild::TakeEnd(Instant now) {
     pause_ns_ = policy_.OnEnd(now);
     start_at_ = now + pause_ns_;
   } else if (watchdog_.IsSilent(now)) {
+    was_silent_ = true;
     Kill("it gives no sign of life");
   }
   return wait_status;

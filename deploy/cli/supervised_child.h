@@ -47,6 +47,8 @@ class SupervisedChild {
   // The running program; null: it does not run.
   ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
   const std::string& name() const { return name_; }
+  // The program that runs, or ran last, was killed because it was silent.
+  bool was_silent() const { return was_silent_; }
 
  private:
   const std::string name_;
@@ -56,6 +58,7 @@ class SupervisedChild {
   Watchdog watchdog_;
   Instant start_at_ = 0;
   int64_t pause_ns_ = 0;
+  bool was_silent_ = false;
   pid_t pid_ = -1;  // of the last start
 };
 

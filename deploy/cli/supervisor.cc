@@ -165,6 +165,9 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
     exit_code_ = code;
   } else {
     scheduler_.LogEnd(wait_status);
+    if (scheduler_.was_silent()) {
+      SetStandby(true);  // another one may have taken its workers meanwhile
+    }
   }
 }
 

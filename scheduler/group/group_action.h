@@ -81,11 +81,12 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// Another scheduler has the workers, and this one waits for its end. An epoch of this one was lost
-// before, and its requests end. 0: it waits for none any more, and takes the workers as soon as all
-// are there.
+// Another scheduler has the workers, or may have them, and this one waits for its end. An epoch of
+// this one was lost before, and its requests end. 0: it waits for none any more, and takes the
+// workers as soon as all are there.
 struct ReportStandby {
-  uint64_t scheduler_incarnation = 0;  // the other one's
+  // The other one's, or kUnknownScheduler.
+  uint64_t scheduler_incarnation = 0;
 };
 // A worker is there and may not be let in, or cannot be used. It is asked again, with pauses.
 struct ReportRefused {

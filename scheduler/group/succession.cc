@@ -1,6 +1,7 @@
 #include "scheduler/group/succession.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire {
 namespace {
@@ -27,7 +28,7 @@ void Succession::OnReport(int32_t rank,
                           int64_t silence_ns,
                           Instant now) {
   Worker& worker = by_rank_[static_cast<size_t>(rank)];
-  if (!worker.holder.has_value() || worker.holder->incarnation != holder_incarnation) {
+  if (std::exchange(worker.named, holder_incarnation) != holder_incarnation) {
     worker.named_since = now;
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
@@ -39,7 +40,9 @@ void Succession::OnReport(int32_t rank,
 }
 
 void Succession::Forget(int32_t rank) {
-  by_rank_[static_cast<size_t>(rank)] = {};
+  Worker& worker = by_rank_[static_cast<size_t>(rank)];
+  worker.holder.reset();
+  worker.is_asked = false;
   all_are_there_since_.reset();
 }
 
@@ -89,8 +92,8 @@ std::optional<uint64_t> Succession::WaitsFor() const {
     return std::nullopt;
   }
   // Dialled anew under its new number, it hears first from some worker that heard of the holder
-  // a little later than the others did.
-  const bool is_outwaited = other->incarnation == outwaited_ && !HaveAllSpoken();
+  // a little later than the others did, or that still has an older one.
+  const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllSpoken();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
 

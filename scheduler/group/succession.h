@@ -48,11 +48,13 @@ class Succession {
 
   // Takes the report of a rank's worker. 0: the worker has no holder.
   void OnReport(int32_t rank, uint64_t holder_incarnation, int64_t silence_ns, Instant now);
-  // The link to the worker was given up: what it said is of before.
+  // The link to the worker was given up: what it said is of before. Since when it has named its
+  // holder is kept.
   void Forget(int32_t rank);
 
   // This scheduler has asked, and a newer one has since: it has the workers no more.
   bool IsOvertaken() const;
+  // It leaves the workers to whoever has them.
   void StepBack() { has_asked_ = false; }
 
   // The other scheduler that this one waits for.
@@ -79,9 +81,10 @@ class Succession {
   };
 
   struct Worker {
-    std::optional<Holder> holder;  // as it said; nothing before
-    Instant named_since = 0;       // that holder, over the present link
-    bool is_asked = false;         // over the present link, so its report may be of before
+    std::optional<Holder> holder;  // as it said over the present link; nothing before
+    uint64_t named = 0;            // its last holder, over any link
+    Instant named_since = 0;
+    bool is_asked = false;  // over the present link, so its report may be of before
   };
 
   Holder NewestHolder() const;

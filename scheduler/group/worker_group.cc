@@ -241,9 +241,14 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // A worker that was replaced has no holder until the other one has asked it.
-  if (waits_for_ != 0 && now - has_waited_until_ >= timing_.standby_ns) {
+  // By what workers say; one that was replaced has no holder until the other one has asked it.
+  if (waits_for_ != 0 && now - has_waited_until_ >= timing_.standby_ns &&
+      std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
+  }
+  if (IsCutOffFromAll(now)) {
+    succession_.StepBack();  // workers that were replaced may have an older one
+    StandBy(kUnknownScheduler);
   }
   if (succession_.has_asked() && IsCutOff(now)) {
     succession_.LetGo();
@@ -257,6 +262,7 @@ void WorkerGroup::Tick(Instant now) {
 void WorkerGroup::BeginToWaitAnew(Instant now) {
   for (Rank& rank : ranks_) {
     rank.heard_at = now;
+    rank.seen_at = now;
     rank.moved_at = now;
     rank.idle_at.reset();
     rank.broken_at.reset();
@@ -296,6 +302,10 @@ RankPhase WorkerGroup::phase_of(int32_t rank) const {
       return is_ready() ? RankPhase::kReady : RankPhase::kWaiting;
   }
   return RankPhase::kAway;
+}
+
+bool WorkerGroup::HasReported(const Rank& rank) {
+  return rank.state != RankState::kAway && !rank.report.uuid.empty();
 }
 
 WorkerGroup::Rank* WorkerGroup::Find(LinkId link) {
@@ -405,6 +415,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
 
 void WorkerGroup::StandBy(uint64_t other_incarnation) {
   waits_for_ = other_incarnation;
+  has_waited_until_ = last_tick_;
   if (other_incarnation != 0) {
     pinned_.reset();
     has_failed_at_step_ = false;
@@ -530,12 +541,20 @@ void WorkerGroup::EndEpoch(Instant now) {
   }
 }
 
+size_t WorkerGroup::NumSilent(int64_t duration_ns, Instant now) const {
+  return static_cast<size_t>(std::ranges::count_if(ranks_, [=, this](const Rank& rank) {
+    return now - std::max(rank.seen_at, first_tick_) >= duration_ns;
+  }));
+}
+
 bool WorkerGroup::IsCutOff(Instant now) const {
-  const auto is_gone = [this, now](const Rank& rank) {
-    return now - std::max(rank.seen_at, first_tick_) >= timing_.standby_ns;
-  };
-  const auto num_gone = std::ranges::count_if(ranks_, is_gone);
-  return !is_ready() && num_gone > 0 && static_cast<size_t>(num_gone) < ranks_.size();
+  const size_t num_silent = NumSilent(timing_.standby_ns, now);
+  return !is_ready() && num_silent > 0 && num_silent < ranks_.size();
+}
+
+bool WorkerGroup::IsCutOffFromAll(Instant now) const {
+  return timing_.cut_off_ns > 0 && pinned_.has_value() && !is_ready() &&
+         NumSilent(timing_.cut_off_ns, now) == ranks_.size();
 }
 
 bool WorkerGroup::WasCrash() {

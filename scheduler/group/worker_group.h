@@ -25,7 +25,8 @@
 //
 // Several schedulers may know the same workers; Succession says when this one asks for them. One
 // that waits for another is a standby: it has greeted the workers, and begins no epoch. One that
-// has lost its workers to a scheduler that lives becomes a standby, without its requests.
+// has lost its workers to a scheduler that lives becomes a standby, without its requests. So does
+// one that has heard of no worker for long (cut_off_ns), since another one may have them.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
@@ -69,6 +70,8 @@ struct GroupTiming {
   // Another scheduler of which a worker has not heard for so long is gone; so is, for this one, a
   // worker that has not reported for so long.
   int64_t standby_ns = 2 * kNanosPerSecond;
+  // This scheduler has heard of no worker for so long: requests go on elsewhere. 0: they wait.
+  int64_t cut_off_ns = 0;
 };
 
 class WorkerGroup {
@@ -144,6 +147,8 @@ class WorkerGroup {
   };
 
   static bool IsGreeted(const Rank& rank);
+  // Over the present link.
+  static bool HasReported(const Rank& rank);
   // The rank that the link belongs to; null for an old link.
   Rank* Find(LinkId link);
   LinkId LinkOf(const Rank& rank) const;
@@ -172,8 +177,11 @@ class WorkerGroup {
   void Lose(const absl::Status& status, Instant now);
   // 0: it stands by for none.
   void StandBy(uint64_t other_incarnation);
+  // How many have not reported for so long.
+  size_t NumSilent(int64_t duration_ns, Instant now) const;
   // Some workers are there, and one has not been for long.
   bool IsCutOff(Instant now) const;
+  bool IsCutOffFromAll(Instant now) const;
   // Takes what is known of the last epoch's end.
   bool WasCrash();
   void BeginToWaitAnew(Instant now);

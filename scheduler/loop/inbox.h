@@ -89,7 +89,7 @@ struct GroupLost {
 // Another scheduler has the workers, and this one waits for its end; a GroupLost of its own epoch
 // came before. 0: it waits for none any more.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // the other one's
+  uint64_t scheduler_incarnation = 0;  // the other one's, or kUnknownScheduler
 };
 
 // Run returns.

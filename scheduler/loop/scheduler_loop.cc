@@ -168,8 +168,8 @@ void SchedulerLoop::Handle(AddRequest& add) {
   const RequestId id = add.request.id;
   const std::shared_ptr<ResponseStream> stream = add.stream;
   router_.Open(add.request, std::move(add.output), std::move(add.stream));
-  if (refuse_with_.has_value()) {
-    router_.Reject(id, *refuse_with_, now_);
+  if (refuse_with_.has_value() || stands_by_) {
+    router_.Reject(id, refuse_with_.value_or(SupersededStatus()), now_);
     return;
   }
   // Its length was checked against a group before, and its client will be told it: the core would
@@ -190,13 +190,15 @@ void SchedulerLoop::Handle(AddRequest& add) {
 void SchedulerLoop::Handle(AbortRequest& abort) { Abort(abort.id, abort.status); }
 
 void SchedulerLoop::Handle(AbortAll& abort) {
-  is_ending_ = true;
-  AbortOpen(abort.status);
+  refuse_with_ = abort.status;
+  AbortRequests(abort.status);
+  prefix_calls_.FailAll(abort.status);
 }
 
 void SchedulerLoop::Handle(PinCall& call) {
-  if (refuse_with_.has_value()) {
-    call.answer(*refuse_with_);
+  const bool waits_for_takeover = stands_by_ && call.waits_for_workers;
+  if (refuse_with_.has_value() || (stands_by_ && !waits_for_takeover)) {
+    call.answer(refuse_with_.value_or(SupersededStatus()));
     return;
   }
   prefix_calls_.Pin(core_, std::move(call), epoch_.has_value());
@@ -304,25 +306,27 @@ void SchedulerLoop::Handle(GroupLost& lost) {
 }
 
 void SchedulerLoop::Handle(GroupStandby& standby) {
-  const bool stands_by = standby.scheduler_incarnation != 0;
-  if (stands_by) {
-    LogWarning("another scheduler has the workers; this one stands by",
-               {{"its_incarnation", absl::StrCat(standby.scheduler_incarnation)},
-                {"ended_requests", absl::StrCat(router_.num_open())}});
+  stands_by_ = standby.scheduler_incarnation != 0;
+  if (stands_by_) {
+    const bool is_cut_off = standby.scheduler_incarnation == kUnknownScheduler;
+    LogWarning(
+        is_cut_off ? "no worker is heard of; another scheduler may have them, and this one "
+                     "stands by"
+                   : "another scheduler has the workers; this one stands by",
+        {{"its_incarnation", is_cut_off ? "unknown" : absl::StrCat(standby.scheduler_incarnation)},
+         {"ended_requests", absl::StrCat(router_.num_open())}});
     wait_.Stop();
     needs_answer_ = false;
-    AbortOpen(SupersededStatus());
+    AbortRequests(SupersededStatus());
+    prefix_calls_.FailWaiting(SupersededStatus());
   } else {
     LogInfo("the other scheduler is gone; this one takes over the workers");
     wait_.Restart(now_);
-    if (!is_ending_) {
-      refuse_with_.reset();
-    }
   }
   has_given_up_ = false;
-  parts_.state->SetGroup(stands_by ? ServingState::Group::kStandby
-                                   : ServingState::Group::kNeverReady);
-  parts_.observer->OnStandby(stands_by);
+  parts_.state->SetGroup(stands_by_ ? ServingState::Group::kStandby
+                                    : ServingState::Group::kNeverReady);
+  parts_.observer->OnStandby(stands_by_);
 }
 
 void SchedulerLoop::Handle(Stop& /*stop*/) {
@@ -421,9 +425,7 @@ void SchedulerLoop::GiveUp() {
               {"cause", wait_.cause().ToString()}});
   }
   parts_.state->SetGroup(ServingState::Group::kGivenUp);
-  for (RequestId id : router_.OpenRequests()) {
-    Abort(id, status);
-  }
+  AbortRequests(status);
   prefix_calls_.FailWaiting(status);
 }
 
@@ -445,12 +447,10 @@ void SchedulerLoop::Abort(RequestId id, const absl::Status& status) {
   core_.AbortRequest(id);
 }
 
-void SchedulerLoop::AbortOpen(const absl::Status& status) {
-  refuse_with_ = status;
+void SchedulerLoop::AbortRequests(const absl::Status& status) {
   for (RequestId id : router_.OpenRequests()) {
     Abort(id, status);
   }
-  prefix_calls_.FailAll(status);
 }
 
 void SchedulerLoop::FenceGroup(const absl::Status& cause) {

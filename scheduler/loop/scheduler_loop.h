@@ -101,8 +101,7 @@ class SchedulerLoop {
   void GiveUp();
   void Probe();
   void Abort(RequestId id, const absl::Status& status);
-  // Everything that is open, calls that pin prefixes too.
-  void AbortOpen(const absl::Status& status);
+  void AbortRequests(const absl::Status& status);
   void FenceGroup(const absl::Status& cause);
   absl::Duration TimeToWait(absl::Duration max_wait) const;
 
@@ -127,10 +126,10 @@ class SchedulerLoop {
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
-  std::optional<absl::Status> refuse_with_;  // after AbortAll, or while it stands by
+  std::optional<absl::Status> refuse_with_;  // after AbortAll
+  bool stands_by_ = false;
   Instant next_stall_check_ = 0;
-  bool replan_ = false;     // publishing ended sequences while no step was out
-  bool is_ending_ = false;  // AbortAll came
+  bool replan_ = false;  // publishing ended sequences while no step was out
   bool stopping_ = false;
 };
 

@@ -10,7 +10,7 @@ namespace quire {
 absl::Status SupersededStatus() {
   return Error(absl::StatusCode::kUnavailable,
                "SUPERSEDED",
-               "server: another scheduler has taken over the workers");
+               "server: its workers have another scheduler, or are out of its reach");
 }
 
 ServingState::Snapshot ServingState::Get() const {

@@ -302,7 +302,7 @@ void GrpcWorkerGroup::Do(const ReportLoading& action) {
 }
 
 bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
-  std::string cause = status.ToString();
+  std::string cause(status.message());  // the order of its details is not fixed
   std::string& last = last_causes_[static_cast<size_t>(rank)];
   if (cause == last) {
     return false;

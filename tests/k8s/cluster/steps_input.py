@@ -11,8 +11,8 @@ SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a ba
 COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
 SECOND_OVERLAY_SECONDS = 20  # both serve
 COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
-# One bit of the weights: all shapes fit, and every answer would differ.
-CHANGE_A_WEIGHT = COPY + " && printf X | dd of=/models/model.safetensors bs=1 seek=4000000 conv=notrunc"
+# Of several layers, so that the share of each rank is among them. All shapes fit, and every answer would differ.
+CHANGE_WEIGHTS = COPY + " && dd if=/dev/zero of=/models/model.safetensors bs=1000000 seek=3 count=2 conv=notrunc"
 
 
 def program_of(workload):
@@ -89,7 +89,7 @@ def no_model_volume(scene):
 def other_model_at_one_rank(scene):
     def edit(workload):
         if workload["metadata"]["name"] == "quire-worker-1":
-            use_model(workload, CHANGE_A_WEIGHT)
+            use_model(workload, CHANGE_WEIGHTS)
 
     bad_rollout(scene, edit, r"weights are not those|differs from rank 0")
 

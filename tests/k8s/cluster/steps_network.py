@@ -3,7 +3,7 @@ import time
 
 from cluster import ClusterError
 from placement import with_new_pods
-from step import anywhere, multi_pod, step
+from step import anywhere, check, multi_pod, step
 
 EVERYBODY = "0.0.0.0/0"
 SCHEDULERS = "quire-schedulers"
@@ -44,6 +44,24 @@ def cut_ranks_60_s(scene):
 def cut_off_active_scheduler(scene):
     """From ranks, clients and probes."""
     cut_for(scene, scene.install.active().ip, EVERYBODY, 30)
+
+
+@step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
+def cut_active_scheduler_from_ranks(scene):
+    """Clients and probes still reach it. It gives up its streams, and the other one serves."""
+    pod = scene.install.active()
+    ranks = scene.install.pods("worker")
+    scene.disturb()
+    for rank in ranks:
+        scene.machine.cut(pod.ip, rank.ip)
+    try:
+        time.sleep(20)
+        active = [each.name for each in scene.install.pods("server") if each.is_ready]
+        check(len(active) == 1 and pod.name not in active, f"{active} take requests, {pod.name} was cut off")
+    finally:
+        for rank in ranks:
+            scene.machine.mend(pod.ip, rank.ip)
+    scene.wait_ready()
 
 
 def cut_node_from_control_plane(scene, seconds):

@@ -12,8 +12,15 @@ namespace {
 constexpr Instant kTickInterval = 25 * kNanosPerMilli;
 constexpr Instant kAuditInterval = 50 * kNanosPerMilli;
 constexpr Instant kConnectTimeout = kNanosPerSecond;
+constexpr int64_t kCutOff = 5 * kNanosPerSecond;
 // Of the clocks that people set, when the steady ones say 0.
 constexpr int64_t kWallClock = 1'700'000'000 * kNanosPerSecond;
+
+GroupTiming Timing() {
+  GroupTiming timing;
+  timing.cut_off_ns = kCutOff;
+  return timing;
+}
 
 GroupSettings Settings() {
   GroupSettings settings;
@@ -38,6 +45,7 @@ StandbySimulation::StandbySimulation(const Setup& setup, uint64_t seed)
     : setup_(setup),
       random_(seed),
       settings_(Settings()),
+      timing_(Timing()),
       mean_fault_gap_(random_.Between(2, 30) * kNanosPerSecond),
       // An idle scheduler does not learn of a newer one by its steps.
       step_gap_(random_.OneIn(2) ? 0 : random_.Between(1, 10) * kNanosPerSecond),
@@ -111,7 +119,7 @@ void StandbySimulation::StartScheduler(int32_t index, bool stands_by) {
   GroupSettings settings = settings_;
   settings.stands_by = stands_by;
   scheduler.group = std::make_unique<WorkerGroup>(
-      settings, setup_.num_ranks, static_cast<uint64_t>(clock), GroupTiming());
+      settings, setup_.num_ranks, static_cast<uint64_t>(clock), timing_);
   scheduler.numbers.insert(static_cast<uint64_t>(clock));
   Say(NameOf(scheduler) + " starts as " + std::to_string(clock) +
       (stands_by ? "" : ", and does not stand by"));
@@ -333,6 +341,8 @@ void StandbySimulation::Do(Scheduler& scheduler, const ReportStandby& standby) {
   if (standby.scheduler_incarnation != 0) {
     ++totals_.num_standbys;
     totals_.num_superseded += std::exchange(scheduler.has_requests, false) ? 1 : 0;
+  } else {
+    ExpectHolderIsSilent(scheduler);
   }
   Aim();
 }

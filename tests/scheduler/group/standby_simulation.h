@@ -15,7 +15,8 @@
 //     that can reach all ranks;
 //   - two are ready at one moment only until the superseded one can know;
 //   - who is ready changes only after a fault, and not because a rank died;
-//   - a standby asks for no workers that hear their scheduler;
+//   - several take requests at one moment only until all but one can know;
+//   - a standby asks for no workers that all hear their scheduler, and stands by all the while;
 //   - a standby says that it is one, and so does a superseded scheduler;
 //   - no two schedulers ask under one number.
 //
@@ -145,7 +146,7 @@ class StandbySimulation {
     bool is_alive = false;
     bool is_stopped = false;
     bool stands_by = true;
-    bool has_requests = false;  // of an epoch that was ready
+    bool has_requests = false;  // of an epoch that was ready: it takes more
     bool is_ready = false;      // as it says
     std::unique_ptr<WorkerGroup> group;
     std::vector<ConnectionPtr> connections;  // by rank
@@ -265,11 +266,14 @@ class StandbySimulation {
   void Audit();
   void AuditGap();
   void AuditOverlap();
+  void AuditAdmission();
+  void ExpectHolderIsSilent(const Scheduler& scheduler);
   void AuditWhatIsSaid(Scheduler& scheduler);
   void ExpectMayAsk(Scheduler& scheduler);
   void ExpectIsNotHeard(const Scheduler& asking, uint64_t asks_as);
   void ExpectMayBeReady(const Scheduler& scheduler);
   bool IsHolder(const Scheduler& scheduler) const;
+  bool IsHeardByAll(uint64_t holder) const;
   bool CanReachAll(const Scheduler& scheduler) const;
   bool IsBlameless(const Scheduler& scheduler, Instant since) const;
   std::optional<Told> ToldOfOther(const Scheduler& scheduler) const;
@@ -284,6 +288,7 @@ class StandbySimulation {
   const Setup setup_;
   Random random_;
   const GroupSettings settings_;
+  const GroupTiming timing_;
   const Instant mean_fault_gap_;
   const Instant step_gap_;
   std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time and order
@@ -302,6 +307,7 @@ class StandbySimulation {
   uint64_t last_ready_start_ = 0;
   Instant last_ready_at_ = 0;
   std::optional<Overlap> overlap_;
+  std::optional<Instant> several_admit_since_;
   Instant scheduler_fault_at_ = 0;  // the last one of any
   Instant rank_fault_at_ = 0;       // until it is over, so it may be in the future
   Instant disturbed_at_ = 0;        // who has the workers met with a fault

@@ -31,6 +31,8 @@ constexpr Instant kMaxAskAge = 4 * kNanosPerSecond;
 constexpr Instant kMaxToSay = kNanosPerSecond;
 // All ranks, after a cut: an attempt to connect and a pause.
 constexpr Instant kMaxToReach = 2 * kNanosPerSecond;
+// A scheduler that hears of no rank: since its last report, by a tick.
+constexpr Instant kMaxToStopAdmitting = 7 * kNanosPerSecond;
 constexpr Instant kMaxToSeeDeath = kTiming.standby_ns + kNanosPerSecond;
 
 }  // namespace
@@ -66,6 +68,7 @@ std::string StandbySimulation::NameOf(const Scheduler& scheduler) {
 void StandbySimulation::Audit() {
   AuditGap();
   AuditOverlap();
+  AuditAdmission();
   for (Scheduler& scheduler : schedulers_) {
     AuditWhatIsSaid(scheduler);
   }
@@ -126,6 +129,32 @@ void StandbySimulation::AuditOverlap() {
                        rank_fault_at_ < overlap_->began_at;
   Expect(duration <= (is_fair ? kMaxOverlap : kMaxOverlapCutOff),
          NameOf(older) + " is superseded and does not know it");
+}
+
+void StandbySimulation::AuditAdmission() {
+  Instant last_hit_at = rank_fault_at_;
+  int32_t num_admitting = 0;
+  for (const Scheduler& scheduler : schedulers_) {
+    if (scheduler.is_alive && !scheduler.is_stopped && scheduler.has_requests) {
+      ++num_admitting;
+      last_hit_at = std::max({last_hit_at, scheduler.hit_at, scheduler.continued_at});
+    }
+  }
+  if (num_admitting < 2) {
+    several_admit_since_.reset();
+    return;
+  }
+  several_admit_since_ = several_admit_since_.value_or(now_);
+  const Instant duration = now_ - std::max(*several_admit_since_, last_hit_at);
+  Expect(duration <= kMaxToStopAdmitting, "one scheduler alone takes requests for long");
+}
+
+// Whatever it can see of the ranks.
+void StandbySimulation::ExpectHolderIsSilent(const Scheduler& scheduler) {
+  const uint64_t holder = NewestHolder();
+  const bool is_heard = IsHeardByAll(holder) && now_ - scheduler.continued_at > kMaxAskAge;
+  Expect(!is_heard || scheduler.numbers.contains(holder),
+         NameOf(scheduler) + " stands by for one that all ranks hear");
 }
 
 // The newest other one that the workers named, unless it is one that this scheduler once was.
@@ -225,18 +254,23 @@ void StandbySimulation::ExpectMayAsk(Scheduler& scheduler) {
   Expect(!must_wait, NameOf(scheduler) + " asks for no workers that have another scheduler");
 }
 
+// For longer than news are under way.
+bool StandbySimulation::IsHeardByAll(uint64_t holder) const {
+  return holder != 0 && std::ranges::all_of(ranks_, [this, holder](const Process& process) {
+           return process.is_alive && process.claim.scheduler_incarnation() == holder &&
+                  now_ - process.claimed_at > kMaxAskAge &&
+                  now_ - process.heard_since > kMaxAskAge &&
+                  now_ - process.heard_at < kNanosPerSecond;
+         });
+}
+
 // A rank is asked by a scheduler under a number that is newer than its own one's.
 void StandbySimulation::ExpectIsNotHeard(const Scheduler& asking, uint64_t asks_as) {
   const uint64_t holder = NewestHolder();
   if (holder == 0 || holder > asks_as || asking.numbers.contains(holder) || !asking.stands_by) {
     return;
   }
-  const bool is_heard = std::ranges::all_of(ranks_, [this, holder](const Process& process) {
-    return process.is_alive && process.claim.scheduler_incarnation() == holder &&
-           now_ - process.claimed_at > kMaxAskAge && now_ - process.heard_since > kMaxAskAge &&
-           now_ - process.heard_at < kNanosPerSecond;
-  });
-  Expect(!is_heard, NameOf(asking) + " asks for no workers that all hear another one");
+  Expect(!IsHeardByAll(holder), NameOf(asking) + " asks for no workers that all hear another one");
 }
 
 void StandbySimulation::ExpectMayBeReady(const Scheduler& scheduler) {
@@ -248,7 +282,7 @@ void StandbySimulation::ExpectMayBeReady(const Scheduler& scheduler) {
   }
   const Scheduler& last = schedulers_[static_cast<size_t>(*last_ready_)];
   Expect(last.start != last_ready_start_ || !last.was_lost_to_rank ||
-             scheduler_fault_at_ > last.lost_at,
+             scheduler_fault_at_ >= last.lost_at,
          "the death of a rank does not change who has the others");
 }
 

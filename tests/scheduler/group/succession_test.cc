@@ -295,6 +295,21 @@ TEST_F(SuccessionTest, AnotherSchedulerLivesWhenAWorkerHearsOfItAfterItNamedIt) 
   EXPECT_TRUE(succession_.DoesOtherLive(now_));
 }
 
+// A scheduler that refuses its worker hears one report over each link.
+TEST_F(SuccessionTest, SinceWhenAWorkerNamesItsHolderOutlivesTheLink) {
+  Report(0, kNewer);
+  succession_.Forget(0);
+  EXPECT_FALSE(succession_.DoesOtherLive(now_)) << "nobody names it";
+  Pass(kPatience / 2);
+  Report(0, kNewer, kPatience / 2);
+  EXPECT_FALSE(succession_.DoesOtherLive(now_)) << "it may have died since";
+  succession_.Forget(0);
+
+  Report(0, kNewer);
+
+  EXPECT_TRUE(succession_.DoesOtherLive(now_));
+}
+
 // One with a higher number was known before, and has the workers no more.
 TEST_F(SuccessionTest, AnOlderSchedulerThatHasTheWorkersNowLivesToo) {
   ReportBoth(kNewer);

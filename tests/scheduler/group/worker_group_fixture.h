@@ -48,9 +48,11 @@ inline WorkerHello HelloOf(int32_t rank) {
 
 class WorkerGroupTest : public testing::Test {
  protected:
-  explicit WorkerGroupTest(int32_t num_ranks = 2, bool stands_by = true)
+  explicit WorkerGroupTest(int32_t num_ranks = 2,
+                           bool stands_by = true,
+                           const GroupTiming& timing = kTiming)
       : num_ranks_(num_ranks),
-        group_(Settings(stands_by), num_ranks, kIncarnation, kTiming),
+        group_(Settings(stands_by), num_ranks, kIncarnation, timing),
         links_(static_cast<size_t>(num_ranks)),
         hellos_(static_cast<size_t>(num_ranks)),
         holders_(static_cast<size_t>(num_ranks)) {

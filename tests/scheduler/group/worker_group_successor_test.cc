@@ -316,6 +316,80 @@ TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
   BecomeReady();
 }
 
+// Whether its worker ends or is out of reach, the other scheduler may well live.
+TEST_F(WorkerGroupTest, AStandbyThatHearsOfNoWorkerStandsByOn) {
+  Tick();
+  ReportHolder(kNewer);
+  ASSERT_THAT(Take<ReportStandby>(), SizeIs(1));
+
+  Tick(10 * kTiming.standby_ns);
+
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
+// Its requests wait: workers that died come back.
+TEST_F(WorkerGroupTest, ASchedulerThatHearsOfNoWorkerWaitsUnlessItIsToldNotTo) {
+  BecomeReady();
+  Tick(30 * kNanosPerSecond);
+
+  EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
+class CutOffTest : public WorkerGroupTest {
+ protected:
+  static constexpr int64_t kCutOff = 5 * kNanosPerSecond;
+  static constexpr GroupTiming Timing() {
+    GroupTiming timing;
+    timing.cut_off_ns = kCutOff;
+    return timing;
+  }
+
+  CutOffTest() : WorkerGroupTest(/*num_ranks=*/2, /*stands_by=*/true, Timing()) {}
+};
+
+TEST_F(CutOffTest, ASchedulerThatHearsOfNoWorkerForLongStandsBy) {
+  BecomeReady();
+  Tick(kCutOff - kNanosPerMilli);
+  EXPECT_THAT(Take<ReportLost>(), SizeIs(1));
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+  Tick(kNanosPerMilli);
+  const auto standby = Take<ReportStandby>();
+  ASSERT_THAT(standby, SizeIs(1));
+  EXPECT_EQ(standby[0].scheduler_incarnation, kUnknownScheduler);
+  Tick(10 * kCutOff);
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty()) << "said once";
+
+  holders_ = {{kIncarnation, 10 * kCutOff}, {kIncarnation, 10 * kCutOff}};  // nobody took them over
+  Tick(kTiming.max_backoff_ns);
+  for (const int32_t rank : {0, 1}) {
+    Hello(rank);
+  }
+  for (const int32_t rank : {0, 1}) {
+    group_.OnEpochBegun(Link(rank), absl::OkStatus(), now_);
+  }
+
+  EXPECT_THAT(Take<ReportReady>(), SizeIs(1));
+  const auto ended = Take<ReportStandby>();
+  ASSERT_THAT(ended, SizeIs(1));
+  EXPECT_EQ(ended[0].scheduler_incarnation, 0U);
+}
+
+// The scheduler stood still itself, and so heard nothing.
+TEST_F(CutOffTest, ASchedulerThatStoodStillWaitsAnew) {
+  BecomeReady();
+  StandStill(2 * kCutOff);
+  Tick(kCutOff / 2);
+
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
+TEST_F(CutOffTest, ASchedulerThatWasNeverReadyHasNothingToGiveUp) {
+  Tick(2 * kCutOff);
+
+  EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
+}
+
 class TakesAtOnceTest : public WorkerGroupTest {
  protected:
   TakesAtOnceTest() : WorkerGroupTest(/*num_ranks=*/2, /*stands_by=*/false) {}

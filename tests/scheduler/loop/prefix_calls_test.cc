@@ -207,6 +207,27 @@ TEST_F(PrefixCallsTest, APrefixOfASchedulerBeforeWaitsForTheFirstWorkers) {
   EXPECT_EQ(List().front().state, PrefixState::kPinned);
 }
 
+// A scheduler that is started again stands by for its predecessor for a moment.
+TEST_F(PrefixCallsTest, APrefixOfASchedulerBeforeWaitsForTheTakeoverToo) {
+  PinAnswer early;
+  PinAnswer late;
+  PinAnswer refused;
+  Pin(17, &early, /*waits_for_workers=*/true);
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 2});
+  Pin(9, &late, /*waits_for_workers=*/true);
+  Pin(9, &refused);
+  Turn();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(ReasonOf(refused->status()), "SUPERSEDED");
+
+  inbox_.Post(GroupStandby{.scheduler_incarnation = 0});
+  client_.BeginEpoch();
+  RunDry();
+
+  EXPECT_TRUE(early.has_value() && early->ok());
+  EXPECT_TRUE(late.has_value() && late->ok());
+}
+
 TEST_F(PrefixCallsTest, WhoWaitsForTheFirstWorkersHearsOfTheEnd) {
   PinAnswer restored;
   Pin(17, &restored, /*waits_for_workers=*/true);
