@@ -26,7 +26,7 @@ BUGS = [
     Bug("holder_has_no_first_turn", SUCCESSION, "  if (has_waited_ && !is_in_turn) {",
         "  if (false) {"),
     Bug("turn_is_lost_by_the_new_number", SUCCESSION,
-        "const bool is_outwaited = other->incarnation == outwaited_ &&",
+        "const bool is_outwaited = other->incarnation <= outwaited_ &&",
         "const bool is_outwaited = false &&"),
     Bug("two_take_one_number", SUCCESSION,
         "std::max(incarnation, incarnation_) + 1 + own_part_;",
