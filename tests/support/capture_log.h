@@ -13,23 +13,31 @@
 
 namespace quire {
 
+// Flush gives up after half a second, in which a busy machine may not run the thread that writes.
+inline void FlushForLong(LossyWriter& writer) {
+  constexpr int kMaxFlushes = 40;
+  for (int i = 0; i < kMaxFlushes; ++i) {
+    writer.Flush();
+  }
+}
+
 inline void CaptureStderr() {
-  StandardError().Flush();
+  FlushForLong(StandardError());
   testing::internal::CaptureStderr();
 }
 
 inline std::string GetCapturedStderr() {
-  StandardError().Flush();
+  FlushForLong(StandardError());
   return testing::internal::GetCapturedStderr();
 }
 
 inline void CaptureStdout() {
-  StandardOutput().Flush();
+  FlushForLong(StandardOutput());
   testing::internal::CaptureStdout();
 }
 
 inline std::string GetCapturedStdout() {
-  StandardOutput().Flush();
+  FlushForLong(StandardOutput());
   return testing::internal::GetCapturedStdout();
 }
 

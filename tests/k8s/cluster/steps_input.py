@@ -11,7 +11,7 @@ SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a ba
 COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
 SECOND_OVERLAY_SECONDS = 20  # both serve
 COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
-# Of several layers, so that the share of each rank is among them. All shapes fit, and every answer would differ.
+# The changed weights belong to several layers, so to each rank. All shapes fit, and every answer would differ.
 CHANGE_WEIGHTS = COPY + " && dd if=/dev/zero of=/models/model.safetensors bs=1000000 seek=3 count=2 conv=notrunc"
 
 

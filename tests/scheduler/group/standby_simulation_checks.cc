@@ -149,7 +149,7 @@ void StandbySimulation::AuditAdmission() {
   Expect(duration <= kMaxToStopAdmitting, "one scheduler alone takes requests for long");
 }
 
-// Whatever it can see of the ranks.
+// This holds whichever ranks the scheduler reaches.
 void StandbySimulation::ExpectHolderIsSilent(const Scheduler& scheduler) {
   const uint64_t holder = NewestHolder();
   const bool is_heard = IsHeardByAll(holder) && now_ - scheduler.continued_at > kMaxAskAge;
