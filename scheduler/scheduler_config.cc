@@ -54,8 +54,8 @@ ABSL_FLAG(bool,
           standby,
           true,
           "Wait while another scheduler works with the workers, and take them over when they have "
-          "heard nothing of it for two seconds. Without it: take them at once from an older one, "
-          "whose requests then end.");
+          "heard nothing of it for two seconds. Without it: take them at once at the start, so "
+          "that the requests of an older one end.");
 ABSL_FLAG(int32_t,
           cut_off_timeout,
           0,
