@@ -117,6 +117,11 @@ class Served(Process):
         pid = self.signal(program, number)
         eventually(lambda: self.pid_of(program) not in (None, pid))
 
+    def last_standby(self):
+        """The flag of the scheduler that decides."""
+        with open(f"/proc/{self.pid_of('scheduler')}/cmdline", encoding="utf-8") as file:
+            return [each for each in file.read().split("\0") if each.startswith("--standby=")][-1]
+
     def answers(self, seed):
         """Whether a request gets tokens, over a connection of its own; and which."""
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -255,8 +260,10 @@ class SchedulerFaultsTest(unittest.TestCase):
 
                 server.replace("scheduler", signal.SIGKILL)
                 self.assertEqual(eventually(lambda: server.answers(0)), expected)
+                self.assertEqual(server.last_standby(), "--standby=false")
                 server.replace("scheduler", signal.SIGSTOP)
                 self.assertEqual(eventually(lambda: server.answers(0)), expected)
+                self.assertEqual(server.last_standby(), "--standby=true")  # others may have its worker by now
 
                 self.assertEqual(server.pid_of("worker"), worker)
                 self.assertEqual(len(re.findall("(?m)^quire: ready ", server.text())), 1)

@@ -86,11 +86,16 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     return num_epochs_;
   }
+  int num_handshakes() {
+    absl::MutexLock lock(&mutex_);
+    return num_handshakes_;
+  }
 
   grpc::Status Handshake(grpc::ServerContext* /*context*/,
                          const v1::HandshakeRequest* /*request*/,
                          v1::HandshakeResponse* response) override {
     absl::MutexLock lock(&mutex_);
+    ++num_handshakes_;
     *response = windows_;
     response->set_protocol_version(kWorkerProtocolVersion);
     response->set_config_hash(
@@ -210,6 +215,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
   uint64_t model_hash_ ABSL_GUARDED_BY(mutex_) = 1;
   int num_executed_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_epochs_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_handshakes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_silent_ ABSL_GUARDED_BY(mutex_) = false;
   bool wants_next_blocks_ ABSL_GUARDED_BY(mutex_) = false;
   v1::HandshakeResponse windows_ ABSL_GUARDED_BY(mutex_);
@@ -357,6 +363,28 @@ TEST_F(WindowsOfAWorkerTest, AWorkerWhosePagesCannotBeIsRefused) {
   absl::MutexLock lock(&mutex_);
   ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_refused), absl::Seconds(20)));
   EXPECT_EQ(refusals_.front(), "CONFIG_MISMATCH");
+}
+
+TEST_F(WindowsOfAWorkerTest, AWorkerThatIsRefusedAgainIsReportedForAnotherReasonOnly) {
+  v1::HandshakeResponse hello;
+  hello.set_window_page_bytes(4096);
+  worker_.SetWindows(hello, 0);
+  StartWorker();
+  StartClient();
+  const auto await_handshakes = [this](int count) {
+    while (worker_.num_handshakes() < count) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  };
+
+  await_handshakes(3);
+  hello.set_window_page_bytes(0);
+  hello.set_block_padding_bytes(-1);
+  worker_.SetWindows(hello, 0);
+  await_handshakes(worker_.num_handshakes() + 3);
+
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(refusals_, testing::SizeIs(2));
 }
 
 TEST_F(GrpcWorkerGroupTest, AStepIsAnsweredUnderTheEpochThatWasBegun) {
