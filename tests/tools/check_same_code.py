@@ -62,12 +62,15 @@ def python_tree(text):
     return ast.dump(tree, indent=0).split("\n")
 
 
-def script_lines(text):
-    """Shell, CMake, TOML and the like. A '#' inside quotes stays: what follows it counts as code."""
+def script_lines(text, has_line_comments=False):
+    """Shell, CMake, TOML and the like. A '#' before quotes may be in a text and stays, unless whole lines that begin
+    with it are comments in this language (not so in shell, whose here-documents have such lines)."""
     lines = []
     for number, line in enumerate(text.split("\n")):
         if number == 0 and line.startswith("#!"):
             lines.append(line)
+            continue
+        if has_line_comments and line.lstrip().startswith("#"):
             continue
         bare = re.sub(r"(^|\s)#[^'\"]*$", "", line).strip()
         if bare:
@@ -89,6 +92,8 @@ def reader_of(path):
         return python_tree
     if suffix in (".yaml", ".yml"):
         return yaml_documents
+    if suffix == ".cmake" or path.name == "CMakeLists.txt":
+        return lambda text: script_lines(text, has_line_comments=True)
     return script_lines
 
 
