@@ -1,4 +1,4 @@
-# Shared by quickstart, test and images: installs what is missing on Debian 12 and builds. Sourced, not run.
+# Shared by quickstart, test and images: installs missing Debian 12 packages and builds. Sourced, not run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -14,10 +14,10 @@ test_packages=(
   haproxy
 )
 
-# Says what comes now, after how many minutes and seconds of the script.
+# Announces the next part, with the minutes and seconds that the script has run.
 say() { printf '\033[1m==> %02d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 
-# install_packages NAME...: apt-get, for those that are not there yet.
+# install_packages NAME...: installs missing packages with apt-get.
 install_packages() {
   local missing=() package as_root=()
   for package in "$@"; do
@@ -48,7 +48,7 @@ install_prometheus() {
   PATH=$1/usr/bin:$PATH
 }
 
-# Jobs for the compiler: one a core, and 1.5 GiB of memory for each.
+# Prints the number of compiler jobs: one a core, with 1.5 GiB of memory for each.
 build_jobs() {
   local cores memory
   cores=$(nproc)
@@ -57,7 +57,7 @@ build_jobs() {
   [ "$memory" -lt "$cores" ] && echo "$memory" || echo "$cores"
 }
 
-# build FOLDER CMAKE_ARGUMENT... -- TARGET...: configures once, then builds what changed.
+# build FOLDER CMAKE_ARGUMENT... -- TARGET...: configures once, then builds changed targets.
 build() {
   local folder=$1 arguments=()
   shift

@@ -30,20 +30,20 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// While somebody waits for the line that says so.
+// Shorter until the ready line, which the starter of this process waits for.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// timeout(1) and its like signal a program and then its process group: that is one signal.
+// timeout(1) and its like signal a program and then its process group: together one signal.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 
 constexpr size_t kMaxRefusalBytes = 1024;
 
-// Longer than an end takes after the drain: streams are closed, files written.
+// Bounds the end after the drain: closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// `quire serve` reads it: before anything was served, such a worker will never do. The text may be
-// the worker's, which must not write lines of ours.
+// Prints a refusal for `quire serve`: before anything was served, such a worker will never be
+// accepted. The text may come from the worker, which must not be able to add lines.
 void SayRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -51,7 +51,7 @@ void SayRefusal(const absl::Status& status) {
       absl::StrCat("quire_scheduler: refuses ", quire::Printable(refusal, kMaxRefusalBytes), "\n"));
 }
 
-// A line for whoever started this process: where it listens.
+// Prints where this process listens, for the process that started it.
 void SayWhere(const char* what, const quire::SchedulerServer& server) {
   const std::string admin = server.admin_address();
   quire::StandardOutput().Write(absl::StrCat("quire_scheduler: ",
@@ -76,8 +76,8 @@ void SayReady(const quire::SchedulerServer& server, quire::Instant started_at) {
   SayWhere("ready", server);
 }
 
-// Until a signal to stop. Says on standard output when requests can be sent, and when another
-// scheduler has the workers.
+// Polls until a signal to stop. Prints to standard output when requests can be sent, and when
+// another scheduler has the workers.
 void RunUntilSignal(quire::SchedulerServer& server,
                     const sigset_t& signals,
                     quire::Instant started_at) {
@@ -103,7 +103,7 @@ void RunUntilSignal(quire::SchedulerServer& server,
   }
 }
 
-// Lets what was accepted finish, for at most `timeout`, or until another signal.
+// Lets accepted requests finish, for at most `timeout`, or until another signal.
 void Drain(quire::SchedulerServer& server, const sigset_t& signals, absl::Duration timeout) {
   server.BeginDrain();
   const quire::Instant begin = quire::SteadyNow();
@@ -132,8 +132,8 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::PrepareAllocator();
-  // Debian's abseil is built with the search for lock cycles: a global lock at each lock of ours
-  // and of gRPC's, and half a KiB for each mutex that ever was there at once, which is never freed.
+  // Debian's abseil searches for lock cycles: that costs a global lock at each lock of ours and
+  // gRPC's, and half a KiB, never freed, for each mutex at the peak.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(

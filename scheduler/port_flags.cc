@@ -77,7 +77,7 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// The files are read once before anything else is done.
+// Reads the TLS files for the first time, before anything else is done.
 absl::Status SetTls(SchedulerConfig* config) {
   const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                         .key = absl::GetFlag(FLAGS_ssl_keyfile),
@@ -109,7 +109,7 @@ absl::StatusOr<Address> HostAddress(std::string_view flag, const std::string& ho
   return address.ok() ? std::move(address) : FlagError(flag, "must be an address or a host name");
 }
 
-// What other machines reach needs TLS, where the port can have it.
+// Refuses an address that other machines can reach, unless the port has TLS or the flag allows it.
 absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
   QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host));
   if (!address.is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
@@ -154,7 +154,7 @@ absl::Status SetAdmin(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
-// Whoever listens on the way would have the keys.
+// Refuses keys on an unencrypted remote address: an eavesdropper would get them.
 absl::StatusOr<std::shared_ptr<ApiKeys>> OpenKeys(std::string_view flag,
                                                   const std::string& file,
                                                   const Address& address,
@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<ApiKeys>> OpenKeys(std::string_view flag,
   return ApiKeys::Open(file);
 }
 
-// After SetListening and SetAdmin.
+// REQUIRES: SetListening and SetAdmin have been called.
 absl::Status SetApiKeys(SchedulerConfig* config) {
   QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress("host", config->host));
   QUIRE_ASSIGN_OR_RETURN(

@@ -266,7 +266,7 @@ absl::StatusOr<std::optional<DType>> KvCacheDType() {
   return dtype;
 }
 
-// 0 means that the flag was not given.
+// Returns nullopt for 0, which means that the flag was not given.
 std::optional<int32_t> NoneIfZero(int32_t value) {
   return value == 0 ? std::nullopt : std::make_optional(value);
 }
@@ -345,7 +345,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
                         std::numeric_limits<int64_t>::max());
 }
 
-// After SetLimits: a prefix is pinned in the prefix cache, within its share.
+// REQUIRES: SetLimits has been called. A prefix is pinned in the prefix cache, within its share.
 absl::Status SetPinning(SchedulerConfig* config) {
   config->pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const CoreConfig& core = config->loop.core;

@@ -39,9 +39,9 @@ constexpr int kNumTaskThreads = 2;
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
-// For streams to send their last status.
+// Time for streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
-// Connections of the admin port, whatever comes to the clients' port.
+// Files kept for connections of the admin port, however many clients connect.
 constexpr int kAdminFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
 constexpr char kHealthPath[] = "/grpc.health.v1.Health/";
@@ -73,16 +73,16 @@ HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
   return response;
 }
 
-// Of what waits on the way to the core. A resumed request for which that has a place finds one
-// here.
+// Returns the bounds of a door before the core. It has as many places for resumed requests as the
+// core, so a request with a place there has one here.
 TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
   return {.fresh = fresh,
           .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},
           .has_shares = core.scheduling_policy == SchedulingPolicyKind::kFairShare};
 }
 
-// The library adds reflection to every server of a program that links it. It takes a thread for
-// each stream, and tells strangers what there is.
+// Removes reflection, which the library adds to every server of a program that links it. It takes a
+// thread per stream, and tells strangers which services there are.
 class WithoutPlugins : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
@@ -91,7 +91,7 @@ class WithoutPlugins : public grpc::ServerBuilderOption {
   }
 };
 
-// Nobody outside can say which prompts have blocks of one name.
+// Draws the secret key of block hashes, so that no client can make up prompts whose hashes collide.
 LoopConfig WithHashKey(LoopConfig config) {
   std::random_device device;
   auto draw = [&device] { return uint64_t{device()} << 32 | device(); };
@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   (*listener)->AddTo(builder, MakeServerCredentials(config_.tls, CheckOf(keys)));
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  QUIRE_CHECK(server != nullptr);  // without ports there is nothing that can fail
+  QUIRE_CHECK(server != nullptr);  // starting fails only at ports, and there are none
   return server;
 }
 
@@ -244,7 +244,7 @@ CallCheck SchedulerServer::CheckOf(ApiKeys* keys) {
 }
 
 absl::Status SchedulerServer::StartGrpc() {
-  // Bytes of clients that are no message are answered; the library need not log each one.
+  // Malformed messages of clients are answered; the library need not log each one.
   google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
   // The library's health service brings no descriptor; reflection finds this one once it is linked.
@@ -325,7 +325,7 @@ HttpResponse SchedulerServer::ReadyPage() const {
 }
 
 void SchedulerServer::Poll() {
-  // Clients that know several schedulers go on to the next one, after the ends of their streams.
+  // A standby without streams refuses connections, so that clients go on to the next scheduler.
   grpc_listener_->SetRefusing(is_standby() && live_requests_.size() == 0);
   unread_.CancelOld(SteadyNow());
   UpdateHealth();
@@ -341,8 +341,8 @@ void SchedulerServer::UpdateHealth() {
   SetHealth("liveness", IsLive());
 }
 
-// The library sends a message to every stream of Watch at each call, changed or not, on this thread
-// and under its lock.
+// Calls the library only on a change: each call sends a message to every Watch stream, on this
+// thread and under the library's lock.
 void SchedulerServer::SetHealth(const char* name, bool is_serving) {
   const auto [entry, is_new] = health_.try_emplace(name, is_serving);
   if (is_new || std::exchange(entry->second, is_serving) != is_serving) {
@@ -350,7 +350,7 @@ void SchedulerServer::SetHealth(const char* name, bool is_serving) {
   }
 }
 
-// In the words that users of vLLM search their logs for.
+// Logs in the words that users of vLLM search their logs for.
 void SchedulerServer::MaybeLogStatus() {
   const Instant now = SteadyNow();
   const int64_t elapsed_ns = now - last_status_at_;
@@ -414,7 +414,7 @@ void SchedulerServer::Shutdown() {
   const absl::Status status =
       Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end");
   inbox_.Post(AbortAll{status});
-  live_requests_.AbortAll(status);  // those too that have not reached the loop
+  live_requests_.AbortAll(status);  // also requests that have not reached the loop
   if (grpc_server_ != nullptr) {
     grpc_listener_->Stop();
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);

@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// The source of an element of the page, as a policy names it: by its hash, so that nothing else
-// that came to stand in the page would run.
+// Returns an element's source for the content security policy: its hash, so that no text injected
+// into the page would run.
 std::string SourceOf(std::string_view html, const std::string& tag) {
   const std::string begin = absl::StrCat("<", tag, ">");
   const size_t first = html.find(begin);

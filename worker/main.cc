@@ -55,9 +55,9 @@ Seconds Since(quire::Instant start) {
 struct LoadedModel {
   std::unique_ptr<quire::Model> model;
   uint64_t hash = 0;
-  Seconds weights_s = 0.0;  // what it took to read and pack them
+  Seconds weights_s = 0.0;  // to read and pack the weights
   Seconds hash_s = 0.0;
-  quire::KvCacheBudget pools = {};  // planned, before it was loaded
+  quire::KvCacheBudget pools = {};  // as planned before loading
 };
 
 absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
@@ -75,7 +75,8 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
   const Seconds weights_s = Since(start);
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
-    // Other weights, then: no worker without them may go on where this one stopped.
+    // Rounded weights count as other weights: a worker with unrounded ones must not continue
+    // requests that this worker began.
     quire::Digest digest;
     digest.AddInt(hash);
     digest.AddBytes("fp8");
@@ -87,8 +88,8 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                      .hash_s = Since(start) - weights_s};
 }
 
-// Beside the scheduler's address: a socket of the same name and more, or another port of the same
-// host. Null where there are no other ranks.
+// Listens beside the scheduler's address: on a Unix socket of that name and ".ranks", or on another
+// port of the same host. Returns null if there are no other ranks.
 absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
     const quire::WorkerConfig& config) {
   if (config.place.size == 1) {
@@ -109,18 +110,18 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
 
 void EndWithChangedWeights() {
   quire::LogError("the weights have changed in memory; the worker ends");
-  // No destructor waits for the step that is under way: its tokens are worth nothing.
+  // Without destructors: they would wait for the step under way, whose tokens are worth nothing.
   quire::ExitNow(quire::kExitDevice);
 }
 
-// Where others reach the worker. Sockets leave files behind unless they are closed, and a process
-// that ends by ExitNow destroys nothing.
+// The ports of the worker. Unix sockets leave files behind unless they are closed, and ExitNow runs
+// no destructors.
 struct Ports {
   std::unique_ptr<quire::PeerListener> peers;  // null: no other ranks
   std::unique_ptr<quire::WorkerServer> server;
   std::unique_ptr<quire::HttpServer> http;  // null: no HTTP port
 
-  // Service and executor may go on to use the peers.
+  // Keeps the peers, which the service and the executor may still use.
   void Shutdown() {
     http.reset();
     if (server != nullptr) {
@@ -134,8 +135,8 @@ struct Ports {
   }
 };
 
-// Before the weights are read. How large a KV cache of so many blocks is, the scheduler says, and
-// on a GPU what the weights leave.
+// Called before the weights are read. The size of the KV cache is not known yet if it is given in
+// blocks, whose size the scheduler chooses, or depends on what the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -151,7 +152,7 @@ void LogMemory(const quire::WorkerConfig& config,
                    host.available_bytes ? absl::StrCat(*host.available_bytes) : "unknown"}});
 }
 
-// What was chosen, and by what.
+// Logs each choice, and the flag or rule that made it.
 void LogReady(const quire::WorkerConfig& config,
               const quire::KernelBackend& backend,
               const LoadedModel& loaded,
@@ -187,7 +188,7 @@ void LogReady(const quire::WorkerConfig& config,
 
 void LogStop(int signal) { quire::LogInfo("worker stops", {{"signal", absl::StrCat(signal)}}); }
 
-// The value, or the end of a process that listens already.
+// Returns the value, or closes the ports and exits.
 template <typename T>
 T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exit_code) {
   if (!value.ok()) {
@@ -196,15 +197,15 @@ T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exi
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
 }
 
-// A line for whoever started this process: where its metrics are, port 0 resolved.
+// Tells the supervisor, in a line on standard output, where the metrics are; port 0 is resolved.
 void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
   http.port = http_port;
   quire::StandardOutput().Write(absl::StrCat(
       "quire_worker: listens listen=", listen.ToString(), " http=", http.ToString(), "\n"));
 }
 
-// Loading takes minutes when the model is large: whoever watches is told how far it is, and signals
-// to stop are looked for.
+// Loads the model. A large one takes minutes, so meanwhile Watch calls are told the progress and
+// signals to stop are polled.
 class Loader {
  public:
   Loader(const sigset_t& signals, quire::WorkerProgress& progress, Ports& ports)
@@ -251,7 +252,7 @@ class Loader {
     if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
       LogStop(signal);
       ports_.CloseAll();
-      quire::ExitNow(EXIT_SUCCESS);  // threads still read files
+      quire::ExitNow(EXIT_SUCCESS);  // without destructors: threads still read files
     }
   }
 
@@ -262,8 +263,8 @@ class Loader {
 
 }  // namespace
 
-// The JSON of model files throws only where a type was not looked at first, which clang-tidy cannot
-// see. NOLINTNEXTLINE(bugprone-exception-escape)
+// The JSON of model files throws only if a type was not checked first, which clang-tidy cannot see.
+// NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   quire::OpenStandardStreams();
   const sigset_t signals = quire::PrepareSignals();
@@ -303,7 +304,7 @@ int main(int argc, char** argv) {
   auto server = quire::WorkerServer::Start(
       config.listen, service, config.tls, config.http.has_value() ? &registry : nullptr);
   if (!server.ok()) {
-    service.Stop();  // its threads look at the peers
+    service.Stop();  // its threads use the peers, which ValueOrStop closes
   }
   ports.server = ValueOrStop(std::move(server), ports, kName, EXIT_FAILURE);
   if (config.http.has_value()) {
@@ -334,7 +335,7 @@ int main(int argc, char** argv) {
                 executor);
   ports.server->SetReady();
   LogReady(config, *backend, loaded, budget);
-  // The flags with which another one would have the same pools.
+  // The line has the flags that give a restarted worker the same pools.
   quire::StandardOutput().Write(absl::StrCat("quire_worker: ready listen=",
                                              ports.server->address().ToString(),
                                              " --kv-cache-memory-bytes=",

@@ -14,10 +14,11 @@
 namespace quire {
 namespace {
 
-// A step of the usual largest size. A larger one takes its workspace from the slack.
+// The largest usual step. A larger one takes its workspace from the slack.
 constexpr int32_t kMaxUsualTokens = 8192;
 constexpr int32_t kMaxUsualSequences = 512;
-// For what is not known yet: graphs, the inputs of steps, partial results of long contexts.
+// Upper bound on the slack, which is left for graphs, inputs of steps and partial results of long
+// contexts: their size is not known yet.
 constexpr int64_t kMaxSlackBytes = int64_t{1} << 30;
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
@@ -29,7 +30,7 @@ absl::Status NoMemory(std::string_view rule, int64_t got_bytes, int64_t limit_by
 
 int64_t Sum(int64_t a, int64_t b) { return CheckedAdd(a, b).value_or(kUnknown); }
 
-// The smallest block that a scheduler may ask for.
+// Returns the bytes of the smallest block that a scheduler may ask for.
 int64_t MinBlockBytes(const KernelBackend& backend,
                       const ModelConfig& config,
                       const RankShare& share) {
@@ -42,7 +43,7 @@ int64_t MinBlockBytes(const KernelBackend& backend,
       .block_bytes();
 }
 
-// The null block and one more: with less no scheduler can serve a request.
+// A scheduler needs at least the null block and one more to serve a request.
 absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_bytes) {
   if (budget.num_blocks_override == 0 && budget.bytes < 2 * min_block_bytes) {
     return NoMemory(
@@ -51,7 +52,7 @@ absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_byt
   return absl::OkStatus();
 }
 
-// Which size the blocks have is the scheduler's to say; they have no smaller one.
+// Checks with the smallest block size, since the scheduler chooses the actual one later.
 absl::Status CheckOverride(const KvCacheBudget& budget, int64_t min_block_bytes) {
   if (budget.num_blocks_override <= budget.most_bytes / min_block_bytes) {
     return absl::OkStatus();

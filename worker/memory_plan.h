@@ -1,10 +1,10 @@
-// What the memory of this machine has room for: weights, KV pool and swap space of this rank, and
-// of the other ranks that run here. Main memory is asked before anything is taken, since the kernel
-// gives pages one by one: it would say yes to all of it, and end a process later. A GPU says itself
-// what it has.
+// Checks that the memory of this machine has room for weights, KV pool and swap space of this rank
+// and of the other ranks that run here. Main memory is checked before any is taken: the kernel
+// grants every allocation, gives out pages one by one, and would kill a process later. A GPU
+// refuses allocations itself.
 //
 // Thread safety: called from main.
-// Errors:        kResourceExhausted, reason MEMORY, with what was needed and what there is.
+// Errors:        kResourceExhausted, reason MEMORY, with the bytes needed and the limit.
 #ifndef QUIRE_WORKER_MEMORY_PLAN_H_
 #define QUIRE_WORKER_MEMORY_PLAN_H_
 
@@ -22,22 +22,22 @@
 
 namespace quire {
 
-// Of the machine, or of what of it this process may take. Nothing where it is not known.
+// Memory of the machine, or the part of it that this process may take; nullopt if unknown.
 struct HostMemory {
   std::optional<int64_t> total_bytes;
   std::optional<int64_t> available_bytes;
 };
 
-// Is there as much memory as the command line asks for, for all ranks of this machine? Message
-// "--flag: rule".
+// Checks that there is as much memory as the command line asks for, for all ranks of this machine.
+// Message "--flag: rule".
 absl::Status CheckMemory(const WorkerConfig& config,
                          const std::optional<DeviceSpace>& device,
                          std::optional<int64_t> total_bytes);
 
-// Before weights are loaded: the pools, after a look whether they and `weight_bytes`, what the
-// weights of the share take while they are loaded, have room together: those of all ranks here in
-// the machine, those of this one in what is available. Sizes that were not given become smaller
-// where weights leave less. Also an error: a pool that no scheduler can serve a request with.
+// Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory of the
+// share's weights while they are loaded. Checks that pools and weights of all ranks here fit in the
+// machine, and those of this rank in the available memory. Sizes that were not given shrink to what
+// the weights leave. Errors: also a pool too small to serve any request.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,
@@ -45,9 +45,9 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const RankShare& share,
                                          int64_t weight_bytes);
 
-// When they are loaded. On a GPU without --kv-cache-memory-bytes: takes the model's workspace for
-// the largest usual step first, and gives the pool what is then left of --gpu-memory-utilization.
-// Elsewhere `plan` it is.
+// Returns the final sizes, once weights are loaded. On a GPU without --kv-cache-memory-bytes it
+// allocates the model's workspace for the largest usual step first, and gives the pool what is then
+// left of --gpu-memory-utilization. Otherwise returns `plan`.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

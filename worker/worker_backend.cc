@@ -27,14 +27,15 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& con
   return backend;
 }
 
-// The library with the GPU of this rank: the ranks of a machine take one after another, around.
+// Opens the library with this rank's GPU. Ranks of one machine take its GPUs round robin, from
+// device_index on.
 absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view library_name) {
   const int32_t first = config.gpu.device_index;
   auto library = GpuLibrary::Open(library_name, first);
   if (!library.ok()) {
     return WithFlag("device", library.status());
   }
-  int32_t count = first + 1;  // at least: this one is there
+  int32_t count = first + 1;  // a lower bound, since GPU `first` was opened
   static_cast<void>(library->api().count_devices(&count));
   if (count < config.ranks_on_host) {
     if (!config.kv_cache_bytes_given) {
@@ -89,7 +90,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
       break;
   }
   auto gpu = CreateGpu(config, "cuda");
-  // What was asked for is not silently left out.
+  // The CPU cannot quantize, and a request for it must not be dropped silently.
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }

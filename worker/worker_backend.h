@@ -1,4 +1,4 @@
-// CreateBackend makes what the command line asks for to compute on: the CPU, a GPU, or the GPU's
+// CreateBackend makes the backend that the command line asks for: the CPU, a GPU, or the GPU's
 // kernels emulated on the CPU.
 //
 // Thread safety: called once, from main.
@@ -16,17 +16,17 @@
 
 namespace quire {
 
-// What the command line says of the CPU.
+// Returns the CPU options of the command line.
 CpuBackendOptions CpuOptions(const WorkerConfig& config);
 
-// --device=auto falls back to the CPU, and logs why; but not with --quantization, which the CPU
-// does not have. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
+// --device=auto falls back to the CPU and logs why, except with --quantization, which the CPU
+// lacks. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
-// That the device has windows, where they are asked for. Errors: as below.
+// Checks that the device has windows if --kv-backend=vmm asks for them. Errors: as below.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
-// Whether other ranks may reach this one where it listens: those on GPUs may add up by NCCL, which
+// Checks that other ranks may connect over the listen address: on GPUs they may use NCCL, which
 // encrypts nothing. Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend);
 

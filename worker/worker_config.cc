@@ -145,7 +145,7 @@ namespace {
 constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxPort = 65535;
-constexpr int32_t kMaxDeviceIndex = 4095;  // which there are, the driver knows
+constexpr int32_t kMaxDeviceIndex = 4095;  // the driver checks whether the GPU exists
 
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
   std::string model_dir = absl::GetFlag(FLAGS_model);
@@ -227,8 +227,8 @@ absl::StatusOr<bool> IsDummy() {
   return FlagError("load-format", "must be auto, safetensors or dummy");
 }
 
-// Null: plain text. Whoever reaches a worker commands it, so TLS without a look at who comes is no
-// choice here.
+// Returns null for plain text. TLS always asks peers for a certificate: any peer that connects to a
+// worker commands it.
 absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   const TlsTexts paths = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                           .key = absl::GetFlag(FLAGS_ssl_keyfile),
@@ -242,8 +242,8 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   return TlsFiles::Open(paths);
 }
 
-// Links between ranks need no word of their own: what encrypts them comes over this port, and is as
-// secret as TLS keeps it. REQUIRES: Tls before.
+// Links between ranks need no separate check: the key that encrypts them comes over this port, and
+// TLS keeps it secret. REQUIRES: config.tls and config.allows_insecure_bind are set.
 absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);
@@ -274,7 +274,7 @@ absl::StatusOr<std::optional<Address>> HttpAddress() {
   return port < 0 ? std::nullopt : std::make_optional(address);
 }
 
-// Whether the size suits the model is for the model to say.
+// ShareOf checks later whether the model can be split so.
 absl::StatusOr<RankPlace> Place() {
   const RankPlace place = {.rank = absl::GetFlag(FLAGS_rank),
                            .size = absl::GetFlag(FLAGS_tensor_parallel_size)};
@@ -339,7 +339,7 @@ absl::StatusOr<KvCacheBudget> Budget() {
   return budget;
 }
 
-// How far to shift for "", "k", "kib", "mib", ...
+// Returns the binary exponent of a unit: "", "k", "kib", "mib", ...
 std::optional<int> UnitShift(std::string_view unit) {
   std::string lower = absl::AsciiStrToLower(ToAbsl(unit));
   int shift = 0;

@@ -27,51 +27,51 @@ enum class WorkerDevice : uint8_t { kAuto, kCpu, kCuda, kEmulated };
 
 struct GpuOptions {
   int32_t device_index = 0;
-  std::optional<DType> dtype;  // none: the model's, bf16 for an fp32 model
+  std::optional<DType> dtype;  // nullopt: the model's, bf16 for an fp32 model
   bool use_graphs = true;
   bool batch_invariant = false;
   GpuQuantization quantization = GpuQuantization::kNone;
-  std::string gemm_cache_path;      // empty: none
+  std::string gemm_cache_path;      // empty: no file
   double memory_utilization = 0.9;  // share of the device's memory for everything of this worker
 };
 
 struct WorkerConfig {
   std::string model_dir;
-  bool has_dummy_weights = false;  // random ones, for benchmarks
-  // Local to this machine, or behind TLS that asks schedulers for a certificate, unless
+  bool has_dummy_weights = false;  // random weights, for benchmarks
+  // Local to this machine, or with TLS that asks schedulers for a certificate, unless
   // allows_insecure_bind.
   Address listen;
   bool allows_insecure_bind = false;
-  std::optional<Address> http;    // none: no HTTP port; never a Unix socket
+  std::optional<Address> http;    // nullopt: no HTTP port; never a Unix socket
   std::shared_ptr<TlsFiles> tls;  // null: plain text
   RankPlace place;
-  int32_t num_threads = 0;  // 0: as many as this process may run on, by the ranks on this host
+  int32_t num_threads = 0;  // 0: the CPUs that this process may use, divided by ranks_on_host
   int32_t ranks_on_host = 1;
-  std::string cpu_isa;  // "": the best there is
+  std::string cpu_isa;  // "": the best of this machine
   WorkerDevice device = WorkerDevice::kAuto;
   GpuOptions gpu;
   KvCacheBudget kv_cache;
-  bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes, rather than by what is free
-  bool swap_space_given = false;      // likewise
+  bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes; else a default
+  bool swap_space_given = false;      // by --swap-space; else a default
   FailPointList fail_points;
 };
 
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional);
 
-// Where --gemm-cache=auto keeps its file: quire/gemm-cache in $XDG_CACHE_HOME or in $HOME/.cache.
-// Null or not absolute: as if not set. Empty when neither says where.
+// Returns the file of --gemm-cache=auto: quire/gemm-cache in $XDG_CACHE_HOME or in $HOME/.cache. A
+// path that is null or not absolute counts as not set. Returns "" if neither is set.
 std::string DefaultGemmCachePath(const char* xdg_cache_home, const char* home);
 
-// "4294967296", "4GiB", "512MiB", "64KiB": a number of bytes. The binary units may be shortened to
-// their letter. Nothing for anything else, and for less than one byte.
+// Parses a number of bytes: "4294967296", "4GiB", "512MiB", "64KiB". The binary units may be
+// shortened to their letter. Returns nullopt for anything else, and for less than one byte.
 std::optional<int64_t> ParseByteSize(std::string_view text);
 
-// The pool that is taken when nobody says: 30 % of the available memory, at most 4 GiB. With 1 GiB
-// when the machine does not say what is available.
+// Returns the default size of the KV pool: 30 % of the available memory, at most 4 GiB; 1 GiB if
+// the available memory is unknown.
 int64_t DefaultKvCacheBytes(std::optional<int64_t> available_bytes);
 
-// The swap space that is taken when nobody says: 4 GiB, at most a quarter of the machine's memory.
+// Returns the default swap space: 4 GiB, at most a quarter of the machine's memory.
 int64_t DefaultSwapSpaceBytes(std::optional<int64_t> total_bytes);
 
 }  // namespace quire

@@ -1,7 +1,7 @@
 // The worker's HTTP port: metrics for Prometheus, and health for probes.
 //
-//   /metrics   what the registry has, what the worker says of itself, and the process
-//   /livez     503 while the executor stands still, so that nothing but a new process helps
+//   /metrics   the registry's metrics, the worker's state, and the process
+//   /livez     503 while the executor stands still, which only a new process can mend
 //   /readyz    503 also while the model loads; /healthz is the same
 //
 // Thread safety: one caller; pages are made on the server's thread.
@@ -21,9 +21,9 @@
 
 namespace quire {
 
-// `backend`: the name of what computes. Service, progress and registry must outlive the server, and
-// nobody adds to the registry any more. Errors: kUnavailable HTTP_BIND when it cannot listen there.
-// REQUIRES: config.http.has_value()
+// `backend`: KernelBackend::name. Service, progress and registry must outlive the server. Errors:
+// kUnavailable, reason HTTP_BIND, if the address cannot be bound. REQUIRES: config.http has a
+// value, and nothing is added to the registry afterwards.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeWorkerHttp(const WorkerConfig& config,
                                                             const std::string& backend,
                                                             const WorkerService& service,

@@ -136,7 +136,7 @@ std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
   return requests;
 }
 
-// True where the line has a prompt, as text or as tokens.
+// Returns true if the line has a prompt, as text or as tokens.
 bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   if (!line.is_object()) {
     return false;
@@ -158,7 +158,7 @@ bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   return true;
 }
 
-// The file's lines in order, from the start again when there are fewer than count.
+// The file's lines in order, repeated if there are fewer than count.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
                                                                 int32_t count) {
   std::ifstream file(options.dataset_path);

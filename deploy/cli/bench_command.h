@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// Returns the exit code: 0, 1 when the server cannot be reached or every request failed, 2 for bad
+// Returns the exit code: 0; 1 if the server cannot be reached or every request failed; 2 for bad
 // arguments.
 int RunBenchServe(const std::vector<std::string>& args);
 

@@ -9,17 +9,17 @@
 namespace quire {
 namespace {
 
-// A server sends 1,024 at most.
+// Bounds the cells of an answer; a server sends at most 1,024.
 constexpr int kMaxCells = 4096;
 
-// Light enough for dark terminals and dark enough for light ones; neighbours differ.
+// Light enough for dark terminals and dark enough for light ones; neighbors differ.
 constexpr int kHolderColours[] = {33, 166, 71, 134, 37, 161, 136, 63, 107, 173, 31, 97};
 
 constexpr MapGlyphs kPlainGlyphs = {
     .active = {"+", "+", "#", "#"}, .shared = "s", .leaving = "~", .cached = "c", .free = "."};
 constexpr MapGlyphs kUnicodeGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "~", .cached = "c", .free = "·"};
-// Colour tells cached blocks from active ones.
+// The color tells cached blocks from active ones.
 constexpr MapGlyphs kColouredGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "▒", .cached = "░", .free = "·"};
 
@@ -29,8 +29,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;  // active blocks of one cell, of which holder is
-  uint64_t holder = 0;
+  double most = 0;      // active blocks of the merged cell that has most of them
+  uint64_t holder = 0;  // of that cell
 };
 
 template <typename Column>
@@ -38,7 +38,7 @@ double ValueAt(const Column& column, int i) {
   return i < column.size() ? static_cast<double>(column.Get(i)) : 0.0;
 }
 
-// Several cells as one.
+// Merges several cells into one.
 Cell CellsFrom(const v1::BlockMap& map, int first, int end) {
   Cell cell;
   for (int i = first; i < end; ++i) {

@@ -1,5 +1,5 @@
-// A map of KV blocks as lines of text: a glyph for each cell, twice where there is room, and one
-// for several where there is not.
+// A map of KV blocks as lines of text: a glyph for each cell, twice if there is room, or one for
+// several cells if there is not.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
@@ -13,13 +13,13 @@
 
 namespace quire {
 
-// Text of one colour.
+// Text of one color.
 struct ColouredText {
   std::string text;
-  std::string colour;  // the numbers of an SGR sequence; empty: the terminal's own
+  std::string colour;  // the numbers of an SGR sequence; empty: the terminal's default
 };
 
-// How cells look.
+// Glyphs of cells.
 struct MapGlyphs {
   static constexpr int kNumShades = 4;
   const char* active[kNumShades];  // by the share of active blocks, the smallest first
@@ -33,12 +33,12 @@ const MapGlyphs& MapGlyphsOf(bool has_colour, bool has_unicode);
 inline constexpr char kFreeColour[] = "38;5;242";
 inline constexpr char kCachedColour[] = "38;5;247";
 inline constexpr char kLeavingColour[] = "38;5;208";
-// The same for the same holder, whenever and wherever.
+// A holder has the same color in every frame.
 std::string ColourOfHolder(uint64_t number);
 
-// At most max_lines lines of at most `width` glyphs each. Columns that are too short are taken for
-// 0s, and cells beyond those that a server may send for none. REQUIRES: width and max_lines are
-// positive.
+// Returns at most max_lines lines of at most `width` glyphs each. Missing values of a column count
+// as 0, and cells beyond the most that a server sends are dropped. REQUIRES: width and max_lines
+// are positive.
 std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      int width,
                                                      int max_lines,

@@ -1,6 +1,6 @@
 // ChildProcess starts a program, reads its standard output line by line and can signal and await
 // it. The child is killed (SIGKILL, which also ends a stopped one) when the parent dies, however it
-// dies: whatever starts the parent again finds the ports free.
+// dies, so that a restarted parent finds the ports free.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
@@ -29,11 +29,11 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
 
-  // The pipe to poll(2): readable when a line or the end of output is there.
+  // The pipe, for poll(2): readable when output or its end has come.
   int output_fd() const { return output_fd_; }
 
-  // Reads what is there and returns the next complete line without its newline; nullopt when none
-  // is complete. Never blocks.
+  // Reads available output. Returns the next complete line without its newline, or nullopt if there
+  // is none. Never blocks.
   std::optional<std::string> TakeLine();
 
   // Exit status as of waitpid(2), once the child has ended. Never blocks.

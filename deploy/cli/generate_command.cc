@@ -26,7 +26,7 @@
 namespace quire {
 namespace {
 
-// A person waits, perhaps at a wrong address. An answer that has begun is worth the full policy.
+// A person waits, perhaps at a wrong address. Once the answer has begun, the policy's bound holds.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =
@@ -109,8 +109,8 @@ absl::StatusOr<v1::EarlyStopping> ParseEarlyStopping(const std::string& text) {
       absl::StrCat("--early-stopping: must be false, true or never (got ", text, ")"));
 }
 
-// What one token of a chunk brought. A server that sends no ends, or wrong ones, gives the whole
-// text to the last token.
+// The text of one token of a chunk. If the server does not send an end for each token, the last
+// token has the whole text.
 std::string TextOfToken(const v1::Chunk& chunk, int i) {
   const auto size = static_cast<uint32_t>(chunk.text().size());
   if (chunk.text_ends_size() != chunk.token_ids_size()) {
@@ -141,8 +141,8 @@ absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
   return servers;
 }
 
-// Writes answers to standard output, escaped where it is a terminal. The text of several sequences
-// at once cannot share one terminal: all but the first wait.
+// Writes answers to standard output, escaped if it is a terminal. Sequences that stream at once
+// would mix there, so all except the first wait for Finish.
 class AnswerWriter {
  public:
   void WriteText(std::string_view text) {

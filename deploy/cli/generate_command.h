@@ -1,6 +1,6 @@
 // `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: one request,
-// streamed to the terminal as it is made, or as one JSON object a token with --json. It outlives
-// the server: see deploy/clients/cpp/resuming_client.h.
+// streamed to the terminal as it is made, or as one JSON object a token with --json. The stream
+// outlives the server: see deploy/clients/cpp/resuming_client.h.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
@@ -27,8 +27,8 @@ struct GenerateOptions {
   v1::GenerateRequest request;
 };
 
-// Errors: kInvalidArgument for an unknown flag, a value that is not a number, or no prompt. Ranges
-// are the server's to judge.
+// Errors: kInvalidArgument for an unknown flag, a value that is not a number, or no prompt. The
+// server checks ranges.
 absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::string>& args);
 
 // The lines of --json for one response, each one token:
@@ -37,7 +37,7 @@ absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::st
 // (or with text held back) has a last line whose position and token_id are null.
 std::string JsonLines(const v1::GenerateResponse& response);
 
-// Returns the exit code: 0, 1 when the request failed, 2 for bad arguments.
+// Returns the exit code: 0; 1 if the request failed; 2 for bad arguments.
 int RunGenerate(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -34,7 +34,7 @@ keep it where you need it.
                                      output. Only keys that nobody can guess are worth a hash
 )";
 
-// Longer than a key with white space around it need be.
+// Bounds the input: ample for a key with white space around it.
 constexpr size_t kMaxInputBytes = 4096;
 
 struct KeyOptions {
@@ -74,7 +74,7 @@ absl::Status PrintKey(const KeyOptions& options) {
   } else {
     const std::string key = MakeApiKey();
     std::printf("%s\n", key.c_str());
-    QUIRE_RETURN_IF_ERROR(CheckWritten());  // no line for a key that nobody got
+    QUIRE_RETURN_IF_ERROR(CheckWritten());  // no line for a key that was not written
     std::fprintf(stderr, "%s\n", ApiKeyLine(key, options.tenant).c_str());
   }
   return CheckWritten();

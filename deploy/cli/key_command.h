@@ -1,5 +1,5 @@
-// `quire key --tenant NAME`: a new API key, and its line for the file of a server
-// (common/wire/api_keys.h). With --hash the line of a key that is there.
+// `quire key --tenant NAME`: prints a new API key, and its line for the file of a server
+// (common/wire/api_keys.h). With --hash it prints the line of an existing key.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_KEY_COMMAND_H_

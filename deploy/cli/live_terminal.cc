@@ -18,13 +18,13 @@
 namespace quire {
 namespace {
 
-// The other screen, without a cursor, where what is too wide is cut.
+// The alternate screen, cleared, without a cursor and without wrapping of long lines.
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// For signal handlers, which get at nothing else. Set before there are any.
+// Global, because signal handlers reach nothing else. Set before the handlers are.
 termios saved_input;
 bool has_saved_input = false;
 
@@ -38,7 +38,7 @@ void Write(std::string_view bytes) {
   }
 }
 
-// These two call nothing that a signal handler may not.
+// Enter and Leave call only async-signal-safe functions: signal handlers call them.
 void Enter() {
   if (has_saved_input) {
     termios input = saved_input;
@@ -63,7 +63,7 @@ void OnEnd(int /*signal*/) {
 void OnStop(int /*signal*/) {
   Leave();
   ::kill(::getpid(), SIGSTOP);
-  Enter();  // somebody has sent SIGCONT
+  Enter();  // SIGCONT has come
 }
 
 void SetHandler(int signal, void (*handler)(int)) {
@@ -102,8 +102,8 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Each line is cleared to its end, and all below the last. The last one has no end: it would
-  // scroll.
+  // Clears each line to its end, and everything below the last. The last line has no line end,
+  // which would scroll the screen.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);
@@ -125,7 +125,7 @@ char LiveTerminal::WaitForKey(absl::Duration timeout) const {
       if (::read(STDIN_FILENO, &key, 1) == 1) {
         return key;
       }
-      reads_keys = false;  // it was closed
+      reads_keys = false;  // standard input was closed
     }
   }
   return '\0';

@@ -1,9 +1,9 @@
-// LiveTerminal takes the terminal over for frames that replace each other - another screen, no
-// cursor, no echo of keys - and gives it back as it was: at its end, when a signal ends the program
-// (Ctrl-C), and while the program is stopped (Ctrl-Z). Only escape sequences that every terminal of
-// the last decades has.
+// LiveTerminal takes the terminal over for frames that replace each other: alternate screen, no
+// cursor, no echo of keys. It restores the terminal in its destructor, when a signal ends the
+// program (Ctrl-C), and while the program is stopped (Ctrl-Z). It uses only escape sequences that
+// terminals have had for decades.
 //
-// Thread safety: one thread, and one of them at a time: what a signal needs is the program's.
+// Thread safety: one thread, and one object at a time: signal handlers use global state.
 #ifndef QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 #define QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 
@@ -20,21 +20,21 @@ struct TerminalSize {
   friend bool operator==(const TerminalSize&, const TerminalSize&) = default;
 };
 
-// Of the terminal that standard output is; 80 x 24 where it is none.
+// The size of the terminal on standard output; 80 x 24 if it is not a terminal.
 TerminalSize CurrentTerminalSize();
 
 class LiveTerminal {
  public:
-  // Of standard input and output. SIGINT, SIGTERM and SIGHUP end the program with 0 from now on.
+  // Takes over standard input and output. SIGINT, SIGTERM and SIGHUP then end the program with 0.
   LiveTerminal();
   ~LiveTerminal();
   LiveTerminal(const LiveTerminal&) = delete;
   LiveTerminal& operator=(const LiveTerminal&) = delete;
 
-  // Lines, each with its end, in place of what was there.
+  // Replaces the screen by frame: lines, each with its line end.
   void Draw(const std::string& frame) const;
 
-  // The key that was pressed meanwhile, or '\0' when the time has passed or the size has changed.
+  // Returns the key pressed meanwhile, or '\0' if the timeout has passed or the size has changed.
   char WaitForKey(absl::Duration timeout) const;
 };
 

@@ -29,10 +29,10 @@ struct LoadOptions {
   double burstiness = 1.0;      // shape of the gaps; > 0; smaller is burstier
   int32_t max_concurrency = 0;  // 0: no bound
   uint64_t seed = 0;
-  int64_t timeout_ms = 0;  // in which a request has to be complete, as it says itself; 0: none
+  int64_t timeout_ms = 0;  // deadline of each request, which also carries it; 0: none
 };
 
-// What happened to one request. Times are SteadyNow() of this process.
+// The outcome of one request. Times are SteadyNow() of this process.
 struct RequestRecord {
   absl::Status status;
   Instant start = 0;
@@ -44,7 +44,7 @@ struct RequestRecord {
 };
 
 struct LoadTarget {
-  std::function<std::shared_ptr<grpc::Channel>()> dial;  // over a connection of its own
+  std::function<std::shared_ptr<grpc::Channel>()> dial;  // opens a separate connection
   std::string api_key;                                   // empty: none
 };
 

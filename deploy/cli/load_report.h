@@ -1,5 +1,5 @@
-// LoadReport turns records of requests into the figures users compare servers by, with the names
-// and the table of `vllm bench serve`.
+// LoadReport turns records of requests into the figures by which users compare servers, with the
+// names and the table of `vllm bench serve`.
 //
 // Definitions (vLLM's): TTFT from sending to the first token; TPOT (end-to-end - TTFT) / (output
 // tokens - 1); ITL the gap between consecutive messages of one stream; latencies in ms over
@@ -28,8 +28,8 @@ struct LatencyFigures {
 struct LoadReport {
   int64_t num_successful = 0;
   int64_t num_failed = 0;
-  int64_t num_refused = 0;  // of the failed ones: RESOURCE_EXHAUSTED
-  int64_t num_in_time = 0;  // of the successful ones; all of them without a deadline
+  int64_t num_refused = 0;  // part of num_failed: RESOURCE_EXHAUSTED
+  int64_t num_in_time = 0;  // part of num_successful; all of them without a deadline
   double generator_cpu_seconds = 0;
   double duration_seconds = 0;
   int64_t num_input_tokens = 0;
@@ -40,13 +40,13 @@ struct LoadReport {
   LatencyFigures tpot;
   LatencyFigures itl;
   LatencyFigures e2e;
-  LatencyFigures refusal;  // from sending to the end, of those that were refused
+  LatencyFigures refusal;  // of refused requests, from sending to the end
 };
 
-// Percentile p (0 to 100) of values; 0 for none.
+// Percentile p (0 to 100) of values; 0 if there are none.
 double Percentile(std::vector<double> values, double p);
 
-// timeout_ms: in which a request has to be complete; 0: whenever it is.
+// timeout_ms: the deadline for num_in_time; 0: none.
 LoadReport MakeReport(const std::vector<RequestRecord>& records,
                       const std::vector<double>& percentiles,
                       int64_t timeout_ms = 0);
@@ -54,8 +54,8 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
 // The table, 50 columns wide. Unset rate and concurrency are left out.
 std::string FormatTable(const LoadReport& report, const LoadOptions& options);
 
-// One JSON object with vLLM's key names. details: null, or the records in order, of which it then
-// lists output_lens, output_token_ids and errors (empty: none).
+// One JSON object with vLLM's key names. details: null, or the records in order; then the object
+// lists their output_lens, output_token_ids and errors (empty: none).
 std::string FormatJson(const LoadReport& report,
                        const LoadOptions& options,
                        const std::vector<RequestRecord>* details = nullptr);

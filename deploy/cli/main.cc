@@ -34,8 +34,8 @@ quire COMMAND --help tells more.
 
 }  // namespace
 
-// The JSON that commands read throws only where a type was not looked at first, which clang-tidy
-// cannot see. NOLINTNEXTLINE(bugprone-exception-escape)
+// Reading JSON throws only if a type was not checked first, which clang-tidy cannot see.
+// NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);
   const std::string command = args.empty() ? "" : args[0];

@@ -28,7 +28,7 @@ struct PrefixOptions {
   std::optional<uint64_t> unpin_id;
 };
 
-// Errors: kInvalidArgument for an unknown action or flag, and for what is missing.
+// Errors: kInvalidArgument for an unknown or missing action or flag.
 absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string>& args);
 
 // Returns the exit code of the program.

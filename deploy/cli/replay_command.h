@@ -11,9 +11,9 @@
 
 namespace quire {
 
-// Returns the exit code: 0 when everything is identical, also up to a last record that was cut
-// short; 1 when something differs, or the file is damaged, no step log or of another version; 2 for
-// bad arguments.
+// Returns the exit code: 0 if everything is identical, a last record that was cut short excepted;
+// 1 if something differs, or the file is damaged, no step log or of another version; 2 for bad
+// arguments.
 int RunReplay(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -1,8 +1,8 @@
-// RestartPolicy says how long to wait before a program that has ended is started again: 100 ms, and
-// twice as long (up to 10 s) after each start that was useless. A start is useful if the program
-// did what it is for, or lived longer than the longest pause: no pause slows such a loop down.
+// RestartPolicy computes the pause before an ended program is started again: 100 ms, doubled (up to
+// 10 s) after each useless start. A start is useful if the program did its work, or lived longer
+// than the longest pause: no pause would slow down such a loop.
 //
-// Thread safety: one caller at a time. It has no clock: the caller tells the time.
+// Thread safety: one caller at a time. It has no clock: the caller passes the time.
 #ifndef QUIRE_DEPLOY_CLI_RESTART_POLICY_H_
 #define QUIRE_DEPLOY_CLI_RESTART_POLICY_H_
 
@@ -19,7 +19,7 @@ class RestartPolicy {
 
   void OnStart(Instant now);
 
-  // The program does what it is for.
+  // The program does its work.
   void OnUseful() { is_useful_ = true; }
   bool is_useful() const { return is_useful_; }
 

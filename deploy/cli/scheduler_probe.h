@@ -1,9 +1,9 @@
-// SchedulerProbe asks a scheduler every second whether it lives: GET /livez of its HTTP port, which
-// says whether its loop turns and its gRPC port answers. Not the gRPC port itself: that may want a
-// certificate that only clients have.
+// SchedulerProbe asks a scheduler every second whether it lives, by GET /livez on its HTTP port.
+// That tells whether its loop turns and its gRPC port answers. The gRPC port itself is not asked:
+// it may demand a certificate that only clients have.
 //
-// Thread safety: one caller at a time. Nothing blocks, but that a host's name is looked up at the
-//                construction.
+// Thread safety: one caller at a time. Nothing blocks, except the look-up of a host name in the
+//                constructor.
 #ifndef QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 #define QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
 
@@ -19,23 +19,23 @@ namespace quire {
 
 class SchedulerProbe {
  public:
-  // Of the HTTP port. "0.0.0.0" and "::" are asked on loopback.
+  // address: of the HTTP port. "0.0.0.0" and "::" are asked on loopback.
   explicit SchedulerProbe(const Address& address);
 
-  // True if it said yes since the last call. To be called a few times a second.
+  // Returns true if a scheduler has answered yes since the last call. Call a few times a second.
   bool Poll(Instant now);
 
  private:
   void Dial(Instant now);
-  // Sends what is not sent yet and reads what has come. True: the answer is complete, or none
-  // comes.
+  // Sends the question, unless it is sent, and reads available bytes. Returns true if the answer is
+  // complete, or none will come.
   bool Exchange();
 
   sockaddr_storage where_ = {};
-  socklen_t where_length_ = 0;  // 0: nobody has that name
+  socklen_t where_length_ = 0;  // 0: the host name is unknown
   FileDescriptor socket_;       // of the question under way
   bool is_sent_ = false;
-  std::string answer_;  // its first bytes
+  std::string answer_;  // the first bytes
   Instant ask_at_ = 0;
   Instant deadline_ = 0;
 };

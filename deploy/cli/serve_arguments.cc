@@ -39,7 +39,7 @@ bool IsWorkerFlag(std::string_view name) {
   return std::find(kWorkerFlags.begin(), kWorkerFlags.end(), name) != kWorkerFlags.end();
 }
 
-// "--kv_cache_memory_bytes=9" is "kv-cache-memory-bytes".
+// Returns "kv-cache-memory-bytes" for "--kv_cache_memory_bytes=9".
 std::string FlagName(std::string_view arg) {
   arg.remove_prefix(std::min(arg.find_first_not_of('-'), arg.size()));
   std::string name(arg.substr(0, arg.find('=')));
@@ -47,7 +47,7 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// A switch of the worker may be turned off: --no-enforce-eager, --noenforce-eager.
+// True also for a switch that is turned off: --no-enforce-eager, --noenforce-eager.
 bool IsForWorker(std::string_view name) {
   if (IsWorkerFlag(name)) {
     return true;
@@ -82,7 +82,7 @@ std::string ValueOf(const std::vector<std::string>& words) {
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
 }
 
-// Which sizes suit a model is for the programs to say.
+// The programs check whether a size suits the model.
 absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
   if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {
@@ -101,8 +101,8 @@ absl::StatusOr<int32_t> WorkerHttpPortOf(const std::vector<std::string>& words) 
   return port;
 }
 
-// What neither program can know alone: the scheduler has the mode, the worker the space. Of a flag
-// that is given twice the last counts.
+// Checks what neither program can check alone: the scheduler has the mode, the worker the space. If
+// a flag is given twice, the last counts.
 class SwapFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
@@ -188,7 +188,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
 
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
   constexpr absl::string_view kHttp = " http=";
-  // The last one: the path of a socket may have anything in it.
+  // Takes the last one: the path of a socket may contain anything.
   const size_t begin = ToAbsl(line).rfind(kHttp);
   if (!line.starts_with("quire_worker: listens listen=") || begin == std::string_view::npos) {
     return std::nullopt;
@@ -210,7 +210,7 @@ absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text
   QUIRE_ASSIGN_OR_RETURN(addresses.http, ParseAddress(http_text));
   addresses.flags = {absl::StrCat("--port=", addresses.grpc.port),
                      absl::StrCat("--http-port=", addresses.http.port)};
-  // The rest of the line: the path of a socket may have blanks in it.
+  // Takes the rest of the line: the path of a socket may contain blanks.
   if (absl::string_view admin = ToAbsl(text); absl::ConsumePrefix(&admin, " admin=")) {
     addresses.flags.push_back(absl::StrCat("--admin-address=", admin));
   }

@@ -20,33 +20,33 @@ struct ServeArguments {
   std::vector<std::string> scheduler;
   std::vector<std::string> worker;  // of each
   int32_t tensor_parallel_size = 1;
-  // The HTTP port of rank 0; each rank has the next one, or any free one of its own where this is
-  // 0. None: workers have no HTTP port.
-  std::string log_format;  // as given, or empty: of our own lines
+  std::string log_format;  // of our own lines, as given; empty: not given
+  // The HTTP port of rank 0; rank r has r more. 0: each rank has any free port. nullopt: workers
+  // have no HTTP port.
   std::optional<int32_t> worker_http_port;
 };
 
-// Flags of the worker alone go to the worker, --model to both, all others to the scheduler. The
-// model directory may be the first word. Whether a flag exists is for the programs to say.
-// --allow-insecure-bind goes to both. Serve's own are --tensor-parallel-size, or -tp, and
-// --worker-http-port; --worker-http-host is --http-host of the workers.
-// Errors: kInvalidArgument if no model is named, an argument is no flag, a flag is one that serve
-// sets itself, the size is no number from 1 to 8, or a rank's port would be none.
+// Flags of the worker alone go to the worker; --model, --log-format and --allow-insecure-bind to
+// both; all others to the scheduler. The model directory may be the first word. The programs check
+// whether a flag exists. Serve's own flags are --tensor-parallel-size, or -tp, and
+// --worker-http-port; --worker-http-host becomes --http-host of the workers.
+// Errors: kInvalidArgument if no model is named, an argument is not a flag, serve sets a flag
+// itself, the size is not from 1 to 8, or a rank's port would be above 65535.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
-// Where a scheduler listens, and the flags with which another one listens there too.
+// A scheduler's addresses, and the flags with which its next start listens on them.
 struct SchedulerAddresses {
   Address grpc;
   Address http;
   std::vector<std::string> flags;
 };
 
-// The flag of a worker for its HTTP port: another process of that rank has the same port. Reads
-// "quire_worker: listens listen=ADDRESS http=HOST:PORT". Nothing for other lines.
+// A worker's HTTP port.
 struct WorkerHttp {
   std::string address;  // HOST:PORT
-  std::string flag;
+  std::string flag;     // gives the next process of that rank the same port
 };
+// Reads "quire_worker: listens listen=ADDRESS http=HOST:PORT". Returns nullopt for other lines.
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line);
 
 // Reads "grpc=HOST:PORT http=HOST:PORT", and " admin=ADDRESS" after it.

@@ -55,7 +55,7 @@ Those of the scheduler:
 
 )";
 
-// The folder of this program: its siblings are the programs it starts.
+// The folder of this program, which holds the programs that it starts, too.
 std::string ProgramFolder() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
@@ -89,7 +89,7 @@ class SocketFolder {
   std::string path_;
 };
 
-// The list of a program's flags, as the program itself prints it.
+// Prints a program's flags, as its own --help lists them.
 void PrintFlagsOf(const std::string& program) {
   absl::StatusOr<ChildProcess> child = ChildProcess::Start({program, "--help"});
   if (!child.ok()) {
@@ -123,8 +123,8 @@ absl::StatusOr<ServeArguments> ReadArguments(const std::vector<std::string>& arg
   return SplitServeArguments(*expanded);
 }
 
-// Signals that the supervisor reads come from the returned descriptor alone. Threads of libraries
-// inherit the mask.
+// The returned descriptor alone delivers the supervisor's signals. Threads of libraries inherit the
+// mask that blocks them.
 int OpenSignalFd() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -132,7 +132,7 @@ int OpenSignalFd() {
     sigaddset(&signals, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go away
+  ::signal(SIGPIPE, SIG_IGN);  // the reader of our output may go away
   return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
@@ -163,7 +163,7 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  SendGrpcLogToOurs();  // a supervisor that waits for the reader of its log restarts nobody
+  SendGrpcLogToOurs();  // else a slow reader of the log would keep us from restarting programs
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     return PrintHelp(folder);
@@ -173,7 +173,7 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  if (split->log_format == "json") {  // the programs refuse what is neither
+  if (split->log_format == "json") {  // the programs refuse unknown formats
     SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;

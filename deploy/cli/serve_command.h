@@ -1,6 +1,7 @@
-// `quire serve --model DIR [flags]`: a scheduler and a worker as child processes, on this machine.
+// `quire serve --model DIR [flags]`: runs a scheduler and its workers as child processes.
 //
-// Prints exactly one line on standard output, when requests can be sent for the first time:
+// When requests can be sent for the first time, prints on standard output the addresses of workers
+// that have an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:
 //   quire: ready grpc=HOST:PORT http=HOST:PORT
 // SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the worker; another SIGINT or SIGTERM
 // ends the drain. A program that dies or hangs is started again (supervisor.h).

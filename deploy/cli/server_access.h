@@ -1,5 +1,5 @@
-// What a sub-command needs to get at a server beside its address: whom it believes and what it
-// shows. Flags, the same for every sub-command.
+// Access to a server, beside its address: TLS files and an API key. Their flags are the same for
+// every sub-command.
 //
 // Thread safety: free functions and a value type.
 #ifndef QUIRE_DEPLOY_CLI_SERVER_ACCESS_H_
@@ -36,12 +36,12 @@ struct ServerAccess {
 // `access` must outlive the table.
 void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 
-// Plain text without flags.
-// Errors: kInvalidArgument, for what is missing and for files that cannot be used.
+// Without TLS flags, credentials for plain text.
+// Errors: kInvalidArgument for missing flags and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
 
 // The API key for calls to this server; empty without one.
-// Errors: kInvalidArgument, for what is no key, and for one that would cross the network
+// Errors: kInvalidArgument for text that is not a key, and for a key that would cross the network
 // unencrypted.
 absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
 
@@ -51,10 +51,10 @@ struct AdminServer {
   std::string api_key;
 };
 
-// Errors: as those of CredentialsOf and ApiKeyOf; kInvalidArgument for what is no address.
+// Errors: those of CredentialsOf and ApiKeyOf; kInvalidArgument for a bad address.
 absl::StatusOr<AdminServer> DialAdmin(const std::string& address, const ServerAccess& access);
 
-// Of a call that has not begun. key: empty for none.
+// Adds the key to a call that has not begun. key: empty for none.
 void AddApiKey(const std::string& key, grpc::ClientContext& context);
 
 }  // namespace quire

@@ -64,7 +64,7 @@ quire sim run:
     --requests-csv FILE    write one line a request
 )";
 
-// A day: more would only run out of memory.
+// A day: longer traces would only run out of memory.
 constexpr double kMaxTraceMinutes = 24 * 60;
 constexpr double kMaxRequests = 10e6;
 
@@ -168,7 +168,7 @@ struct RunOptions {
 
 constexpr char kOfflineDataset[] = "arxiv-offline";
 
-// Of the datasets whose requests come one by one and are drawn by themselves.
+// The lengths of a dataset whose requests arrive over time, each drawn independently of others.
 std::optional<LengthShape> LengthsOf(std::string_view dataset) {
   if (dataset == "sharegpt") {
     return ShareGptLike();

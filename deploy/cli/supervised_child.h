@@ -1,5 +1,5 @@
-// SupervisedChild is a program that is kept running: started again after a pause when it ends, and
-// killed when it gives no sign of life.
+// SupervisedChild keeps a program running: it starts the program again, after a pause, when it
+// ends, and kills it when it gives no sign of life.
 //
 // Thread safety: one caller at a time. Nothing blocks.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
@@ -25,14 +25,14 @@ class SupervisedChild {
   // `name` is for the log. `max_silence_ns` is the watchdog's limit.
   SupervisedChild(std::string name, std::vector<std::string> argv, int64_t max_silence_ns);
 
-  // Later starts have these arguments, too.
+  // Adds arguments to later starts.
   void AddArguments(const std::vector<std::string>& arguments);
 
-  // Starts the program if it does not run and its pause is over. True: it was started now.
-  // Errors: those of ChildProcess::Start; the next try comes after a pause.
+  // Starts the program if it does not run and its pause is over. Returns true if it was started
+  // now. Errors: those of ChildProcess::Start; the next try comes after a pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
-  // The wait status of a program that has ended, once. To be called a few times a second: it also
+  // Returns the wait status of a program that has ended, once. Call a few times a second: it also
   // kills a silent program.
   std::optional<int> TakeEnd(Instant now);
 
@@ -44,10 +44,10 @@ class SupervisedChild {
 
   void Kill(std::string_view why);
 
-  // The running program; null: it does not run.
+  // The running program, or null.
   ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
   const std::string& name() const { return name_; }
-  // The program that runs, or ran last, was killed because it was silent.
+  // True if the last start was killed because it was silent.
   bool was_silent() const { return was_silent_; }
 
  private:

@@ -58,8 +58,8 @@ int Supervisor::Run() {
   while (!exit_code_.has_value()) {
     const Instant now = SteadyNow();
     TendScheduler(now);
-    // Not before the scheduler has taken its flags and the model: what both programs would refuse
-    // is said once.
+    // Workers start after the scheduler has accepted its flags and the model, so that a fault that
+    // both programs would report is reported once.
     if (scheduler_address_.has_value()) {
       TendWorkers(now);
     }
@@ -116,7 +116,7 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
 
 void Supervisor::SayReady(std::string_view addresses) {
   for (const auto& worker : workers_) {
-    ReadLines(*worker);  // they said it before they were ready
+    ReadLines(*worker);  // workers print their addresses before they are ready
     if (!worker->http_address.empty()) {
       StandardOutput().Write(
           absl::StrCat("quire: ", worker->child.name(), " http=", worker->http_address, "\n"));
@@ -139,8 +139,8 @@ void Supervisor::OnListens(std::string_view addresses) {
   probe_.emplace(*scheduler_address_);
 }
 
-// A worker that does not go with the scheduler. The next start of either may change that, but not
-// when there never was one that did.
+// The worker does not suit the scheduler. A restart of either may change that, but not if the
+// server was never ready: then the refusal ends it.
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
@@ -166,20 +166,21 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   } else {
     scheduler_.LogEnd(wait_status);
     if (scheduler_.was_silent()) {
-      SetStandby(true);  // another one may have taken its workers meanwhile
+      SetStandby(true);  // another scheduler may have taken its workers meanwhile
     }
   }
 }
 
-// For its next start. One that has the workers leaves them to the next one, which need not wait
-// until they believe that it died. One that stands by leaves them to a scheduler of somebody else.
+// Sets --standby for the scheduler's next start. After a holder of the workers, the next start
+// takes them at once; as a standby it would wait until they believe that the holder died. After a
+// standby, the next start stands by too, because the workers have another holder.
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
   }
 }
 
-// The other ranks not before the first has taken its flags, which are theirs too, and listens.
+// Starts the other ranks once the first has accepted its flags, which all ranks share, and listens.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -190,7 +191,7 @@ void Supervisor::TendWorkers(Instant now) {
 
 void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   if (worker.address.is_unix() && worker.child.process() == nullptr) {
-    // Whoever tidies up below /tmp must not keep a worker from listening.
+    // A cleaner of /tmp may have removed the folder; without it the worker could not listen.
     const auto folder = std::filesystem::path(worker.address.unix_path).parent_path();
     ::mkdir(folder.c_str(), S_IRWXU);
   }
@@ -226,8 +227,8 @@ void Supervisor::ReadLines(WorkerChild& worker) {
   }
 }
 
-// A worker that comes back has the memory that the first one had: what is free on the machine has
-// changed since, and requests that were accepted for a larger pool could not go on.
+// A restarted worker reuses the first one's pool sizes. Sizing it anew could give a smaller pool,
+// and requests already accepted might not fit.
 void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
   constexpr absl::string_view kSizes = " --kv-cache-memory-bytes=";
   const size_t begin = ToAbsl(line).find(kSizes);
@@ -235,7 +236,7 @@ void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
       !std::exchange(worker.has_sizes, true)) {
     worker.child.AddArguments(absl::StrSplit(ToAbsl(line).substr(begin + 1), ' '));
   }
-  // Whoever scrapes it finds the next one where this one was.
+  // Keep the port, so that Prometheus finds the restarted worker.
   if (const auto http = ParseWorkerHttp(line); http.has_value() && worker.http_address.empty()) {
     worker.http_address = http->address;
     worker.child.AddArguments({http->flag});
@@ -279,13 +280,13 @@ bool Supervisor::IsHopeless(int wait_status) const {
     return false;
   }
   const int code = WEXITSTATUS(wait_status);
-  // A program that cannot listen says 1, and crashes have other codes.
+  // A program that cannot listen exits with EXIT_FAILURE; crashes have other codes.
   return code == EXIT_FAILURE || code == kExitUsage || code == kExitModel || code == kExitMemory ||
          code == kExitDevice;
 }
 
-// Sleeps until a signal or a line of the scheduler comes, at most kPollMillis: reports of workers
-// and answers of the scheduler come on other threads.
+// Sleeps until a signal or a line of the scheduler comes, at most kPollMillis: poll(2) does not see
+// reports of workers and answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
@@ -300,8 +301,8 @@ void Supervisor::ReadSignals() {
     if (info.ssi_signo == SIGCHLD) {
       continue;
     }
-    // Another signal is the scheduler's too: it ends the drain. But a terminal that is closed
-    // behind Ctrl-C is no reason to end streams.
+    // A second signal goes to the scheduler too, and ends the drain. SIGHUP does not: a terminal
+    // that is closed after Ctrl-C is no reason to end streams.
     if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
       continue;
     }
@@ -314,7 +315,7 @@ void Supervisor::ReadSignals() {
   }
 }
 
-// The destructor of ChildProcess kills those that take longer.
+// The destructor of ChildProcess kills workers that take longer than kStopNs.
 void Supervisor::StopWorkers() {
   bool is_running = true;
   for (const auto& worker : workers_) {

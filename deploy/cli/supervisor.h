@@ -1,15 +1,15 @@
-// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Nothing
-// that dies or hangs ends it once the server has been ready:
+// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Once the
+// server has been ready, no program that dies or hangs ends it:
 //   - a program that ends is started again, after a pause (restart_policy.h), the scheduler on the
 //     ports that it had; workers also while the scheduler drains
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of its first start
 //   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
 //     that does not answer for 10 s, are killed and started again
-// A scheduler whose workers another one has taken over is not started again: it would take them
-// back. The workers are kept running for the other one.
-// Before that, what cannot succeed ends it: a program that says so by its exit code, or a scheduler
-// that refuses its worker.
+// A scheduler whose workers another one has taken over stands by, and so does its next start: else
+// it would take them back. The workers are kept running for the other one.
+// Before the server has been ready, a failure that restarts cannot mend ends the supervisor: a
+// program's exit code that says so, or a scheduler that refuses its worker.
 //
 // Thread safety: one thread, the one that forks: the programs die with it. It never blocks except
 //                in poll(2), and for at most 5 s when it stops the workers.
@@ -38,8 +38,8 @@ class Supervisor {
     Address address;  // where it listens
   };
 
-  // How long a worker may load without progress. A disk that wakes up, or a network share, may keep
-  // it waiting so long.
+  // Bounds how long a worker may load without progress. A disk that spins up, or a network share,
+  // may keep it waiting this long.
   static constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
 
   // `signal_fd` gives SIGCHLD, and the signals that stop the server.
@@ -60,9 +60,9 @@ class Supervisor {
     std::optional<WorkerMonitor> monitor;  // of the running process
     Watchdog loading;
     uint64_t progress = 0;
-    bool was_heard = false;    // at any time: it has taken its flags and listened
-    bool has_sizes = false;    // those of its first start are among its arguments
-    std::string http_address;  // so is the port of its first start; empty: it has none
+    bool was_heard = false;    // a start of it has accepted its flags and listened
+    bool has_sizes = false;    // the sizes of its first start are among its arguments
+    std::string http_address;  // of its first start, as its arguments say; empty: none
   };
 
   void TendScheduler(Instant now);
@@ -78,9 +78,9 @@ class Supervisor {
   void SayReady(std::string_view addresses);
   void ReadReport(WorkerChild& worker, Instant now);
 
-  // Starts the child if it is due. True: it was started now.
+  // Starts the child if it is due. Returns true if it was started now.
   bool Start(SupervisedChild& child, Instant now);
-  // True when the end of a program ends the server: it was never ready, and will never be.
+  // True if the end of a program ends the server, because it was never ready and never will be.
   bool IsHopeless(int wait_status) const;
 
   void SetStandby(bool stands_by);
@@ -95,7 +95,7 @@ class Supervisor {
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
   bool was_ready_ = false;
-  bool stands_by_ = true;  // the scheduler, when it is started: as it does without a flag
+  bool stands_by_ = true;  // --standby of the scheduler's next start; true without the flag
   bool is_stopping_ = false;
   std::optional<int> exit_code_;
 };

@@ -33,7 +33,7 @@
 namespace quire {
 namespace {
 
-constexpr double kMinIntervalSeconds = 0.25;  // a server makes no more moments than that
+constexpr double kMinIntervalSeconds = 0.25;  // a server renews its state no more often
 constexpr double kMaxIntervalSeconds = 3600;
 constexpr std::chrono::seconds kTimeout(3);
 constexpr std::chrono::milliseconds kConnectWait(250);
@@ -64,7 +64,7 @@ class Server {
   }
   // `context` may be cancelled meanwhile.
   absl::StatusOr<v1::GetStateResponse> Ask(grpc::ClientContext& context) const {
-    // gRPC connects again in the threads that wait in it, and not between our calls.
+    // gRPC reconnects only in threads that wait in it, so not between our calls.
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);
     AddApiKey(api_key_, context);
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
@@ -84,7 +84,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// As the C library looks for it.
+// Looks at the variables in the order of the C library.
 bool IsUtf8Locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string locale = absl::AsciiStrToLower(Environment(name));
@@ -108,7 +108,7 @@ void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "quire: top: %s\n", Printable(DescribeError(status)).c_str());
 }
 
-// One frame, of two answers: rates need both.
+// Prints one frame, made of two answers: rates need both.
 int RunOnce(const Server& server, const TopOptions& options) {
   TopHistory history;
   for (int i = 0; i < 2; ++i) {
@@ -128,7 +128,7 @@ int RunOnce(const Server& server, const TopOptions& options) {
   return 0;
 }
 
-// A line each time, until nobody reads them.
+// Prints a line every interval, until standard output fails.
 int RunLines(const Server& server, const TopOptions& options) {
   TopHistory history;
   for (;;) {
@@ -146,7 +146,7 @@ int RunLines(const Server& server, const TopOptions& options) {
   }
 }
 
-// Keys are read beside the question. nullopt: the reader wants to end.
+// Asks the server and reads keys meanwhile. Returns nullopt if the user wants to end.
 std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server& server,
                                                                    const LiveTerminal& terminal) {
   grpc::ClientContext context;
@@ -160,7 +160,7 @@ std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server&
   return answer.get();
 }
 
-// Dials anew after trouble: its TLS files may have changed.
+// Dials anew after a failure: the TLS files may have changed.
 int RunLive(Server server, const TopOptions& options) {
   const LiveTerminal terminal;
   TopHistory history;
@@ -201,7 +201,7 @@ absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& arg
   if (options.admin.empty()) {
     return absl::InvalidArgumentError("--admin is needed");
   }
-  // What is no number is in no range.
+  // Refuses NaN, too.
   if (!(options.interval_seconds >= kMinIntervalSeconds &&
         options.interval_seconds <= kMaxIntervalSeconds)) {
     return absl::InvalidArgumentError("--interval is 0.25 to 3600 seconds");

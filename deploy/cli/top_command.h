@@ -1,5 +1,5 @@
-// `quire top --admin ADDR`: a live view of a server in the terminal - its KV blocks and who has
-// them, queues, tokens a second, and where the time of steps goes.
+// `quire top --admin ADDR`: a live view of a server in the terminal: its KV blocks and their
+// holders, queues, tokens a second, and where the time of steps goes.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_TOP_COMMAND_H_
@@ -21,7 +21,7 @@ struct TopOptions {
   bool once = false;
 };
 
-// Errors: kInvalidArgument for an unknown flag, and for what is missing or out of range.
+// Errors: kInvalidArgument for an unknown or missing flag, and for a value out of range.
 absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& args);
 
 // Returns the exit code of the program.

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kMaxSide = 1000;
 constexpr int kLabelColumns = 12;
-constexpr int kMaxMapLines = 16;  // where the height is no bound
+constexpr int kMaxMapLines = 16;  // if the height is not bounded
 constexpr int kMinMapLines = 2;
-constexpr int kAiryMapLines = 8;  // from which on there are empty lines around it
+constexpr int kAiryMapLines = 8;  // with this room, empty lines surround the map
 constexpr int kMaxHolders = 12;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxNameColumns = 20;
@@ -31,13 +31,13 @@ constexpr char kBad[] = "1;31";
 constexpr char kQuiet[] = "2";
 constexpr char kStrong[] = "1";
 
-// Glyphs of ours are one column each, so a column is a byte that begins a character.
+// Our glyphs are one column wide, so every byte that begins a character is a column.
 int ColumnsOf(std::string_view text) {
   return static_cast<int>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
-// Its first columns.
+// The first columns of text.
 std::string_view Beginning(std::string_view text, int columns) {
   size_t end = 0;
   for (int left = columns; end < text.size(); ++end) {
@@ -54,12 +54,12 @@ std::string Name(std::string_view text) {
              : absl::StrCat(Printable(text.substr(0, kMaxNameColumns - 2)), "..");
 }
 
-// Lines of at most so many columns.
+// Collects lines of at most style.width columns.
 class Lines {
  public:
   explicit Lines(const FrameStyle& style) : style_(style) {}
 
-  // What does not fit is left out.
+  // Adds one line, and cuts it at the width.
   void Add(const std::vector<ColouredText>& texts) {
     std::string line;
     int left = style_.width;
@@ -75,7 +75,7 @@ class Lines {
     lines_.push_back(std::move(line));
   }
 
-  // On as many lines as it needs.
+  // Adds text on as many lines as it needs.
   void Wrap(std::string_view text, const char* colour) {
     while (!text.empty()) {
       const std::string_view part = Beginning(text, style_.width);
@@ -84,7 +84,7 @@ class Lines {
     }
   }
 
-  // Items behind a label, on as many lines as they need.
+  // Adds items behind a label, on as many lines as they need.
   void Flow(const std::string& label, const std::vector<ColouredText>& items) {
     std::vector<ColouredText> line = {{label, kQuiet}};
     int used = ColumnsOf(label);
@@ -111,7 +111,7 @@ class Lines {
 
   int size() const { return static_cast<int>(lines_.size()); }
 
-  // As many as the height holds.
+  // The lines, as many as the height allows.
   std::string Text() const {
     const size_t num_lines = style_.height == 0
                                  ? lines_.size()
@@ -146,7 +146,7 @@ std::string Rate(double per_second) {
   return absl::StrFormat("%.*f", per_second < 100 ? 1 : 0, per_second);
 }
 
-// The last rates as bars.
+// The newest rates as bars.
 std::string Sparkline(const TopHistory& history,
                       double TopCounts::*count,
                       int columns,
@@ -195,7 +195,7 @@ void AddHeader(const TopHistory& history,
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
   if (!trouble.empty()) {
-    // The library names all that it tried; what went wrong is behind the last of these words.
+    // gRPC's message lists all attempts; the cause follows the last of these words.
     constexpr std::string_view kLast = "last error: ";
     const size_t last = trouble.rfind(kLast);
     const std::string_view cause =

@@ -1,5 +1,5 @@
-// TopHistory is what `quire top` remembers of a server: its last answer, and counts of those
-// before, which make rates. Nothing that an answer says is believed: numbers may be any.
+// TopHistory holds a server's last answer, and the counts of earlier ones, from which `quire top`
+// computes rates. Answers are not trusted: their numbers may be any.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_TOP_HISTORY_H_
@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// What counts since the start of a server, or the difference between two moments. Times in seconds.
+// Counters since the start of a server, or their growth between two moments. Times in seconds.
 struct TopCounts {
   double seconds = 0;  // by the server's clock
   double prompt_tokens = 0;
@@ -35,16 +35,16 @@ class TopHistory {
  public:
   static constexpr size_t kMaxSamples = 300;
 
-  // Begins anew where counts have fallen: it is another process.
+  // Drops earlier counts if counters have fallen, because then the server is another process.
   void Add(v1::GetStateResponse state);
 
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }
 
-  // From the answer before the last one to that one, and over so many seconds at least, if there
-  // are. All 0 before the second answer.
+  // Growth up to the last answer: since the answer before it, or an earlier one so that it covers
+  // at least `seconds`, if possible. All 0 before the second answer.
   TopCounts Since(double seconds) const;
 
-  // A second's worth between each two of the last answers, oldest first, at most max_rates.
+  // Growth a second between successive answers, oldest first: the last max_rates of them.
   std::vector<double> Rates(double TopCounts::*count, size_t max_rates) const;
 
  private:
@@ -52,7 +52,7 @@ class TopHistory {
   std::deque<TopCounts> samples_;
 };
 
-// part / whole, 0 without a whole; never less than 0, and a number.
+// part / whole, or 0 if that is negative, not finite, or whole is not positive.
 double ShareOf(double part, double whole);
 
 }  // namespace quire

@@ -1,9 +1,9 @@
-// Watchdog says when a process has given no sign of life for too long. The silence before the first
-// sign counts as well, from the start of the process. Each start that was given up without a single
-// sign doubles the limit of the next ones up to 16 times, until a sign comes: a machine that is too
-// slow for the limit is not kept from starting for ever.
+// Watchdog tells when a process has given no sign of life for too long. The silence before the
+// first sign counts as well, from the start of the process. Each start that was given up without a
+// sign doubles the next limit, up to 16 times, until a sign comes. Else a machine that is too slow
+// for the limit could never start the process.
 //
-// Thread safety: one caller at a time. It has no clock: the caller tells the time.
+// Thread safety: one caller at a time. It has no clock: the caller passes the time.
 #ifndef QUIRE_DEPLOY_CLI_WATCHDOG_H_
 #define QUIRE_DEPLOY_CLI_WATCHDOG_H_
 
@@ -15,7 +15,7 @@ namespace quire {
 
 class Watchdog {
  public:
-  // Of the time between two looks no more than this counts as silence: who looks so seldom was
+  // Upper bound on the silence counted between two looks. A caller that looks less often was
   // stopped itself, and has missed signs.
   static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
 
@@ -27,8 +27,8 @@ class Watchdog {
   // A sign of life.
   void OnSign();
 
-  // To be called a few times a second. True once the limit is reached; then the silence is counted
-  // anew.
+  // Returns true once the limit is reached; then the silence is counted anew. Call a few times a
+  // second.
   bool IsSilent(Instant now);
 
  private:

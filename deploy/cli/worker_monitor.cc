@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// The first stream is opened before the worker listens, and other ranks wait until the first one is
-// heard.
+// Short, because the first stream is opened before the worker listens, and other ranks wait until
+// the first one is heard.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace
@@ -50,8 +50,8 @@ void WorkerMonitor::Open() {
                                  },
                              .on_end =
                                  [this](const absl::Status& /*status*/) {
-                                   // Notified under the lock: without it the waiting destructor
-                                   // could be through before this call.
+                                   // Notified under the lock: else the waiting destructor could
+                                   // end before this call.
                                    const MutexLock lock(mutex_);
                                    has_ended_ = true;
                                    ended_.NotifyOne();

@@ -1,8 +1,8 @@
 // WorkerMonitor follows one worker process through its stream of reports (Watch). A stream that
-// ends, or that nobody answers yet, is opened again over a connection of its own.
+// ends, or that the worker does not answer yet, is opened again over a new connection.
 //
-// Thread safety: one caller at a time. Nothing blocks, except that the destructor waits for the
-//                library to give up the stream, which takes no answer of the worker.
+// Thread safety: one caller at a time. Nothing blocks, except that the destructor waits for gRPC to
+//                give up the stream, which needs no answer of the worker.
 #ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 #define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 
@@ -27,7 +27,7 @@ class WorkerMonitor {
   WorkerMonitor(const WorkerMonitor&) = delete;
   WorkerMonitor& operator=(const WorkerMonitor&) = delete;
 
-  // The newest report, if one has come since the last call. To be called a few times a second.
+  // Returns the newest report, if one has come since the last call. Call a few times a second.
   std::optional<v1::WatchReport> Poll(Instant now);
 
  private:

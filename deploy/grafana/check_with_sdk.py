@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the boards with Grafana's own types and writes them again: what Grafana does not know gets lost.
+"""Reads the boards with Grafana's own types and writes them again: fields unknown to Grafana get lost.
 
     python3 -m venv /tmp/sdk && /tmp/sdk/bin/pip install grafana-foundation-sdk
     /tmp/sdk/bin/python deploy/grafana/check_with_sdk.py
@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 
 def lost(ours, theirs, where=""):
-    """What stands in ours and not, or otherwise, in theirs. Theirs may say more."""
+    """Returns the values of ours that theirs lacks or has differently. Theirs may have more."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [fault for key, value in ours.items()
                 for fault in lost(value, theirs.get(key), f"{where}.{key}")]

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Writes the boards of this folder: make_boards.py [FOLDER]. Change the tables here, never the JSON.
 
-In an expression @ stands for the instances that were chosen above the board.
+In an expression @ stands for the instances that are selected above the board.
 """
 import json
 import pathlib
@@ -13,7 +13,7 @@ NUM_COLUMNS = 24
 
 def panel(kind, title, unit, description, targets, width, height, thresholds=(), custom=None,
           options=None):
-    """targets: (legend, expression); thresholds: from where on it is orange, then red."""
+    """targets: (legend, expression); thresholds: values from which the panel is orange, then red."""
     steps = [{"color": "green", "value": None}]
     steps += [{"color": color, "value": value} for color, value in zip(("orange", "red"), thresholds)]
     defaults = {"unit": unit, "thresholds": {"mode": "absolute", "steps": steps}}
@@ -32,7 +32,7 @@ def panel(kind, title, unit, description, targets, width, height, thresholds=(),
 
 
 def number(title, unit, description, expression, thresholds=(), legend=""):
-    """What it is now. With a legend: the legend instead of the value."""
+    """A panel with the current value, or with the legend instead of it if there is one."""
     return panel("stat", title, unit, description, [(legend, expression)], 4, 4, thresholds,
                  options={"colorMode": "value", "graphMode": "none", "justifyMode": "auto",
                           "orientation": "auto", "textMode": "name" if legend else "value",
@@ -67,7 +67,7 @@ def heatmap(title, unit, description, histogram):
 
 
 def quantile(share, histogram, by="", labels="@"):
-    """Of nothing it is NaN; the comparison drops that, so there is no line."""
+    """The quantile of an empty histogram is NaN; the comparison drops it, so that no line is drawn."""
     return (f"histogram_quantile({share / 100}, sum by (le{f', {by}' if by else ''}) "
             f"(rate({histogram}_bucket{{{labels}}}[$__rate_interval]))) >= 0")
 

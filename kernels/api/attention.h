@@ -8,15 +8,14 @@
 // Shapes use these names: num_tokens tokens of the whole step, num_seqs sequences, num_heads query
 // heads, num_kv_heads divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads).
 //
-// Where the cache's layout has scales, PrepareAttention stores each key and each value of a token
-// with a scale of its own: the largest size of its numbers over the type's largest number (448 or
-// 127). A vector that is not finite reads as NaN, one below 2^-100 as zero.
+// If the cache's layout has scales, PrepareAttention stores each key and each value of a token with
+// a separate scale: the largest magnitude of its numbers divided by the type's largest number (448
+// or 127). A vector that is not finite reads as NaN, a vector below 2^-100 as zero.
 //
 // q, k, v and out are activations (KernelBackend::activation_dtype).
 //
-// Padding is what a backend's own BeginStep adds: a token of slot -1, whose key and value are not
-// written and whose q may become anything; a sequence of length 0, whose rows of out are not
-// written.
+// BeginStep may add padding: a token of slot -1, whose key and value are not written and whose q is
+// unspecified afterwards; a sequence of length 0, whose rows of out are not written.
 //
 // Thread safety: value types; they own nothing.
 // Source: PagedAttention, Kwon et al. 2023, section 4.1, eq. 4; online softmax, Milakov and
@@ -51,8 +50,7 @@ struct PrepareAttentionParams {
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset; -1
   KvCacheView cache;  // num_kv_heads, head_dim and block size come from its layout
-  // Of an fp8 cache without scales in its layout (a GPU's): what is stored times the scale is the
-  // value.
+  // For an fp8 cache whose layout has no scales (a GPU's): stored number * scale = element.
   float k_scale = 1.0F;
   float v_scale = 1.0F;
 };
@@ -66,14 +64,14 @@ struct PagedAttentionParams {
   void* out = nullptr;         // [num_tokens, num_heads * head_dim], contiguous
   float scale = 1.0F;          // of the scores, before softmax
   int32_t sliding_window = 0;  // > 0: a query attends to itself and sliding_window - 1 before it
-  // ALiBi: a score gets slope * (key position - query position). [num_heads], or null: none.
+  // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;         // of the longest context
-  // In place of block_tables, where it is not null: the blocks of a sequence are shown by
-  // cache.windows one behind the other, from this place on. [num_seqs]
+  // [num_seqs], or null. Replaces block_tables: cache.windows shows the blocks of a sequence one
+  // after another, from this place on.
   const int64_t* first_places = nullptr;
   KvCacheView cache;
   float k_scale = 1.0F;  // as PrepareAttentionParams

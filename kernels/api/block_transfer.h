@@ -1,8 +1,8 @@
 // Transfers move whole blocks between the KV pool and host memory: swapping.
 //
 // Thread safety: value types.
-// Source:        PagedAttention, Kwon et al. 2023, section 4.5. A block is one piece of memory, so
-//                that swapping it is one copy.
+// Source:        PagedAttention, Kwon et al. 2023, section 4.5. A block is contiguous, so that
+//                swapping it is one copy.
 #ifndef QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 #define QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 
@@ -21,9 +21,9 @@ enum class TransferDirection : uint8_t { kToHost, kToDevice };
 struct BlockTransferParams {
   TransferDirection direction = TransferDirection::kToHost;
   KvCacheView cache;
-  std::byte* host = nullptr;  // of AllocateHost: blocks of the pool's size, one after another
+  std::byte* host = nullptr;  // from AllocateHost: contiguous blocks, each of the pool's block size
   std::span<const BlockId> blocks;
-  std::span<const HostBlockId> host_blocks;  // as many
+  std::span<const HostBlockId> host_blocks;  // as many as blocks
 };
 
 // Transfers of one backend are numbered in the order in which they were started: 1, 2, 3, ...

@@ -1,4 +1,4 @@
-// Parameters of the copy of whole blocks within the pool: copy-on-write.
+// Parameters of copying whole blocks within the pool, for copy-on-write.
 //
 // Thread safety: a value type; it owns nothing.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4.
@@ -16,7 +16,7 @@ namespace quire {
 struct CopyBlocksParams {
   KvCacheView cache;
   std::span<const BlockId> src;
-  std::span<const BlockId> dst;  // as many
+  std::span<const BlockId> dst;  // as many as src
 };
 
 }  // namespace quire

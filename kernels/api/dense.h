@@ -1,9 +1,8 @@
 // Parameters of the dense operations: embedding, norms, linear layers, activations.
 //
 // Activations are rows of the backend's activation type (KernelBackend::activation_dtype: fp32 on
-// the host), contiguous unless a stride is given; what is added up over layers, the residual, is
-// always fp32, and so are norm weights and logits. Every output row depends on its own input row
-// alone, bit for bit, whatever num_tokens is.
+// the host), contiguous unless a stride is given. The residual, norm weights and logits are always
+// fp32. Every output row depends on its own input row alone, bit for bit, whatever num_tokens is.
 //
 // Thread safety: value types; they own nothing.
 #ifndef QUIRE_KERNELS_API_DENSE_H_
@@ -32,32 +31,32 @@ struct MatrixView {
 };
 
 // Segments of the sums of row-parallel layers (attention output, MLP down), whose input dimension
-// is split over ranks: each of 1, 2, 4 or 8 ranks sums its own as a tree, and recursive doubling
-// over the ranks completes the one tree over all eight.
+// is split over ranks. Each of 1, 2, 4 or 8 ranks sums its own segments as a tree; recursive
+// doubling over the ranks completes the tree over all eight.
 inline constexpr int64_t kTreeSegments = 8;
 
-// y = x W^T + bias. Several matrices with the same number of columns stand one above the other
-// (q, k, v or gate, up): their outputs are concatenated.
+// y = x W^T + bias. Several matrices with the same number of columns are stacked by rows (q, k, v
+// or gate, up): their outputs are concatenated.
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [sum of rows], or empty
-  // The input dimension k is summed in so many equal segments, each with one accumulator, k
-  // ascending; the segments as a balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)). 1, 2, 4 or 8.
+  // 1, 2, 4 or 8 equal segments of the input dimension k, each summed in one accumulator, k
+  // ascending. Their sums are added as a balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
   // A backend that quantises may store these weights in fewer bits; all others keep their type.
   bool is_quantizable = false;
-  // Not null: the parts have no data, their rows are read here, each once.
+  // Not null: the parts have no data; the reader gives each row once.
   const RowReader* reader = nullptr;
 };
 
-// Weights in the order a backend likes to read them. Made by KernelBackend::PackLinear.
+// Weights in the backend's own order. Made by KernelBackend::PackLinear.
 class PackedLinear {
  public:
   virtual ~PackedLinear() = default;
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual int64_t bytes() const = 0;
-  // Where they lie in main memory; nothing when they are on a device.
+  // Returns the weights' ranges in main memory; empty if they are on a device.
   virtual std::vector<std::span<const std::byte>> memory() const { return {}; }
 };
 
@@ -73,10 +72,10 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // Where the table has no data: its rows are those of the source that PackLinear made this of. For
-  // backends that pack while they read (KernelBackend).
+  // Set if the table has no data: its rows come from the source that PackLinear packed here. Only
+  // for backends that pack while they read (KernelBackend).
   const PackedLinear* packed_table = nullptr;
-  // The token of the table's first row. Tokens that have no row get zeros: a rank of several has
+  // The token of the table's first row. Tokens without a row get zeros: in a group each rank has
   // the rows of some tokens.
   TokenId first_token = 0;
   // Learned positions (OPT): row positions[i] + position_offset is added. Null data: none.
@@ -113,19 +112,18 @@ struct ActivationParams {
   void* out = nullptr;       // [num_tokens, width], activations
 };
 
-// y = out(act(in(x))), a block of the transformer's feed-forward layers: Linear, Activate and
-// Linear, with their bits.
+// y = out(act(in(x))), a feed-forward block, with the bits of Linear, Activate and Linear.
 struct MlpParams {
   ActivationKind activation = ActivationKind::kSilu;
   bool gated = true;
   int64_t num_tokens = 0;
-  int64_t width = 0;                 // of what is activated
-  const void* x = nullptr;           // as of the first product
+  int64_t width = 0;                 // of activated
+  const void* x = nullptr;           // as LinearParams::x of the first product
   const PackedLinear* in = nullptr;  // gate above up where gated
   void* between = nullptr;           // room for [num_tokens, out_features of in], activations
   void* activated = nullptr;         // room for [num_tokens, width], activations
   const PackedLinear* out = nullptr;
-  void* y = nullptr;  // as of the second product
+  void* y = nullptr;  // as LinearParams::y of the second product
 };
 
 }  // namespace quire

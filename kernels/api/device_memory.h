@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Of a device with memory of its own.
+// Memory of a device that is not main memory.
 struct DeviceSpace {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
@@ -27,7 +27,7 @@ class DeviceMemory {
   void* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
 
-  // Every byte reads as zero again, for operations that are started after the call.
+  // Zeroes all bytes. Operations started after the call see zeros.
   virtual absl::Status Clear() = 0;
 
  protected:

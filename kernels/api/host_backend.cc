@@ -26,8 +26,8 @@ class HostMemory final : public DeviceMemory {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> HostBackend::Allocate(int64_t bytes) {
-  // MAP_NORESERVE: a KV pool may be larger than what is free now; it is limited by the operator's
-  // number, not by the kernel's guess.
+  // MAP_NORESERVE: a KV pool may be larger than what is free now. The operator's number limits it,
+  // not the kernel's guess.
   void* data = bytes <= 0 ? MAP_FAILED
                           : mmap(nullptr,
                                  static_cast<size_t>(bytes),
@@ -40,8 +40,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> HostBackend::Allocate(int64_t byte
                  "MEMORY",
                  "memory: cannot map it (got " + std::to_string(bytes) + " bytes)");
   }
-  // Fewer page faults while the memory fills; refusal costs speed only. It also stays out of core
-  // dumps: it holds what users wrote.
+  // Huge pages save page faults while the memory fills; a refusal costs speed only. The memory
+  // holds users' text, so it stays out of core dumps.
   madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   madvise(data, static_cast<size_t>(bytes), MADV_DONTDUMP);
   return std::make_unique<HostMemory>(data, bytes);

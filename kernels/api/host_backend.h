@@ -1,9 +1,9 @@
-// HostBackend is what all backends have in common that compute in main memory: fp32 activations,
-// pages of anonymous memory, inputs used where they are, operations run one by one, transfers that
-// are done when their call returns.
+// HostBackend is the base of all backends that compute in main memory: fp32 activations, anonymous
+// pages, inputs used where they are, operations run one by one, transfers that are done when their
+// call returns.
 //
-// Memory is mapped and becomes real page by page, when it is first written. A page that was never
-// written reads as zero.
+// Allocated memory becomes resident page by page, at the first write. A page that was never written
+// reads as zero.
 //
 // Thread safety: as KernelBackend.
 #ifndef QUIRE_KERNELS_API_HOST_BACKEND_H_
@@ -58,9 +58,9 @@ class HostBackend : public KernelBackend {
   void Broadcast(std::span<std::byte> data) override { group_->Broadcast(data); }
 
  protected:
-  // One block of a transfer.
+  // Copies one block of a transfer.
   static void CopyBlock(const BlockTransferParams& params, size_t index);
-  // All blocks of a transfer.
+  // Copies all blocks of a transfer.
   virtual void Transfer(const BlockTransferParams& params);
 
  private:

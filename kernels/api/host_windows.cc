@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// For everything else of the process: libraries, stacks of threads, arenas, weights.
+// Mappings left to the rest of the process: libraries, thread stacks, arenas, weights.
 constexpr int64_t kMappingsElsewhere = 4096;
 
 absl::Status NoMemory(const char* what) {
@@ -63,8 +63,8 @@ class File {
   int get() const { return descriptor_; }
 
  private:
-  // Hardened hosts want it said that nobody will execute the file; Linux before 6.3 does not know
-  // how to say so.
+  // Hardened hosts (vm.memfd_noexec) refuse a file without MFD_NOEXEC_SEAL, which Linux before 6.3
+  // rejects as unknown.
   static int Make() {
     constexpr unsigned kNoExecSeal = 8;
     const int descriptor = memfd_create("kv-cache", MFD_CLOEXEC | kNoExecSeal);
@@ -98,7 +98,7 @@ class HostWindows final : public WindowMemory {
       return absl::OkStatus();
     }
     absl::Status status = NoMemory("map blocks");
-    // What was there may be gone, and the next allocation must not come to lie there.
+    // The old mapping may be gone. Cover the hole, else the next allocation could land there.
     QUIRE_CHECK(Unmap(place, count).ok());
     return status;
   }
@@ -125,7 +125,7 @@ class HostWindows final : public WindowMemory {
     if (mmap(at, bytes, protection, flags | MAP_FIXED, file, offset) != at) {
       return false;
     }
-    // Users' words stay out of core dumps. Each mapping has to be told.
+    // Keeps users' text out of core dumps; each new mapping needs the flag.
     madvise(at, bytes, MADV_DONTDUMP);
     return true;
   }
@@ -147,7 +147,7 @@ int64_t MaxMappings() {
   return limit > 0 ? limit : kOfLinux;
 }
 
-// Beside each run of places that show something lies one at most that shows nothing.
+// Each run of places that show blocks is followed by at most one empty run: two mappings.
 int64_t MaxMappedHostPlaces() { return (MaxMappings() - kMappingsElsewhere) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {
@@ -173,7 +173,7 @@ absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape&
   if (windows->data == MAP_FAILED) {
     return NoMemory("reserve addresses");
   }
-  // As HostBackend::Allocate: refusal costs speed only, and users' words stay out of core dumps.
+  // As HostBackend::Allocate: a refusal costs speed only, and users' text stays out of core dumps.
   madvise(pool->data, pool->bytes, MADV_HUGEPAGE);
   madvise(pool->data, pool->bytes, MADV_DONTDUMP);
   return std::make_unique<HostWindows>(shape, std::move(file), std::move(pool), std::move(windows));

@@ -1,17 +1,15 @@
 // KernelBackend is the set of operations that a model runs on, and the memory they run in. CPU, GPU
 // and reference backends implement the same class.
 //
-// Every pointer in the parameters of an operation points to memory of Allocate, or to what
-// BeginStep and PackLinear gave; a HostBackend takes any pointer. Host data is named where it
-// occurs.
+// Every pointer in an operation's parameters points to memory from Allocate, BeginStep or
+// PackLinear, unless its comment names the host; a HostBackend takes any pointer.
 //
 // Thread safety: one caller at a time (the executor thread), except where it says otherwise.
 //                Operations take effect in the order of their calls; Sample waits for all of them.
-//                Transfers go on beside them.
-// Errors:        arguments are the caller's duty and were checked before (step_plan_check); an
-//                operation itself cannot fail on the CPU. A GPU that fails ends the process: it has
-//                to be opened anew, and the scheduler recomputes. Allocation returns
-//                kResourceExhausted.
+//                Transfers run concurrently.
+// Errors:        the caller has checked all arguments (step_plan_check). An operation cannot fail
+//                on the CPU. A failing GPU ends the process: the device must be reopened, and the
+//                scheduler recomputes. Allocation returns kResourceExhausted.
 #ifndef QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 #define QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 
@@ -51,53 +49,55 @@ class KernelBackend {
   // also the determinism fingerprint. Two backends with the same name give the same bits.
   virtual std::string name() const = 0;
 
-  // Called on each thread before it calls anything else here, except on the one that made the
-  // backend: a GPU is bound to threads.
+  // Must be the first call of each thread, except of the thread that made the backend: a GPU is
+  // bound to threads.
   virtual void BindThread() = 0;
 
-  // Says which part of which model will run, before anything else is called. Errors:
-  // kFailedPrecondition, reason DEVICE, naming what of it there is no kernel for.
+  // Sets the model and this rank's share of it, before any other call. Errors: kFailedPrecondition,
+  // reason DEVICE, naming the feature that has no kernel.
   virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
-  // These four: any thread, once PrepareFor has returned.
+  // The next four: any thread, once PrepareFor has returned.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
-  // The type of what linear layers read and write.
+  // The type that linear layers read and write.
   virtual DType activation_dtype() const = 0;
-  // Whether AllReduce takes a bias. Where it does not, one rank's product adds it, before the sum.
+  // Whether AllReduce takes a bias. If it does not, one rank's product adds the bias before the
+  // sum.
   virtual bool adds_bias_to_sums() const = 0;
 
-  // Tokens of a step that keep products full; 256 where that was not measured, GPUs among them. Any
-  // thread.
+  // Tokens in a step from which on matrix products run at full speed; 256 where that was not
+  // measured, GPUs among them. Any thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
-  // Nothing when the backend computes in main memory.
+  // Returns nullopt if the backend computes in main memory.
   virtual std::optional<DeviceSpace> space() const = 0;
 
   // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
-  // What blocks must be a multiple of to be seen through windows; 0: there are none. Any thread.
+  // Windows need a block size that is a multiple of this; 0: no windows. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
-  // How many places of windows may show something, whatever their shape; nothing: all. Any thread.
+  // Upper bound on places that show a block, for windows of any shape; nullopt: no bound. Any
+  // thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
   // A pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason MEMORY.
-  // REQUIRES: window_page_bytes() > 0, and that it divides the block.
+  // REQUIRES: window_page_bytes() > 0, and it divides the block size.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
     return Error(absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device has none");
   }
-  // From host memory, which may be reused when the call returns.
+  // Copies from host memory, which may be reused when the call returns.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
-  // Host memory that transfers read and write; zeroed. Errors: kResourceExhausted, reason MEMORY.
+  // Zeroed host memory for transfers. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
-  // PackLinear takes sources with a reader, and asks it on several threads, the caller's among
-  // them. Weights are in main memory then, and Embed looks up rows in packed ones, so that a matrix
-  // that is a table too is kept once.
+  // Whether PackLinear takes sources with a reader, called on several threads, the caller's among
+  // them. Packed weights are then in main memory, and Embed reads rows of them, so that a matrix
+  // that is also the token table is kept once.
   virtual bool packs_while_reading() const { return false; }
 
-  // What PackLinear takes of main memory for a source, which needs no data for it; on a device:
-  // what the parts have.
+  // Bytes of main memory that PackLinear needs for a source, whose data is not read; on a device:
+  // the bytes of the parts.
   virtual int64_t PackedBytes(const LinearSource& source) const {
     int64_t bytes = 0;
     for (const MatrixView& part : source.parts) {
@@ -110,24 +110,23 @@ class KernelBackend {
   // on their columns or the segments do not divide them; kResourceExhausted; those of the reader.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
-  // Brings the inputs of the next step, which are host arrays, to where the operations read them.
-  // The result is valid until the next call. It may have more rows than were given, all of them
-  // padding that takes part in nothing (slot -1, length 0).
+  // Brings the next step's inputs, host arrays, to where operations read them. The result is valid
+  // until the next call. It may have additional rows of padding that affect no other row (slot -1,
+  // length 0).
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
-  // Runs the operations that the function calls, for the inputs of the last BeginStep. A backend
-  // may record them, and repeat the record without calling the function for another step of the
-  // same shape: so they must depend on nothing but the inputs' shape and memory that stays where it
-  // is.
+  // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
+  // record them and, for another step of the same shape, replay the record without calling the
+  // function. So they may depend only on the inputs' shape and on memory that does not move.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
-  // Waits until all operations are done; for a backend that runs them later than they are called.
+  // Waits until all operations are done. Asynchronous backends override it.
   virtual void WaitForOperations() {}
 
   virtual void Embed(const EmbeddingParams& params) = 0;
   virtual void Norm(const NormParams& params) = 0;
   virtual void Linear(const LinearParams& params) = 0;
   virtual void Activate(const ActivationParams& params) = 0;
-  // A backend that can do better than one operation after the other does, with the same bits.
+  // A backend may override this with a faster way that gives the same bits.
   virtual void Mlp(const MlpParams& params) {
     Linear(
         {.num_tokens = params.num_tokens, .x = params.x, .y = params.between, .weight = params.in});
@@ -153,24 +152,24 @@ class KernelBackend {
   virtual TransferId StartTransfer(const BlockTransferParams& params) = 0;
   // Operations and transfers called later take place after this transfer.
   virtual void OrderAfter(TransferId transfer) = 0;
-  // The last transfer that is done together with all before it, 0 for none. Does not wait.
+  // Returns the last transfer that is done and before which all are done; 0: none. Does not wait.
   virtual TransferId TransfersDone() = 0;
   // Waits until all transfers are done.
   virtual void WaitForTransfers() = 0;
 
   virtual void Sample(const SampleParams& params) = 0;
 
-  // The ranks with which the operations below are done from now on; null: none.
+  // Sets the group for the operations below; null: none.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
-  // These three: REQUIRES a group.
+  // The next three: REQUIRES a group.
   virtual void AllReduce(const AllReduceParams& params) = 0;
   virtual void Gather(const GatherParams& params) = 0;
-  // Host memory: rank 0's bytes, on all ranks. Waits for all operations before it.
+  // Copies rank 0's bytes to all ranks, in host memory. Waits for all operations before it.
   virtual void Broadcast(std::span<std::byte> data) = 0;
 
-  // Grows while operations are under way and stands still when they are stuck: parts of operations
-  // finished on a CPU, operations handed to a GPU, which may run behind by as much as its queue
-  // holds. Any thread; it may lag a little behind.
+  // Grows while operations run and stops if they are stuck. A CPU counts finished parts of
+  // operations; a GPU counts submitted operations, which run behind by up to its queue's length.
+  // Any thread; may lag a little.
   virtual uint64_t progress() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// KvCacheLayout is the one place that knows where a key or a value lies in the KV pool.
+// KvCacheLayout alone defines where a key or a value lies in the KV pool.
 //
 // The pool is block-major: [block][layer][kv_head][K or V][block_size_tokens x head_dim]. One block
 // holds all layers, K and V, of block_size_tokens tokens for this rank's heads, contiguous, so that
@@ -7,22 +7,22 @@
 //   keys   are dim-major,      K[dim][slot]: a query times 16 slots is one vector operation a dim.
 // Kernels see base pointer and strides only.
 //
-// Where keys and values are stored in 8 bits with scales, each head of a layer in a block ends with
-// them, one fp32 a slot for its key and one for its value (backends of the host; a GPU has one for
-// the keys and one for the values of a layer, PrepareAttentionParams::k_scale):
+// With 8-bit keys and values, each head of a layer in a block ends with scales, one fp32 a slot for
+// its key and one for its value. This holds for host backends; a GPU has one scale for the keys and
+// one for the values of a layer (PrepareAttentionParams::k_scale).
 //
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //
-// An element means stored number * scale of its slot. A scale is a function of its own token's key
-// or value alone, so that a token's bytes do not depend on what shares its block or its step; and
-// it lies in the block, so that a copied block is whole. It costs 8 bytes a (token, head, layer)
-// beside 2 * head_dim: 6 % at head_dim 64.
+// An element means stored number * scale of its slot. A scale depends on its own token's key or
+// value alone, so that a token's bytes do not depend on its block or its step. It lies in the
+// block, so that a copied block is complete. Scales cost 8 bytes a (token, head, layer) on top of
+// 2 * head_dim: 6 % at head_dim 64.
 //
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
 // Thread safety: a value type.
-// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); the key order is
-//                that of its kernels' K cache taken to its end.
+// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); its kernels' K cache
+//                interleaves groups of dims, here a group is one dim.
 #ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 
@@ -48,7 +48,7 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // dims of a value are always contiguous
-  // From the keys of a head to its scales, in elements, which are bytes then. 0: there are none.
+  // From the keys of a head to its scales, in elements, here of one byte. 0: no scales.
   int64_t key_scale_offset = 0;
   int64_t value_scale_offset = 0;
 
@@ -92,8 +92,7 @@ inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
 
 constexpr bool IsEightBits(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kInt8; }
 
-// The same order with scales behind each head where the dtype has 8 bits: that of all backends of
-// the host.
+// Adds scales behind each head if the dtype has 8 bits. All host backends use it.
 inline KvCacheLayout WithScales(KvCacheLayout layout) {
   if (!IsEightBits(layout.dtype)) {
     return layout;
@@ -109,7 +108,7 @@ inline KvCacheLayout WithScales(KvCacheLayout layout) {
   return layout;
 }
 
-// The same blocks, each with room behind it up to a multiple of so many bytes.
+// Pads each block to a multiple of page_bytes.
 inline KvCacheLayout PadBlocks(KvCacheLayout layout, int64_t page_bytes) {
   const int64_t page_elements = std::max<int64_t>(1, page_bytes / SizeOf(layout.dtype));
   layout.block_stride = (layout.block_stride + page_elements - 1) / page_elements * page_elements;

@@ -1,4 +1,4 @@
-// CheckLinearSource: the rule for what a linear layer may be made of, the same on every backend.
+// CheckLinearSource is every backend's check of the source of a linear layer.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_KERNELS_API_LINEAR_SOURCE_H_
@@ -12,15 +12,15 @@
 
 namespace quire {
 
-// Of the matrix that the parts make, one below the other.
+// Shape of the matrix that the parts form, stacked by rows.
 struct LinearShape {
   int64_t rows = 0;
   int64_t cols = 0;
 };
 
-// Errors: kInvalidArgument, reason LINEAR_SHAPE, when there is no part, a part is empty, the parts
-// disagree on their columns, the segments do not divide these or are not 1, 2, 4 or 8, or the bias
-// has another length.
+// Errors: kInvalidArgument, reason LINEAR_SHAPE, if there is no part, a part is empty, parts
+// disagree on their columns, the segments are not 1, 2, 4 or 8 or do not divide the columns, or the
+// bias has another length than the rows.
 absl::StatusOr<LinearShape> CheckLinearSource(const LinearSource& source);
 
 }  // namespace quire

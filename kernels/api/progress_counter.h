@@ -1,4 +1,4 @@
-// ProgressCounter counts what one thread has done, for others that want to see that it moves.
+// ProgressCounter counts the work of one thread, so that other threads see whether it advances.
 //
 // Thread safety: Add from one thread at a time; value from any thread, relaxed: it may lag behind.
 // Cost:          Add is a load and a store, without a lock prefix.

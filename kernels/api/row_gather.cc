@@ -11,11 +11,11 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-// Below every value that is sent: it takes no part in what the sampler decides.
+// Stands for values that were not sent. No sent value is lower, so it never decides a token.
 constexpr float kLeftOut = std::numeric_limits<float>::lowest();
 
-// NaN if the block holds a NaN or an infinity, else its greatest value. A comparison with NaN would
-// lose it; bits do not, and the compiler makes vectors of them.
+// Returns NaN if the block holds a NaN or an infinity, else its greatest value. Tests the
+// exponent's bits: a maximum by comparison loses NaN, and the compiler vectorizes the bit test.
 float MaxOfBlock(const float* values, int64_t count) {
   constexpr uint32_t kExponent = 0x7F800000;
   uint32_t is_finite = 1;
@@ -33,7 +33,8 @@ float MaxOfBlock(const float* values, int64_t count) {
 int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
-  // A rule that all ranks apply to the same numbers. Beyond it the part itself is not much larger.
+  // All ranks must decide alike, so only shared numbers count. With more candidates, of 8 bytes
+  // each, the whole part is not much larger.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }
@@ -87,7 +88,8 @@ void RowGather::PackCandidates(const float* part, int64_t width, int64_t count) 
   }
 }
 
-// A logit that at least `count` values of the part reach: the count-th greatest maximum of a block.
+// Returns a bound that at least `count` values of the part reach: the count-th greatest of the
+// blocks' maxima.
 float RowGather::BoundOfGreatest(int64_t count) {
   if (count > static_cast<int64_t>(maxima_.size())) {
     return kLeftOut;
@@ -97,8 +99,8 @@ float RowGather::BoundOfGreatest(int64_t count) {
   return sorted_[static_cast<size_t>(count - 1)];
 }
 
-// Ties go to the lowest index, as in sampling. A value that is not finite is all that is found: the
-// row is spoiled.
+// Collects the `count` greatest values; ties go to the lowest index, as in sampling. If a value is
+// not finite, every candidate is NaN: the row is unusable.
 void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count) {
   maxima_.clear();
   for (int64_t begin = 0; begin < width; begin += kBlock) {
@@ -112,7 +114,7 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
   const float bound = BoundOfGreatest(count);
   for (int64_t i = 0; i < width; ++i) {
     if (maxima_[static_cast<size_t>(i / kBlock)] < bound) {
-      i += kBlock - 1;  // nothing in the block
+      i += kBlock - 1;  // skips the block
     } else if (part[i] >= bound) {
       found_.push_back({part[i], static_cast<int32_t>(i)});
     }
@@ -126,8 +128,8 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
 
 void RowGather::Unpack(const GatherParams& params) {
   float* whole = params.whole;
-  int64_t num_candidates = 0;  // of the rows before, and
-  int64_t num_whole_rows = 0;  // those of them that were sent whole
+  int64_t num_candidates = 0;  // of the rows before
+  int64_t num_whole_rows = 0;  // among the rows before
   for (int64_t row = 0; row < params.num_rows; ++row) {
     const int64_t count = NumSent(params, row);
     const float* of_rank = gathered_.data();
@@ -150,7 +152,7 @@ void RowGather::Unpack(const GatherParams& params) {
 void RowGather::UnpackCandidates(const float* from, int64_t count, int64_t width, float* part) {
   std::fill_n(part, width, kLeftOut);
   for (int64_t i = 0; i < count; ++i) {
-    // An index that another process spoiled writes nowhere else.
+    // An index corrupted by another process must not write outside the part.
     const auto index = std::bit_cast<uint32_t>(from[2 * i + 1]);
     part[index < width ? index : 0] = from[2 * i];
   }

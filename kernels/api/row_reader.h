@@ -1,6 +1,6 @@
-// RowReader gives the rows of matrices that are not in memory yet. A backend that packs while it
-// reads (KernelBackend::packs_while_reading) has each row in the cache when it needs it, and there
-// is no second copy of a matrix at any time.
+// RowReader reads rows of matrices that are not in memory yet. A backend that packs while it reads
+// (KernelBackend::packs_while_reading) finds each row in the CPU cache, and memory never holds a
+// matrix twice.
 //
 // Thread safety: Read is safe from any thread.
 #ifndef QUIRE_KERNELS_API_ROW_READER_H_
@@ -18,8 +18,8 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
 
-  // Fills the buffer with whole rows of a part, from `first_row` on, as MatrixView has them.
-  // Errors: those of where they come from.
+  // Fills the buffer with whole rows of the part, from `first_row` on, in the order of MatrixView.
+  // Errors: those of the underlying source.
   virtual absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const = 0;
 };
 

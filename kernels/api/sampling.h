@@ -1,14 +1,14 @@
 // Parameters of sampling: a row of logits becomes a token.
 //
-// Order: logit bias and banned tokens; repetition, then frequency and presence penalties;
-// (log-probabilities are reported from here on the row as it was given by the model, before bias,
-// penalties and temperature, as vLLM's raw_logprobs); greedy arg max, or temperature, min-p, top-k,
-// top-p and one draw. Ties go to the lowest token id everywhere. top-p keeps the smallest set of
-// likeliest tokens whose probability reaches top_p, at least one.
+// Order: logit bias and banned tokens; repetition, then frequency and presence penalties; greedy
+// arg max, or temperature, min-p, top-k, top-p and one draw. Reported log-probabilities are those
+// of the model's row, before bias, penalties and temperature, as vLLM's raw_logprobs. Ties go to
+// the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
+// probability reaches top_p, at least one.
 //
-// The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0); the token is the
-// first, in ascending id order over the kept tokens, at which the running sum of probabilities
-// exceeds u * total, u uniform in [0, 1): the first of the four words times 2^-32.
+// The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0). The first of the
+// four words times 2^-32 is u, uniform in [0, 1). The token is the first kept token, in ascending
+// id order, at which the running sum of probabilities exceeds u * total.
 //
 // A row's result depends on that row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.
@@ -34,12 +34,12 @@ struct SamplingRow {
   bool is_below_min_tokens() const {
     return static_cast<int64_t>(output_token_ids.size()) < params->min_tokens;
   }
-  // Tokens are banned since too few were sampled.
+  // Whether tokens are banned because the output is shorter than min_tokens.
   bool is_banning() const;
-  // Bias, bans or penalties change its logits.
+  // Whether bias, bans or penalties change the logits.
   bool is_adjusted() const;
-  // So many of the greatest logits of the row, ties to the lowest id, decide its token alone, and
-  // no others are reported; 0: all may.
+  // How many of the row's greatest logits, ties to the lowest id, are enough to sample and report
+  // its token; 0: the whole row is needed.
   int32_t num_candidates() const;
 };
 

@@ -1,5 +1,5 @@
-// StepInputs are the flat arrays of one step as operations read them, and the one place where the
-// shapes of a step are written down.
+// StepInputs are the flat arrays of one step as operations read them. The shapes of a step are
+// defined here alone.
 //
 // Thread safety: a value type; it owns nothing.
 // Invariants:    query_start is ascending from 0 to num_tokens; every id was checked before.
@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// BeginStep of a backend adds at most so many rows of padding to tokens, sequences and logits.
+// Upper bound on the padding rows that BeginStep adds to tokens, to sequences and to logits.
 inline constexpr int32_t kMaxPaddingRows = 32;
 
 struct StepInputs {
@@ -26,7 +26,7 @@ struct StepInputs {
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
   const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  // In place of block_tables, as PagedAttentionParams. [num_seqs], or null.
+  // [num_seqs], or null. Replaces block_tables, as in PagedAttentionParams.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

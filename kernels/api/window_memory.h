@@ -1,18 +1,18 @@
 // WindowMemory is a KV pool whose blocks can be seen at a second address: a range of places, each
-// as large as a block, any of which can show any block. A kernel that reads places one after
-// another sees a sequence's keys and values in one piece, whatever blocks they are in. One block
-// may be shown at many places: that is how a shared prefix looks.
+// as large as a block, any of which can show any block. A kernel that reads consecutive places sees
+// a sequence's keys and values as contiguous, whichever blocks hold them. Many places may show one
+// block, as for a shared prefix.
 //
-// pool() is where blocks are written, copied and swapped. A place that shows nothing must not be
-// touched: a read of it ends the process, or is undefined on a device.
+// pool() is where blocks are written, copied and swapped. A place that shows no block must not be
+// accessed: a read ends the process, or is undefined on a device.
 //
-// Thread safety: Map and Unmap by one thread at a time, also beside operations that touch none of
-//                the places; those that do are done (KernelBackend::WaitForOperations). Everything
-//                else: the executor thread.
-// Cost:          Map and Unmap are calls into the system: some microseconds each, so neighbours are
-//                mapped in one.
+// Thread safety: Map and Unmap by one thread at a time, concurrently with operations that use none
+//                of the places; operations that do must be done (KernelBackend::WaitForOperations).
+//                Everything else: the executor thread.
+// Cost:          Map and Unmap are system calls of some microseconds, so map neighbours in one
+//                call.
 // Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with
-//                aliases, which it has not.
+//                aliases, which vAttention lacks.
 #ifndef QUIRE_KERNELS_API_WINDOW_MEMORY_H_
 #define QUIRE_KERNELS_API_WINDOW_MEMORY_H_
 
@@ -40,17 +40,16 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // How many places may show something, so that the system's limits hold whatever they show.
+  // Upper bound on places that show a block. The system's limits allow it for any choice of blocks.
   virtual int64_t max_mapped_places() const = 0;
 
-  // Places [place, place + count) show blocks [block, block + count), whatever they showed. Errors:
-  // kResourceExhausted, reason MEMORY; some of the places may show nothing then.
+  // Makes places [place, place + count) show blocks [block, block + count) in place of earlier
+  // ones. Errors: kResourceExhausted, reason MEMORY; some of the places may then show no block.
   virtual absl::Status Map(int64_t place, BlockId block, int64_t count) = 0;
-  // They show nothing. Errors: as Map.
+  // Makes the places show no block. Errors: as Map.
   virtual absl::Status Unmap(int64_t place, int64_t count) = 0;
 
-  // Every byte of the pool reads as zero again, for operations that are started after the call.
-  // What places show stays.
+  // Zeroes the pool, for operations that are started after the call. Mappings stay.
   virtual absl::Status Clear() = 0;
 
  protected:

@@ -58,8 +58,8 @@ void Communicator::AllReduceBits(std::span<uint32_t> data) {
   MergeWithAll(data, [](uint32_t low, uint32_t high) { return low | high; });
 }
 
-// A rank holds the parts of a growing run of ranks, each [num_rows, width], one after another,
-// until it hands them down.
+// A rank collects the parts of a growing run of ranks, each [num_rows, width], one after another,
+// until it sends them to a lower rank.
 void Communicator::Gather(int64_t num_rows,
                           std::span<const int64_t> widths,
                           const float* part,

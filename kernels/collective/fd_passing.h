@@ -1,5 +1,5 @@
-// SendWithFd and ReceiveWithFd move bytes over a connected stream socket, and with them an open
-// file where both ends are of one host (a Unix socket).
+// SendWithFd and ReceiveWithFd move bytes over a connected stream socket and, if it is a Unix
+// socket, an open file with them.
 //
 // Thread safety: free functions; one caller at a time for each socket and direction.
 // Source:        unix(7), SCM_RIGHTS.
@@ -15,11 +15,11 @@
 
 namespace quire {
 
-// As send(2) without waiting. `fd` goes along with the first byte; -1: none does.
+// As send(2) without waiting. Passes `fd` with the first byte, unless it is -1.
 ssize_t SendWithFd(int socket, std::span<const std::byte> bytes, int fd);
 
-// As recv(2) without waiting. A file that came along takes the place of what `fd` had; files beyond
-// the first of a call are closed.
+// As recv(2) without waiting. A received file replaces the one in `fd`; further files of a call are
+// closed.
 ssize_t ReceiveWithFd(int socket, std::span<std::byte> bytes, FileDescriptor* fd);
 
 }  // namespace quire

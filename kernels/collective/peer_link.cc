@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// The other end begins with the first piece while this one writes the next.
+// Small, so that the other end reads one piece while this end writes the next.
 constexpr size_t kPieceBytes = size_t{16} << 10;
 
 constexpr const char* kClosed = "the other end has closed";
@@ -26,7 +26,7 @@ absl::Status Broken(const char* what) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", what);
 }
 
-// Of send and recv: how many bytes, perhaps 0; none: there will be no more.
+// Returns the bytes that send or recv moved, perhaps 0, or nullopt if the connection has ended.
 std::optional<size_t> NumMoved(ssize_t result) {
   if (result < 0 && (errno == EAGAIN || errno == EINTR)) {
     return 0;
@@ -77,7 +77,7 @@ absl::Status PeerLink::ExchangeShared(std::span<const std::byte> out,
     if (channel_->is_closed()) {
       return Broken("aborted");
     }
-    // Before what has come is looked at: what an end wrote before it closed is received.
+    // Read before Peek, else bytes written just before the other end closed would be lost.
     const bool is_alone = is_dead || channel_->is_closed_by_other();
     const auto sent =
         channel_->Send(out.subspan(num_sent, std::min(kPieceBytes, out.size() - num_sent)));
@@ -129,8 +129,7 @@ std::optional<size_t> PeerLink::Receive(std::span<std::byte> bytes) {
 }
 
 absl::Status PeerLink::ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in) {
-  // Both ways in turns: two ranks that only sent would wait for each other once the sockets are
-  // full.
+  // Sends and receives in turns: two ranks that only sent would deadlock once the sockets are full.
   while (!out.empty() || has_unsent() || !in.empty()) {
     bool has_moved = false;
     if (!out.empty() || has_unsent()) {

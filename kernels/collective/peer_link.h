@@ -1,15 +1,15 @@
-// PeerLink is a connection to another rank: bytes to it and bytes from it, at the same time. Ranks
-// of one host move them through shared memory, and the socket is the sign that the other one
-// lives; without shared memory they go through the socket, between hosts encrypted (TlsChannel).
+// PeerLink is a duplex connection to another rank. Ranks of one host move bytes through shared
+// memory, and the socket only shows that the other end lives. Without shared memory bytes go
+// through the socket, encrypted between hosts (TlsChannel).
 //
-// What one end sends in a call the other end receives in one call, whole.
+// The bytes of one call at one end arrive in one call at the other end.
 //
 // Thread safety: one caller at a time; Abort from any thread.
 // Errors:        kUnavailable, reason GROUP_BROKEN, once the other end has closed or is dead, the
-//                connection is broken, what came over it was changed on its way, the shared memory
-//                holds what cannot be true, or Abort was called. There is no way back. A caller
-//                that waits learns of an Abort of either end at once, and of the death of the other
-//                process within 2 ms.
+//                connection is broken, received bytes were altered on the way, the shared memory
+//                holds an impossible counter, or Abort was called. The link stays broken. A waiting
+//                caller learns of an Abort of either end at once, and of the death of the other
+//                process within 3 ms.
 // Cost:          shared memory: a copy at the sender; at the receiver another one, or none (Merge);
 //                no system call unless an end sleeps. A socket: two copies, and at least two calls;
 //                encrypted, more of both (TlsChannel).
@@ -33,37 +33,37 @@ namespace quire {
 
 class PeerLink {
  public:
-  // What has come of the other end's bytes, from `offset` on. Begins at a multiple of
-  // kRingLineBytes in the message and in memory.
+  // Takes a piece of the other end's message, from `offset` on. The offset and, in shared memory,
+  // the address are multiples of kRingLineBytes.
   using TakePiece = absl::FunctionRef<void(size_t offset, std::span<const std::byte> piece)>;
 
-  // A connected stream socket, which the object owns from here on. `channel` is null where the
-  // ends share no memory, `tls` where nothing is encrypted; its handshake is done.
+  // Takes ownership of a connected stream socket. `channel` is null if the ends share no memory,
+  // `tls` if nothing is encrypted. REQUIRES: the handshake of `tls` is done.
   explicit PeerLink(int socket,
                     std::unique_ptr<SharedChannel> channel = nullptr,
                     std::unique_ptr<TlsChannel> tls = nullptr);
 
-  // Returns when all of `out` is on its way and all of `in` has come. Either may be empty.
+  // Sends all of `out` and fills `in`. Either may be empty.
   absl::Status Exchange(std::span<const std::byte> out, std::span<std::byte> in);
 
-  // Sends `data` and takes as many bytes from the other end, piece by piece in order. A piece is
-  // taken when the same part of `data` is on its way: `take` may write there.
+  // Sends `data` and receives as many bytes, piece by piece in order. A piece is taken after the
+  // same part of `data` was sent, so `take` may overwrite that part.
   absl::Status Merge(std::span<const std::byte> data, TakePiece take);
 
   // Whether the other end has closed or is dead; does not wait.
   bool has_ended() const;
 
-  // Ends what is under way and everything after it, on both ends.
+  // Fails the running call and all later ones, at both ends.
   void Abort() const;
 
  private:
   absl::Status ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in);
-  // `follows`: as Merge, else as Exchange.
+  // `follows`: takes a piece only after the same part of `out` was sent, as Merge.
   absl::Status ExchangeShared(std::span<const std::byte> out,
                               size_t in_bytes,
                               bool follows,
                               TakePiece take);
-  // Without waiting: how many bytes went or came, perhaps 0; none: the link has ended.
+  // Neither waits. Both return how many bytes moved, perhaps 0, or nullopt if the link has ended.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<size_t> Receive(std::span<std::byte> bytes);
   bool has_unsent() const { return tls_ != nullptr && tls_->has_unsent(); }
@@ -71,7 +71,7 @@ class PeerLink {
   FileDescriptor socket_;
   std::unique_ptr<SharedChannel> channel_;
   std::unique_ptr<TlsChannel> tls_;
-  std::vector<std::byte> received_;  // by Merge, from a socket
+  std::vector<std::byte> received_;  // buffer of Merge over a socket
 };
 
 }  // namespace quire

@@ -33,10 +33,10 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// An attempt that nobody answers was lost on a way that is cut. Kernels before 6.5 repeat it after
-// 1, 3 and 7 s, and a way that is mended meanwhile would lie idle until then.
+// Time after which an unanswered dial is repeated: the network was cut. Kernels before 6.5 repeat
+// it only after 1, 3 and 7 s, and a repaired network would lie idle until then.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-// What the higher rank says to the lower one.
+// Answers of the higher rank to a hello: where data goes.
 constexpr char kWelcome = 'w';        // through the socket
 constexpr char kWelcomeShared = 'm';  // through the memory that came with the hello
 
@@ -70,7 +70,7 @@ bool PeerListener::Hello::IsSameAs(const Hello& other) const {
   return AreEqualSecrets(text_of(*this), text_of(other));
 }
 
-// Connect, while it goes on.
+// The state of one Connect.
 class PeerListener::Gathering {
  public:
   Gathering(int listener, bool over_tcp, const GroupMembership& group, bool spins)
@@ -108,7 +108,7 @@ class PeerListener::Gathering {
     std::erase_if(strangers_, [](const Stranger& s) { return !s.way.socket.is_open(); });
   }
 
-  // Sleeps until something may have happened, or a moment.
+  // Sleeps until a socket is ready, at most kTickMillis.
   void Wait() const {
     std::vector<pollfd> fds = {{.fd = listener_, .events = POLLIN, .revents = 0}};
     for (const Neighbour& neighbour : neighbours_) {
@@ -123,7 +123,7 @@ class PeerListener::Gathering {
     ::poll(fds.data(), fds.size(), kTickMillis);
   }
 
-  // Those that are not there yet: the first. -1: all are.
+  // Returns the first neighbour that is not connected; -1: all are.
   int32_t missing_rank() const {
     for (const Neighbour& neighbour : neighbours_) {
       if (!neighbour.is_there) {
@@ -147,7 +147,7 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<RankAddress> addresses;  // of one that is dialled, each in its turn
+    std::vector<RankAddress> addresses;  // dialed in turns; empty for a lower rank
     size_t num_dials = 0;
     RankConnection way;
     std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
@@ -174,7 +174,7 @@ class PeerListener::Gathering {
     return hello;
   }
 
-  // Names the epoch and both ends, so that TLS lets nobody into another place than its own.
+  // Names the epoch and both ends, so that TLS refuses a rank of another epoch or pair.
   std::string IdentityOf(int32_t from, int32_t to) const {
     return "quire ranks, scheduler " + std::to_string(group_.scheduler_incarnation) + ", epoch " +
            std::to_string(group_.group_epoch) + ", from " + std::to_string(from) + " to " +
@@ -231,7 +231,7 @@ class PeerListener::Gathering {
         *is_known &&
         neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
     if (!neighbour.has_said_hello) {
-      neighbour.way.Close();  // it is not in this epoch yet, or is gone, or no rank: again
+      neighbour.way.Close();  // not in this epoch yet, gone, or no rank: dial again
     }
     return neighbour.has_said_hello;
   }
@@ -255,7 +255,7 @@ class PeerListener::Gathering {
     }
   }
 
-  // New memory to share with it, if it is on this host; closed if there is none.
+  // Returns new memory to share with a neighbour on this host; closed if there is none.
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
     FileDescriptor memory;
@@ -269,7 +269,7 @@ class PeerListener::Gathering {
     return memory;
   }
 
-  // Not more at once than there is room for: each is heard before it may have to go.
+  // Accepts at most kMaxStrangers a call, so that each is read before another can replace it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -290,8 +290,8 @@ class PeerListener::Gathering {
     }
   }
 
-  // Who is there longest of those that have not shown the secret, so that a crowd of them does not
-  // drive out a rank whose handshake takes its time.
+  // Returns the oldest stranger that has not shown the secret, so that a crowd of strangers does
+  // not drive out a rank with a slow handshake.
   std::vector<Stranger>::iterator LeastKnown() {
     const auto found = std::ranges::find_if(strangers_, [](const Stranger& stranger) {
       return stranger.way.tls == nullptr || !stranger.way.tls->has_shown_secret();
@@ -309,7 +309,7 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // A stranger that says the right words is a neighbour.
+  // Makes a stranger with a right hello a neighbour, and closes one with a wrong hello.
   void Recognise(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
@@ -330,7 +330,7 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // One that dialled again takes the place of its first attempt.
+  // A rank that dialed again replaces its first attempt.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {
@@ -416,7 +416,7 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtHost(const std::st
       ::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&taken.storage), &taken.length) != 0) {
     return CannotListen(host);
   }
-  // The port is at the same place in both kinds of address.
+  // The port has the same offset in IPv4 and IPv6 addresses.
   const auto taken_port = ntohs(reinterpret_cast<const sockaddr_in*>(&taken.storage)->sin_port);
   return std::unique_ptr<PeerListener>(
       new PeerListener(socket.Release(),

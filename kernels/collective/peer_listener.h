@@ -1,12 +1,12 @@
-// PeerListener is where a rank waits for the others, and how a group of ranks connects: of each
-// pair the lower rank dials and the higher one accepts. Both ends have the secret of the epoch,
-// which the scheduler gave to the ranks alone; whoever has not is hung up on. Over TCP everything
-// is encrypted by that secret, which is never said there (TlsChannel). On a Unix socket, in a
-// folder of one user, the one that dials says it, with the memory that both share from then on.
+// PeerListener connects the ranks of a group: of each pair the lower rank dials and the higher one
+// accepts. Both ends have the epoch's secret, which the scheduler gave to the ranks alone; a
+// connection without it is closed. Over TCP the secret keys the encryption and is never sent
+// (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends it, with the
+// memory that both then share.
 //
-// Strangers are heard beside the ranks that come, 64 of them at a time, and keep nobody out: the
-// next one takes the place of the one that has been there longest without the secret. Whoever is
-// left when the group is there, or Connect gives up, is hung up on.
+// A stranger is an accepted connection that is no neighbour yet. Up to 64 are served at a time, and
+// they keep no rank out: a further one replaces the oldest that has not shown the secret. Connect
+// closes the remaining strangers when it returns.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.
@@ -46,13 +46,13 @@ inline constexpr size_t kGroupSecretBytes = 32;
 
 class PeerListener {
  public:
-  // A Unix socket, whose file is replaced, unless somebody listens there, and removed at the end.
-  // `num_sharers` ranks share the CPUs of this process, or as many as listen on Unix sockets: where
-  // each has one to itself, a rank that waits spins before it sleeps.
+  // Listens on a Unix socket. Replaces its file, unless a process listens there, and removes it at
+  // the end. `num_sharers` ranks share this process's CPUs. A waiting rank spins before it sleeps
+  // if each of them, and each rank of the group on a Unix socket, has a CPU to itself.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
-  // TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any; others find it under
-  // `public_host`.
+  // Listens on TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any. Other ranks
+  // dial `public_host`.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtHost(const std::string& host,
                                                               int32_t port,
                                                               const std::string& public_host);
@@ -60,12 +60,12 @@ class PeerListener {
   PeerListener(const PeerListener&) = delete;
   PeerListener& operator=(const PeerListener&) = delete;
 
-  // Where others find it: "unix:/path" or "tcp:host:port".
+  // The address that other ranks dial: "unix:/path" or "tcp:host:port".
   const std::string& rendezvous() const { return rendezvous_; }
 
-  // Connects to the neighbours of the rank, all of which call this at about the same time. Returns
-  // when all have come, at the latest after `timeout_ns`, or when Abort is called. num_aborts: what
-  // it was before the caller decided to connect; an Abort since then ends this, too.
+  // Connects to the neighbours of the rank, which call this at about the same time. Returns when
+  // all are connected, after `timeout_ns`, or on Abort. `num_aborts`: its value before the caller
+  // decided to connect; an Abort since then ends this call, too.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
                                                         int64_t timeout_ns,
                                                         uint64_t num_aborts);
@@ -74,15 +74,15 @@ class PeerListener {
     return Connect(group, timeout_ns, num_aborts());
   }
 
-  // Any thread: the rank that Connect, or an operation of what it returned, waits for; -1: none.
+  // Any thread: the rank that Connect, or an operation of its Communicator, waits for; -1: none.
   int32_t waits_for_rank() const { return waits_for_rank_->load(std::memory_order_relaxed); }
 
-  // Any thread: a Connect that is under way ends.
+  // Any thread: ends a Connect that is under way.
   void Abort() { num_aborts_.fetch_add(1); }
   uint64_t num_aborts() const { return num_aborts_.load(); }
 
  private:
-  // As it goes over the wire: both ends are of one build on machines of one kind.
+  // Sent as its bytes: both ends run one build on machines of one kind.
   struct Hello {
     std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
     std::array<char, kGroupSecretBytes> secret = {};
@@ -100,7 +100,7 @@ class PeerListener {
 
   const int socket_;
   const std::string rendezvous_;
-  const std::string path_;  // of a Unix socket
+  const std::string path_;  // of a Unix socket, else empty
   const bool spins_;
   std::atomic<uint64_t> num_aborts_{0};
   const std::shared_ptr<std::atomic<int32_t>> waits_for_rank_;

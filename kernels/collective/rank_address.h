@@ -1,4 +1,4 @@
-// RankAddress is where a rank is dialled or listens: a Unix socket, or TCP.
+// RankAddress is an address at which a rank listens: a Unix socket, or TCP.
 //
 // Thread safety: a value type and free functions.
 // Cost:          names are looked up, which may take as long as the resolver does.
@@ -30,25 +30,27 @@ struct RankAddress {
   // Else TCP.
   bool is_unix() const { return storage.ss_family == AF_UNIX; }
 
-  // Not open where the system has none.
+  // Returns a non-blocking socket; not open if the system has none.
   FileDescriptor NewSocket() const;
 };
 
-// None: too long for an address.
+// Returns nullopt if the path is empty or too long for an address.
 std::optional<RankAddress> UnixAddress(const std::string& path);
 
-// All that the name has, in the order to try them; none: it cannot be found. `passive`: to listen.
+// Returns all addresses of the name, in the order to try them; empty if it cannot be resolved.
+// `passive`: to listen.
 std::vector<RankAddress> TcpAddresses(const std::string& host,
                                       const std::string& port,
                                       bool passive);
 
-// Of "unix:/path" or "tcp:host:port", at least one. Errors: kInvalidArgument, reason RENDEZVOUS.
+// Returns the addresses of "unix:/path" or "tcp:host:port", at least one. Errors: kInvalidArgument,
+// reason RENDEZVOUS.
 absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text);
 
-// A status of that kind.
+// Returns that error.
 absl::Status BadRendezvous(std::string_view rule);
 
-// What is sent goes at once, however little it is. Nothing on a Unix socket.
+// Sends small writes at once (TCP_NODELAY). Does nothing on a Unix socket.
 void SendAtOnce(const FileDescriptor& socket);
 
 }  // namespace quire

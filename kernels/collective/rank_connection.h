@@ -1,5 +1,5 @@
-// RankConnection is a connection between two ranks that is no link yet: over TCP there is a TLS
-// handshake to come, and both have to say who they are. Nothing here waits.
+// RankConnection is a connection between two ranks before it becomes a PeerLink: a TLS handshake,
+// over TCP, and the hello are still to come. Nothing here waits.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_CONNECTION_H_
@@ -17,24 +17,23 @@ namespace quire {
 
 struct RankConnection {
   FileDescriptor socket;
-  std::unique_ptr<TlsChannel> tls;  // of TCP
+  std::unique_ptr<TlsChannel> tls;  // over TCP, else null
 
   void Close();
 
-  // Without TLS it is done at once. Nothing: it may still be; false: it will not.
+  // Returns whether the handshake succeeded, or nullopt while it is under way. True without TLS.
   std::optional<bool> ShakeHands() const;
 
-  // What follows goes through TLS once that is done. Whether the rest of what is expected has come,
-  // and perhaps a file with it (fd_passing.h); as above.
+  // Reads the rest of `expected`, and perhaps a file with it (fd_passing.h). Returns as ShakeHands.
+  // REQUIRES, here and below: the handshake is done.
   std::optional<bool> ReadRest(std::span<std::byte> expected,
                                size_t* num_read,
                                FileDescriptor* memory) const;
-  // REQUIRES: it fits the empty buffer of a new connection. False where it does not, or the
-  // connection is broken.
+  // Returns false if the connection is broken or its socket's buffer, empty when new, is too small.
   bool SendAll(std::span<const std::byte> bytes, const FileDescriptor& memory = {}) const;
 
  private:
-  // How many bytes came, 0 when there are none yet; nothing: there will be none.
+  // Returns how many bytes came, perhaps 0, or nullopt if the connection has ended.
   std::optional<size_t> Receive(std::span<std::byte> bytes, FileDescriptor* memory) const;
 };
 

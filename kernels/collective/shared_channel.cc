@@ -19,20 +19,20 @@
 namespace quire {
 namespace {
 
-// Ranks that have a core each are seldom further apart: a sleep and a wake-up cost more than most
-// waits are long.
+// Longest spin. Ranks with a core each are seldom further apart, and a sleep with its wake-up takes
+// longer than most waits.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
-// The other rank may be waiting for this very core: whoever has spun in vain sleeps at once for a
-// wait, and for twice as many each time that it was in vain again.
+// Upper bound on waits without a spin. The other rank may need this very core, so after a vain spin
+// the next wait sleeps at once, after another the next 2, then 4, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What a sleeping side waits for.
+// Bits of sleeps_for: what a sleeping side waits for.
 constexpr uint32_t kData = 1;
 constexpr uint32_t kRoom = 2;
 
-// std::atomic::wait finds only the threads of its own process.
+// A futex, because std::atomic::wait works only within one process.
 void SleepWhile(const std::atomic<uint32_t>& word, uint32_t value, int64_t at_most_ns) {
   const timespec at_most = {.tv_sec = 0, .tv_nsec = at_most_ns};
   static_cast<void>(::syscall(SYS_futex, &word, FUTEX_WAIT, value, &at_most, nullptr, 0));
@@ -44,7 +44,7 @@ void WakeSleeper(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// As it lies in the file, which is zero in the beginning. Index: the side.
+// Layout of the file, which starts as zeros. Arrays are indexed by side.
 struct SharedChannel::Memory {
   struct OfSide {
     alignas(kRingLineBytes) std::atomic<uint32_t> sleeps_for{0};  // 0: is awake
@@ -52,13 +52,13 @@ struct SharedChannel::Memory {
   };
 
   std::array<OfSide, 2> sides;
-  std::array<RingCounters, 2> counters;  // of what the side writes
+  std::array<RingCounters, 2> counters;  // of the ring that the side writes
   alignas(kRingLineBytes) std::array<std::array<std::byte, kSharedRingBytes>, 2> rings;
 };
 
 FileDescriptor SharedChannel::CreateMemory() {
   FileDescriptor memory(::memfd_create("quire-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Memory that is not there is found here, and not by a signal in the middle of a step.
+  // Allocates now, else a lack of memory would raise SIGBUS in the middle of a step.
   if (!memory.is_open() || ::posix_fallocate(memory.fd(), 0, sizeof(Memory)) != 0 ||
       ::fcntl(memory.fd(), F_ADD_SEALS, kSeals) != 0) {
     memory.Close();
@@ -115,8 +115,8 @@ SharedChannel::Waited SharedChannel::Wait(bool wants_data, bool wants_room) {
   if (spins_ && Spin(wants_data, wants_room)) {
     return Waited::kSomething;
   }
-  // Either this side sees what the other one has just done, or the other one sees that this side
-  // sleeps: all of these loads and stores are in one order.
+  // All these loads and stores are in one order. So either this side sees the other side's latest
+  // change, or the other side sees that this side sleeps.
   std::atomic<uint32_t>& word = memory_->sides[self_].sleeps_for;
   const uint32_t reasons = (wants_data ? kData : 0) | (wants_room ? kRoom : 0);
   word.store(reasons);
@@ -161,7 +161,7 @@ bool SharedChannel::is_closed_by_other() const {
   return memory_->sides[1 - self_].is_closed.load() != 0;
 }
 
-// A counter that cannot be true is something, too.
+// An impossible counter also ends the wait, so that the caller reports it.
 bool SharedChannel::IsThere(bool wants_data, bool wants_room) const {
   return (wants_data && in_.Available() != size_t{0}) || (wants_room && out_.Room() != size_t{0}) ||
          is_closed() || is_closed_by_other();

@@ -1,14 +1,14 @@
 // SharedChannel is the memory that two ranks of one host share: a ring of bytes each way, and a
-// word for each side on which it sleeps.
+// futex word on which each side sleeps.
 //
-// The memory is a file without a name. One side creates it, its size sealed; the other one gets it
-// over the socket (fd_passing.h) and takes it only with that size and seal, so that nobody can cut
-// off what the other one has mapped. A side that dies says nothing here: the caller looks at the
-// socket, at the latest when Wait returns kNothing.
+// The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
+// over the socket (fd_passing.h) and maps it only with that size and seal, so that neither can
+// truncate the other's mapping. The memory does not show the death of a side: the caller checks the
+// socket, at least each time Wait returns kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
-// Cost:          two rings of kSharedRingBytes, in memory from the beginning. Send and Release make
-//                no system call unless the other side sleeps. Wait spins for 1 ms at most.
+// Cost:          two rings of kSharedRingBytes, allocated from the start. Send and Release make no
+//                system call unless the other side sleeps. Wait spins for 1 ms at most.
 // Source:        Franke, Russell and Kirkwood 2002 (futex); memfd_create(2).
 #ifndef QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
@@ -31,27 +31,26 @@ class SharedChannel {
   enum class Side : uint8_t { kCreator = 0, kOther = 1 };
   enum class Waited : uint8_t { kSomething, kNothing };
 
-  // The memory of a channel; not open where the kernel has none.
+  // Creates the memory of a channel; not open if the kernel has none.
   static FileDescriptor CreateMemory();
-  // Null for a file that is not the memory of a channel. `spins`: Wait looks for a while before it
-  // sleeps, for ranks that have a core each; not for some time once that was in vain, since others
-  // may compute on these cores, too.
+  // Returns null if the file is not a channel's memory. `spins`: Wait spins before it sleeps, for
+  // ranks that have a core each. After a vain spin it skips some, since others may need these
+  // cores.
   static std::unique_ptr<SharedChannel> Map(const FileDescriptor& memory, Side side, bool spins);
   ~SharedChannel();
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // As RingWriter::Write, RingReader::Peek and Release; the other side is woken when it waits for
-  // this.
+  // As RingWriter::Write, RingReader::Peek and Release; wake the other side if it waits for this.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   void Release(size_t num_bytes);
 
-  // Until one of what is wanted is there or a side has closed, at most 2 ms: kNothing, then.
-  // REQUIRES: one of them is wanted.
+  // Waits until wanted data or room is there or a side has closed. Returns kNothing after sleeping
+  // for 2 ms. REQUIRES: data or room is wanted.
   Waited Wait(bool wants_data, bool wants_room);
 
-  // This side is done with it for ever; both sides are woken.
+  // Closes this side for good and wakes both sides.
   void Close();
   bool is_closed() const;
   bool is_closed_by_other() const;
@@ -68,7 +67,7 @@ class SharedChannel {
   const size_t self_;
   const bool spins_;
   int32_t num_waits_to_sleep_ = 0;
-  int32_t num_sleeps_after_spin_ = 1;  // when the next spin is in vain
+  int32_t num_sleeps_after_spin_ = 1;  // if the next spin is in vain
   RingWriter out_;
   RingReader in_;
 };

@@ -8,14 +8,14 @@
 namespace quire {
 namespace {
 
-// The way from `behind` to `ahead`, where it can be true for a ring of this size.
+// Returns the distance from `behind` to `ahead`, or nullopt if a ring of this size forbids it.
 std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_bytes) {
-  const uint64_t distance = ahead - behind;  // of counters in the wrong order: huge
+  const uint64_t distance = ahead - behind;  // wraps to huge if out of order
   return distance > ring_bytes || distance % kRingLineBytes != 0 ? std::nullopt
                                                                  : std::optional<size_t>(distance);
 }
 
-// Bytes from here to where the ring begins anew.
+// Bytes from `place` to the end of the ring.
 size_t RunLength(uint64_t place, size_t ring_bytes) {
   return ring_bytes - (place & (ring_bytes - 1));
 }
@@ -23,8 +23,8 @@ size_t RunLength(uint64_t place, size_t ring_bytes) {
 }  // namespace
 
 std::optional<size_t> RingWriter::Room() const {
-  // Stores and loads of counters are in one order with those of the words that sleepers leave (see
-  // SharedChannel), and so not only acquire and release.
+  // Sequentially consistent, because counters and sleepers' words (SharedChannel::Wait) need one
+  // order; with acquire and release a wake-up could be lost.
   const auto used = Distance(counters_.num_read.load(), num_written_, ring_.size());
   return used.has_value() ? std::optional(ring_.size() - *used) : std::nullopt;
 }
@@ -34,7 +34,7 @@ std::optional<size_t> RingWriter::Write(std::span<const std::byte> bytes) {
   if (!room.has_value()) {
     return std::nullopt;
   }
-  // Lines that are free are free whole.
+  // Room is whole lines, so a last partial line also has its padding free.
   const size_t size = std::min({bytes.size(), *room, RunLength(num_written_, ring_.size())});
   if (size > 0) {
     std::memcpy(&ring_[num_written_ & (ring_.size() - 1)], bytes.data(), size);

@@ -1,15 +1,14 @@
-// RingWriter and RingReader are the two ends of a ring of bytes in memory that two processes share:
-// one writes, the other one reads.
+// RingWriter and RingReader are the two ends of a byte ring in memory that two processes share.
 //
-// What the other process did is not trusted: each end keeps its own place by itself and takes from
-// the shared memory only how far the other one is. A counter that cannot be true is reported, and
-// nothing outside the ring is ever touched.
+// The other process is not trusted: each end keeps its own position in private memory and reads
+// only the other end's counter. An impossible counter is reported; nothing outside the ring is
+// touched.
 //
-// Messages begin at multiples of kRingLineBytes, so that numbers in them are aligned: a piece that
-// does not fill its last line is taken for the end of a message, and the rest of the line is
-// passed over at both ends. So the reader asks for messages of the sizes that were written.
+// Messages begin at multiples of kRingLineBytes, so that their numbers are aligned. A piece that
+// does not fill its last line ends a message, and both ends skip the rest of the line. So the
+// reader must ask for the message sizes that were written.
 //
-// Thread safety: one thread an end.
+// Thread safety: one thread per end.
 // Source:        Lamport 1983, "Specifying concurrent program modules": one reader, one writer.
 #ifndef QUIRE_KERNELS_COLLECTIVE_SHARED_RING_H_
 #define QUIRE_KERNELS_COLLECTIVE_SHARED_RING_H_
@@ -24,7 +23,7 @@ namespace quire {
 
 inline constexpr size_t kRingLineBytes = 64;
 
-// In the shared memory. Bytes since the beginning; multiples of kRingLineBytes.
+// In the shared memory: bytes since the start, multiples of kRingLineBytes.
 struct RingCounters {
   alignas(kRingLineBytes) std::atomic<uint64_t> num_written{0};
   alignas(kRingLineBytes) std::atomic<uint64_t> num_read{0};
@@ -38,10 +37,10 @@ class RingWriter {
   RingWriter(RingCounters& counters, std::span<std::byte> ring)
       : counters_(counters), ring_(ring) {}
 
-  // Free bytes; none: the reader's counter cannot be true.
+  // Returns the free bytes, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Room() const;
-  // Copies as much of `bytes` as there is room for in one piece: whole lines, or all. Returns how
-  // much; none: as Room.
+  // Copies as much of `bytes` as fits contiguously: whole lines, or all. Returns how much, or
+  // nullopt as Room does.
   std::optional<size_t> Write(std::span<const std::byte> bytes);
 
  private:
@@ -56,13 +55,13 @@ class RingReader {
   RingReader(RingCounters& counters, std::span<const std::byte> ring)
       : counters_(counters), ring_(ring) {}
 
-  // Bytes that have come; none: the writer's counter cannot be true.
+  // Returns the bytes to read, or nullopt if the writer's counter is impossible.
   std::optional<size_t> Available() const;
-  // At most `max_bytes` of what has come, in one piece, which stays until Release. None: as
-  // Available.
+  // Returns at most `max_bytes` contiguous bytes, valid until Release, or nullopt as Available
+  // does.
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
-  // Gives back the whole lines of the first `num_bytes` of what Peek returned, and with
-  // them the rest of the last one.
+  // Frees the lines of the first `num_bytes` that Peek returned, the rest of the last line
+  // included.
   void Release(size_t num_bytes);
 
  private:

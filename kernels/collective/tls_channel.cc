@@ -15,15 +15,15 @@
 namespace quire {
 namespace {
 
-// The one suite and its number. Its hash is the one that an external key is used with unless
-// something else is said (RFC 8446, 4.2.11).
+// The only suite and its number. Its hash, SHA-256, is the default for an external PSK (RFC 8446,
+// 4.2.11).
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber = {0x13, 0x01};
 constexpr const char* kGroup = "X25519";
 constexpr size_t kMaxRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// The other end decrypts while this one encrypts the next.
+// Bounds the buffer, so that the other end decrypts while this end encrypts the next records.
 constexpr size_t kMaxUnsentBytes = size_t{64} << 10;
-// Where an SSL keeps its channel.
+// Slot of an SSL's ex_data that holds its channel.
 constexpr int kChannelIndex = 0;
 
 }  // namespace
@@ -33,7 +33,7 @@ struct TlsChannel::Callbacks {
     return *static_cast<TlsChannel*>(::SSL_get_ex_data(ssl, kChannelIndex));
   }
 
-  // As the library has it, which frees it. Null: no memory.
+  // Returns the secret as a session, which the library frees. Null: no memory.
   static SSL_SESSION* NewKey(SSL* ssl, const std::string& secret) {
     SSL_SESSION* key = ::SSL_SESSION_new();
     if (key == nullptr ||
@@ -47,7 +47,7 @@ struct TlsChannel::Callbacks {
     return key;
   }
 
-  // For who dials. 0 ends the handshake, here and below.
+  // For the dialing end. 0 ends the handshake, here and below.
   static int ShowIdentity(SSL* ssl,
                           const EVP_MD* /*hash*/,
                           const unsigned char** identity,
@@ -61,7 +61,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // For who is dialled.
+  // For the accepting end.
   static int FindIdentity(SSL* ssl,
                           const unsigned char* identity,
                           size_t length,
@@ -75,7 +75,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // Whoever has a certificate need not have the secret.
+  // A certificate does not prove that its holder has the secret.
   static int RefuseCertificate(X509_STORE_CTX* /*certificate*/, void* /*data*/) { return 0; }
 
   static int Write(BIO* bio, const char* bytes, int size) {
@@ -113,7 +113,7 @@ struct TlsChannel::Callbacks {
     return command == BIO_CTRL_FLUSH ? 1 : 0;
   }
 
-  // Null: the library has none. They are never freed: connections may outlive main.
+  // Returns null if the library fails. Never freed, since connections may outlive main.
   static const BIO_METHOD* Methods() {
     static const BIO_METHOD* const methods = [] {
       BIO_METHOD* made =
@@ -143,10 +143,10 @@ struct TlsChannel::Callbacks {
       return nullptr;
     }
     ::SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-    // Without the exchange of keys there would be no forward secrecy.
+    // A PSK without a key exchange would have no forward secrecy.
     ::SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    // A call to the kernel for a record, and not two.
+    // One system call for a record instead of two.
     SSL_CTX_set_read_ahead(context, 1);
     ::SSL_CTX_set_cert_verify_callback(context, RefuseCertificate, nullptr);
     ::SSL_CTX_set_psk_use_session_callback(context, ShowIdentity);
@@ -183,7 +183,7 @@ std::unique_ptr<TlsChannel> TlsChannel::Create(int socket, const Settings& setti
   channel->ssl_.reset(::SSL_new(Callbacks::Context()));
   BIO* bio = ::BIO_new(Callbacks::Methods());
   SSL* ssl = channel->ssl_.get();
-  // What fails here lacks memory.
+  // These fail only for lack of memory.
   QUIRE_CHECK(ssl != nullptr && bio != nullptr);
   ::BIO_set_data(bio, channel.get());
   ::BIO_set_init(bio, 1);
@@ -191,7 +191,7 @@ std::unique_ptr<TlsChannel> TlsChannel::Create(int socket, const Settings& setti
   QUIRE_CHECK(::SSL_set_ex_data(ssl, kChannelIndex, channel.get()) == 1);
   if (dials) {
     ::SSL_set_connect_state(ssl);
-    // Else a certificate would be taken as it is.
+    // Else the dialing end would accept any certificate.
     ::SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
   } else {
     ::SSL_set_accept_state(ssl);
@@ -207,7 +207,7 @@ TlsChannel::Progress TlsChannel::ShakeHands() {
   const int done = ::SSL_do_handshake(ssl_.get());
   const bool may_go_on = done == 1 || ::SSL_get_error(ssl_.get(), done) == SSL_ERROR_WANT_READ;
   const bool is_right = done != 1 || has_shown_secret();
-  // The other end is told also where it failed.
+  // Flushes even after a failure, so that the other end gets the alert.
   is_over_ = !Flush() || !may_go_on || !is_right;
   if (is_over_) {
     return Progress::kFailed;
@@ -220,8 +220,8 @@ TlsChannel::Progress TlsChannel::ShakeHands() {
   return Progress::kDone;
 }
 
-// The server finds this when it has compared the binder of the key; the client, when the server has
-// chosen the key, without which it could not go on.
+// True at the accepting end once it has verified the key's binder. True at the dialing end once the
+// other end has chosen the key, without which that end could not go on.
 bool TlsChannel::has_shown_secret() const { return ::SSL_session_reused(ssl_.get()) == 1; }
 
 std::optional<size_t> TlsChannel::Send(std::span<const std::byte> bytes) {
@@ -246,7 +246,7 @@ bool TlsChannel::SendRecord(std::span<const std::byte> bytes) {
   return ::SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &num_written) == 1;
 }
 
-// The message goes along with the next record.
+// The library sends the message with the next record.
 bool TlsChannel::ChangeKey() {
   num_records_ = 0;
   ++num_key_updates_;

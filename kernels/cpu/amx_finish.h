@@ -1,10 +1,10 @@
-// What becomes of sums that tiles have finished: they are added up over segments, get their bias
-// and go to y, or are activated and become the input of the next product.
+// Finishes the sums of tiles: adds them up over segments, adds the bias, and writes them to y or
+// activates them as the input of the next product.
 //
-// All of that is work for the vector unit, which has nothing to do while tiles are multiplied. So
-// it is put off: each step of the next product does a few rows of it.
+// This is work for the vector unit, which is idle while tiles are multiplied. So it is deferred:
+// each step of the next product does a few rows of it.
 //
-// Thread safety: a Finish is one thread's.
+// Thread safety: a Finish belongs to one thread.
 #ifndef QUIRE_KERNELS_CPU_AMX_FINISH_H_
 #define QUIRE_KERNELS_CPU_AMX_FINISH_H_
 
@@ -24,11 +24,11 @@ namespace {
 inline constexpr int64_t kSumTiles = 4;
 inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
 
-// Where the sums of one product go.
+// Destination of the sums of one product.
 struct Sink {
   const CpuPackedLinear* weight = nullptr;
   float* y = nullptr;
-  BFloat16* activated = nullptr;  // where set: gate and up become this, the x of another product
+  BFloat16* activated = nullptr;  // if set, takes act(gate) * up, the x of another product
   ActivationKind activation = ActivationKind::kSilu;
   int64_t num_rows = 0;
   int64_t tile_rows = 0;
@@ -39,15 +39,15 @@ struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
   const Sink* sink = nullptr;
-  const float* sums = nullptr;  // those of the last segment, then finished ones, kUnitFloats apart
-  int merges = 0;               // of so many of them, before anything else
+  const float* sums = nullptr;  // of the last segment, then of finished ones, kUnitFloats apart
+  int merges = 0;               // finished segments to add first
   int64_t row = 0;
   int64_t column = 0;
   int64_t next = 0;
   int64_t end = 0;
   int64_t rows_per_step = 0;
 
-  // Done after so many steps.
+  // Spreads the rows over this many steps.
   void Spread(int64_t steps) { rows_per_step = (end - next + steps - 1) / steps; }
   void Step() {
     if (next < end) {
@@ -63,8 +63,8 @@ struct Finish {
     }
   }
 
-  // Of two tiles of rows each has two of sums, a lone one has four. Row r begins there, its other
-  // columns are as far apart as tiles are.
+  // Returns where row r begins; its further columns are in the following tiles. Each of two tiles
+  // of rows has two tiles of sums, a lone one has four.
   template <int kRowTiles>
   const float* RowOfSums(int64_t r) const {
     return kRowTiles == 2 ? sums + r / AmxTile::kRows * 2 * AmxTile::kFloats +
@@ -81,7 +81,7 @@ struct Finish {
   }
 };
 
-// A segment that is not the last: its sums join the tree.
+// For a segment that is not the last: adds its sums to the tree.
 template <int kRowTiles>
 void MergeRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t to = (f.merges + 1) * kUnitFloats;
@@ -117,7 +117,7 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
   }
 }
 
-// In a namespace without a name: no other source gets functions that were compiled here.
+// In an anonymous namespace, so that no other source links functions compiled here.
 struct FinishSimd : SimdAvx512 {};
 
 // Sums 0 and 1, 2 and 3 are gate and up of the same columns.

@@ -1,6 +1,6 @@
 // The inner loops of linear_amx.cc: four tiles of sums at a time, 2 by 2 or 1 by 4.
 //
-// Thread safety: tiles are the thread's that has set them up.
+// Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
 #define QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
 
@@ -17,24 +17,24 @@
 namespace quire {
 namespace {
 
-// Panels have the columns of one tile. So many are computed together: a strip.
+// A panel has the columns of one tile. A strip is kStripTiles panels, computed together.
 inline constexpr int64_t kStripTiles = 4;
 inline constexpr int64_t kStripColumns = kStripTiles * AmxTile::kColumns;
 inline constexpr int64_t kTileBytes = AmxTile::kDepth * AmxTile::kColumns * sizeof(BFloat16);
 
-// Counts of k are in tiles.
+// A range of k, counted in tiles.
 struct DepthRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-// Weights to bring closer, so many cache lines a step: the same part of each panel of a strip.
+// Weights to prefetch, `lines` cache lines a step: the same part of each panel of a strip.
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;
   int64_t part_lines = 0;
   int64_t panel_bytes = 0;
-  int64_t left = 0;  // lines of this panel's part
+  int64_t left = 0;  // lines left of this panel's part
 
   void Fetch() {
     for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
@@ -42,14 +42,14 @@ struct Ahead {
         at += panel_bytes - part_lines * AmxTile::kRowBytes;
         left = part_lines;
       }
-      __builtin_prefetch(at, 0, 2);  // more than the first-level cache holds
+      __builtin_prefetch(at, 0, 2);  // into the second-level cache
       --left;
     }
   }
 };
 
-// Where sums will be stored, so many rows a step: the lines come closer meanwhile, or the stores
-// would wait for them.
+// Outputs to prefetch, rows_per_step rows a step, else the stores of sums would wait for their
+// cache lines.
 struct Outputs {
   const float* at = nullptr;
   int64_t row_floats = 0;  // from row to row
@@ -66,13 +66,13 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums and what they are made of: the operands of k = 0.
+// Four tiles of sums and their operands at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
   int64_t x_step;  // from one tile of k to the next
   int64_t depth;
-  float* rest;  // the sums of an unfinished segment, then finished ones that wait for a partner
+  float* rest;  // sums of an unfinished segment, then finished segments that wait for a partner
   int64_t row;
   int64_t column;
 };
@@ -98,8 +98,8 @@ inline void StoreSums(float* rest) {
   _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
-// Sums 0 and 1 are of the first rows, 2 and 3 of the second. Those of an earlier product are
-// finished meanwhile.
+// Sums 0 and 1 belong to the first tile of rows, 2 and 3 to the second. Each step also finishes
+// some rows of an earlier product.
 inline void Multiply2x2(
     const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
@@ -126,10 +126,10 @@ inline void Multiply2x2(
   }
 }
 
-// Weights that are read once: those of two steps later.
+// Prefetches the weights of two steps later, where weights are read only once.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
-  // Behind the last panel of a strip comes the first of the next.
+  // From the end of a panel, skips the strip's other panels to the next strip.
   const int64_t later =
       step + kLead < unit.depth ? step + kLead : step + kLead + (kStripTiles - 1) * unit.depth;
   for (int64_t t = 0; t < kStripTiles; ++t) {

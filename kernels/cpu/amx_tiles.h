@@ -1,10 +1,10 @@
 // The tile registers of AMX, for the sources that are compiled for it.
 //
-// A tile has 16 rows of 64 bytes: sums are 16 rows and 16 columns of fp32. One TDPBF16PS adds to
-// them the products of 16 rows of 32 numbers of bf16 with 16 columns, whose numbers lie in pairs:
-// [k / 2][column][k % 2].
+// A tile has 16 rows of 64 bytes; a tile of sums has 16 rows and 16 columns of fp32. One TDPBF16PS
+// adds to it the products of 16 rows of 32 bf16 numbers with 16 columns, whose numbers lie in
+// pairs: [k / 2][column][k % 2].
 //
-// Thread safety: tiles are the thread's that has set them up.
+// Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_TILES_H_
 #define QUIRE_KERNELS_CPU_AMX_TILES_H_
 
@@ -33,8 +33,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// While it lives this thread has tiles: 0 to 3 are sums, 4 and 5 the left operand, of both `rows`
-// rows, 6 and 7 the right one. Afterwards they are released, or every switch of threads would save
+// Configures tiles for this thread: 0 to 3 are sums, 4 and 5 the left operand, all of `rows` rows,
+// 6 and 7 the right operand. Its destructor releases them, else every thread switch would save
 // their 8 KiB.
 class TileRegisters {
  public:
@@ -44,7 +44,7 @@ class TileRegisters {
       config.row_bytes[tile] = AmxTile::kRowBytes;
       config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : AmxTile::kRows);
     }
-    // To gcc 12 ldtilecfg reads eight bytes: it may leave out what is stored behind them.
+    // gcc 12 takes ldtilecfg to read eight bytes, and may drop the stores behind them.
     asm volatile("" : : "m"(config));
     _tile_loadconfig(&config);
   }
@@ -53,9 +53,9 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The vector unit goes to sleep after half a microsecond in which there are tile instructions only,
-// and the sums that are stored then wait a quarter of a microsecond for it (measured on a Xeon of
-// 2024: a fifth of the time of a product). One vector instruction a step keeps it awake.
+// The vector unit sleeps after half a microsecond of tile instructions alone, and storing sums then
+// waits a quarter of a microsecond for it (measured on a Xeon of 2024: a fifth of a product's
+// time). One vector instruction a step keeps it awake.
 inline void KeepVectorUnitAwake() {
   __m512 zero = _mm512_setzero_ps();
   asm volatile("vaddps %0, %0, %0" : "+v"(zero));

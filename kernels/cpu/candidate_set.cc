@@ -69,7 +69,7 @@ void CandidateSet::Cut(Limit limit) {
   }
 }
 
-// The least likely candidate of the bucket that is within the limit, given all buckets before it.
+// Returns the bucket's least likely candidate within the limit, given all buckets before it.
 int64_t CandidateSet::LastKeptInBucket(int32_t bucket, Limit limit, Limit before) {
   int64_t members = 0;
   for (int64_t i = 0; i < size_; ++i) {

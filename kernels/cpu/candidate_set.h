@@ -2,8 +2,8 @@
 // that shorten it: to the k likeliest, to the smallest set of likeliest tokens that reaches a mass.
 //
 // "Likelier" is by logit, the lower id first among equals. A cut distributes the candidates over
-// buckets of equal width in (max logit - logit) / temperature, walks the buckets to the one where
-// the limit falls, and sorts that one only: O(n) however flat the distribution is.
+// buckets of equal width in (max logit - logit) / temperature, and sorts only the bucket where the
+// limit falls: O(n) however flat the distribution is.
 //
 // Thread safety: one thread at a time. Owns nothing; see CandidateMemory.
 #ifndef QUIRE_KERNELS_CPU_CANDIDATE_SET_H_
@@ -24,7 +24,7 @@ struct CandidateBucket {
 inline constexpr int32_t kCandidateBuckets = 4096;
 inline constexpr float kCandidateBucketsPerUnit = 46.0F;
 
-// Arrays that the caller provides.
+// Arrays of the caller.
 struct CandidateMemory {
   TokenId* ids = nullptr;              // [n]
   float* logits = nullptr;             // [n]

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// The same for every instruction set: memcpy chooses its own.
+// The same for every instruction set: memcpy chooses its instructions itself.
 void CopyBlocks(const CopyBlocksParams& params, ThreadTeam& team);
 
 }  // namespace quire

@@ -45,7 +45,7 @@ class CpuBackend final : public HostBackend {
   void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
   void Norm(const NormParams& params) override { table_.norm(params, team_); }
   void Linear(const LinearParams& params) override {
-    // A step of unfinished prompt chunks wants the logits of no row at all.
+    // A step of unfinished prompt chunks needs no row's logits.
     if (params.num_tokens > 0) {
       table_.linear(params, team_);
     }
@@ -67,7 +67,7 @@ class CpuBackend final : public HostBackend {
   uint64_t progress() const override { return team_.progress(); }
 
  protected:
-  // A few threads are needed to fill the memory bus.
+  // Copies on several threads, because one does not saturate the memory bus.
   void Transfer(const BlockTransferParams& params) override {
     team_.ParallelFor(
         static_cast<int64_t>(params.blocks.size()),

@@ -1,11 +1,11 @@
 // CreateCpuBackend makes the CPU implementation of KernelBackend.
 //
-// Five instruction-set paths are compiled in and the first that the machine has is taken: AMX with
-// bf16 products, AVX-512 with them, AVX-512, AVX2 with FMA, and portable C++. The first two differ
-// from the third for bf16 weights and a bf16 KV cache alone: they round the inputs of their
-// products to bf16 too and compute them twice, or many times, as fast. Within one path a result is
-// the same bits whatever the batch, the chunking and the number of threads; across paths it agrees
-// to rounding.
+// Five instruction-set paths are compiled in, and the first that the machine supports is used: AMX
+// with bf16 products, AVX-512 with bf16 products, AVX-512, AVX2 with FMA, and portable C++. The
+// first two differ from the third only for bf16 weights and a bf16 KV cache: they round the other
+// inputs of products to bf16 too, and are two or many times as fast. Within one path a result has
+// the same bits for any batch, chunking and number of threads; across paths results agree to
+// rounding.
 //
 // Thread safety: CreateCpuBackend from any thread; the backend as KernelBackend says.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
@@ -22,12 +22,12 @@ namespace quire {
 
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: as many as this process may run on (affinity, cgroup quota)
-  int num_sharers = 1;  // processes that share them
+  int num_sharers = 1;  // processes that share the CPUs, if num_threads is 0
   std::string_view isa =
       "";  // "": the best there is; or "amx", "avx512bf16", "avx512", "avx2", "portable"
 };
 
-// The threads that a backend of these options has.
+// Returns the number of threads of a backend with these options.
 int NumThreads(const CpuBackendOptions& options);
 
 // Errors: kInvalidArgument for an unknown isa; kFailedPrecondition when this machine lacks it.

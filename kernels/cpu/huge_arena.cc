@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
-// What is larger has a chunk of its own: it would leave too much of a shared one unused.
+// Larger requests get a separate chunk, else they would leave too much of a shared one unused.
 constexpr size_t kMaxSharedBytes = kChunkBytes / 4;
 
 std::shared_ptr<std::byte> MapChunk(size_t bytes) {

@@ -88,15 +88,16 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// The first that the machine has is taken. amx and avx512bf16 differ from avx512 for bf16 weights
-// and a bf16 KV cache alone, whose own rounding is as coarse as the one it adds to what they meet.
+// In order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights and a bf16 KV
+// cache. They round the other input of a product to bf16 too, which is as coarse as the data's own
+// rounding.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
 #endif
 
 #if defined(__x86_64__)
-// Not among the names that clang's __builtin_cpu_supports knows. Its registers are those of AVX.
+// clang's __builtin_cpu_supports does not know F16C. Its registers are those of AVX.
 bool HasF16C() {
   unsigned int eax = 0;
   unsigned int ebx = 0;
@@ -105,7 +106,7 @@ bool HasF16C() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// Tile registers have 8 KiB a thread, which Linux saves only for processes that have asked for it.
+// Tile registers take 8 KiB a thread, which Linux saves only for processes that have asked for it.
 bool MayUseTiles() {
 #if defined(__linux__)
   constexpr unsigned int kTileAndBf16 = 1U << 24 | 1U << 22;
@@ -133,7 +134,7 @@ std::span<const KernelTable> KernelTables() { return kTables; }
 bool IsSupported(const KernelTable& table) {
   const std::string_view isa = table.isa;
 #if defined(__x86_64__)
-  // These ask for the operating system's part (saved registers) as well.
+  // These also check that the operating system saves the registers.
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&

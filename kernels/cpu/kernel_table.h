@@ -1,5 +1,5 @@
-// KernelTable is the set of kernels compiled for one instruction set. CpuBackend picks one table
-// when it is made and calls through it; everything else about a backend is the same for all.
+// KernelTable is the set of kernels compiled for one instruction set. CpuBackend picks one table at
+// creation and calls through it; the rest of the backend is common to all.
 //
 // Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
 // <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, which are compiled with that path's flags.
@@ -22,12 +22,12 @@ namespace quire {
 struct KernelTable {
   const char* isa = "";            // "avx512": the name that CpuBackendOptions takes
   PanelShape panel;                // of the packed weights that `linear` reads
-  int32_t full_step_tokens = 256;  // as of KernelBackend
+  int32_t full_step_tokens = 256;  // as KernelBackend::full_step_tokens
   void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
-  // False where it has nothing to offer for these; null: for none.
+  // Returns false and does nothing if it does not support the params. Null: supports none.
   bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;
   void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;
@@ -35,11 +35,11 @@ struct KernelTable {
   void (*sample)(const SampleParams& params, ThreadTeam& team) = nullptr;
 };
 
-// All that are compiled in, in order of preference. AVX paths exist on x86-64 only.
+// Returns all compiled tables, in order of preference. AVX paths exist on x86-64 only.
 std::span<const KernelTable> KernelTables();
 
-// Whether this machine and its operating system can run the table's instructions. Asks Linux for
-// the process's permission to use tile registers where the table wants them.
+// Whether this machine and its operating system can run the table's instructions. If the table uses
+// tile registers, asks Linux to permit them to this process.
 bool IsSupported(const KernelTable& table);
 
 }  // namespace quire

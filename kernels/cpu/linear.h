@@ -10,14 +10,14 @@
 // other types take the fp32 way. Its accumulation order is fixed too, but the order within a pair
 // of k is the instruction's.
 //
-// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order: of every 32
-// values of k the products at even places are added up in one sum, those at odd places in another,
-// both ascending and fused; then even + odd is added to the accumulator. Denormals count as zero.
-// One row takes the same instructions as many.
+// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order: for every
+// 32 values of k, one sum adds the products at even places, another those at odd places, both
+// ascending and fused; then even + odd is added to the accumulator. Denormals count as zero. One
+// row takes the same instructions as many.
 //
-// MlpAmx does an MLP whose sums of gate and up never reach memory: they are activated and rounded
-// where they come about, as the input of the next product. False, and nothing done, where that is
-// not to be had: few rows, not gated, weights of another type, columns that are no whole panels.
+// MlpAmx computes an MLP whose sums of gate and up never reach memory: they are activated and
+// rounded in the cache, as the input of the next product. Returns false and does nothing if it does
+// not apply: few rows, not gated, weights of another type, shapes that do not fill whole tiles.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights
@@ -32,8 +32,8 @@
 namespace quire {
 
 inline constexpr PanelShape kAvx512Panel = {.lanes = 16, .panel = 64};
-// In bf16 16 columns and 32 values of k are an operand of a tile instruction, and lie in one piece:
-// with more columns beside them its lines would meet in a few sets of the first-level cache.
+// An operand of a bf16 tile instruction, 16 columns and 32 values of k, is contiguous: in a wider
+// panel its lines would fall into few sets of the first-level cache.
 inline constexpr PanelShape kAmxPanel = {
     .lanes = 16, .panel = 64, .bf16_group = 32, .bf16_panel = 16};
 inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};

@@ -5,13 +5,12 @@
 // is loaded for two of them, or, where 16 rows or fewer are left, 1 by 4. Four panels are a strip.
 //
 // A task is a block of rows times a group of strips. The rows of the block stay in the second-level
-// cache while all strips meet them; where they are too long for that, k is cut into pieces.
-// Meanwhile the weights of the next strip are fetched. Between pieces sums rest in memory, which
-// changes nothing in them.
+// cache for all strips; if they are too long for that, k is cut into pieces. Meanwhile the weights
+// of the next strip are prefetched. Between pieces sums rest in memory, which does not change them.
 //
 // In MlpAmx a unit has 16 columns of gate and the same of up. Its sums are activated while they are
-// in the first-level cache (amx_finish.h) and become tiles of the next product's input: outputs in
-// fp32, which are four times as many bytes, would be written to memory and read again.
+// in the first-level cache (amx_finish.h) and become tiles of the next product's input: otherwise
+// fp32 outputs, four times as many bytes, would be written to memory and read again.
 #include <immintrin.h>
 
 #include "kernels/cpu/amx_products.h"
@@ -26,10 +25,10 @@ namespace {
 static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
 static_assert(AmxTile::kColumns == kAmxPanel.bf16_panel);
 
-// What all tasks of one call share. Counts of k are in tiles.
+// Shared by all tasks of one call. Counts of k are in tiles.
 struct Job : Sink {
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
-  int64_t num_strips = 0;       // in tasks; of gate alone where its sums are activated
+  int64_t num_strips = 0;       // in tasks; of gate alone if sums are activated
   int64_t row_tiles = 0;
   int64_t segment_depth = 0;
   int64_t depth = 0;
@@ -38,7 +37,7 @@ struct Job : Sink {
   int64_t strips_per_group = 0;
   int64_t num_groups = 0;
   int64_t num_tasks = 0;
-  int64_t unit_floats = 0;  // where one unit of sums rests: kSlots of them, or one
+  int64_t unit_floats = 0;  // memory where a unit's sums rest: kSlots sets, or one
 
   bool has_pieces() const { return piece_depth < depth; }
 };
@@ -49,11 +48,11 @@ struct Task {
   int64_t strip_begin = 0;
   int64_t strip_end = 0;
   float* rest = nullptr;
-  int64_t next_strip = -1;  // the first that the thread is likely to want afterwards
-  Finish earlier;           // the sums before those that are added up now
+  int64_t next_strip = -1;  // probable first strip of the thread's next task
+  Finish earlier;           // sums of the previous unit, not finished yet
 };
 
-// Of a unit whose last sums take so many more steps.
+// Returns the outputs of a unit, to prefetch within its last `steps` steps.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
   const int64_t row_floats = job.weight->out_features();
@@ -67,7 +66,7 @@ Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
           .rows_per_step = (rows + steps - 1) / steps};
 }
 
-// The sums of a segment that has come to its end.
+// Returns the deferred work on the sums of a completed segment.
 template <int kRowTiles>
 Finish FinishOf(const Job& job, const Unit& unit, int64_t segment) {
   const bool is_last = segment + 1 == job.weight->num_segments();
@@ -108,7 +107,7 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // A segment at an even place is where the next one will look for it.
+    // An even segment needs no merge: it is stored where the next one expects it.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -118,13 +117,13 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
   }
 }
 
-// The first of its panels.
+// Returns the weights of the strip's first panel, from k on.
 const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
   return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// Of the weights that come after those of strip s: a part for each of so many units, so that memory
-// is busy during all of them. Those of up are `offset` strips behind those of gate.
+// Returns the prefetch of the weights after strip s, spread over `units` units, so that memory is
+// busy during all of them. `offset` is the number of strips from gate to up.
 Ahead ChooseAhead(
     const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
   DepthRange next = piece;
@@ -171,7 +170,7 @@ void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
     for (int64_t half = 0; half < (is_pair ? halves : 1); ++half, ++i) {
       unit.column = s * kStripColumns + 2 * half * AmxTile::kColumns;
       for (int64_t t = 0; t < kStripTiles; ++t) {
-        // Columns beyond the last panel are the first once more, and are not stored.
+        // Tiles beyond the last panel repeat the first panel, and are not stored.
         const int64_t tile = 2 * half + t < panels ? 2 * half + t : 0;
         unit.w[t] = job.weight->panel_data(first_panel + tile);
       }
@@ -186,7 +185,7 @@ void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// A strip of gate, and the one of up with the same columns. REQUIRES: whole strips.
+// Computes a strip of gate and the strip of up with the same columns. REQUIRES: whole strips.
 void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
   const int64_t units = 2 * row_tiles;
@@ -218,8 +217,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// Rows that stay in the second-level cache while all strips of a task meet them, whole where a
-// block can have enough of them, or else a piece of k at a time; weights of a strip likewise.
+// Chooses blocks of rows that stay in the second-level cache for all strips of a task: whole rows
+// if a block can hold enough of them, else a piece of k at a time; weights of a strip likewise.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
   constexpr int64_t kEnoughRowTiles = 12;
@@ -246,7 +245,7 @@ void ChooseGroups(Job& job, int num_threads) {
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
   const int64_t rest_bytes = units * job.unit_floats * int64_t{sizeof(float)};
-  // A lone tile of rows reads longer runs of weights. More tasks end together.
+  // With one tile of rows, fewer tasks read longer runs of weights. Else more tasks end together.
   const PanelGroups groups = ChoosePanelGroups(
       {.num_panels = job.num_strips,
        .num_blocks = blocks,
@@ -280,7 +279,7 @@ Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
   return task;
 }
 
-// 32 values, or the first n and zeros.
+// Rounds 32 values, or the first n and zeros.
 void RoundLine(const float* from, int64_t n, BFloat16* to) {
   const auto mask = static_cast<uint32_t>((uint64_t{1} << n) - 1);
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
@@ -288,7 +287,7 @@ void RoundLine(const float* from, int64_t n, BFloat16* to) {
   _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
-// A row of x to its lines, which are so many elements apart.
+// Rounds a row of x to its lines, `step` elements apart.
 void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloat16* to) {
   const int64_t length = weight.segment_length();
   for (int segment = 0; segment < weight.num_segments(); ++segment, x += length) {
@@ -298,8 +297,8 @@ void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloa
   }
 }
 
-// x rounded to bf16 (to nearest even), in tiles. Rows that the last tile has too many stay as they
-// are: they meet nothing but their own sums.
+// Returns x rounded to bf16 (to nearest even), in tiles. Surplus rows of the last tile stay unset:
+// they affect only their own sums.
 const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   const int64_t step = job.tile_rows * AmxTile::kDepth;
   const int64_t elements = job.row_tiles * job.depth * step;
@@ -317,7 +316,7 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   return rounded;
 }
 
-// Everything but x and where the sums go.
+// Sets everything except x and the destination of the sums.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
   constexpr int64_t kSlots = 4;  // an unfinished segment, and three levels of a tree over eight
   Job job;
@@ -369,8 +368,8 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const bool has_shape = params.gated && in.num_segments() == 1 &&
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // A lone tile of rows had better read one strip at a time. Rounded rows, padded to whole
-  // tiles, fit where `activated` has fp32.
+  // A lone tile of rows had better read one strip at a time. Rounded rows, padded to whole tiles,
+  // fit into the fp32 memory of `activated`.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

@@ -48,7 +48,7 @@ void RoundSegment(const float* from, int64_t length, int64_t padded_length, BFlo
   SimdAvx512::StoreN(to + i, SimdAvx512::LoadN(from + i, left), left_padded);
 }
 
-// x rounded to bf16, rows of the returned stride: num_segments padded segments.
+// Returns x rounded to bf16; a row is num_segments padded segments.
 const BFloat16* RoundInput(const LinearParams& params,
                            const CpuPackedLinear& weight,
                            ThreadTeam& team) {

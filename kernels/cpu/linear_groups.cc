@@ -8,7 +8,7 @@ namespace quire {
 
 PanelGroups ChoosePanelGroups(const PanelWork& work) {
   constexpr int64_t kMinTaskOperations = 200'000;
-  // Per thread, and for as long as it lives: an output matrix has thousands of panels.
+  // Bounds the scratch that each thread keeps: an output matrix has thousands of panels.
   constexpr int64_t kMaxRestBytes = int64_t{4} << 20;
   int64_t groups = 1;
   if (work.num_threads > 1) {

@@ -19,10 +19,10 @@
 
 namespace quire {
 
-// An Operand policy says how weights and activations of one format meet: Weight and Input are their
-// types in memory, kGroup how many values of k one step takes, and Step adds one step's products to
-// the accumulators; the last step of a segment may have fewer (`count`). kPaddedInput: segments of
-// the input are padded as those of the weights are.
+// An Operand policy defines the product of weights and activations of one format: Weight and Input
+// are their types in memory, kGroup how many values of k one step takes, and Step adds one step's
+// products to the accumulators; the last step of a segment may have fewer (`count`). kPaddedInput:
+// segments of the input are padded as those of the weights are.
 template <typename S, typename W>
 struct WidenedOperand {
   using Weight = W;
@@ -90,13 +90,13 @@ struct LinearPiece {
   int64_t x_begin = 0;  // first k in the input row
   int64_t w_begin = 0;  // first k in the packed panel
   int64_t length = 0;
-  bool starts = false;  // of a segment: sums start at zero, not from y
+  bool starts = false;  // first of a segment: sums start at zero, not from y
   bool ends = false;    // of a segment
   int merges = 0;       // finished tree levels to add when it ends
-  bool last = false;    // of all
+  bool last = false;    // last of all segments
 };
 
-// A panel's view of one tile.
+// One tile of rows in one panel.
 template <typename Operand>
 struct LinearTile {
   const typename Operand::Input* x = nullptr;
@@ -105,12 +105,12 @@ struct LinearTile {
   int64_t w_stride = 0;                         // elements from step to step
   float* y = nullptr;
   int64_t y_stride = 0;
-  int64_t columns = 0;       // of y, that exist
+  int64_t columns = 0;       // of y, from this panel on
   float* levels = nullptr;   // tile's place in level 0
   int64_t level_stride = 0;  // elements between levels
   int64_t level_row = 0;     // elements between rows of a level
   const float* bias = nullptr;
-  // Weights to bring closer meanwhile: cache lines in each step, from here on.
+  // Weights to prefetch, from here on: ahead_lines cache lines a step.
   const char* ahead = nullptr;
   int ahead_lines = 0;
   bool ahead_is_near = false;
@@ -121,7 +121,7 @@ template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
-  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // of x that a task keeps close
+  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // of x, kept in the cache
   static constexpr int64_t kPieceBytes =
       int64_t{64} * 1024;  // of a panel, read by all tiles in turn
   static constexpr int64_t kCacheLine = 64;
@@ -143,7 +143,7 @@ struct LinearKernel {
         if (t.ahead_is_near) {
           __builtin_prefetch(ahead, 0, 3);
         } else {
-          __builtin_prefetch(ahead, 0, 2);  // more than the first-level cache holds
+          __builtin_prefetch(ahead, 0, 2);  // into the second-level cache
         }
         ahead += kCacheLine;
       }
@@ -234,7 +234,7 @@ struct LinearKernel {
     return vecs == 2 ? RunRows<2>(rows, piece, t) : RunRows<1>(rows, piece, t);
   }
 
-  // What all tasks of one call share.
+  // Shared by all tasks of one call.
   template <typename Operand>
   struct Job {
     const CpuPackedLinear* weight = nullptr;
@@ -289,9 +289,8 @@ struct LinearKernel {
     }
   }
 
-  // A lone tile reads its weights a little ahead of itself. Of several tiles over one piece, the
-  // first ones fetch the next piece, so that memory is busy during all of them and not in the first
-  // only.
+  // A lone tile prefetches its own weights. With several tiles over one piece, the first ones share
+  // the prefetch of the next piece, so that memory is busy for longer than one tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -364,8 +363,8 @@ struct LinearKernel {
     }
   }
 
-  // Sizes of blocks and pieces. Few rows: whole panels, so that weights are read straight through.
-  // Many rows: as many as fit the cache with all of k, else fewer k at a time.
+  // Chooses the sizes of blocks and pieces. Few rows: whole panels, so that weights are read
+  // straight through. Many rows: as many as fit the cache with all of k, else shorter pieces of k.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;
@@ -450,7 +449,7 @@ struct LinearKernel {
         return Run<WidenedOperand<S, Float16>>(params, x, stride, team);
       case DType::kBF16:
         return Run<WidenedPairOperand<S>>(params, x, stride, team);
-      case DType::kF8E4M3:  // no types of a weight file that is loaded
+      case DType::kF8E4M3:  // not types of a loaded weight file
       case DType::kInt8:
         break;
     }

@@ -23,7 +23,7 @@ void PenaliseRepetition(std::span<const TokenId> tokens,
   }
 }
 
-// Each distinct token of the output once, with its count.
+// Penalises each distinct token of the output once, by its count.
 void PenaliseOutput(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
   for (const TokenId token : row.output_token_ids) {
     ++counts[static_cast<size_t>(token)];

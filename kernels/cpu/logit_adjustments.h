@@ -1,5 +1,5 @@
-// AdjustLogits applies what changes single logits before the distribution is formed: logit bias,
-// tokens banned before min_tokens, and the repetition, frequency and presence penalties.
+// AdjustLogits changes single logits before the distribution is formed: logit bias, tokens banned
+// before min_tokens, and the repetition, frequency and presence penalties.
 //
 // Thread safety: pure functions of their arguments.
 // Cost:          O(bias + prompt + output), plus clearing `counts` when penalties are on.

@@ -43,7 +43,7 @@ struct NormKernel {
     }
   }
 
-  // Sum over the row of term(vector, lanes); lanes beyond the row must come out as zero.
+  // Adds up the row by term(sum, vector, lanes), which must add zero for lanes beyond the row.
   template <typename Term>
   static float SumRow(const float* x, int64_t width, const Term& term) {
     Vec sums[kSums] = {S::Zero(), S::Zero(), S::Zero(), S::Zero()};

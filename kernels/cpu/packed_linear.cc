@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Of the panels: that of the parts where they agree.
+// Returns the dtype of the panels: that of the parts if they agree, else fp32.
 DType DTypeOf(const LinearSource& source) {
   const DType first = source.parts.front().dtype;
   for (const MatrixView& part : source.parts) {
@@ -44,14 +44,14 @@ float WidenOne(const std::byte* p, DType dtype) {
       std::memcpy(&value, p, sizeof(value));
       return SimdPortable::LoadN(&value, 1)[0];
     }
-    case DType::kF8E4M3:  // no types of a weight file that is loaded
+    case DType::kF8E4M3:  // not types of a loaded weight file
     case DType::kInt8:
       break;
   }
   return 0.0F;
 }
 
-// Two numbers of a row are a unit; of an odd number of them, the last has zero beside it.
+// Two numbers of a row form a unit; the last of an odd number is paired with zero.
 void TurnPairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
@@ -75,7 +75,7 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
-// What became one column of a segment.
+// Widens one column of a segment.
 template <DType kType>
 void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
   constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;
@@ -85,7 +85,7 @@ void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* 
   }
 }
 
-// For the rows that RowsOf reads: on a thread of the team there would be nobody to tell.
+// Reserves memory for the rows that RowsOf reads, because Scratch in a task cannot report an error.
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
   int64_t most_bytes = 0;
   for (const MatrixView& part : source.parts) {
@@ -100,7 +100,7 @@ absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& 
                    " bytes on each of " + std::to_string(team.num_threads()) + " threads)");
 }
 
-// Rows of a part: where they are, or read into memory of this thread's own.
+// Returns rows of a part: in place, or read into the thread's scratch memory.
 absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
                                   size_t part,
                                   int64_t first_row,
@@ -171,8 +171,8 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   return packed;
 }
 
-// A task is a run of panels: threads that write to one huge page at once would each have it
-// cleared, and all but one of them for nothing.
+// A task is a run of panels: threads that first write to one huge page at once would each clear a
+// page, all but one in vain.
 absl::Status CpuPackedLinear::PackPanels(const LinearSource& source, ThreadTeam& team) {
   QUIRE_RETURN_IF_ERROR(ReserveRows(source, shape_.panel, team));
   constexpr int64_t kTaskBytes = int64_t{4} << 20;
@@ -222,7 +222,7 @@ void CpuPackedLinear::WidenRow(int64_t row, float* out) const {
       case DType::kBF16:
         WidenColumn<DType::kBF16>(from, columns, length, out);
         break;
-      case DType::kF8E4M3:  // no types of a weight file that is loaded
+      case DType::kF8E4M3:  // not types of a loaded weight file
       case DType::kInt8:
         break;
     }
@@ -251,8 +251,8 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
   return absl::OkStatus();
 }
 
-// What no number of the source is written to: columns beyond the last row, and what fills up each
-// segment. Zeros that numbers are written over would be written for nothing.
+// Zeroes what PackRows does not write: columns beyond the last row, and the padding of each
+// segment. Zeroing the rest would be wasted.
 void CpuPackedLinear::ZeroFiller(int64_t p) {
   auto* const panel = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);

@@ -35,7 +35,7 @@ namespace quire {
 struct PanelShape {
   int32_t lanes = 0;
   int32_t panel = 0;       // a multiple of lanes
-  int32_t bf16_group = 2;  // of which every segment of k has a whole number in bf16
+  int32_t bf16_group = 2;  // in bf16, segments of k are padded to a multiple of it
   int32_t bf16_panel = 0;  // instead of `panel` for weights in bf16; 0: the same
 };
 
@@ -49,8 +49,8 @@ class CpuPackedLinear final : public PackedLinear {
                                                                HugeArena& arena,
                                                                ThreadTeam& team);
 
-  // What Pack takes of the arena, or nullopt where that is no number. REQUIRES: of the source, what
-  // Pack checks.
+  // Returns the bytes that Pack takes of the arena, or nullopt if they overflow. REQUIRES: the
+  // source passes the checks of Pack.
   static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
 
   int64_t in_features() const override { return in_features_; }
@@ -69,20 +69,20 @@ class CpuPackedLinear final : public PackedLinear {
   // Columns of panel p that are stored, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
-  // The row of the source that became this output column, in fp32: in_features() numbers. Cost: a
-  // cache line for each of them, or for two in bf16, of those that lie one behind the other. Safe
-  // from any thread. REQUIRES: 0 <= row < out_features()
+  // Writes the source's row (an output column here) in fp32: in_features() numbers. Cost:
+  // consecutive cache lines, one for each number, or for two in bf16. Safe from any thread.
+  // REQUIRES: 0 <= row < out_features()
   void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  // Of what is to be packed; without memory yet.
+  // For a source to pack; takes no memory yet.
   CpuPackedLinear(const LinearSource& source, PanelShape shape);
   std::optional<int64_t> WantedBytes() const;
   absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);
   absl::Status PackPanel(const LinearSource& source, int64_t p, ThreadTeam& team, int thread);
   void ZeroFiller(int64_t p);
-  // These rows become columns of the panel, from `column` on.
+  // Writes these rows as columns of the panel, from `column` on.
   void PackRows(const MatrixView& view, int64_t p, int64_t column);
 
   int64_t in_features_ = 0;

@@ -21,16 +21,16 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
 }
 
 // Products of tiles, for two tiles of rows at a time. Queries are [rows][dims], weights
-// [rows][slots], both padded to 32; packed keys and values are pairs, padded likewise with zeros,
-// those of 16 dims of all slots in one piece. A slot outside a row's range has the weight 0.
+// [rows][slots], both padded to 32. Packed keys and values are pairs, padded with zeros likewise;
+// values of 16 dims of all slots are contiguous. A slot outside a row's range has the weight 0.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
     TileRegisters registers;
   };
   static constexpr int kRows = 2 * AmxTile::kRows;
-  // Tiles are through with keys and values sooner than they come from memory: many rows share them.
-  // Queries, packed keys and values and what rows have come to stay in the second-level cache.
+  // Tiles consume keys and values faster than memory delivers them, so many rows share them.
+  // Queries, packed keys and values and running results still fit into the second-level cache.
   static constexpr int32_t kTaskRows = 1024;
   static constexpr bool kHasRowTiles = true;
 
@@ -80,7 +80,7 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Scores of whole groups of slots that hold any of `any`.
+  // Writes the scores of whole groups of slots that overlap `any`.
   static void ScoreRows(const Term* q,
                         int32_t rows,
                         const Panel* keys,
@@ -113,8 +113,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Weights of the rows in place of their scores. Their stats join running ones; returns with what
-  // factors their values do.
+  // Replaces the rows' scores by weights and merges their stats into `running`. Returns the factors
+  // to merge their values with.
   static RowFactors SoftmaxOfRows(
       float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
     static_assert(kRows <= RowFactors::kRows);
@@ -123,7 +123,7 @@ struct TileProducts : RoundedPairs {
     return MergeStats(stats, rows, running);
   }
 
-  // The sums over the slots of row r of weight * value join its running result.
+  // Merges each row's sums of weight * value over its slots into its running result.
   static void MergeValuesOfRows(float* weights,
                                 const SlotRange* ranges,
                                 int32_t rows,
@@ -176,7 +176,7 @@ struct TileProducts : RoundedPairs {
     float* out;
   };
 
-  // Two tiles of sums, one below the other, to the dims from `dim` on.
+  // Merges two tiles of sums, one below the other, into the dims from `dim` on.
   static void MergeValues(const ValueRows& t,
                           int32_t dim,
                           const float* first,
@@ -191,16 +191,16 @@ struct TileProducts : RoundedPairs {
                        t.ranges[r],
                        t.values + dim / kColumns * kDimsStride);
       }
-      // Which zeros were added has no say in the sign of zero.
+      // Adds +0, so that the sign of a zero does not depend on which zeros were added.
       t.factors->MergeValues(r, Simd::Add(sum, Simd::Zero()), mask, t.out + r * t.head_dim + dim);
     }
   }
 
-  // The values of two slots, twice as many dims at a time as Interleave takes.
+  // Packs the values of two slots, twice as many dims at a time as Interleave.
   static void PackPair(const BFloat16* first, const BFloat16* second, int32_t head_dim, Panel* to) {
     const __m512i low = Order();
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(kLanes));
-    // Of two registers the second one's numbers begin at 32, not at 16.
+    // The permutation numbers the elements of its second register from 32, not from 16.
     const __m512i of_second = _mm512_set1_epi32(kLanes << 16);
     for (int32_t d = 0; d < head_dim; d += 2 * kLanes) {
       const __m512i a = _mm512_loadu_si512(first + d);
@@ -216,7 +216,8 @@ struct TileProducts : RoundedPairs {
     return slots.contains(slot) ? LoadN(from[slot] + dim, n) : _mm256_setzero_si256();
   }
 
-  // One or two tiles of rows, so many bytes from row to row, and two of columns, each in one piece.
+  // Operands: one or two tiles of rows, row_stride bytes from row to row, and two tiles of columns,
+  // each contiguous.
   struct Factors {
     const std::byte* rows;
     int64_t row_stride;
@@ -224,7 +225,7 @@ struct TileProducts : RoundedPairs {
     bool has_second;
   };
 
-  // To tiles 0 and 1: the first rows; to 2 and 3: the second.
+  // Tiles 0 and 1 get the products of the first rows, 2 and 3 those of the second rows.
   static void Multiply(const Factors& f, int32_t depth) {
     constexpr int64_t kTilePairs = int64_t{kDepth} / kGroup * kColumns;
     const std::byte* first = f.rows;
@@ -248,7 +249,7 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Weights of groups of 32 slots that no slot of the range is in.
+  // Zeroes the weights of groups of 32 slots that do not overlap the range.
   static void ZeroOutside(float* row, SlotRange range, SlotRange slots) {
     auto* weights = reinterpret_cast<BFloat16*>(row);
     for (int32_t slot = slots.begin; slot < slots.end; slot += kDepth) {
@@ -258,8 +259,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // The sum of the row's slots alone: a value outside them that is infinite, times zero, would make
-  // it NaN.
+  // Sums only the row's own slots: an infinite value outside them, times zero, would make the sum
+  // NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

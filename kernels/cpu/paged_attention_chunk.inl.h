@@ -1,7 +1,7 @@
-// Finds the keys and values of one chunk in the block pool: straight from the blocks where a vector
-// of slots lies inside one block, otherwise (or where many rows will read them) gathered in a panel
-// first, as the products want them. Scales stay apart: they multiply scores and weights, not
-// elements. Templates over a Simd struct S or a Products policy P, and the stored type T.
+// Provides the keys and values of one chunk: directly from the blocks if each vector of slots lies
+// inside one block, else (or if many rows read them) gathered into a panel in the products' format.
+// Scales stay apart: they multiply scores and weights, not elements. Templates over a Simd struct S
+// or a Products policy P, and the stored type T.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 
@@ -13,8 +13,7 @@
 namespace quire {
 namespace {
 
-// The context of one sequence under one KV head: blocks of a table, or blocks that lie one behind
-// the other.
+// The context of one sequence under one KV head: blocks of a table, or consecutive blocks.
 template <typename T>
 struct ContextBlocks {
   const T* base;
@@ -96,7 +95,7 @@ void ViewBlocks(const ContextBlocks<T>& context,
           view->keys[group] = keys + slot;
           view->prefetch[group] = values + slot * slot_elements;
         }
-        // While the values of this block are weighted, the keys of the next chunk's are fetched.
+        // While the values of this block are weighted, keys of the next chunk are prefetched.
         const int32_t ahead = (chunk_position + slots.begin + kAttentionChunkTokens) / block_size;
         const T* next = ahead < context.num_blocks ? context.Keys(ahead) : values;
         view->segments[view->num_segments++] = {values + in_block * slot_elements,
@@ -148,7 +147,7 @@ void PackBlocks(const ContextBlocks<T>& context,
     view->keys[group] = key_panel + group * group_elements;
     view->prefetch[group] = nullptr;
   }
-  const T* values_of[kAttentionChunkTokens];  // the wanted slots
+  const T* values_of[kAttentionChunkTokens];  // wanted slots only
   ForEachBlock(chunk_position,
                wanted,
                layout.block_size_tokens,

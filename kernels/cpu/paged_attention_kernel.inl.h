@@ -20,7 +20,7 @@
 namespace quire {
 namespace {
 
-// From so many rows on, widening keys and values once pays for itself.
+// Rows of a task from which on packing keys and values first pays for itself.
 inline constexpr int32_t kPackRows = 24;
 
 // The result of some chunks for the rows of a task, in memory of PartialFloats(rows, head_dim).
@@ -32,23 +32,23 @@ struct Partial {
       : stats(reinterpret_cast<SoftmaxStats*>(memory)), values(memory + 2 * rows) {}
 };
 
-// The most rows a task of this call has.
+// Returns an upper bound on the rows of a task of this call.
 template <typename P>
 int32_t MaxTaskRows(int32_t heads_per_kv_head) {
   return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
 }
 
-// A thread's memory: everything a task needs besides what it shares.
+// The memory of a task that it does not share with other tasks.
 template <typename S>
 struct TaskMemory {
-  float* q;             // tiles of rows, as PackQuery makes them
+  float* q;             // tiles of rows, as PackQuery writes them
   SlotRange* ranges;    // [rows], of the current chunk
   float* scores;        // [tile_rows, kScoreStride]
   float* running;       // a Partial
-  float* chunk;         // a Partial, where P has no tiles of rows
+  float* chunk;         // a Partial; unused with P::kHasRowTiles
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
   float* value_panel;   // for [kAttentionChunkTokens][head_dim]
-  float* key_scales;    // [kAttentionChunkTokens], of the current chunk, where there are any
+  float* key_scales;    // [kAttentionChunkTokens], of the current chunk, if any
   float* value_scales;  // [kAttentionChunkTokens]
 
   TaskMemory(void* memory, int64_t rows, int64_t tile_rows, int64_t head_dim) {
@@ -69,21 +69,21 @@ struct TaskMemory {
     return static_cast<size_t>(Layout(rows, tile_rows, head_dim).end) * sizeof(float);
   }
 
-  // Dims of queries, keys and values: as many as any kind of products has.
+  // Dims of queries, keys and values, padded enough for every Products policy.
   static int64_t PaddedDims(int64_t head_dim) {
     constexpr int64_t kMultiple = 32;
     return (head_dim + kMultiple - 1) / kMultiple * kMultiple;
   }
 
  private:
-  // Floats before each part.
+  // Offsets of the parts, in floats.
   struct Layout {
     int64_t end = 0;
     int64_t q, ranges, scores, running, chunk, key_panel, value_panel, key_scales, value_scales;
 
     Layout(int64_t rows, int64_t tile_rows, int64_t head_dim) {
       const int64_t dims = PaddedDims(head_dim);
-      q = Take((rows + tile_rows) * dims);  // a whole tile may be read where the last one begins
+      q = Take((rows + tile_rows) * dims);  // the last tile may be read as a whole one
       ranges = Take(2 * rows);
       scores = Take(tile_rows * kScoreStride);
       running = Take(PartialFloats(rows, head_dim));
@@ -176,8 +176,8 @@ class AttentionTaskRunner {
   }
 
  private:
-  // The thread that takes tasks_left to zero has all partial results before it (acquire pairs with
-  // the others' release).
+  // The thread that takes tasks_left to zero sees all partial results (acquire pairs with the
+  // others' release), and merges them.
   void RunSplit() {
     AttentionSplit& split = plan_.splits[task_.split];
     const int64_t partial_floats = PartialFloats(tiles_.rows, head_dim_);
@@ -200,7 +200,7 @@ class AttentionTaskRunner {
     Finish(running);
   }
 
-  // No chunk has been merged into it yet.
+  // Marks a result as having no chunk yet.
   void Clear(const Partial& result) {
     for (int32_t row = 0; row < tiles_.rows; ++row) {
       result.stats[row] = {};
@@ -218,7 +218,7 @@ class AttentionTaskRunner {
     }
   }
 
-  // Element of q or out where a row begins, given the elements from token to token.
+  // Returns the element of q or out where a row begins.
   int64_t RowOffset(int32_t row, int64_t token_stride) const {
     const int64_t head = int64_t{task_.kv_head} * group_ + row % group_;
     return (first_token_ + row / group_) * token_stride + head * head_dim_;
@@ -244,12 +244,12 @@ class AttentionTaskRunner {
     }
   }
 
-  // Of the tile that begins there.
+  // Returns the packed queries of the tile that begins at first_row.
   Term* QueriesOf(int32_t first_row) const {
     return reinterpret_cast<Term*>(memory_.q) + first_row * TaskMemory<S>::PaddedDims(head_dim_);
   }
 
-  // The slots of the chunk that each row attends to go to memory_.ranges; returns their union.
+  // Writes to memory_.ranges the slots of the chunk that each row attends to; returns their union.
   SlotRange FindRanges(int32_t chunk_position) {
     SlotRange wanted{kAttentionChunkTokens, 0};
     for (int32_t row = 0; row < tiles_.rows; row += group_) {
@@ -269,7 +269,7 @@ class AttentionTaskRunner {
     return wanted;
   }
 
-  // Where P has tiles of rows the chunk is merged into the result, otherwise it becomes the result.
+  // With P::kHasRowTiles merges the chunk into the result, else the chunk becomes the result.
   void AttendChunk(int32_t chunk, const Partial& result) {
     const int32_t chunk_position = chunk * kAttentionChunkTokens;
     const SlotRange wanted = FindRanges(chunk_position);
@@ -369,7 +369,7 @@ class AttentionTaskRunner {
     return slots;
   }
 
-  // ALiBi, where there is any. Returns the scale that scores still have.
+  // Applies ALiBi, if any. Returns the scale that the scores still need.
   float BiasRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if (p_.alibi_slopes == nullptr) {
       return p_.scale;
@@ -380,8 +380,7 @@ class AttentionTaskRunner {
     return 1.0F;
   }
 
-  // Scores become what values are multiplied by as they are stored. A chunk's slot 0 is at
-  // first_position.
+  // Turns scores into the weights of stored values. A chunk's slot 0 is at first_position.
   SoftmaxStats WeightsOfRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.key_scales);
@@ -436,8 +435,8 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-// Where P has tiles of rows, the policy Few takes tasks of up to kFewRows rows whose blocks hold
-// whole vectors.
+// With P::kHasRowTiles, the policy Few takes tasks of up to kFewRows rows if blocks hold whole
+// vectors.
 template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;

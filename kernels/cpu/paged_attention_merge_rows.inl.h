@@ -1,6 +1,6 @@
-// What a chunk gives to the running results of a tile of rows: MergeRow
-// (paged_attention_softmax.inl.h), bit for bit, with the factors of 16 rows at once and values that
-// are merged as they are stored. For AVX-512.
+// Merges a chunk into the running results of a tile of rows, with the bits of MergeRow
+// (paged_attention_softmax.inl.h). Computes the factors of 16 rows at once, and merges values as
+// they are stored. For AVX-512.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 
@@ -20,7 +20,7 @@ struct StatsOfRows {
   __m512 sum;
 };
 
-// The stats of the first n rows are `low` and `high`, the lanes of eight rows each.
+// Masks of the stats of the first n rows: `low` for rows 0 to 7, `high` for rows 8 to 15.
 struct StatsMasks {
   __mmask16 low;
   __mmask16 high;
@@ -47,8 +47,8 @@ inline void StoreStats(StatsOfRows stats, StatsMasks masks, SoftmaxStats* to) {
   _mm512_mask_storeu_ps(to + 8, masks.high, _mm512_permutex2var_ps(stats.max, second, stats.sum));
 }
 
-// Values of a row become old * kept + those of the chunk * added. A row that had none before has no
-// old ones: its memory may hold anything.
+// A row's values become old * kept + chunk's * added. A row without an earlier chunk has no old
+// values: its memory may hold anything.
 struct RowFactors {
   static constexpr int32_t kRows = 32;
   alignas(64) float kept[kRows];
@@ -62,7 +62,7 @@ struct RowFactors {
   }
 };
 
-// The stats of a chunk join `running`; returns the factors for the values.
+// Merges a chunk's stats into `running`; returns the factors for the values.
 inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxStats* running) {
   using S = SimdAvx512;
   const __m512 zero = _mm512_setzero_ps();
@@ -74,7 +74,7 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // A row with one of the two has its maximum, and factors of 1.
+    // A row with only one of the two takes that one's maximum, and factors of 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

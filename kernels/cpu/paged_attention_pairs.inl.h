@@ -14,14 +14,14 @@
 namespace quire {
 namespace {
 
-// Two numbers of bf16 that a step multiplies in one lane.
+// Two bf16 numbers that a step multiplies in one lane.
 struct Pair {
   uint32_t bits;
 };
 
-// Products of pairs by vdpbf16ps: queries and weights are rounded to bf16. A pair is dims 2i and
-// 2i + 1 of a key, or slots 2i and 2i + 1 of a dim of the values; both are made of two rows of the
-// cache on the way, which costs no more than to widen them.
+// Products of pairs by vdpbf16ps: queries and weights are rounded to bf16. A pair is two dims,
+// 2i and 2i + 1, of a key, or two such slots of a dim of the values. Pairs are interleaved from two
+// rows of the cache while loading, which costs no more than widening.
 struct PairProducts {
   using Simd = SimdAvx512;
   using Vec = __m512;
@@ -56,7 +56,7 @@ struct PairProducts {
           Interleave(LoadN(row, n), LoadN(row + dim_stride, d + 1 < head_dim ? n : 0)));
     }
   }
-  // A slot that is not wanted is zero.
+  // Packs an unwanted slot as zero.
   static void PackValues(const BFloat16* const* from,
                          SlotRange slots,
                          int32_t head_dim,
@@ -118,7 +118,7 @@ struct PairProducts {
         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(term.bits))),
         reinterpret_cast<__m512bh>(values));
   }
-  // Both the weight and the value of a slot outside are made zero.
+  // Zeroes both the weight and the value of a slot outside the range.
   static Vec MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Vec sum) {
     const uint32_t inside =
         (range.contains(slot) ? 0xFFFFU : 0U) | (range.contains(slot + 1) ? 0xFFFF0000U : 0U);
@@ -138,7 +138,7 @@ struct PairProducts {
     return _mm256_maskz_loadu_epi16(MaskOf(n), p);
   }
   static __m256i Round(Vec v) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
-  // Lane i is first[i], and second[i] above it.
+  // Lane i is first[i] in its low half and second[i] in its high half.
   static __m512i Interleave(__m256i first, __m256i second) {
     return _mm512_permutexvar_epi16(Order(),
                                     _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));

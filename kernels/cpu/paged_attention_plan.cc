@@ -11,7 +11,7 @@ namespace {
 
 // The work is cut until no part is above total / (kPartsPerThread * threads), as far as it can be.
 constexpr int64_t kPartsPerThread = 4;
-// Tiles of queries are not made smaller than this for the sake of more tasks: two row tiles.
+// Lower bound on the rows of a task when work is cut to get more tasks: two row tiles.
 constexpr int64_t kMinTaskRows = 12;
 // Above this a task of several queries is not split by chunks: partial results take memory for each
 // row and chunk, and such a task could have been cut into tiles of fewer queries.
@@ -106,7 +106,7 @@ Counts CountTasks(const PagedAttentionParams& p, const Tiling& tiling) {
   return counts;
 }
 
-// Writes tasks and splits where they belong. `partials` is the memory for all splits.
+// Writes the tasks and splits. `partials` is the memory for all splits.
 void FillPlan(const PagedAttentionParams& p,
               const Tiling& tiling,
               AttentionTask* next_task,

@@ -1,11 +1,11 @@
-// AttentionPlan is how one PagedAttention call is cut into tasks, and the memory that they share.
+// AttentionPlan holds the tasks of one PagedAttention call and the memory that they share.
 //
 // A task is a tile of queries of one sequence, all query heads of one KV head, over a range of
-// chunks. Usually the range is the whole context. Where there are too few tasks for the threads,
-// tasks are split by chunks: they leave partial results per chunk, and the one that finishes last
-// merges them in order. The cut changes who computes what, never a bit of the result.
+// chunks. Usually the range is the whole context. If there are too few tasks for the threads, tasks
+// are split by chunks: they leave partial results per chunk, and the last one to finish merges them
+// in order. The split changes which thread computes what, never a bit of the result.
 //
-// Thread safety: made by the caller; afterwards read-only but for AttentionSplit::tasks_left.
+// Thread safety: made by the caller; afterwards read-only except AttentionSplit::tasks_left.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
 
@@ -27,7 +27,7 @@ struct AttentionTask {
   int32_t split = -1;  // index of its AttentionSplit; -1: the task is whole
 };
 
-// What the parts of one split task share.
+// Shared by the parts of one split task.
 struct AttentionSplit {
   int32_t tasks_left = 0;  // changed by atomic builtins only
   int32_t chunk_begin = 0;
@@ -50,9 +50,9 @@ struct AttentionPlan {
 // Floats of the partial result of one chunk: maximum, sum and weighted values of each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
-// Writes the plan into team.Scratch(0, ...), which stays the plan's until the call is over. A task
-// has up to max_task_rows rows, or those of one query. A row is one (query, head) pair: more of
-// them a task read K and V less often, fewer make more tasks.
+// Writes the plan into team.Scratch(0, ...), which belongs to the plan until the call is over. A
+// task has up to max_task_rows rows, or those of one query. A row is one (query, head) pair: more
+// rows a task read K and V less often, fewer rows make more tasks.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,
                             int32_t max_task_rows,

@@ -1,9 +1,10 @@
-// Softmax of one row over one chunk whose weights become bf16 as they come about. For AVX-512.
+// Softmax of one row over one chunk, with weights rounded to bf16 as they are computed. For
+// AVX-512.
 //
-// exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2: zero for the
-// highest score, however large it is. The whole part of t is an exponent; 2 to the rest, in [0, 1),
-// is a polynomial of degree 4 that is off by 2.6e-6 at most, where rounding to bf16 is off by up to
-// 2e-3. Below 2^-126 a weight is zero.
+// exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2: t is zero for
+// the highest score, however large it is. The integer part of t becomes an exponent; 2 to the rest,
+// in [0, 1), is a polynomial of degree 4, off by at most 2.6e-6. Rounding to bf16 is off by up to
+// 2e-3. A weight below 2^-126 is zero.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 
@@ -19,7 +20,7 @@
 namespace quire {
 namespace {
 
-// See above. NaN stays NaN.
+// Returns 2^t as above. NaN stays NaN.
 inline __m512 PowerOfTwo(__m512 t) {
   constexpr int kMinusFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 alive = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
@@ -32,8 +33,8 @@ inline __m512 PowerOfTwo(__m512 t) {
   return _mm512_maskz_scalef_ps(alive, p, t);
 }
 
-// Calls fn(slot, low mask, high mask) for each group of 32 slots that holds any of the range, with
-// the slots that are inside.
+// Calls fn(slot, low mask, high mask) for each group of 32 slots that overlaps the range, with
+// masks of the slots inside.
 template <typename Fn>
 inline void ForEachGroup(SlotRange range, const Fn& fn) {
   constexpr int32_t kGroup = 32;
@@ -50,7 +51,7 @@ inline void ForEachGroup(SlotRange range, const Fn& fn) {
   }
 }
 
-// Slots of a row, those outside `inside` as if they were below all others.
+// Loads 16 scores of a row, with minus infinity for those outside `inside`.
 inline __m512 ScoresAt(const float* scores, int32_t slot, __mmask16 inside) {
   const __m512 outside = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   return _mm512_mask_loadu_ps(outside, inside, scores + slot);
@@ -66,9 +67,9 @@ inline float MaxOfRow(const float* scores, SlotRange range) {
   return SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
 }
 
-// As SoftmaxOfRow with the row's maximum, but the weights are bf16, slot after slot from the row's
-// beginning; those of slots outside the range but in the same group of 32 are zero. The sum is of
-// weights before they are rounded. REQUIRES: scale > 0.
+// As SoftmaxOfRow, given the row's maximum, but writes bf16 weights, contiguous from the row's
+// beginning. Weights of slots outside the range but in the same group of 32 are zero. The sum is of
+// weights before rounding. REQUIRES: scale > 0.
 inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float scale, float max) {
   constexpr float kLog2E = 1.44269504F;
   if (range.empty()) {
@@ -85,7 +86,7 @@ inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float sc
     const __m512 first = weights_at(slot, low);
     const __m512 second = weights_at(slot + 16, high);
     sum = _mm512_add_ps(_mm512_add_ps(sum, first), second);
-    // Half as many bytes as the scores: none that is still wanted is overwritten.
+    // Weights take half the bytes of scores, so no score still needed is overwritten.
     _mm512_storeu_si512(reinterpret_cast<char*>(scores) + slot * sizeof(BFloat16),
                         reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
   });
@@ -96,8 +97,8 @@ inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float sc
   return RoundedWeightsOfRow(scores, range, scale, MaxOfRow(scores, range));
 }
 
-// The same for each of some rows, kScoreStride apart. A row's maximum is found before the weights
-// of the row before it: they hide how long its last steps wait for each other.
+// The same for several rows, kScoreStride apart. A row's maximum is found before the weights of the
+// row before it, which hide the latency of its last steps.
 inline void RoundedSoftmaxOfRows(
     float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
   float max = MaxOfRow(scores, ranges[0]);

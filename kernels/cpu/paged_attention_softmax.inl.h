@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Of the positions of one row, or of one chunk of them. sum == 0 means that there was none: any
+// Softmax state of one row's positions, or of one chunk of them. sum == 0 means no position: any
 // position makes it at least 1, or NaN.
 struct SoftmaxStats {
   float max = 0.0F;
@@ -27,7 +27,7 @@ uint32_t LanesInside(SlotRange range, int32_t slot) {
   return ((uint32_t{1} << end) - 1) & ~((uint32_t{1} << begin) - 1);
 }
 
-// Multiplies the row's slots by factors of their own. What shares a vector with them becomes
+// Multiplies each slot of the row by its factor. Slots outside the range in the same vectors become
 // garbage.
 template <typename S>
 void MultiplySlots(float* row, SlotRange range, const float* factors) {
@@ -37,7 +37,7 @@ void MultiplySlots(float* row, SlotRange range, const float* factors) {
 }
 
 // ALiBi: scores become scale * score + slope * distance, where the distance of slot 0 is `first`
-// and every next one's is larger by 1. What shares a vector with the row's slots becomes garbage.
+// and grows by 1 per slot. Slots outside the range in the same vectors become garbage.
 template <typename S>
 void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t first) {
   static constexpr float kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -4,32 +4,32 @@
 // Every accumulator belongs to one (row, position) or one (row, dim), and takes its terms in
 // ascending order; the shape of a tile is therefore free.
 //
-// A Products policy says how queries and keys, weights and values meet. One step multiplies kGroup
-// terms: so many dims of a key, or slots of a value.
+// A Products policy defines the products of queries and keys, and of weights and values. One step
+// multiplies kGroup terms: dims of a key, or slots of a value.
 //   Simd              its vector interface
-//   Panel             the type of what PackBlocks (paged_attention_chunk.inl.h) has gathered
+//   Panel             element type of the panels of PackBlocks (paged_attention_chunk.inl.h)
 //   Operand           kLanes elements of kGroup terms each, in a register
 //   Term              kGroup numbers of a query, or weights, side by side
 //   kPerElement<E>    terms in one element of E
-//   TaskScope         lives as long as a task does; made with the most rows that a tile of it has
+//   TaskScope         lives as long as a task; made with the rows of the task's largest tile
 //   ProductScope      lives while products are computed
-//   kRows             rows of a tile, at most
-//   kTaskRows         rows of a task, at most (unless one query has more)
-//   kHasRowTiles      whether it has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which do all
-//                     of a tile of rows at once, in place of the three last ones
+//   kRows             upper bound on the rows of a tile
+//   kTaskRows         upper bound on the rows of a task (unless one query has more)
+//   kHasRowTiles      whether it has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which compute
+//                     a whole tile of rows, in place of LoadKeys and everything below
 //   kRoundsWeights    whether it has Softmax, which leaves weights as Terms, not SoftmaxOfRow
-//   KeySteps          steps that a packed key takes
-//   PackKeys          the keys of n slots to a panel, kLanes elements from dims to dims
-//   PackValues        the values of slots to a panel, head_dim elements from step to step
-//   PackQuery         a row of a tile of queries to Terms, kGroup dims each
-//   PackWeights       a row's weights to Terms, kGroup slots each, in place
-//   LoadKeys          the step's keys of kLanes slots; dims beyond head_dim are zero
-//   LoadValues        the step's values of `lanes` dims
-//   Sum, Empty, Total a vector of sums on its way, none yet, and what it has come to
-//   kFoldTerms, Fold  after how many terms it is folded (0: never), counted from dim or slot 0
-//   kVecs             vectors of sums next to each other in a tile of so many rows
+//   KeySteps          steps of a packed key
+//   PackKeys          packs the keys of n slots into a panel, kLanes elements a step
+//   PackValues        packs the values of slots into a panel, head_dim elements a step
+//   PackQuery         packs a row of a tile of queries into Terms, kGroup dims each
+//   PackWeights       packs a row's weights into Terms, kGroup slots each, in place
+//   LoadKeys          loads the step's keys of kLanes slots; dims beyond head_dim are zero
+//   LoadValues        loads the step's values of `lanes` dims
+//   Sum, Empty, Total a vector of running sums, its initial value, its result
+//   kFoldTerms, Fold  terms after which a Sum is folded (0: never), counted from dim or slot 0
+//   kVecs             adjacent vectors of sums in a tile of the given rows
 //   Multiply          adds the step's products to sums
-//   MultiplyPart      the same for the step's slots inside a range alone
+//   MultiplyPart      the same, only for the step's slots inside a range
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 
@@ -47,11 +47,12 @@ namespace quire {
 namespace {
 
 inline constexpr int kTileRows = 6;
-// Scores of a row, with a gap so that the rows of a tile do not fall into the same cache sets.
+// Floats from one row of scores to the next, with a gap so that the rows of a tile do not fall into
+// the same cache sets.
 inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
-// Vectors next to each other in a tile: enough accumulators to hide the latency of Fma (two a
-// cycle, four cycles each), no more than there are registers.
+// Adjacent vectors in a tile: enough accumulators to hide the latency of Fma (two a cycle, four
+// cycles each), no more than there are registers.
 template <typename S>
 constexpr int TileVecs(int rows) {
   if (S::kLanes == 16) {
@@ -60,7 +61,7 @@ constexpr int TileVecs(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // 16 registers
 }
 
-// As it lies in the cache.
+// Bytes of a vector of elements as stored in the KV cache.
 template <typename S, typename E>
 constexpr int kVecBytes = static_cast<int>(sizeof(E)) * S::kLanes;
 inline constexpr int kCacheLine = 64;
@@ -69,7 +70,7 @@ inline constexpr int kCacheLine = 64;
 template <typename E>
 struct ValueSegment {
   const E* values;       // of slot `begin`
-  const void* prefetch;  // what will be wanted next, as many bytes as the values
+  const void* prefetch;  // needed next, as many bytes as the values
   int32_t begin;
   int32_t end;
 };
@@ -91,7 +92,7 @@ struct ChunkView {
   int32_t first_position;  // of the context, where the chunk begins
   // keys[g]: dim 0 of slots [g * kLanes, (g + 1) * kLanes), for groups that hold a wanted slot.
   const E* keys[kGroups];
-  const void* prefetch[kGroups];  // what will be wanted next, as many bytes as the group's keys
+  const void* prefetch[kGroups];  // needed next, as many bytes as the group's keys
   int64_t key_dim_stride;
   ValueSegment<E> segments[kAttentionChunkTokens];
   int32_t num_segments;
@@ -169,7 +170,7 @@ struct WidenedProducts {
   }
 };
 
-// After the step that begins at dim or slot `at`.
+// Folds the sums after the step at dim or slot `at`, if it ends kFoldTerms terms.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {
@@ -302,7 +303,7 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
           }
         }
       }
-      // A row takes nothing, not even a zero, from a slot outside its range: the value there may be
+      // A row must not add even zero times a value from outside its range: the value may be
       // infinite.
       const bool all = slots.all.begin <= slot && slot + P::kGroup <= slots.all.end;
       QUIRE_UNROLL
@@ -328,7 +329,7 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
 }
 
 // out[r][dim] = sum over the row's slots of weights[r][slot] * v[slot][dim]. The weights are in
-// `scores`, which is used up.
+// `scores`, which PackWeights may overwrite.
 template <typename P, typename E, int kRows, bool kPrefetch>
 inline void WeightValues(const ChunkView<typename P::Simd, E>& chunk,
                          const TileSlots& slots,

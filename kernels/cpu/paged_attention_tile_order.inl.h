@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// What products in the order of tiles have in common, by tiles or by vectors.
+// The common part of products in the tile instruction's order, by tiles or by vectors.
 struct RoundedPairs : PairProducts {
   static constexpr bool kRoundsWeights = true;
   static SoftmaxStats Softmax(float* scores, SlotRange range, float scale) {
@@ -24,9 +24,9 @@ struct RoundedPairs : PairProducts {
   }
 };
 
-// Products in the order of the tile instruction, by vectors: for few rows, which read the cache as
-// it lies. Of each 32 terms those at even places are added up in one sum, those at odd places in
-// another, then both to the total; denormals count as zero.
+// Products in the order of the tile instruction, by vectors: for few rows, which read the cache
+// unpacked. For each 32 terms one sum adds the even places and another the odd places, then both
+// are added to the total; denormals count as zero.
 struct TileOrderProducts : RoundedPairs {
   struct Operand {
     Vec even;
@@ -37,7 +37,7 @@ struct TileOrderProducts : RoundedPairs {
     Vec even;
     Vec odd;
   };
-  // Denormals are zero while it lives.
+  // Treats denormals as zero during its lifetime.
   class ProductScope {
    public:
     ProductScope() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kDenormalsAreZero); }
@@ -63,7 +63,7 @@ struct TileOrderProducts : RoundedPairs {
     sum->even = Simd::Zero();
     sum->odd = Simd::Zero();
   }
-  // Which zeros were added has no say in the sign of zero.
+  // Adds +0, so that the sign of a zero does not depend on which zeros were added.
   static Vec Total(Sum sum) {
     Fold(&sum);
     return Simd::Add(sum.total, Simd::Zero());

@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// The order of Hugging Face: scaled by the inverse root first, by the weight second.
+// As Hugging Face: scales by the inverse root first, by the weight second.
 template <typename S>
 void NormaliseHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();
@@ -56,7 +56,7 @@ void PrepareHead(const PrepareAttentionParams& p, int64_t token, float* head, co
   }
 }
 
-// `scale` is where the scale of the vector goes; types without one leave it alone.
+// Writes the vector's scale to `scale`, unless the type has none.
 template <typename S, typename T>
 void NarrowVector(const float* from, int32_t size, T* to, float* scale) {
   if constexpr (kHasScales<T>) {
@@ -107,8 +107,8 @@ void PrepareToken(const PrepareAttentionParams& p, int64_t token, T* narrow_key)
 
 template <typename S, typename T>
 void PrepareTokens(const PrepareAttentionParams& p, ThreadTeam& team) {
-  // Neighbouring tokens share cache lines of the key block, so a task takes several; and it takes
-  // enough to be worth handing out.
+  // A task takes several neighbouring tokens, since they share cache lines of the key block, and
+  // enough of them to be worth handing out.
   constexpr int64_t kMinTaskElements = 4096;
   const int64_t row =
       (p.num_heads + int64_t{2} * p.cache.layout.num_kv_heads) * p.cache.layout.head_dim;

@@ -1,11 +1,11 @@
 // Stores a vector of fp32 numbers as a type of 8 bits with one scale (storage_types.h). Templates
 // over a Simd struct S.
 //
-// The largest size becomes the type's largest number; the others are rounded to nearest, ties to
-// even. A vector with an infinity or a NaN gets the scale NaN, so that all of it reads as NaN; one
-// whose largest size is below kSmallestScaled reads as zero, because its scale would lose digits or
-// its inverse overflow. The result depends on the vector alone, and is the same on every
-// instruction set.
+// The largest magnitude becomes the type's largest number; the others are rounded to nearest, ties
+// to even. A vector with an infinity or a NaN gets the scale NaN, so that all of it reads as NaN. A
+// vector whose largest magnitude is below kSmallestScaled reads as zero, because its scale would
+// lose digits or its inverse overflow. The result depends on the vector alone, and is the same on
+// every instruction set.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 #define QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 
@@ -30,13 +30,13 @@ void ForEachPiece(int32_t size, const Fn& fn) {
 
 struct VectorScale {
   float scale = 0.0F;    // of the stored numbers
-  float inverse = 0.0F;  // of the numbers to be stored; 0: store zeros
+  float inverse = 0.0F;  // factor of the numbers to store; 0: store zeros
 };
 
 template <typename S>
 VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
   auto max = S::Zero();
-  auto not_finite = S::Zero();  // stays 0 for finite numbers, which Max does not tell from NaN
+  auto not_finite = S::Zero();  // 0 if all are finite; Max may lose a NaN
   ForEachPiece<S>(size, [&](int32_t d, int n) {
     const auto x = S::LoadN(vector + d, n);
     max = S::Max(max, S::Max(x, S::Sub(S::Zero(), x)));
@@ -52,7 +52,7 @@ VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
   return {max_size / largest, largest / max_size};
 }
 
-// Returns the scale of what it stores in `to`.
+// Stores the vector in `to` and returns its scale.
 template <typename S, typename T>
 float QuantizeVector(const float* vector, int32_t size, T* to) {
   const VectorScale scale = ScaleOf<S>(vector, size, kLargestScaled<T>);

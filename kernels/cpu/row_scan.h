@@ -1,5 +1,5 @@
-// RowScan is the set of passes over a whole row of logits that sampling is made of, one set per
-// instruction set. Everything else about sampling is the same code for all.
+// RowScan is the set of sampling's passes over a whole row of logits, one set per instruction set.
+// The rest of sampling is common code.
 //
 // Rows are cut into blocks of kScanBlock values (the last may be shorter); per-block results let
 // the caller skip most of a row afterwards. The order of additions follows from the row's length
@@ -16,8 +16,8 @@ namespace quire {
 inline constexpr int64_t kScanBlock = 64;
 
 struct RowScan {
-  // block_max[b] = greatest value of block b. False when the row holds a NaN or an infinity, except
-  // that -infinity (a banned token) is accepted where accept_banned is set.
+  // Writes the greatest value of block b to block_max[b]. Returns false if the row holds a NaN or
+  // an infinity; accept_banned permits -infinity, a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
   // Writes exp((row[i] - shift) * factor), or 0 where that is below floor, to weights[i], unless

@@ -1,4 +1,4 @@
-// ForEachRow shares rows of equal cost out to a thread team, in runs long enough to be worth it.
+// ForEachRow divides rows of equal cost among a thread team, in runs worth handing out.
 //
 // Thread safety: that of ThreadTeam::ParallelFor; fn runs on several threads at once.
 #ifndef QUIRE_KERNELS_CPU_ROW_TASKS_H_

@@ -122,7 +122,7 @@ class RowSampler {
     return sum;
   }
 
-  // A logit that at least k tokens reach: the k-th greatest of the maxima of the blocks.
+  // Returns a bound that at least k tokens reach: the k-th greatest of the blocks' maxima.
   float BoundOfLikeliest(int64_t k) {
     if (k > blocks_) {
       return kNegativeInfinity;
@@ -213,8 +213,8 @@ class RowSampler {
     return candidates;
   }
 
-  // The greatest power of two such that the tokens of at least that weight reach the mass, or
-  // floor.
+  // Returns the greatest power of two such that tokens of at least that weight reach the mass, but
+  // at least floor.
   float BoundOfMass(double mass, float floor) const {
     constexpr double kSlack = 1.0001;  // covers the rounding of fp32 sums
     constexpr int kMaxHalvings = 32;

@@ -1,17 +1,16 @@
 // Sampling on the CPU: kernels/api/sampling.h is the contract.
 //
 // Whole-row passes are vectorised (row_scan.h) and few: one for the maxima, one for the sum of a
-// log-probability, and one for weights where neither greedy choice nor top-k makes it unnecessary.
-// No row is ever sorted: top-k, top-p and the likeliest tokens first reduce the row to candidates
-// by bounds that cannot exclude a token of the result, and only the bucket of candidates at the
-// border is sorted (candidate_set.h).
+// log-probability, and, unless the row is greedy or has top-k, one for weights. No row is ever
+// sorted. Top-k, top-p and the likeliest tokens first reduce the row to candidates, by bounds that
+// cannot exclude a token of the result. Only the bucket of candidates at the border is sorted
+// (candidate_set.h).
 //
 // Probabilities are fp32 weights exp((logit - max) / temperature), sums of them double.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          parallel over rows; greedy one pass, 128 k logits in about 10 us. Allocates
-// nothing
-//                in steady use.
+//                nothing in steady use.
 #ifndef QUIRE_KERNELS_CPU_SAMPLING_H_
 #define QUIRE_KERNELS_CPU_SAMPLING_H_
 

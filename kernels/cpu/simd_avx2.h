@@ -122,7 +122,7 @@ struct SimdAvx2 {
     __builtin_memcpy(&bytes, p, static_cast<size_t>(n));
     return _mm_set_epi64x(0, static_cast<int64_t>(bytes));
   }
-  // The low byte of each lane.
+  // Stores the low byte of each lane.
   static void StoreBytesN(void* p, __m256i lanes, int n) {
     const __m256i low = _mm256_and_si256(lanes, _mm256_set1_epi32(0xff));
     const __m128i words =

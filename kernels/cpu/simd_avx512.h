@@ -6,9 +6,8 @@
 // compiled there could be the copy that the linker keeps for machines that lack the instructions.
 //
 // Conventions: `N` variants touch the first n lanes only (0 <= n <= kLanes); loads zero the others.
-//              Stores to narrow types round to nearest, ties to even; those to 8-bit types want
-//              finite numbers and hold what is beyond the type's largest at it. Masks have bit i
-//              for lane i.
+//              Stores to narrow types round to nearest, ties to even; those to 8-bit types need
+//              finite numbers and clamp them to the type's largest. Masks have bit i for lane i.
 // Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
@@ -34,7 +33,7 @@ struct SimdAvx512 {
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float8E4M3* p) { return Widen(p, LoadBytes(p)); }
   static Vec Load(const Int8* p) { return Widen(p, LoadBytes(p)); }
-  // 2 * kLanes values; even gets those at even places.
+  // Loads 2 * kLanes values; `even` gets those at even places.
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     const __m512i bits = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
@@ -60,7 +59,7 @@ struct SimdAvx512 {
   static Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec Div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
   static Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
-  // The second operand where either is NaN.
+  // Max and Min return the second operand where either is NaN.
   static Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
@@ -85,7 +84,7 @@ struct SimdAvx512 {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
   }
 
-  // exp(x) to about 1.5 ulp. 0 below -87.33 (no denormals); the input is held at 88.37 from above.
+  // exp(x) to about 1.5 ulp. 0 below -87.33 (no denormals); inputs above 88.37 are clamped to it.
   static Vec Exp(Vec x) {
     const __mmask16 alive = _mm512_cmp_ps_mask(x, Broadcast(-87.33F), _CMP_NLT_UQ);
     const Vec held = _mm512_min_ps(Broadcast(88.37F), x);
@@ -132,7 +131,7 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
-  // Exponent and mantissa in their places of a binary16, whose exponent counts from 8 lower.
+  // Moves exponent and mantissa to their places in a binary16, whose exponent bias is larger by 8.
   static Vec Widen(const Float8E4M3*, __m128i bytes) {
     const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
     const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // 0xbf80
@@ -156,14 +155,14 @@ struct SimdAvx512 {
   static __m256i Narrow(const Float16*, Vec v) {
     return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
-  // The low byte of each lane.
+  // The code is in the low byte of each lane.
   static __m512i Narrow(const Float8E4M3*, Vec v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
     const Vec size = _mm512_min_ps(_mm512_abs_ps(v), Broadcast(448.0F));
     const __m512i size_bits = _mm512_castps_si512(size);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size_bits, 20), _mm512_set1_epi32(1));
-    // Ties to even; the exponents differ by 120.
+    // Ties to even; the exponent biases differ by 120.
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(size_bits, odd),
                                              _mm512_set1_epi32(0x7ffff - (120 << 23)));
     // Below 2^-6: adding 2^14 rounds to steps of 2^-9.

@@ -1,7 +1,6 @@
-// BFloat16 and Float16 are 16-bit floating-point numbers as they lie in memory; Float8E4M3 and Int8
-// are numbers of 8 bits that mean something together with a scale beside them, which is for the
-// kernel to apply. None carries arithmetic: the Simd structs widen them to fp32 on load and round
-// them on store.
+// BFloat16 and Float16 are 16-bit floating-point numbers as stored in memory. Float8E4M3 and Int8
+// are 8-bit numbers that need a scale stored beside them, which the kernel applies. The types have
+// no arithmetic: the Simd structs widen them to fp32 on load and round them on store.
 //
 // Thread safety: value types.
 // Source:        e4m3, Micikevicius et al. 2022, without its NaN: a vector that holds one is stored

@@ -37,7 +37,7 @@ struct alignas(64) ThreadTeam::ScratchBuffer {
       ::operator delete[](p, std::align_val_t{kScratchAlignment});
     }
   };
-  // Null without memory. What it held is lost.
+  // Returns null if there is no memory. Growing loses the contents.
   std::byte* Reserve(size_t wanted) {
     if (bytes < wanted) {
       bytes = 0;

@@ -1,12 +1,12 @@
 // ThreadTeam is a set of persistent threads that share out the tasks of one kernel at a time.
 //
-// Tasks are handed out in order to whichever thread asks next, and the caller works too: a thread
-// that the operating system has taken off its core delays only the task in its hands, and a thread
-// that has not woken up yet is not waited for. Which thread runs a task is not fixed, so a task may
-// write only what is its own; results must not depend on the thread.
+// Tasks are handed out in order to the next idle thread, and the caller works too. A descheduled
+// thread delays only its current task, and a thread that has not woken up yet is not waited for.
+// Any thread may run a task, so a task may write only its own data, and results must not depend on
+// the thread.
 //
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
-// tasks. A server shares its cores with others, and longer spinning takes time from them.
+// tasks. A server shares its cores with other processes, and longer spinning would take their time.
 //
 // Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
 //                finished, and what tasks wrote is visible to the caller. No barriers or
@@ -27,7 +27,7 @@
 
 namespace quire {
 
-// What several threads write has cache lines to itself, hence the padding.
+// Fields that several threads write have separate cache lines, hence the padding.
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class ThreadTeam {
  public:
@@ -56,22 +56,22 @@ class ThreadTeam {
     RunTasks(num_tasks, &Invoke<Fn>, &fn);
   }
 
-  // Grows with every task that is taken or, where the caller runs all, finished; stands still
-  // otherwise. Any thread. It reads what is there anyway: for several threads it costs nothing.
+  // Grows with every task taken or, where the caller runs all tasks, finished. Any thread. It reads
+  // the existing ticket, so several threads pay nothing for it.
   uint64_t progress() const {
-    // A ticket counts the tasks of one job down: turned round it counts up, through all jobs.
+    // A ticket counts one job's tasks down; with its low half inverted it grows through all jobs.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
-  // At least `bytes` of memory of this thread's own, 64-byte aligned, kept until the next call for
-  // the same thread. Grows as needed and stays: steady use allocates nothing.
+  // Returns at least `bytes` of the thread's scratch memory, 64-byte aligned, valid until the next
+  // call for that thread. It grows as needed and is kept: steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
   // The same, for memory that all tasks of a kernel share. Called outside tasks only.
   void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
 
-  // So much for each thread now: until one asks for more, Scratch allocates nothing. False without
-  // memory. Called outside tasks only.
+  // Reserves `bytes` for each thread, so that Scratch up to that size allocates nothing. Returns
+  // false if there is no memory. Called outside tasks only.
   bool ReserveScratch(size_t bytes);
 
  private:
@@ -90,12 +90,12 @@ class ThreadTeam {
 
   const int num_threads_;
 
-  // The job of now. Its fields may be read by a thread that has taken one of its tasks (by
-  // compare-and-swap on ticket_) and not finished it: only then can the job not be replaced.
+  // The current job. A thread may read its fields only between taking one of its tasks (by
+  // compare-and-swap on ticket_) and finishing it: meanwhile the job cannot be replaced.
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;
-  ProgressCounter tasks_of_caller_;              // of ParallelFors that woke nobody
+  ProgressCounter tasks_of_caller_;              // of ParallelFors that ran on the caller alone
   alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> job_{0};  // job number: what idle threads watch

@@ -7,11 +7,11 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Units of a row before the next rows are begun: few enough for what they become to stay in the
-// cache until all rows are there, enough for whoever fetches lines ahead to see where it goes.
+// Units of a row that are copied before the next rows. Few enough that the lines they fill stay in
+// the cache until all rows are copied, enough for the hardware prefetcher to follow.
 constexpr int64_t kRun = 64;
 
-// So many rows, and units of each, are a tile: whole lines on both sides.
+// Rows of a tile, and units of each row: whole cache lines on both sides.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 
@@ -25,7 +25,7 @@ void TurnPart(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
-// The vectors that gcc and clang offer on every machine.
+// A vector that gcc and clang offer on every machine.
 using Quad = uint32_t __attribute__((vector_size(16)));
 
 Quad LoadQuad(const std::byte* from) {
@@ -34,7 +34,7 @@ Quad LoadQuad(const std::byte* from) {
   return quad;
 }
 
-// Four units of each of four rows.
+// Transposes four units of each of four rows.
 void TurnQuads(const std::byte* from, int64_t stride_bytes, uint32_t* to, int64_t stride) {
   const Quad a = LoadQuad(from);
   const Quad b = LoadQuad(from + stride_bytes);
@@ -65,7 +65,7 @@ void TurnTile(const RowsToTurn& rows, uint32_t* to, int64_t stride) {
   }
 }
 
-// A tile after another, the last one of them narrower.
+// Transposes tile after tile; the last may be narrower.
 template <typename Unit>
 void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   for (int64_t k = 0; k < depth; k += kTile<Unit>) {
@@ -83,7 +83,8 @@ void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
-// What is written goes from line to line with a stride, which the processor does not foresee.
+// Prefetches lines to write: writes go from line to line with a stride that the processor does not
+// predict.
 void FetchForWriting(const void* begin, int64_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   for (int64_t at = 0; at < bytes; at += kLineBytes) {

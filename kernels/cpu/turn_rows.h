@@ -1,10 +1,10 @@
-// TurnRows writes rows as columns: what a row has one behind the other stands one below the other.
-// Rows of a weight matrix become the columns of a panel that way (packed_linear.h).
+// TurnRows transposes: it writes rows as columns, as rows of a weight matrix become the columns of
+// a panel (packed_linear.h).
 //
 // Thread safety: free functions, safe from any thread.
-// Units:         a unit is what stays together: 32 bits (a float, two bf16) or 16 bits.
-// Cost:          on one core at least half the speed of memcpy; a unit after another takes three
-//                times as long. Lines of both sides are finished one after another.
+// Units:         a unit is an element of the transpose: 32 bits (a float, two bf16) or 16 bits.
+// Cost:          on one core at least half the speed of memcpy; copying unit by unit takes three
+//                times as long. Cache lines of both sides are completed one after another.
 #ifndef QUIRE_KERNELS_CPU_TURN_ROWS_H_
 #define QUIRE_KERNELS_CPU_TURN_ROWS_H_
 
@@ -14,7 +14,7 @@
 namespace quire {
 
 struct RowsToTurn {
-  const std::byte* first = nullptr;  // anywhere: a file in memory is not aligned
+  const std::byte* first = nullptr;  // of any alignment, as in a mapped file
   int64_t stride_bytes = 0;          // from row to row
   int64_t count = 0;
 };

@@ -11,8 +11,8 @@
 //                 b[1] = k 2 quad + 8, 2 quad + 9, column group
 //   C [16 x 8]:   c[0], c[1] = row group,     columns 2 quad, 2 quad + 1
 //                 c[2], c[3] = row group + 8, columns 2 quad, 2 quad + 1
-// Q is A of the first product, K^T its B, S its C. Two neighbouring C tiles of S, rounded, are one
-// A of the second product (PackWeights): no data moves between lanes. V is its B, O its C.
+// Q is A of the first product, K^T its B, S its C. Two adjacent C tiles of S, rounded, form one A
+// of the second product (PackWeights): no data moves between lanes. V is its B, O its C.
 //
 // Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
 //
@@ -81,12 +81,12 @@ struct QueryTile {
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// The pool, or a sequence's window onto it, as attention of one layer, one KV head and one sequence
-// sees it. Strides in bytes.
+// The pool, or a sequence's window onto it, as one layer, KV head and sequence reads it. Strides in
+// bytes.
 struct PagedKv {
-  const uint8_t* keys = nullptr;         // of block 0, slot 0; of a window: of its first place
+  const uint8_t* keys = nullptr;         // of block 0, slot 0; in a window: of its first place
   const uint8_t* values = nullptr;       // likewise
-  const BlockId* block_table = nullptr;  // null: a window, where the blocks come one by one
+  const BlockId* block_table = nullptr;  // null: a window, whose blocks are consecutive
   int64_t block_stride = 0;
   int32_t key_slot_stride = 0;
   int32_t value_slot_stride = 0;
@@ -117,15 +117,15 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// The block that holds the position, counted from kv.keys.
+// Returns the block that holds the position, counted from kv.keys.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
 }
 
-// That of the 8 positions from `position`, a multiple of 8: they never straddle blocks, as blocks
-// hold a multiple of 8 tokens. Entries of the block table that hold no position of [begin, end) are
-// not read.
+// Returns the block of the 8 positions from `position`, a multiple of 8: they never straddle
+// blocks, whose size is a multiple of 8. Reads no block table entry whose block has no position in
+// [begin, end).
 QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int end) {
   bool needed = position < end && position + 8 > begin;
   return needed ? BlockOf(kv, position) : kNullBlockId;
@@ -169,8 +169,8 @@ QUIRE_DEVICE void CopyTile(uint8_t* tile,
   }
 }
 
-// Of bf16 queries on an e4m3 cache: the power of two that a row with this largest magnitude is
-// divided by, so that it fits f16.
+// For bf16 queries on an e4m3 cache: returns the power of two by which a row of this largest
+// magnitude is divided, so that it fits f16.
 QUIRE_DEVICE float QueryFactor(float magnitude) {
   uint32_t exponent = __float_as_uint(magnitude) >> 23;
   exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
@@ -225,8 +225,8 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 
 // ---- Shared to fragments ------------------------------------------------------------------------
 
-// The head_dim / 16 A fragments of 16 query rows. Kept in registers, or read again at each use
-// where registers are short (head_dim 256 would need 64 of them beside 128 accumulators).
+// The head_dim / 16 A fragments of 16 query rows. Kept in registers, or read again at each use if
+// registers are short (head_dim 256 would need 64 beside 128 accumulators).
 template <int kHeadDim, bool kInRegisters>
 class QueryFragments {
  public:
@@ -244,7 +244,7 @@ class QueryFragments {
     }
   }
 
-  // a: dims 16 k .. 16 k + 15. k must be known when compiling, by unrolling.
+  // a: dims 16 k .. 16 k + 15. k must be a compile-time constant, by unrolling.
   QUIRE_DEVICE void Get(int k, uint32_t (&a)[4]) const {
     if constexpr (kInRegisters) {
       QUIRE_UNROLL
@@ -298,7 +298,8 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
     }
   } else {
     // A 16-byte chunk is 16 dims. Matrices: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
-    // chunk c + 1 likewise; of the last chunk of an odd number, that chunk again, unused.
+    // chunk c + 1 likewise. If the number of chunks is odd, the last one is loaded twice, once
+    // unused.
     int lane_row = lane % 16;
     QUIRE_UNROLL
     for (int c = 0; c < Tile::kRowChunks; c += 2) {
@@ -376,7 +377,7 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   }
 }
 
-// The dim that register r (0 .. 3) of C tile n of O holds in a lane of this quad.
+// Returns the dim that register r (0 .. 3) of C tile n of O holds in a lane of this quad.
 template <typename Cache>
 QUIRE_DEVICE constexpr int AccumulatorDim(int n, int r, int quad) {
   return sizeof(Cache) == 2 ? n * 8 + 2 * quad + r % 2
@@ -385,12 +386,12 @@ QUIRE_DEVICE constexpr int AccumulatorDim(int n, int r, int quad) {
 
 // ---- Between the products -----------------------------------------------------------------------
 
-// The first key that a query at this position attends to.
+// Returns the first key that a query at this position attends to.
 QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
   return sliding_window > 0 && position >= sliding_window ? position - sliding_window + 1 : 0;
 }
 
-// How the products q . k of one row become scores in base 2.
+// Converts the products q . k of one row to scores in base 2.
 struct ScoreRow {
   float scale = 1.0F;    // of the product
   float slope = 0.0F;    // ALiBi, in base 2
@@ -398,7 +399,7 @@ struct ScoreRow {
   int32_t begin = 0;     // keys of [begin, position] are attended to
 };
 
-// factor: of StoreQueryRow.
+// factor: StoreQueryRow's.
 QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
                                    int32_t head,
                                    int32_t position,
@@ -411,8 +412,8 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
   return row;
 }
 
-// scores: C tiles of 16 rows x (8 * kTiles) keys, the first key at first_position. rows: of the
-// lane's row group and row group + 8. Scale, then ALiBi where slopes count.
+// scores: C tiles of 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's
+// row group and row group + 8. Applies the scale, then ALiBi if has_alibi.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,
@@ -438,8 +439,8 @@ QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
   }
 }
 
-// Sets the scores of keys that a row does not attend to to -infinity. Not needed for tiles that lie
-// inside [begin, position] of both rows.
+// Sets scores to -infinity for keys that a row does not attend to. Not needed for tiles inside
+// [begin, position] of both rows.
 template <int kTiles>
 QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
                              const ScoreRow (&rows)[2],
@@ -469,7 +470,7 @@ QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&fac
   }
 }
 
-// Weights of 16 rows x kKeys keys from C tiles to A fragments of the mma's type M.
+// Converts weights of 16 rows x kKeys keys from C tiles to A fragments of the mma's type M.
 template <typename M, int kKeys>
 QUIRE_DEVICE void PackWeights(uint32_t (&weights)[kKeys / 16][4],
                               const float (&scores)[kKeys / 8][4]) {

@@ -1,11 +1,11 @@
-// Copies whole blocks inside the pool, for copy-on-write: CTA (i, j) copies the j-th chunk of pair
-// i.
+// Copies whole blocks within the pool, for copy-on-write: CTA (i, j) copies chunk j of pair i.
 //
 // Each thread has 8 loads of 16 bytes in flight before its first store, a CTA of 256 threads 32 KB:
-// what one SM needs outstanding to keep its share of the memory busy.
+// the bytes that one SM needs in flight to keep its share of the memory busy.
 //
-// Cost:      2 * block_bytes a pair; blocks of up to 65535 chunks, 2 GiB. 64 blocks of 2 MiB: 268
-// MB, 62 us at 4.3 TB/s. Registers: 56 (sm_90), no shared memory: 4 CTAs an SM.
+// Cost:      2 * block_bytes per pair; blocks of up to 65535 chunks, 2 GiB. 64 blocks of 2 MiB move
+//            268 MB, 62 us at 4.3 TB/s.
+// Registers: 56 (sm_90), no shared memory: 4 CTAs per SM.
 #include <cstdint>
 
 #include "kernels/cuda/device/portability.h"
@@ -15,7 +15,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 8;  // of 16 bytes, a thread
+constexpr int kLoads = 8;  // of 16 bytes, per thread
 constexpr int64_t kChunkVectors = int64_t{kThreads} * kLoads;
 
 // pool: [num_blocks, block_vectors]; src, dst: [gridDim.x].

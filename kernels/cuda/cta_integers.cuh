@@ -1,9 +1,8 @@
-// Sums, searches and sorts of 64-bit integers by all threads of a CTA. Integers add up to the same
-// in any order, so that the results depend neither on the size of the CTA nor on how threads
-// interleave.
+// Sums, searches and sorts of 64-bit integers by all threads of a CTA. Integer sums are the same in
+// any order, so results depend neither on the CTA's size nor on how threads interleave.
 //
-// All threads of a one-dimensional CTA of whole warps call together, after a barrier behind the
-// last write to what is read here. Each function ends with a barrier.
+// All threads of a one-dimensional CTA of whole warps call together, after a barrier that follows
+// the last write to the inputs. Every function except WarpInclusiveSum ends with a barrier.
 #ifndef QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 #define QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 
@@ -20,7 +19,7 @@ struct CtaScratch {
   int32_t found_index;
 };
 
-// One value a thread, combined over the CTA; combine is associative, commutative, with identity 0.
+// Combines one value per thread over the CTA; combine is associative, commutative, with identity 0.
 template <typename Combine>
 QUIRE_DEVICE uint64_t CtaReduce(uint64_t value, CtaScratch* scratch, Combine combine) {
   const uint32_t lane = threadIdx.x % kWarpSize;
@@ -47,7 +46,7 @@ QUIRE_DEVICE uint64_t CtaMaxOf(uint64_t value, CtaScratch* scratch) {
   return CtaReduce(value, scratch, [](uint64_t a, uint64_t b) { return a < b ? b : a; });
 }
 
-// Over the lanes up to and with this one.
+// Returns the sum over the lanes up to and including this one.
 QUIRE_DEVICE uint64_t WarpInclusiveSum(uint64_t value) {
   const uint32_t lane = threadIdx.x % kWarpSize;
   for (uint32_t distance = 1; distance < kWarpSize; distance *= 2) {
@@ -57,7 +56,7 @@ QUIRE_DEVICE uint64_t WarpInclusiveSum(uint64_t value) {
   return value;
 }
 
-// Over the threads before this one.
+// Returns the sum over the threads before this one.
 QUIRE_DEVICE uint64_t CtaExclusiveSum(uint64_t value, CtaScratch* scratch) {
   const uint32_t lane = threadIdx.x % kWarpSize;
   const uint32_t warp = threadIdx.x / kWarpSize;
@@ -74,12 +73,12 @@ QUIRE_DEVICE uint64_t CtaExclusiveSum(uint64_t value, CtaScratch* scratch) {
 }
 
 struct Found {
-  int32_t index;    // count: none
-  uint64_t before;  // sum of the values before index; undefined where there is none
+  int32_t index;    // count if there is none
+  uint64_t before;  // sum of the values before index; undefined if there is none
 };
 
-// The first of count values, value_of(0) and so on, at which their running sum reaches limit.
-// REQUIRES: limit > 0.
+// Returns the first i in [0, count) at which the running sum of value_of(0), ..., value_of(i)
+// reaches limit. REQUIRES: limit > 0.
 template <typename ValueOf>
 QUIRE_DEVICE Found
 FindReached(int32_t count, uint64_t limit, CtaScratch* scratch, ValueOf value_of) {
@@ -110,13 +109,13 @@ FindReached(int32_t count, uint64_t limit, CtaScratch* scratch, ValueOf value_of
   return found;
 }
 
-// Bitonic, greatest first. count: a power of two.
+// Bitonic sort, greatest first. REQUIRES: count is a power of two.
 QUIRE_DEVICE void SortDescending(uint64_t* values, int32_t count) {
   for (int32_t size = 2; size <= count; size *= 2) {
     for (int32_t distance = size / 2; distance > 0; distance /= 2) {
       for (auto i = static_cast<int32_t>(threadIdx.x); i < count / 2;
            i += static_cast<int32_t>(blockDim.x)) {
-        const int32_t low = 2 * i - (i & (distance - 1));  // the bit of distance is 0
+        const int32_t low = 2 * i - (i & (distance - 1));  // the bit of `distance` is 0
         const int32_t high = low + distance;
         const uint64_t a = values[low];
         const uint64_t b = values[high];

@@ -1,5 +1,5 @@
-// CublasLt is the library for products, opened at run time, with a handle and a workspace: the
-// library with our kernels needs no CUDA library to start.
+// CublasLt is the cuBLASLt library with a handle and a workspace. It is opened at run time:
+// quire_cuda.so loads without any CUDA library.
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
@@ -17,7 +17,7 @@
 
 namespace quire::gpu {
 
-// The functions of the library that are used.
+// The functions of the library that we call.
 struct CublasLtFunctions {
   decltype(&cublasLtGetVersion) get_version;
   decltype(&cublasLtCreate) create;
@@ -44,7 +44,7 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // path: of the library, or null: the usual places. It stays open until the process ends.
+  // path: the library's, or null for the usual places. It stays open until the process ends.
   int Open(const char* path);
 
   const CublasLtFunctions& f() const { return functions_; }

@@ -1,14 +1,14 @@
 // CublasLtProduct describes one product to cuBLASLt, asks it for algorithms, and runs it.
 //
-// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"), the layout that
-// tensor cores read best and the only one for e4m3. Scales of e4m3 are vectors, one value a row of
-// W and one a row of x (OUTER_VEC_32F: cuBLASLt 12.9, compute capability 9.0); partial sums stay in
-// fp32 (no fast accumulation).
+// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"): tensor cores read
+// this layout best, and it is the only one for e4m3. e4m3 has one scale per row of W and of x
+// (OUTER_VEC_32F: cuBLASLt 12.9, compute capability 9.0). Partial sums stay in fp32 (no fast
+// accumulation).
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
-// Cost:          a description is a few small allocations of the library, and is made anew for each
-//                product; steps that are replayed as graphs make none.
+// Cost:          a few small allocations by the library for each product, none in steps replayed as
+//                graphs.
 // Source:        cublasLt.h of CUDA 13.0 on cublasLtMatmul and on its scaling modes.
 #ifndef QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
 #define QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
@@ -34,17 +34,17 @@ class CublasLtProduct {
   // REQUIRES: called once, before anything else; IsValidProduct(args).
   int Describe(const GemmArgs& args);
 
-  // The algorithms that the library thinks best, best first; at least one. split_k: also such as
-  // cut the sum over k in parts. They take x and y from any row of 256-byte aligned memory on.
+  // Returns at least one algorithm, the heuristics' best first. split_k: includes algorithms that
+  // cut the sum over k. All accept x and y at any row of 256-byte aligned memory.
   int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
 
-  // Whether the library can run the algorithm on this product.
+  // Returns whether the library can run the algorithm on this product.
   bool Takes(const cublasLtMatmulAlgo_t& algorithm);
 
   int Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream) {
     return MultiplyBy(args_.weight, algorithm, stream);
   }
-  // By another weight of this shape.
+  // Multiplies by another weight of this shape.
   int MultiplyBy(const void* weight, const cublasLtMatmulAlgo_t& algorithm, Stream stream);
 
  private:
@@ -55,7 +55,7 @@ class CublasLtProduct {
 
   const CublasLt& library_;
   const CublasLtFunctions& f_;
-  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;  // of Describe, so far
+  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;  // first error in Describe
   GemmArgs args_;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t weight_ = nullptr;

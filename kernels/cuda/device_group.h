@@ -1,15 +1,14 @@
-// DeviceGroup is what ranks on different GPUs do together on their streams: a communicator of NCCL.
+// DeviceGroup runs collectives of ranks on different GPUs on their streams: an NCCL communicator.
 //
-// Nothing here waits. Whoever begins a group or puts an operation on a stream polls until that is
-// settled, before anything else is asked of the group or put on the stream. An operation is done
-// when all ranks have come to it; when one never does, only the end of the group releases the
-// stream.
+// No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
+// caller polls until the group is settled, before it calls the group again or enqueues anything on
+// the stream. An operation is done once all ranks have reached it. If a rank never does, only
+// EndDeviceGroup releases the stream.
 //
-// Thread safety: one caller at a time for one group. EndDeviceGroup may take long, and may be
-// called
-//                from a thread of its own then.
-// Errors:        0, kNoNccl, kNcclError - ncclResult_t. A group that had an error is only ended.
-// Determinism:   a sum has the same bits on all ranks. In which order it is taken is NCCL's affair.
+// Thread safety: one caller at a time for one group. EndDeviceGroup, which may take long, may be
+//                called from another thread.
+// Errors:        0, kNoNccl, kNcclError - ncclResult_t. After an error, call only EndDeviceGroup.
+// Determinism:   a sum has the same bits on all ranks. NCCL chooses its order.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance", "Creating a communicator with options".
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_GROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_GROUP_H_
@@ -24,29 +23,30 @@ namespace quire::gpu {
 inline constexpr int kNoNccl = -3;
 inline constexpr int kNcclError = -2000;
 
-// What the ranks of a group share, as bytes; made by one of them.
+// Identifies a group: one rank makes it and sends it to the others.
 struct DeviceGroupId {
   char bytes[128];
 };
 
-// Opens the library, which stays open, before anything else here is called. path: of the library,
-// or null: the usual places, of which the emulated build has none. kNoNccl: it is not there, or
+// Opens libnccl, which stays open. Called before everything else here. path: the library's, or null
+// for the usual places; the emulated build has none. Returns kNoNccl if the library is missing or
 // lacks a function.
 int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);
-// On the current device, which no other rank has. All ranks begin; null where that fails at once.
+// Joins the group with the current device, which no other rank may use. All ranks call it. *group
+// is null if it fails at once.
 int BeginDeviceGroup(const DeviceGroupId& id, int32_t rank, int32_t size, void** group);
-// Of the group and of all that was asked of it: whether it is settled, or the error that it had.
+// Returns whether all calls so far are settled, or the group's error.
 int PollDeviceGroup(void* group, bool* is_settled);
-// Aborts what is under way and frees the group.
+// Aborts operations under way and frees the group.
 int EndDeviceGroup(void* group);
 
-// count: of elements of dtype f32, bf16 or f16; of whole 4 bytes for kDisjoint.
+// count: of elements of dtype f32, bf16 or f16; for kDisjoint a multiple of 4 bytes in all.
 int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream);
 int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, Stream stream);
-// counts[rank] floats of each rank but 0, one rank's after another.
+// Receives counts[rank] floats from every rank except 0, one rank's after another.
 int ReceiveFromGroup(
     void* group, float* data, const int64_t* counts, int32_t num_ranks, Stream stream);
 

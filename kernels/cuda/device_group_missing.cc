@@ -1,5 +1,5 @@
-// In place of device_group_nccl.cc where the headers of NCCL are not installed, and for the library
-// with the emulated kernels, whose devices NCCL does not know.
+// Replaces device_group_nccl.cc if NCCL's headers are not installed, and in quire_emu.so, whose
+// devices NCCL does not know.
 #include "kernels/cuda/device_group.h"
 
 namespace quire::gpu {

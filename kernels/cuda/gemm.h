@@ -1,11 +1,11 @@
 // Gemm is the dense product of the GPU backend: cuBLASLt in the CUDA build, plain loops in the
-// emulated one.
+// emulated build.
 //
 // Thread safety: one caller at a time for one Gemm object.
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
 // Determinism:   emulated: an output depends on its own row and column alone. cuBLASLt: see
-//                GemmOptions::batch_invariant; without it the fastest algorithm is a matter of
-//                timing, and may be another one after the next start.
+//                GemmOptions::batch_invariant. Without it algorithms are chosen by timing, and may
+//                change with the next start.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 
@@ -19,23 +19,23 @@ inline constexpr int kNoGemmLibrary = -2;
 inline constexpr int kGemmError = -1000;
 
 struct GemmOptions {
-  // Every output row has the same bits whatever the number of rows: one algorithm for each weight
-  // shape, without split-K. Costs speed.
+  // An output row has the same bits for every number of rows: one algorithm for each weight shape,
+  // without split-K. Costs speed.
   int32_t batch_invariant = 0;
-  // Where libcublasLt is, or null: the usual places.
+  // Path of libcublasLt, or null for the usual places.
   const char* library_path = nullptr;
-  // File that keeps for the next start which algorithms were the fastest (gemm_cache.h); null:
-  // none. Not used when batch_invariant, where nothing is timed, and not in the emulated build.
+  // File that keeps the fastest algorithms for the next start (gemm_cache.h); null: none. Unused if
+  // batch_invariant, which times nothing, and in the emulated build.
   const char* cache_path = nullptr;
-  const char* device_name = "";  // the file holds algorithms of several devices
-  // Told once, in a sentence, that the file is of no use. May be null.
+  const char* device_name = "";  // key in the file, which devices share
+  // Called once with a sentence if the file cannot be used. May be null.
   void (*warn)(const char* sentence) = nullptr;
 };
 
 // y[m][n] = sum over k of x[m][k] * weight[n][k], plus bias[n]; accumulated in fp32.
 //
-// With x and weight of e4m3 the sum is multiplied by x_scales[m] and weight_scales[n] before the
-// bias is added. n and k are multiples of 16 then.
+// For e4m3 the sum is multiplied by x_scales[m] and weight_scales[n] before the bias is added, and
+// n and k are multiples of 16.
 struct GemmArgs {
   int64_t rows = 0;                      // m
   int64_t out_features = 0;              // n
@@ -53,12 +53,12 @@ struct GemmArgs {
 // An opaque object: the library's handle, its workspace and the algorithms found so far.
 int CreateGemm(const GemmOptions& options, void** gemm);
 int DestroyGemm(void* gemm);
-// 0 when the library can compute a product of this shape and these types, whatever the pointers
-// are (but null or not for the bias); kUnsupported when it cannot.
+// Returns 0 if the library can compute a product of this shape and these types, else kUnsupported.
+// Ignores pointers, except whether bias is null.
 int CheckGemm(void* gemm, const GemmArgs& args);
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
 
-// The rules of GemmArgs about types and widths.
+// Checks the rules of GemmArgs for types and widths.
 inline bool IsValidProduct(const GemmArgs& args) {
   constexpr int64_t kFp8Multiple = 16;  // 16 bytes, which the library asks for
   const bool has_16_bits = args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16;

@@ -18,7 +18,7 @@ constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr size_t kDigitsPerWord = 16;
 constexpr size_t kColumns = 9;
 
-// Up to the separator, which goes too. The rest of the text where there is none.
+// Removes and returns the text up to the separator, which is dropped, or else all of it.
 std::string_view Take(std::string_view* text, char separator) {
   const size_t end = text->find(separator);
   const std::string_view head = text->substr(0, end);
@@ -112,7 +112,7 @@ std::string GemmCache::Format() const {
 }
 
 std::optional<GemmCache> GemmCache::Parse(std::string_view text) {
-  // The last line ends like all others, or it is not whole.
+  // A last line without an end is truncated.
   if (!text.ends_with('\n') || Take(&text, '\n') != kFirstLine) {
     return std::nullopt;
   }

@@ -1,13 +1,12 @@
-// GemmCache remembers which algorithm was the fastest for a product, on which device and with which
-// version of the library; as text it outlives the process. Nothing of it depends on CUDA.
+// GemmCache maps a product, device and library version to the fastest algorithm. It is saved as
+// text for the next process, and does not depend on CUDA.
 //
-// As text: the line "quire-gemm-cache 1", then a line an algorithm, its columns apart by one tab
-// each: version of the library, rows, out_features, in_features, bias (0 or 1), dtype, y_dtype, the
-// algorithm as 128 hexadecimal digits, and the device's name. An algorithm means nothing to another
-// version of the library; lines of other versions and devices are kept, for the workers they belong
-// to.
+// Format: the line "quire-gemm-cache 1", then one line per algorithm with tab-separated columns:
+// library version, rows, out_features, in_features, bias (0 or 1), dtype, y_dtype, the algorithm as
+// 128 hexadecimal digits, device name. An algorithm is valid for one library version only. Lines of
+// other versions and devices are kept for the workers that use them.
 //
-// Thread safety: one caller at a time; the file may be shared by processes, see SaveGemmCache.
+// Thread safety: one caller at a time; processes may share the file, see SaveGemmCache.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_CACHE_H_
 #define QUIRE_KERNELS_CUDA_GEMM_CACHE_H_
 
@@ -23,8 +22,8 @@
 
 namespace quire::gpu {
 
-// Products of so many rows or fewer share an algorithm, down to the range below: 1 to 8 rows have
-// one each, then the ranges are of 8, 32, 128 and 512 rows.
+// Returns the largest row count of the range that contains `rows`; products of one range share an
+// algorithm. Range sizes: 1 up to 8 rows, 8 up to 64, 32 up to 256, 128 up to 1024, then 512.
 int64_t RowRange(int64_t rows);
 
 struct GemmKey {
@@ -41,19 +40,19 @@ struct GemmKey {
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
 
-// The library's own description, opaque.
+// The library's opaque description of an algorithm.
 using GemmAlgorithm = std::array<uint64_t, 8>;
 
 class GemmCache {
  public:
   std::optional<GemmAlgorithm> Find(const GemmKey& key) const;
   void Insert(const GemmKey& key, const GemmAlgorithm& algorithm) { entries_[key] = algorithm; }
-  // Takes what the other has; for products that both know, its algorithm.
+  // Adds the other's entries; for keys in both, the other's algorithm wins.
   void Merge(const GemmCache& other);
   size_t size() const { return entries_.size(); }
 
   std::string Format() const;
-  // None when a line is not as Format writes it: a file that somebody else wrote, or half of one.
+  // Returns nullopt if a line is not as Format writes it, as in a foreign or truncated file.
   static std::optional<GemmCache> Parse(std::string_view text);
 
  private:
@@ -62,11 +61,11 @@ class GemmCache {
 
 enum class GemmCacheState : uint8_t { kRead, kMissing, kUnreadable };
 
-// kUnreadable: there is a file, but it cannot be read, is larger than 16 MiB or does not parse.
+// kUnreadable: the file cannot be read, is larger than 16 MiB or does not parse.
 GemmCacheState LoadGemmCache(const std::string& path, GemmCache* cache);
-// Writes another file and renames it, so that whoever reads sees all of it or all of what was there
-// before; makes the folders that are missing. Of two processes that write at once, one wins. False
-// when it cannot be written.
+// Writes a temporary file and renames it, so that readers see the whole old or the whole new file.
+// Creates missing folders. If two processes write at once, one wins. Returns false if it cannot
+// write.
 bool SaveGemmCache(const std::string& path, const GemmCache& cache);
 
 }  // namespace quire::gpu

@@ -1,10 +1,10 @@
-// Products by cuBLASLt. For each weight and each range of row counts the algorithms that the
-// library's heuristics name are timed once, on the operands at hand, and the fastest is kept, also
-// in a file for the next start.
+// Products by cuBLASLt. For each weight shape and range of row counts, the algorithms that the
+// library's heuristics suggest are timed once on the product's own operands. The fastest is kept,
+// also in a file for the next start.
 //
-// Batch-invariant: one algorithm for each weight, chosen for a middling number of rows and without
-// split-k, whatever the number of rows. Where it does not take a number of rows, the product is cut
-// into tiles of rows that it takes, or filled up to one.
+// Batch-invariant: one algorithm for each weight shape and all row counts, chosen for kMostTileRows
+// rows and without split-k. If it does not support a row count, the product is cut into tiles that
+// it supports, or padded to one.
 #include <map>
 #include <memory>
 #include <tuple>
@@ -19,13 +19,13 @@
 namespace quire::gpu {
 namespace {
 
-// How a product of one shape is computed.
+// How products of one shape are computed.
 struct Plan {
   cublasLtMatmulAlgo_t algorithm = {};
-  int64_t tile_rows = 0;  // 0: as a whole
+  int64_t tile_rows = 0;  // 0: in one piece
 };
 
-// rows, out_features, in_features, has bias, type, type of y.
+// Rows, out_features, in_features, has bias, dtype, y_dtype.
 using Shape = std::tuple<int64_t, int64_t, int64_t, bool, DType, DType>;
 
 Shape ShapeOf(const GemmArgs& args) {
@@ -49,7 +49,7 @@ class Gemm {
 
   int Check(GemmArgs args) {
     if (args.bias != nullptr) {
-      args.bias = library_.workspace();  // the library looks at how it is aligned
+      args.bias = library_.workspace();  // the library checks its alignment
     }
     CublasLtProduct product(library_);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -106,7 +106,7 @@ class Gemm {
     return plan->tile_rows == 0 ? kUnsupported : 0;
   }
 
-  // The algorithm of this weight for a middling number of rows.
+  // Returns the weight shape's algorithm for kMostTileRows rows.
   int Pinned(const GemmArgs& args, cublasLtMatmulAlgo_t* algorithm) {
     GemmArgs middling = args;
     middling.rows = kMostTileRows;
@@ -130,7 +130,7 @@ class Gemm {
   GemmTuner tuner_;
   GemmTiles tiles_;
   std::map<Shape, Plan> plans_;
-  std::map<Shape, cublasLtMatmulAlgo_t> pinned_;  // of batch-invariant products, by weight
+  std::map<Shape, cublasLtMatmulAlgo_t> pinned_;  // of batch-invariant products, by weight shape
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The product of the emulated build: no kernel of ours is replaced by it, so it is plain C++. An
-// output is one sum over k in ascending order, in eight interleaved parts that a compiler can
-// vectorise.
+// The product of the emulated build. It stands in for cuBLASLt, not for a kernel of ours, so it is
+// plain C++. An output is one sum over k in ascending order, in eight interleaved parts that a
+// compiler can vectorize.
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -41,7 +41,7 @@ float Dot(const float* a, const float* b, int64_t count) {
   return sum;
 }
 
-// T: of x and weight. Y: of y and bias.
+// T: type of x and weight. Y: type of y and bias.
 template <typename T, typename Y>
 int Run(const GemmArgs& args) {
   const std::vector<float> x = Widen<T>(args.x, args.rows * args.in_features);
@@ -77,7 +77,7 @@ int RunOf(const GemmArgs& args) {
 
 }  // namespace
 
-// There is nothing to keep; the pointer is only not null.
+// Holds no state; the handle only has to differ from null.
 int CreateGemm(const GemmOptions& /*options*/, void** gemm) {
   static char handle;
   *gemm = &handle;

@@ -1,5 +1,5 @@
-// GemmTiles computes a product whose number of rows an algorithm does not take, in tiles of a
-// number of rows that it does: so the algorithm stays the same, and with it the bits of every row.
+// GemmTiles computes a product whose row count an algorithm does not support in tiles of a row
+// count that it does. So the algorithm, and with it the bits of every row, stay the same.
 //
 // Thread safety: one caller at a time, on one stream.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TILES_H_
@@ -13,10 +13,11 @@
 
 namespace quire::gpu {
 
-// Also the middling number of rows for which an algorithm of all numbers is chosen.
+// Largest tile; also the middling row count for which the algorithm of all row counts is chosen.
 inline constexpr int64_t kMostTileRows = 256;
 
-// The smallest of 8, 16, ... 256 that holds all rows and is taken, 256 for more rows. 0: none is.
+// Returns the smallest of 8, 16, ... 256 that holds all rows and is taken; for more rows 256. 0:
+// none is taken.
 int64_t TileRows(int64_t rows, const std::function<bool(int64_t)>& is_taken);
 
 class GemmTiles {
@@ -26,8 +27,8 @@ class GemmTiles {
   GemmTiles(const GemmTiles&) = delete;
   GemmTiles& operator=(const GemmTiles&) = delete;
 
-  // Calls multiply for products of tile_rows rows. Rows that do not fill a tile are copied to
-  // memory of its own, where rows that mean nothing follow them, and their results back.
+  // Calls multiply for products of tile_rows rows. A last, partial tile is copied to scratch
+  // memory, where undefined rows pad it, and its results are copied back.
   int Run(const GemmArgs& args,
           int64_t tile_rows,
           Stream stream,
@@ -38,7 +39,7 @@ class GemmTiles {
                 int64_t tile_rows,
                 Stream stream,
                 const std::function<int(const GemmArgs&)>& multiply);
-  // Memory that was given out stays where it is: a graph may hold its address.
+  // Never moves memory in use: a graph may hold its address.
   int Reserve(int64_t bytes);
 
   std::vector<void*> memory_;  // the last is the largest

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTimedRuns = 3;
 
-// A name that fits in a line of the file.
+// Makes a name fit into one column of the file.
 std::string OneColumn(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
@@ -136,7 +136,7 @@ void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) 
   if (path_.empty()) {
     return;
   }
-  // With what other processes have added in the meantime.
+  // Keeps the entries that other processes have added meanwhile.
   GemmCache all;
   if (LoadGemmCache(path_, &all) == GemmCacheState::kUnreadable) {
     GiveUpFile("was changed by somebody else");
@@ -153,7 +153,7 @@ int GemmTuner::Time(CublasLtProduct& product,
                     const cublasLtMatmulAlgo_t& algorithm,
                     Stream stream,
                     float* milliseconds) {
-  // Once without the clock: the first run loads the kernel.
+  // The first run is not timed: it loads the kernel.
   int error = product.MultiplyBy(weight.Next(), algorithm, stream);
   Event begin = nullptr;
   Event end = nullptr;

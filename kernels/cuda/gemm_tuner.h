@@ -1,9 +1,9 @@
-// GemmTuner finds the fastest algorithm for a product: it times those that the library names, once
-// for each range of row counts, and keeps what it found in a file for the next start.
+// GemmTuner finds the fastest algorithm for a product. It times the library's suggestions once for
+// each range of row counts, and keeps the results in a file for the next start.
 //
-// Thread safety: one caller at a time; the file may be shared by processes.
-// Errors:        those of gemm.h. A file that cannot be read or written is no error: it is told to
-//                GemmOptions::warn once, and left alone from then on.
+// Thread safety: one caller at a time; processes may share the file.
+// Errors:        those of gemm.h. A file that cannot be read or written is no error:
+//                GemmOptions::warn is called once, and the file is not used any more.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
 #define QUIRE_KERNELS_CUDA_GEMM_TUNER_H_
 
@@ -19,12 +19,12 @@
 
 namespace quire::gpu {
 
-// Copies of a weight to use in turns, so that none is in the L2 cache when its turn comes: in a
-// step of a model all other weights pass between two uses of one. Weights under 4 MB, whose time is
-// that of the launch, may be.
+// Copies of a weight, used in turns so that none is in the L2 cache when its turn comes. In a
+// model's step all other weights are read between two uses of one. Weights under 4 MB may stay in
+// L2; launches dominate their time.
 class RotatedWeight {
  public:
-  // 256 MB of memory at most, until it ends. Where there is none, the weight alone.
+  // Holds at most 256 MB until destroyed. Uses the weight alone if memory is short.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
   RotatedWeight(const RotatedWeight&) = delete;
@@ -44,11 +44,11 @@ class GemmTuner {
  public:
   explicit GemmTuner(const GemmOptions& options);
 
-  // version: of the library.
+  // version: the library's.
   int Open(uint64_t version);
 
-  // is_final: false when nothing could be timed because a graph is being recorded. Then the
-  // algorithm is the library's first, and another call will time.
+  // Sets is_final to false if a graph is being recorded, so that nothing can be timed. The
+  // algorithm is the library's first suggestion then, and a later call will time.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,
@@ -69,7 +69,7 @@ class GemmTuner {
   const std::string device_;
   void (*const warn_)(const char* sentence);
   uint64_t version_ = 0;
-  GemmCache found_;  // in the file when it was read, and since then
+  GemmCache found_;  // read from the file, and found since
 };
 
 }  // namespace quire::gpu

@@ -1,9 +1,8 @@
-// GpuApi is the C interface between the worker and the library with the kernels, which the worker
-// opens when it runs: quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU.
-// So one worker program starts on machines with and without a GPU, and needs no CUDA library to be
-// installed.
+// GpuApi is the C interface between the worker and the kernel library that it opens at run time:
+// quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU. So one worker program
+// starts on machines with and without a GPU, and needs no CUDA library installed.
 //
-// Thread safety: the table is constant. Its functions as their declarations say.
+// Thread safety: the table is constant. For its functions see their declarations.
 #ifndef QUIRE_KERNELS_CUDA_GPU_API_H_
 #define QUIRE_KERNELS_CUDA_GPU_API_H_
 
@@ -19,7 +18,7 @@
 
 namespace quire::gpu {
 
-// Grows with every change of a signature or of a struct: worker and library are built together.
+// Increment with every change of a signature or struct: worker and library are built together.
 inline constexpr uint32_t kGpuApiVersion = 8;
 
 struct GpuApi {
@@ -85,7 +84,7 @@ struct GpuApi {
   decltype(&Sample) sample = nullptr;
 };
 
-// What the library exports: a function of this name and type.
+// The library exports one function of this name and type.
 inline constexpr char kGpuApiSymbol[] = "quire_gpu_api";
 using GpuApiFunction = const GpuApi* (*)();
 

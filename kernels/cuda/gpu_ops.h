@@ -1,18 +1,18 @@
 // The operations of KernelBackend on a GPU, as plain functions. Each takes the operation's struct
-// of kernels/api, whose pointers are the device's here, what only a GPU needs beside it, and a
-// stream; it returns an error number. They enqueue and return; nothing is allocated, nothing waits,
-// nothing on the device is read by the host, so that all of them can be captured in a graph.
+// of kernels/api (here with device pointers), GPU-only arguments and a stream, and returns an error
+// number. It enqueues and returns, so that a graph can capture it: it allocates nothing, waits for
+// nothing, and the host reads no device memory.
 //
-// One source, two builds. nvcc compiles it for GPUs; g++ compiles it with kernels/cuda/emulator,
+// One source, two builds: nvcc compiles it for GPUs; g++ compiles it with kernels/cuda/emulator,
 // where device pointers are host pointers and a launch runs when its stream is waited for.
 //
-// Activations:   of type T, bf16 or f16; where no struct says it, it is an argument.
+// Activations:   of type T, bf16 or f16; an argument if the struct does not hold it.
 // Shapes:        rows are contiguous unless a stride is given, and 16-byte aligned; head_dim is one
 //                of 64, 80, 96, 112, 128, 256; widths are multiples of 8.
 // Padding:       a token with slot -1 is not written to the cache; a sequence of length 0 is not
-//                attended to. Such rows may hold anything and spoil no other row.
+//                attended to. Such rows may hold anything and affect no other row.
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
-//                else is in the batch, however many CTAs run.
+//                else is in the batch and however many CTAs run.
 // Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
 //                that has no kernel.
 // Thread safety: one caller at a time for one stream.
@@ -38,7 +38,7 @@ inline constexpr int kUnsupported = -1;
 // Tables are f32, bf16 or f16, the output f32 or T.
 int Embed(const EmbeddingParams& params, Stream stream);
 
-// One CTA a row, whatever num_tokens is: the sum over a row is always taken in the same order.
+// One CTA per row for every num_tokens, so that a row's sum always has the same order.
 int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
@@ -46,11 +46,10 @@ int Activate(const ActivationParams& params, DType activations, Stream stream);
 // The cache is of T or e4m3, with token-major keys.
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream);
 
-// ---- Attention of one layer; the cache as for PrepareAttention ----------------------------------
+// ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
 
-// Decode: one query a sequence. The context is cut into splits of split_tokens absolute positions;
-// a split's result is merged with its neighbours' in order. Which splits there are depends on the
-// sequence alone.
+// Decode: one query per sequence. The context is cut into splits of split_tokens absolute
+// positions, whose results are merged in order. A sequence's splits depend on that sequence alone.
 struct DecodePlan {
   // The sequences to compute, [num_decodes], as rows of seq_lens; null: all, in order.
   const int32_t* seq_index = nullptr;
@@ -60,15 +59,15 @@ struct DecodePlan {
   // Room for every split of the batch: [max_splits, num_heads, head_dim] and
   // [max_splits, num_heads, 2] (maximum of the scores in base 2, sum). A sequence has at most
   // ceil(seq_len / split_tokens) splits, and with a window at most
-  // ceil(sliding_window / split_tokens) + 1. Null where no sequence can have two.
+  // ceil(sliding_window / split_tokens) + 1. Null if no sequence can have two splits.
   float* partial_out = nullptr;
   float* partial_state = nullptr;
-  int32_t num_ctas = 0;  // of the persistent grid; any number gives the same bits
+  int32_t num_ctas = 0;  // in the persistent grid; any number gives the same bits
 };
 
-// split_start[i] = splits of the sequences before i; [num_decodes + 1]. Reads the lengths and the
-// window, and of the plan which sequences and how long a split is; serves all layers of equal
-// window.
+// Writes split_start [num_decodes + 1]: the number of splits of the sequences before each. Reads
+// seq_lens, sliding_window, and the plan's seq_index, num_decodes and split_tokens. One result
+// serves all layers of equal window.
 int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
                int32_t* split_start,
@@ -77,7 +76,7 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// CTAs that fill the device with the decode kernel of these types and head_dim.
+// Returns the CTAs that fill the device with the decode kernel of these types and head_dim.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
 // Prefill: sequences with any number of queries. An item is kPrefillRows rows of (token, head in
@@ -87,14 +86,14 @@ struct PrefillItem {
   int32_t sequence = 0;
   int32_t first_row = 0;
 };
-// Of the same results to rounding; each by itself deterministic.
+// The kernels' results agree to rounding; each kernel is deterministic.
 enum class PrefillKernel : uint8_t {
-  kFastest,  // that there is for the types and head_dim on this device
-  kMma,      // products of a warp: every device, type and head_dim
-  kWgmma,    // of a warpgroup: compute capability 9.0, a cache of type T, head_dim 64, 128 or 256
+  kFastest,  // the fastest for the types and head_dim on this device
+  kMma,      // products of one warp: every device, type and head_dim
+  kWgmma,    // of a warpgroup: sm_90, a cache of type T, head_dim 64, 128 or 256
 };
 struct PrefillPlan {
-  const PrefillItem* items = nullptr;  // [num_items], longest first is fastest
+  const PrefillItem* items = nullptr;  // [num_items]; longest first is fastest
   int32_t num_items = 0;
   PrefillKernel kernel = PrefillKernel::kFastest;
 };
@@ -103,12 +102,12 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream);
 
-// Blocks are multiples of 16 bytes. The arrays of ids are the device's, too.
+// Blocks are multiples of 16 bytes. The arrays of block ids are in device memory, too.
 int CopyBlocks(const CopyBlocksParams& params, Stream stream);
 
 // ---- Sampling -----------------------------------------------------------------------------------
 
-// Changes the logit of one token of one row. Bias and bans, then the penalties.
+// Changes the logit of one token of one row: first adds the bias, then applies the penalties.
 struct LogitAdjustment {
   TokenId token_id = 0;
   float bias = 0.0F;         // -infinity: banned
@@ -116,7 +115,7 @@ struct LogitAdjustment {
   int32_t in_context = 0;    // 1: in prompt or output
 };
 
-// A SamplingRow without its lists: what they do to logits has become adjustments.
+// A SamplingRow whose lists (bias, bans, tokens so far) have become adjustments.
 struct SampleRow {
   float temperature = 0.0F;  // below 1e-5: greedy
   float top_p = 1.0F;
@@ -127,17 +126,17 @@ struct SampleRow {
   float frequency_penalty = 0.0F;
   int32_t token_index = 0;
   int32_t num_logprobs = -1;
-  int32_t first_adjustment = 0;  // into adjustments; distinct token ids
+  int32_t first_adjustment = 0;  // index into adjustments; their token ids are distinct
   int32_t num_adjustments = 0;
   uint64_t seed = 0;
 };
 
-// SampleParams::rows in the device's memory.
+// SampleParams::rows in device memory.
 struct SampleRowsView {
   const SampleRow* rows = nullptr;         // [num_rows]
   LogitAdjustment* adjustments = nullptr;  // of all rows; overwritten
 };
-// Does not read params.rows, which is the host's. top_logprobs may be null where no row wants any.
+// Ignores params.rows, which is in host memory. top_logprobs may be null if no row wants any.
 int Sample(const SampleParams& params, const SampleRowsView& rows, Stream stream);
 
 }  // namespace quire::gpu

@@ -1,7 +1,7 @@
-// Nccl is NVIDIA's library for collectives, opened at run time: the library with our kernels needs
-// no CUDA library to start.
+// NVIDIA's library for collectives, opened at run time: quire_cuda.so loads without any CUDA
+// library.
 //
-// Thread safety: immutable once it is open.
+// Thread safety: immutable once open.
 #ifndef QUIRE_KERNELS_CUDA_NCCL_H_
 #define QUIRE_KERNELS_CUDA_NCCL_H_
 
@@ -11,7 +11,7 @@
 
 namespace quire::gpu {
 
-// The functions of the library that are used.
+// The functions of the library that we call.
 struct NcclFunctions {
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) comm_init;
@@ -24,8 +24,8 @@ struct NcclFunctions {
   decltype(&ncclGroupEnd) group_end;
 };
 
-// path: of the library, or null: the usual places. It stays open until the process ends. Nothing
-// where it is not there or lacks a function.
+// path: the library's, or null for the usual places. It stays open until the process ends. Returns
+// nullopt if it is missing or lacks a function.
 std::optional<NcclFunctions> OpenNcclLibrary(const char* path);
 
 }  // namespace quire::gpu

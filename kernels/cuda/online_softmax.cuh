@@ -1,7 +1,6 @@
 // The running softmax of attention: a maximum and a sum, in base 2, updated tile by tile and merged
-// state by state. A state in which everything was masked has maximum -infinity and sum 0; it
-// merges with any other without a NaN. A NaN among the scores reaches the sum, so that the row
-// comes out as NaN.
+// state by state. If everything was masked, a state has maximum -infinity and sum 0; it merges with
+// any other without a NaN. A NaN among the scores reaches the sum, so that the row becomes NaN.
 //
 // Source: Milakov and Gimelshein 2018, algorithm 3; merge as in FlashAttention-2, Dao 2023, 3.1.
 #ifndef QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_
@@ -15,14 +14,14 @@
 
 namespace quire::gpu {
 
-// Weights of everything seen so far are 2^(score - max); sum adds them up.
+// `sum` adds up the weights 2^(score - max) of all scores so far.
 struct SoftmaxState {
   float max = -INFINITY;
   float sum = 0.0F;
 };
 
-// The factor that moves weights from one maximum to a larger one. 0 where nothing was seen, since
-// -infinity - -infinity is not a number.
+// Returns the factor that moves weights from one maximum to a larger one. 0 if max is -infinity,
+// since -infinity - -infinity is NaN.
 QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
   return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
 }
@@ -30,7 +29,7 @@ QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
 // Adds the scores of one row to its state and turns them into weights. scores: C fragments of
 // 16 rows x (8 * kTiles) keys; half 0 is the lane's row group, half 1 its row group + 8. The four
 // lanes of a row call it together. state.max is the row's, state.sum the lane's share: see RowSum.
-// Returns the factor for what was accumulated with the earlier weights.
+// Returns the factor for sums accumulated with earlier weights.
 template <int kTiles>
 QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4], int half) {
   float tile_max = -INFINITY;
@@ -59,13 +58,13 @@ QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4]
   return factor;
 }
 
-// The sum of a row from the shares of its four lanes; all four get the same bits.
+// Returns a row's sum from the shares of its four lanes; all four get the same bits.
 QUIRE_DEVICE float RowSum(float share) {
   share += __shfl_xor_sync(kWholeWarp, share, 1);
   return share + __shfl_xor_sync(kWholeWarp, share, 2);
 }
 
-// Two states as one, with the factors for what was accumulated under each.
+// Two states merged, and the factors for the sums accumulated under each.
 struct MergedState {
   SoftmaxState state;
   float first_factor = 0.0F;

@@ -1,10 +1,10 @@
-// PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh; here are the
-// prefix sum before it and the merge of the splits after it.
+// PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh; this file has
+// the prefix sum before it and the merge of the splits after it.
 //
-// Splits of a sequence: ceil(seq_len / split_tokens), less those that lie wholly before the window.
-// So a batch has at most num_decodes * ceil(max seq_len / split_tokens) of them, and with a window
-// at most num_decodes * (ceil(sliding_window / split_tokens) + 1): room for the smaller one is
-// enough. Partial results are written by sequences of two splits or more only.
+// A sequence has ceil(seq_len / split_tokens) splits, less those entirely before the window. So a
+// batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and with a window at
+// most num_decodes * (ceil(sliding_window / split_tokens) + 1): room for the smaller number is
+// enough. Only sequences of two or more splits write partial results.
 #include <bit>
 #include <cstdint>
 
@@ -24,12 +24,12 @@ QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
                                  const DecodePlan& plan,
                                  int32_t i) {
   int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
-  int32_t seq_len = params.seq_lens[sequence];  // of padding 0, and so is the result
+  int32_t seq_len = params.seq_lens[sequence];  // 0 for padding, and so is the result
   int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
   return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
 }
 
-// The sum over this lane and those before it.
+// Returns the sum over this lane and all lower ones.
 QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
   int lane = static_cast<int>(threadIdx.x % kWarpSize);
   QUIRE_UNROLL
@@ -76,9 +76,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
 constexpr int kMergeWarps = 4;
 constexpr int kMergeThreads = kMergeWarps * kWarpSize;
 
-// Adds up the splits of one sequence and head: each warp every fourth split, then the warps' sums.
-// The order depends on the number of splits alone. Grid (num_heads, num_decodes), kMergeThreads
-// threads; shared memory: kMergeWarps x (head_dim + 2) floats.
+// Adds up the splits of one sequence and head: each warp adds every fourth split, then the warps'
+// sums are added. The number of splits alone decides the order. Grid (num_heads, num_decodes),
+// kMergeThreads threads; shared memory: kMergeWarps x (head_dim + 2) floats.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeParams params) {
   QUIRE_SHARED_MEMORY(shared);
@@ -178,7 +178,7 @@ int Decode(const PagedAttentionParams& params,
   int error = DispatchHeadDim(layout.head_dim,
                               [&]<int kHeadDim>() { return RunDecode<kHeadDim>(decode, stream); });
 
-  // No sequence can have two splits when one split holds all that a block table can name.
+  // No sequence has two splits if one split holds all positions of a block table.
   int64_t max_seq_len = int64_t{params.max_blocks_per_seq} * layout.block_size_tokens;
   if (error != 0 || max_seq_len <= plan.split_tokens) {
     return error;

@@ -1,38 +1,36 @@
-// Paged attention of one query a sequence, on tensor cores.
+// Paged attention of one query per sequence, on tensor cores.
 //
 // Work. The context of a sequence is cut into splits of split_tokens absolute positions. An item is
 // (sequence, split, KV head, 16 of the query heads that read it); a persistent grid strides over
-// the items, which it finds by searching split_start on the device, so that nothing has to be
-// refreshed when a captured graph is replayed. Items of one split are neighbours: they read the
-// same blocks.
+// the items. It finds them by searching split_start on the device, so that a captured graph can be
+// replayed unchanged. Items of one split are consecutive: they read the same blocks.
 //
-// An item. The query heads are the 16 rows of the A operand, unused rows are zero. Of every 64
-// positions, each of 4 warps takes 16: it has its own ring of K and V tiles (K0 V0 K1 V1 ...,
-// filled by cp.async), its own running softmax and its own accumulators, and needs no CTA barrier
-// before the end, where the four results are merged in order. A sequence with one split is then
-// done; else the result goes to the partials and MergeSplits adds them up, in order. Which warp and
-// which split a position belongs to depends on the position alone: the bits of a row depend on its
-// sequence alone.
+// An item. The query heads are the 16 rows of the A operand, unused rows are zero. Each of 4 warps
+// takes 16 of every 64 positions. It has its own ring of K and V tiles (K0 V0 K1 V1 ..., filled by
+// cp.async), running softmax and accumulators, and needs no CTA barrier before the end, where the
+// four results are merged in order. If the sequence has several splits, the result goes to the
+// partials, and MergeSplits adds them up in order. The position alone decides its warp and split,
+// so a row's bits depend on its sequence alone.
 //
-// Bytes in flight. 4.3 TB/s at about 0.8 us of loaded latency are 3.4 MB, 26 KB an SM. A ring of r
-// tiles has r - 1 in flight a warp; r is what fits with the wanted number of CTAs in 228 KB. More
-// than one CTA, so that they hide each other's start and end of an item. On an H200:
+// Bytes in flight. 4.3 TB/s at about 0.8 us of loaded latency are 3.4 MB, 26 KB per SM. A ring of r
+// tiles has r - 1 in flight per warp; r is the largest that fits the CTAs of an SM into 228 KB.
+// Several CTAs per SM hide the start and end of each other's items. On an H200:
 //   head_dim                   64   80   96   112  128  256
-//   CTAs an SM                 3    3    3    3    3    2
+//   CTAs per SM                3    3    3    3    3    2
 //   tiles, 16-bit cache        8    6    5    4    4    3
-//   KB in flight an SM         168  150  144  126  144  128
+//   KB in flight per SM        168  150  144  126  144  128
 //   tiles, e4m3 cache          8    8    8    8    7    6
-//   KB in flight an SM         84   105  126  147  144  160
-// Where a CTA has 99 KB at most (compute capability 8.6, 8.9, 12.x), head_dim 256 has a version
-// with 2 and 5 tiles.
+//   KB in flight per SM        84   105  126  147  144  160
+// If a CTA may have only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has a version with
+// 2 and 5 tiles.
 //
-// Bound. Memory: 2 head_dim sizeof(cache) bytes a position and KV head are read once. 16 rows cost
-// 64 head_dim FLOP for them, 16 FLOP a byte of bf16 and 32 of e4m3: 9 % and 18 % of the tensor
-// cores at full bandwidth. Partials add about 4 group / (split_tokens sizeof(cache)) of the
+// Bound. Memory: 2 head_dim sizeof(cache) bytes per position and KV head are read once. 16 rows
+// cost 64 head_dim FLOP for them, 16 FLOP per byte of bf16 and 32 of e4m3: 9 % and 18 % of the
+// tensor cores at full bandwidth. Partials add about 4 group / (split_tokens sizeof(cache)) of the
 // traffic.
 //
-// Registers. head_dim 128: 64 accumulators and 32 of Q. head_dim 256 would need 128 and 64, so that
-// Q is read from shared memory again at each use.
+// Registers. head_dim 128: 64 accumulators and 32 of Q. head_dim 256 would need 128 and 64, so it
+// reads Q from shared memory at each use.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 #define QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 
@@ -53,16 +51,16 @@ inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
 inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions of one tile of all warps
 
-// How the CTA's shared memory is divided, where it may have kMaxSharedBytes.
+// Layout of the CTA's shared memory, of at most kMaxSharedBytes.
 template <typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct DecodeShape {
   using Tile = KvTile<Cache, kHeadDim>;
   static constexpr bool kQueryInRegisters = kHeadDim <= 128;
 
-  // What the registers allow: 168 of a thread for three, 255 for two.
+  // Registers set the limit: 168 per thread for 3 CTAs, 255 for 2.
   static constexpr int kCtasPerSm = kHeadDim <= 128 ? 3 : 2;
 
-  // Of a warp's accumulators when the warps are merged, in floats; 8 more than a multiple of 16, so
+  // Row stride of a warp's accumulators in the merge, in floats: 8 more than a multiple of 16, so
   // that the 8 rows of a fragment lie in different banks.
   static constexpr int kMergeStride = kHeadDim + 8;
   static constexpr int kMergeBytes = kDecodeWarps * kTileRows * kMergeStride * 4;
@@ -70,15 +68,15 @@ struct DecodeShape {
   static constexpr int kFactorBytes = kTileRows * 4;
   static constexpr int kFixedBytes = QueryTile<kHeadDim>::kBytes + kStateBytes + kFactorBytes;
 
-  // An SM has 228 KB of shared memory, of which each CTA takes 1 KB more than it asks for. More
-  // than 8 tiles cover no more latency.
+  // An SM has 228 KB of shared memory; each CTA takes 1 KB more than it asks for. More than 8 tiles
+  // hide no more latency.
   static constexpr int kShareOfSm = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kBytesToUse = kShareOfSm < kMaxSharedBytes ? kShareOfSm : kMaxSharedBytes;
   static constexpr int kTilesThatFit = (kBytesToUse - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
   static constexpr int kRingTiles = kTilesThatFit < 8 ? kTilesThatFit : 8;
   static constexpr int kWarpRingBytes = kRingTiles * Tile::kBytes;
 
-  // The merge takes the place of the rings. Offsets in bytes.
+  // The merge reuses the rings' memory. Offsets in bytes.
   static constexpr int kQueryOffset = kDecodeWarps * kWarpRingBytes;
   static constexpr int kStateOffset = kQueryOffset + QueryTile<kHeadDim>::kBytes;
   static constexpr int kFactorOffset = kStateOffset + kStateBytes;
@@ -99,17 +97,17 @@ struct DecodeItem {
   int32_t kv_head = 0;
   int32_t first_head = 0;  // query heads [first_head, first_head + num_rows)
   int32_t num_rows = 0;    // 1 .. 16
-  int32_t split = 0;       // of the batch: row of the partials
+  int32_t split = 0;       // index in the batch, row of the partials
   bool whole = false;      // the sequence's only split
 };
 
-// The i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1], by one warp, 32
-// probes at a time.
+// Returns the i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1]. One warp
+// searches, 32 probes at a time.
 QUIRE_DEVICE int32_t FindSplitOwner(const int32_t* split_start,
                                     int32_t num_decodes,
                                     int32_t split) {
   int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpSize);
-  int32_t first = 0;  // split_start[first] <= split, and i is one of count from there
+  int32_t first = 0;  // split_start[first] <= split; i is in [first, first + count)
   int32_t count = num_decodes;
   while (count > 1) {
     int32_t step = (count + kWarpSize - 1) / kWarpSize;
@@ -157,8 +155,7 @@ QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
 
 // ---- One warp's share of an item ----------------------------------------------------------------
 
-// The K and V tiles of one warp, copied ahead of their use: tile i is the positions
-// first + 64 i .. first + 64 i + 15.
+// The K and V tiles of one warp, copied ahead of use. Tile i holds 16 positions from first + 64 i.
 template <typename Cache, int kHeadDim, int kTiles>
 class KvRing {
  public:
@@ -171,8 +168,8 @@ class KvRing {
     }
   }
 
-  // The next tile, keys and values by turns, in shared memory; starts the copy of the tile that is
-  // kTiles - 1 further on, to where the tile before lay. Holds until the call after.
+  // Called in turns; each returns the next tile, valid until the next call. Starts the copy of the
+  // tile kTiles - 1 further on into the previous tile's slot.
   QUIRE_DEVICE const uint8_t* NextKeys() {
     Arrive();
     (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
@@ -185,7 +182,7 @@ class KvRing {
   }
 
  private:
-  // All lanes have their part of the next tile, and are done with the one before.
+  // Waits until the next tile has landed and all lanes are done with the previous one.
   QUIRE_DEVICE void Arrive() {
     WaitCopies<kTiles - 2>();
     __syncwarp();
@@ -235,7 +232,7 @@ class KvRing {
     filled_slot_ = filled_slot_ + 1 < kTiles ? filled_slot_ + 1 : 0;
   }
 
-  // The block table is read for 16 tiles at once: lane l has the block of half l % 2 of tile l / 2,
+  // Reads the block table for 16 tiles at once: lane l gets the block of half l % 2 of tile l / 2,
   // counted from position_.
   QUIRE_DEVICE void FindLaneBlock() {
     int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -255,11 +252,11 @@ class KvRing {
   int used_slot_ = 0;
 };
 
-// The result of one warp: rows row group and row group + 8 of its lanes, not divided by the sums.
+// One warp's result, not divided by the sums. A lane holds rows row group and row group + 8.
 template <int kHeadDim>
 struct WarpResult {
   float out[kHeadDim / 8][4] = {};
-  SoftmaxState states[2];  // the sums are the lane's share
+  SoftmaxState states[2];  // `sum` is the lane's share
 };
 
 // Attends to the warp's part of [begin, end).
@@ -359,7 +356,7 @@ QUIRE_DEVICE void StoreItem(const DecodeParams& params,
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-// The rows of Q of an item to shared memory: tile [16, head_dim], factors [16].
+// Writes an item's rows of Q to shared memory: tile [16, head_dim], factors [16].
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreQueries(uint8_t* tile,
                                float* factors,
@@ -377,8 +374,8 @@ QUIRE_DEVICE void StoreQueries(uint8_t* tile,
   }
 }
 
-// Any number of CTAs of kDecodeThreads threads, DecodeShape::kSharedBytes of shared memory. The
-// bits are the same for any kMaxSharedBytes.
+// Launched with any number of CTAs of kDecodeThreads threads and DecodeShape::kSharedBytes of
+// shared memory. The bits are the same for every kMaxSharedBytes.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadDim>::kCtasPerSm))
     DecodeItems(DecodeParams params) {
@@ -409,7 +406,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
     StoreQueries<T, Cache, kHeadDim>(query_tile, factors, args, item);
     __syncthreads();
 
-    // ---- Each warp its tiles: S [16, 16] = Q K^T, O [16, head_dim] += P V ---------------------
+    // ---- Each warp's tiles: S [16, 16] = Q K^T, O [16, head_dim] += P V -----------------------
     QueryFragments<kHeadDim, Shape::kQueryInRegisters> query;
     query.Load(query_tile);
     ScoreRow rows[2];
@@ -433,7 +430,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
   }
 }
 
-// Calls body with the types and the kMaxSharedBytes for the device.
+// Calls body with the types and the device's kMaxSharedBytes.
 template <int kHeadDim, typename Body>
 int DispatchDecode(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {

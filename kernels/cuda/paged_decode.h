@@ -1,4 +1,4 @@
-// What the launcher of decode and the kernels of each head_dim have in common.
+// Shared by decode's launcher and its kernels for each head_dim.
 //
 // Thread safety: functions without state.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_H_
@@ -8,19 +8,19 @@
 
 namespace quire::gpu {
 
-// The arguments of Decode with what the host works out once.
+// The arguments of Decode, and values that the host derives from them once.
 struct DecodeParams {
   PagedAttentionParams attention;
   DecodePlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // the group
-  // A group of more than 16 query heads is computed 16 at a time, by as many items.
+  // Items that compute one group, of at most 16 query heads each.
   int32_t num_row_groups = 0;
 };
 
-// Both: the cache is of the activations' type or kF8E4M3, else kUnsupported. One .cu file defines
-// each head_dim.
+// Both return kUnsupported unless the cache is of the activations' type or kF8E4M3. One .cu file
+// defines each head_dim.
 template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream);
 template <int kHeadDim>

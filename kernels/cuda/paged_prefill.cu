@@ -1,5 +1,5 @@
-// Prefill: checks what the kernels take for granted, and picks the one for the device and the
-// head_dim. The attention itself is in paged_prefill.cuh and paged_prefill_wgmma.cuh.
+// Prefill: checks the kernels' requirements, and picks the kernel for the device and head_dim. The
+// attention itself is in paged_prefill.cuh and paged_prefill_wgmma.cuh.
 #include <bit>
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 namespace quire::gpu {
 namespace {
 
-// Keys and values of a token lie at the same place of their planes: one look-up serves both.
+// A token's key and value lie at the same place of their planes, so that one look-up serves both.
 bool IsSupported(const KvCacheLayout& layout) {
   return layout.key_dim_stride == 1 && layout.key_slot_stride == layout.value_slot_stride &&
          layout.block_size_tokens >= 8 &&
@@ -33,7 +33,7 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   }
 }
 
-// 0 where there is a kernel on warpgroup products for these.
+// Returns 0 if there is a kernel on warpgroup products for these.
 int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
   // Code for compute capability 9.0a runs on no other device.
   constexpr int32_t kCapability = 90;

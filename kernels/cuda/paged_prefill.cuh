@@ -1,34 +1,34 @@
 // Attention of many queries over a paged context, on tensor cores (mma m16n8k16): prefill, chunked
-// prefill over earlier context, and a single query as well.
+// prefill over earlier context, or a single query.
 //
 // Work. A CTA computes half a PrefillItem of one KV head: kMmaRows rows of (token, head in group),
 // so that the query heads that share a KV head share its copies. Row r of a sequence is the query
-// at position (seq_len - query_len) + r / num_queries_per_kv_head; what it may attend to follows
-// from the position alone, so that a first prompt, a later chunk and a decode are one case. The
-// items of all KV heads are neighbours in the grid, in the caller's order: longest first keeps the
-// tail short.
+// at position (seq_len - query_len) + r / num_queries_per_kv_head. The position alone decides which
+// keys it attends to, so a first prompt, a later chunk and a decode are one case. The grid runs
+// items in the caller's order, all KV heads of an item together: longest first keeps the tail
+// short.
 //
 // Warps. A warp has 32 rows: each fragment of K and V that it reads from shared memory feeds two
-// mma. With 16 rows a warp the reads would take longer (32 KB, 256 cycles for a tile of head_dim
-// 128) than the mma they feed (about 200 cycles of an SM) and set the pace. At head_dim 256 the
-// accumulators leave no choice but 16.
+// mma. With 16 rows per warp, the reads would take longer (32 KB, 256 cycles for a tile of head_dim
+// 128) than the mma they feed (about 200 cycles of an SM). At head_dim 256 the accumulators allow
+// only 16 rows.
 //
 // Pipeline. K and V have a buffer each, filled by cp.async in turns:
 //   wait for K(j)  | start V(j)    | S = Q K^T            V arrives meanwhile
 //   wait for V(j)  | start K(j+1)  | softmax, O += P V    K arrives meanwhile
-// with a barrier after each wait. Second buffers would halve the CTAs of an SM, which are what
-// hides the waits of this one. The places of the next tile's rows are looked up a tile ahead.
+// with a barrier after each wait. Second buffers would halve the CTAs per SM, which hide each
+// other's waits. The places of a tile's rows are looked up one tile ahead.
 //
-// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0, whatever the first
-// query is, and a tile that a row does not attend to leaves the row's state as it is, bit for bit.
-// So a row's result is the same however the prompt was cut into chunks, and rows into items.
+// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0 for every first
+// query. A tile that a row does not attend to leaves its state unchanged, bit for bit. So a row's
+// result is the same however the prompt was cut into chunks, and rows into items.
 //
-// Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) an SM:
+// Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) per SM:
 //   head_dim                   64   80   96   112  128  256
-//   registers a thread         254  243  255  255  254  252   (no spills)
+//   registers per thread       254  243  255  255  254  252   (no spills)
 //   KB of shared memory        28   34   40   46   52   100
-//   CTAs an SM                 4    4    4    4    4    2     (registers set the limit)
-// Where a CTA has 99 KB at most (compute capability 8.6, 8.9, 12.x), CTAs of head_dim 256 over a
+//   CTAs per SM                4    4    4    4    4    2     (registers set the limit)
+// If a CTA may have only 99 KB (compute capability 8.6, 8.9, 12.x), CTAs of head_dim 256 over a
 // 16-bit cache have half the rows.
 //
 // Source: FlashAttention-2, Dao 2023, sections 3.1 to 3.3; PagedAttention, Kwon et al. 2023.
@@ -61,23 +61,23 @@ inline constexpr int kMmaRows = kPrefillRows / 2;
 // Keys of a tile. Changing it changes bits.
 inline constexpr int kPrefillTileKeys = 64;
 
-// What the CTA's threads have in common, in shared memory: registers are what is short.
+// State that the CTA's threads share, in shared memory because registers are short.
 struct PrefillCta {
   ItemRows rows;
   PagedKv kv;
 };
 
-// kMaxSharedBytes: that a CTA may have. Where kMmaRows rows need more, a CTA has half of them; a
-// row has the same bits.
+// kMaxSharedBytes bounds a CTA's shared memory. If kMmaRows rows need more, a CTA has half as many;
+// a row's bits stay the same.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct PrefillShape {
   using M = MmaElement<T, Cache>;
   static constexpr int kRowsPerWarp = kHeadDim <= 128 ? 32 : 16;
-  static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments a warp
+  static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments per warp
   static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of a row tile
   static constexpr int kOutTiles = kHeadDim / 8;              // likewise
   static constexpr bool kQueryInRegisters = kHeadDim <= 64;
-  // bf16 queries on an e4m3 cache are f16 times a factor of their row.
+  // bf16 queries on an e4m3 cache become f16 times a factor per row.
   static constexpr bool kHasRowFactors = !std::is_same_v<M, T>;
 
   // Shared memory, in this order: queries, keys, values, places of rows, factors of rows,
@@ -101,13 +101,13 @@ struct PrefillShape {
   static constexpr int kCtasPerItem = kPrefillRows / kRows;
   static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
   static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
-  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces
+  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces: one thread per key
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Starts the copy of the warp's rows of Q, or converts them. Rows past the sequence's become zeros.
-// factors: of the warp's rows, where there are any.
+// Starts the copy of the warp's rows of Q, or converts them. Rows past the sequence's end become
+// zeros. factors: the warp's rows', written if kHasRowFactors.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyQueries(uint8_t* queries,
                               [[maybe_unused]] float* factors,
@@ -165,7 +165,7 @@ QUIRE_DEVICE void CopyRows(
     const uint8_t* source = plane + (valid ? places[row] : 0) + chunk * 16;
     CopyAsync16(buffer + row * Shape::kTileStride + chunk * 16, source, valid);
   };
-  // By four: the addresses of a whole tile would not fit the registers.
+  // Unrolled by four: the addresses of a whole tile would not fit the registers.
   if constexpr (Shape::kThreads % kChunks == 0) {
     constexpr int kRows = Shape::kThreads / kChunks;
     QUIRE_UNROLL_BY(4)
@@ -180,7 +180,7 @@ QUIRE_DEVICE void CopyRows(
   }
 }
 
-// ---- Of a warp: kRowTiles tiles of 16 rows ------------------------------------------------------
+// ---- One warp: kRowTiles tiles of 16 rows -------------------------------------------------------
 
 template <typename Shape>
 using WarpScores = float[Shape::kRowTiles][Shape::kScoreTiles][4];
@@ -225,10 +225,11 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
       }
     }
   } else {
-    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. Bytes 4 quad .. 4 quad + 3.
+    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. A lane has bytes 4 quad .. 4
+    // quad + 3.
     const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
-    // By two where that can be: with more in flight, conversions take more registers than there
-    // are.
+    // Unrolled by two unless Q is in registers, which needs constant k: with more in flight,
+    // conversions would spill.
     [[maybe_unused]] constexpr int kUnroll = Shape::kQueryInRegisters ? kHeadDim / 16 : 2;
     QUIRE_UNROLL_BY(kUnroll)
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -293,8 +294,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
   }
 }
 
-// The warp's rows to global memory, through their place in the queries' shared memory, which no
-// other warp reads: 16 bytes a store. num_rows: of the sequence's, from warp_row on.
+// Writes the warp's rows to global memory, 16 bytes per store, through their place in the queries'
+// shared memory, which no other warp reads.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreRows(
     const WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
@@ -315,7 +316,8 @@ QUIRE_DEVICE void StoreRows(
                                                             Shape::kQueryStride);
       QUIRE_UNROLL
       for (int n = 0; n < Shape::kOutTiles; n += 2) {
-        // The lane's four dims of 16: by AccumulatorDim two pairs of C tiles, or one of each.
+        // The lane's four dims of 16: by AccumulatorDim a pair within each C tile, or pairs across
+        // both.
         const float(&x)[4] = out[m][n];
         const float(&y)[4] = out[m][n + 1];
         const int i = 2 * half;
@@ -394,11 +396,11 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   CopyQueries<T, Cache, kHeadDim>(
       queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
   CommitCopies();
-  __syncthreads();  // the places are here
+  __syncthreads();  // the places are visible
   CopyRows<Shape>(keys, kv.keys, places_of(first_tile), rows, first_tile);
   CommitCopies();
   WaitCopies<1>();
-  __syncwarp();  // the warp's rows of Q are here
+  __syncwarp();  // the warp's rows of Q have landed
   QueryFragments<kHeadDim, Shape::kQueryInRegisters> query[Shape::kRowTiles];
   QUIRE_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
@@ -407,8 +409,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
 
   WarpOut<Shape> out = {};
   SoftmaxState states[Shape::kRowTiles][2];
-  // By hand: nvcc 13.0 gives the members of an array of arrays their initial values in the first
-  // array alone, and zeros in the others.
+  // Initialized by hand: in an array of arrays, nvcc 13.0 applies member initializers only to the
+  // first array, and zeros to the others.
   QUIRE_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
     QUIRE_UNROLL
@@ -419,7 +421,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   for (int tile = first_tile; tile < past_tile; ++tile) {
     // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
     WaitCopies<0>();
-    __syncthreads();  // K is here; V of the tile before is used up
+    __syncthreads();  // K has landed; no warp reads the previous V any more
     CopyRows<Shape>(values, cta->kv.values, places_of(tile), cta->rows, tile);
     CommitCopies();
     WarpScores<Shape> scores = {};
@@ -429,7 +431,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     FindPlaces(places_of(tile + 1), cta->kv, cta->rows, tile + 1);
 
     WaitCopies<0>();
-    __syncthreads();  // V and the next places are here; K is used up
+    __syncthreads();  // V and the next places are there; no warp reads K any more
     if (tile + 1 < past_tile) {
       CopyRows<Shape>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
       CommitCopies();
@@ -480,7 +482,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
         rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
       }
       PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
-      // Maxima settle soon; times 1 changes no bit, so that leaving it out does not either.
+      // Skips factors of 1, which change no bit: maxima settle soon.
       bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
       if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
         RescaleAccumulators(out[m], rescale);

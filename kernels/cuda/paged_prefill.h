@@ -1,4 +1,4 @@
-// What the launcher of prefill and the kernels of each head_dim have in common.
+// Shared by prefill's launcher and its kernels for each head_dim.
 //
 // Thread safety: functions without state.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_H_
@@ -8,23 +8,24 @@
 
 namespace quire::gpu {
 
-// The arguments of Prefill with what the host works out once.
+// The arguments of Prefill, and values that the host derives from them once.
 struct PrefillParams {
   PagedAttentionParams attention;
   PrefillPlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // the group
-  // Scores are products q . k times a positive number and nothing else.
+  // Scores are products q . k times a positive number, without ALiBi.
   bool has_plain_scores = true;
 };
 
-// The cache is of the activations' type or kF8E4M3, else kUnsupported. One .cu file defines each
-// head_dim.
+// Returns kUnsupported unless the cache is of the activations' type or kF8E4M3. One .cu file
+// defines each head_dim.
 template <int kHeadDim>
 int RunPrefill(const PrefillParams& params, Stream stream);
 
-// The same on warpgroup products; the cache is of the activations' type, else kUnsupported.
+// The same on warpgroup products. Returns kUnsupported unless the cache is of the activations'
+// type.
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 

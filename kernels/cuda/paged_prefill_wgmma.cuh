@@ -1,23 +1,23 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
-// type; what is computed, and for which rows, is as in paged_prefill.cuh.
+// type. Rows and, to rounding, results are those of paged_prefill.cuh.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one that copies keys and values, and two that compute 64 rows each. A warpgroup whose
-// 64 rows are all past the sequence's end leaves at once.
+// 64 rows are all past the sequence's end returns at once.
 //
 // Pipeline. Tiles of K and of V have two buffers each. The copying warpgroup fills them in the
-// order K(0), K(1), V(0), K(2), V(1), ..., the order of use, two copies in flight; cp.async,
-// because blocks of 8 tokens lie anywhere. A computing warpgroup has the products of two tiles in
-// flight and the softmax of one beside them:
+// order of use: K(0), K(1), V(0), K(2), V(1), ..., two copies in flight, by cp.async because blocks
+// of 8 tokens lie anywhere. A computing warpgroup has the products of two tiles in flight and the
+// softmax of one beside them:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | wait for S(j), softmax | wait for O, P(j)
-// and for head_dim up to 128 the two take turns in starting products, so that the softmax of one
-// meets the products of the other.
+// For head_dim up to 128 the two warpgroups take turns in starting products, so that the softmax of
+// one runs beside the products of the other.
 //
-// Barriers. A buffer has two. Full: the copies have landed; they arrive themselves, one arrival a
-// copying thread, and who multiplies makes them visible to products (MEMBAR.ALL.CTA and
-// FENCE.VIEW.ASYNC, twice a tile). Free: the products that read it are done, one arrival a warp.
-// They are objects in shared memory, since the computing warpgroups must not wait for each other
-// there; what only they wait for, turns and their queries, are named barriers.
+// Barriers. A buffer has two. Full: its copies have landed. They arrive themselves, once per
+// copying thread; computing threads make them visible to products (MEMBAR.ALL.CTA and
+// FENCE.VIEW.ASYNC, twice a tile). Free: the products that read it are done; each warp arrives
+// once. Both are objects in shared memory, since the computing warpgroups must not wait for each
+// other there. Turns and queries, for which only computing warpgroups wait, use named barriers.
 //
 // Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes; a panel is one piece
 // of all rows, swizzled (device/warpgroup.h). K is read as the second factor with K contiguous, V
@@ -53,7 +53,7 @@
 
 namespace quire::gpu {
 
-// Numbers of named barriers; each is a warpgroup's, counted from here.
+// First numbers of the named barriers; each computing warpgroup has one of each kind.
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kQueryBarrier = 3;
 
@@ -66,7 +66,7 @@ using WgmmaWeights = uint32_t[Shape::kKeys / 16][4];
 template <typename Shape>
 using WgmmaOut = float[Shape::kOutParts][Shape::kOutColumns / 8][4];
 
-// Copies the warpgroup's 64 rows of Q, and waits. Rows past the sequence's become zeros.
+// Copies the warpgroup's 64 rows of Q, and waits. Rows past the sequence's end become zeros.
 template <typename Shape>
 QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
                                 const PagedAttentionParams& args,
@@ -94,7 +94,7 @@ QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
   SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);
 }
 
-// Starts scores = Q K^T, a group. queries: of the warpgroup's rows.
+// Starts scores = Q K^T as one group of products. queries: descriptor of the warpgroup's rows.
 template <typename Shape>
 QUIRE_DEVICE void StartScores(WgmmaScores<Shape>& scores, uint64_t queries, const uint8_t* keys) {
   FenceAccumulator(scores);
@@ -119,7 +119,7 @@ QUIRE_DEVICE void FenceOut(WgmmaOut<Shape>& out) {
   }
 }
 
-// Starts out += P V, a group.
+// Starts out += P V as one group of products.
 template <typename Shape>
 QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
                               WgmmaWeights<Shape>& weights,
@@ -143,8 +143,8 @@ QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
   CommitProducts();
 }
 
-// Scores of tile i become weights, in place. lane_row: the first of the lane's two, of the
-// sequence. rescale: for what was accumulated with the earlier weights.
+// Turns the scores of tile i into weights, in place. lane_row: the sequence's row of the lane's
+// first half. rescale: factors for sums accumulated with earlier weights.
 template <typename Shape>
 QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
                                  SoftmaxState (&states)[2],
@@ -163,7 +163,7 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
       const int32_t row = lane_row + half * 8;
       score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
     }
-    // By 8 keys: with more at a time registers run out at head_dim 256.
+    // 8 keys at a time: more would exhaust the registers at head_dim 256.
     QUIRE_UNROLL
     for (int n = 0; n < Shape::kKeys / 8; ++n) {
       float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};
@@ -191,15 +191,15 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
   }
 }
 
-// Stores the number where nobody reads it, so that it is computed before the wait that follows.
-// ptxas of nvcc 13.0 moves waits for products up over arithmetic, but not over stores: without this
-// the softmax would begin when the products beside it are done. unread: a float of shared memory
-// for each computing thread.
+// Stores the number to memory that is never read, so that it is computed before the next wait.
+// ptxas of nvcc 13.0 moves waits for products up over arithmetic, but not over stores: without the
+// store, the softmax would begin only after the products beside it. unread: one float of shared
+// memory per computing thread.
 QUIRE_DEVICE void FinishBefore(float* unread, float number) {
   static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
 }
 
-// Times 1 changes no bit, so that leaving it out does not either.
+// Skips factors of 1, which change no bit.
 template <typename Shape>
 QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   const bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
@@ -211,8 +211,8 @@ QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   }
 }
 
-// The warp's rows to global memory, through their place in the queries' shared memory: 16 bytes a
-// store. row: the warp's first, of the CTA.
+// Writes the warp's rows to global memory, 16 bytes per store, through their place in the queries'
+// shared memory. row: the warp's first row in the CTA.
 template <typename Shape>
 QUIRE_DEVICE void StoreWarpRows(const WgmmaOut<Shape>& out,
                                 const SoftmaxState (&states)[2],
@@ -288,7 +288,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, 0);
   PackWeights<T, Shape::kKeys>(weights, scores);
 
-  // ---- S of a tile, out of the one before ----
+  // ---- S of tile i, out += P V of tile i - 1 ----
   for (int i = 1; i < num_tiles; ++i) {
     cta.keys.WaitUntilFull(i);
     if (takes_turns && (consumer == 1 || i > 1)) {  // the first warpgroup begins
@@ -320,7 +320,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   FenceOut<Shape>(out);
   FenceFragments(weights);
 
-  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // nobody reads the queries any more
+  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // no warp reads the queries any more
   StoreWarpRows<Shape>(out, states, cta, args, warp_row);
 }
 
@@ -348,7 +348,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
   }
   __syncthreads();
 
-  // The same in all lanes, and known to be.
+  // The shuffle tells the compiler that all lanes have the same value.
   const int warpgroup = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x / kWarpgroupSize), 0);
   if (warpgroup == 0) {
     GiveUpRegisters<Shape::kProducerRegisters>();

@@ -1,5 +1,5 @@
-// Attention over parts of a context, added up in order: the warps of a CTA, the splits of a
-// sequence.
+// Adds up, in order, attention over parts of a context: those of a CTA's warps, or a sequence's
+// splits.
 #ifndef QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 #define QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 
@@ -14,7 +14,7 @@ namespace quire::gpu {
 // Part i has the weighted sums out[i * out_stride], not divided by the sum of the weights, under
 // the state (max, sum) at state[i * state_stride]. Strides in floats.
 struct PartialResults {
-  const float* out = nullptr;  // of the four dims of this thread
+  const float* out = nullptr;  // at this thread's four dims
   int64_t out_stride = 0;
   const float* state = nullptr;
   int64_t state_stride = 0;
@@ -39,7 +39,7 @@ QUIRE_DEVICE SoftmaxState MergeResults(float (&out)[4], const PartialResults& pa
   return state;
 }
 
-// The four dims of the attention's result.
+// Stores four dims of the attention's result.
 template <typename T>
 QUIRE_DEVICE void StoreOutput(T* out, const float (&sums)[4], float weight_sum, float v_scale) {
   float factor = v_scale / weight_sum;

@@ -1,6 +1,6 @@
-// The copying side of prefill on warpgroup products: what a CTA's shared memory holds, which
-// barriers hand a buffer from who copies to who computes and back, and the warpgroup that fills the
-// buffers. How the two sides work together: paged_prefill_wgmma.cuh.
+// The copying side of prefill on warpgroup products: the layout of a CTA's shared memory, the
+// barriers that hand buffers between copying and computing warpgroups, and the copying warpgroup.
+// paged_prefill_wgmma.cuh says how the two sides work together.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 
@@ -25,21 +25,22 @@ struct WgmmaShape {
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
-  // Changing it changes bits.
+  // Keys of a tile. Changing it changes bits.
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kRowChunks = kHeadDim / 8;  // of 16 bytes
-  // Columns of a product with V, and products side by side.
+  // Columns of one product with V, and the number of such products.
   static constexpr int kOutColumns = kHeadDim <= 128 ? kHeadDim : 128;
   static constexpr int kOutParts = kHeadDim / kOutColumns;
   static constexpr bool kTakesTurns = kHeadDim <= 128;
 
-  // 168 of each thread to begin with.
+  // Registers per thread; 168 at launch.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
-  // Shared memory: room to align, queries, keys, values, barriers, FinishBefore's, WgmmaCta.
+  // Shared memory, in this order: alignment, queries, keys, values, barriers, WgmmaCta::unread,
+  // WgmmaCta.
   static constexpr int kQueryPanelBytes = kRows * kSwizzleRowBytes;
   static constexpr int kTilePanelBytes = kKeys * kSwizzleRowBytes;
   static constexpr int kQueryBytes = kPanels * kQueryPanelBytes;
@@ -48,16 +49,16 @@ struct WgmmaShape {
   static constexpr int kWarpsOfGroup = kWarpgroupSize / kWarpSize;
 };
 
-// The buffers of K, or of V: the place of a tile, and who may use it.
+// The buffers of K or of V, and the barriers that guard them.
 template <typename Shape>
 struct TileBuffers {
   uint8_t* tiles = nullptr;
   SharedBarrier* full = nullptr;  // [kStages]
   SharedBarrier* free = nullptr;  // [kStages]
 
-  // i: of the CTA's tiles, from 0.
+  // i: index among the CTA's tiles.
   QUIRE_DEVICE uint8_t* Tile(int i) const { return tiles + i % Shape::kStages * Shape::kTileBytes; }
-  // Products may read the tile then.
+  // Waits until products may read the tile.
   QUIRE_DEVICE void WaitUntilFull(int i) const {
     Full(i).Wait(i / Shape::kStages & 1);
     FenceAsyncProxy();
@@ -67,12 +68,12 @@ struct TileBuffers {
       Free(i).Wait((i / Shape::kStages - 1) & 1);
     }
   }
-  // Where warps say so.
+  // The barriers at which tile i's buffer becomes full or free.
   QUIRE_DEVICE SharedBarrier& Full(int i) const { return full[i % Shape::kStages]; }
   QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
 };
 
-// One arrival for all that the warp's threads did before.
+// Arrives once for the warp, after everything that its threads did before.
 QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
   __syncwarp();
   if (threadIdx.x % kWarpSize == 0) {
@@ -80,7 +81,7 @@ QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
   }
 }
 
-// What all threads of the CTA know.
+// State that the CTA's threads share.
 template <typename Shape>
 struct WgmmaCta {
   ItemRows rows;
@@ -88,7 +89,7 @@ struct WgmmaCta {
   uint8_t* queries = nullptr;  // shared memory
   TileBuffers<Shape> keys;
   TileBuffers<Shape> values;
-  float* unread = nullptr;  // [kConsumerThreads]
+  float* unread = nullptr;  // [kConsumerThreads], written by FinishBefore
   int first_tile = 0;
   int num_tiles = 0;
   int num_consumers = 0;  // warpgroups that have rows
@@ -102,7 +103,7 @@ constexpr int WgmmaSharedBytes() {
          static_cast<int>(sizeof(WgmmaCta<Shape>));
 }
 
-// Shares out the shared memory and prepares the barriers. By one thread.
+// Lays out the shared memory and initializes the barriers. Called by one thread.
 template <typename Shape>
 QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
                              const PrefillParams& params,
@@ -137,7 +138,7 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Lane l has the place of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of block 0.
+// Lane l gets the place of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of block 0.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -149,8 +150,8 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
 }
 
 // Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
-// zeros and are not read. lane_place: of FindLanePlace. The places of 8 rows go from lane to lane:
-// with numbers of blocks instead, products waited for copies, and took 1.3 times as long.
+// zeros and are not read. lane_place: FindLanePlace's. Shuffles pass places, not block ids: with
+// block ids products waited for copies and took 1.3 times as long.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
@@ -158,8 +159,8 @@ QUIRE_DEVICE void CopyPagedTile(
   const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
   const int chunk = thread % Shape::kRowChunks;
   const int first_row = thread / Shape::kRowChunks;
-  // The swizzle repeats every 8 rows: where 8 or 16 rows are copied at once, the place in it is the
-  // thread's own; where 4 are, its own of even and of odd rounds.
+  // The swizzle repeats every 8 rows. If 8 or 16 rows are copied at once, a thread's place in it is
+  // constant; with 4, even and odd rounds have one place each.
   constexpr int kRounds = kRowsAtOnce < 8 ? 8 / kRowsAtOnce : 1;
   uint8_t* to[kRounds];
   const uint8_t* from[kRounds];
@@ -181,8 +182,8 @@ QUIRE_DEVICE void CopyPagedTile(
   }
 }
 
-// A buffer is full when the copies themselves have arrived: the copying threads neither wait nor
-// fence, and go on with the next buffer.
+// The copies themselves arrive at the Full barrier, so the copying threads neither wait nor fence,
+// and go on with the next buffer.
 template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
   const auto copy =

@@ -1,5 +1,5 @@
-// What the kernels of prefill share: which rows an item has and what they attend to, and the
-// softmax of one row.
+// Shared by the prefill kernels: an item's rows, the positions that they attend to, and the softmax
+// of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 
@@ -17,20 +17,20 @@ namespace quire::gpu {
 
 // The rows of an item, and the positions that they attend to.
 struct ItemRows {
-  int32_t first_token = 0;  // of the sequence, as a row of q
-  int32_t context = 0;      // tokens before it
+  int32_t first_token = 0;  // the sequence's first row of q
+  int32_t context = 0;      // tokens before first_token
   int32_t num_rows = 0;     // of the sequence
   int32_t group = 1;        // num_queries_per_kv_head
   int32_t first_head = 0;   // of the group
   int32_t first_row = 0;
-  int32_t begin = 0;  // one row or another attends to [begin, end)
+  int32_t begin = 0;  // the rows together attend to [begin, end)
   int32_t end = 0;
   int32_t common_begin = 0;  // all rows attend to [common_begin, common_end)
   int32_t common_end = 0;
 
   QUIRE_DEVICE int32_t PositionOf(int32_t row) const { return context + row / group; }
   QUIRE_DEVICE int32_t HeadOf(int32_t row) const { return first_head + row % group; }
-  // In elements, in an array of tokens' heads.
+  // Returns the row's offset, in elements, in an array of tokens' heads.
   QUIRE_DEVICE int64_t PlaceOf(int32_t row, int64_t token_stride, int32_t head_dim) const {
     return (first_token + row / group) * token_stride + int64_t{HeadOf(row)} * head_dim;
   }
@@ -63,8 +63,8 @@ QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params,
   return rows;
 }
 
-// One row of the lane: the maximum of scores * scale, and weights 2^(scores * scale - maximum) in
-// place of the scores. As UpdateSoftmax, with the scale in the exponent's multiply-add. scale > 0.
+// As UpdateSoftmax for scores * scale: replaces one row's scores by 2^(score * scale - max). The
+// scale is part of the exponent's multiply-add. REQUIRES: scale > 0.
 template <int kTiles>
 QUIRE_DEVICE float UpdateScaledSoftmax(SoftmaxState& state,
                                        float (&scores)[kTiles][4],

@@ -1,17 +1,17 @@
 // RMS norm and rotary embedding of queries and keys, and the write to the KV cache, in one pass.
 //
-// A head, of query, key or value, is the work of a group of lanes: lane i has dims 8 i .. 8 i + 7
-// of the lower half and the same of the upper half, so that the two of a rotation are in one thread
-// and every access moves 8 elements (16 bytes of T, 8 of e4m3; a group's stores join to whole
-// rows). A group is the power of two that holds head_dim / 16 lanes, 4, 8 or 16; at head_dim 80, 96
-// and 112 its last lanes carry zeros. Its butterfly is the only exchange, so that a head's result
-// depends on nothing but the head. Heads are numbered token by token: a single token fills a few
-// CTAs, and the heads of a token find its row of the rotation tables in L1.
+// A group of lanes computes one query, key or value head: lane i has dims 8 i .. 8 i + 7 of the
+// lower half and the same of the upper half. So a rotation's two dims are in one thread, and every
+// access moves 8 elements (16 bytes of T, 8 of e4m3; a group's stores join to whole rows). A group
+// is the power of two that holds head_dim / 16 lanes, 4, 8 or 16; at head_dim 80, 96 and 112 its
+// last lanes carry zeros. Its butterfly is the only exchange, so a head's result depends on the
+// head alone. Heads are numbered token by token: a single token fills a few CTAs, and its heads
+// find its row of the rotation tables in L1.
 //
-// Cost:      2 bytes read and written for an element of q, 2 read and 1 or 2 written for one of k
-//            and v. 64 tokens are bound by the launch; 8192 tokens of 32 + 8 + 8 heads of 128 move
-//            200 MB, 47 us at 4.3 TB/s.
-// Registers: 48 (sm_80 and sm_90), no shared memory: 10 CTAs of 128 threads an SM.
+// Cost:      per element of q 2 bytes read and 2 written; of k and v 2 read and 1 or 2 written.
+//            64 tokens are bound by the launch; 8192 tokens of 32 + 8 + 8 heads of 128 move 200 MB,
+//            47 us at 4.3 TB/s.
+// Registers: 48 (sm_80 and sm_90), no shared memory: 10 CTAs of 128 threads per SM.
 // Source:    rotary embedding, Su et al. 2021, eq. 34, in the half-split layout of Hugging Face.
 #include <bit>
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kElements = 8;  // of each half, in a lane
+constexpr int kElements = 8;  // of each half, per lane
 
 struct PrepareLaunch {
   PrepareAttentionParams params;
@@ -74,7 +74,7 @@ QUIRE_DEVICE void Multiply(float (&x)[kElements], const float* weight) {
   }
 }
 
-// cos, sin: of the lane's dims, at the head's position.
+// cos, sin: for the lane's dims at the head's position.
 QUIRE_DEVICE void Rotate(LaneDims& x, const float* cos, const float* sin) {
   float c[kElements];
   float s[kElements];
@@ -104,7 +104,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
   const bool is_query = head < params.num_heads;
   const bool is_value = head >= params.num_heads + layout.num_kv_heads;
   const int64_t slot = token < params.num_tokens ? params.slot_mapping[token] : -1;
-  // Queries of padding are rotated like others, at position 0, as theirs may be anything.
+  // Padding queries are rotated at position 0, since their own positions may be anything.
   const bool is_padding = slot < 0;
   const bool has_dims = token < params.num_tokens && first_dim < kHalf && (is_query || !is_padding);
 

@@ -1,6 +1,6 @@
-// QuantizeRows turns rows into e4m3 with one fp32 scale each: activations before an FP8 product,
-// one row a token, and weights while they are loaded, one row an output channel. What holds for the
-// operations of gpu_ops.h holds here.
+// QuantizeRows converts rows to e4m3 with one fp32 scale each: activations before an FP8 product (a
+// row is a token), and weights at loading (a row is an output channel). The contract of gpu_ops.h
+// applies.
 //
 // Thread safety: one caller at a time for one stream.
 // Errors:        0, the cudaError_t of the launch, or kUnsupported for another type or width.
@@ -13,16 +13,16 @@
 
 namespace quire::gpu {
 
-// Rows are vectors of so many elements: a width is a multiple of it.
+// Elements of a vector; a row's width is a multiple of it.
 inline constexpr int32_t kQuantizedVector = 16;
-// The largest number of e4m3; the largest magnitude of a row becomes it.
+// The largest e4m3 number; a row's largest magnitude maps to it.
 inline constexpr float kLargestQuantized = 448.0F;
-// Of rows of zeros, and of rows so small that 1 / scale would not be finite.
+// Lower bound of scales, else 1 / scale would be infinite for rows of zeros or tiny numbers.
 inline constexpr float kSmallestScale = 0x1p-120F;
 
 // scales[r] = max(largest |in[r]| / 448, kSmallestScale); out[r][i] = in[r][i] / scales[r], rounded
-// to nearest. A row with a NaN or an infinity has the scale NaN and is NaN in all its elements:
-// e4m3 has no infinity, and what a product makes of the row has to show it.
+// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements: e4m3 has
+// no infinity, and the product's row must show the fault.
 struct QuantizeRowsArgs {
   int64_t num_rows = 0;
   int32_t width = 0;           // a multiple of 16

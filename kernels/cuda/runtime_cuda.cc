@@ -10,7 +10,7 @@
 namespace quire::gpu {
 namespace {
 
-// The error is the caller's now: a later launch must not report it again.
+// Clears CUDA's last error: the caller has it, and a later launch must not report it again.
 int Reported(cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -24,7 +24,7 @@ int CountDevices(int32_t* count) { return Reported(cudaGetDeviceCount(count)); }
 
 int SetDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
 
-// Free memory is that of the current device.
+// cudaMemGetInfo asks the current device, so `device` is made current meanwhile.
 int QueryDevice(int32_t device, DeviceInfo* info) {
   int before = 0;
   cudaDeviceProp properties;
@@ -74,7 +74,7 @@ int CopyMany(
   cudaError_t error = cudaErrorNotSupported;
 #if CUDART_VERSION >= 13000
   cudaMemcpyAttributes attributes = {};
-  // The sources are read in stream order: a kernel before may have written them.
+  // Sources are read in stream order: an earlier kernel may have written them.
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   size_t first_of_attributes = 0;
   error = cudaMemcpyBatchAsync(to, from, bytes, count, &attributes, &first_of_attributes, 1, on);
@@ -82,7 +82,7 @@ int CopyMany(
   if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver) {
     return error;
   }
-  cudaGetLastError();  // the driver is older than the call: one by one
+  cudaGetLastError();  // the driver is too old for batches: copy one by one
   error = cudaSuccess;
   for (size_t i = 0; i < count && error == cudaSuccess; ++i) {
     error = cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, on);

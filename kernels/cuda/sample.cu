@@ -1,30 +1,30 @@
-// Sampling: one CTA a row, without sorting the row. The meaning is that of kernels/api/sampling.h.
+// Sampling: one CTA per row, without sorting the row. kernels/api/sampling.h defines the result.
 //
-// Mass: the probability of a token relative to the likeliest, in units of 2^-40, cut to an integer.
-// Integers add up to the same in any order: sums over a row are the same bits whichever threads
-// formed them, and histograms may use atomics. What is cut off is at most 2^-40 a token, 2^-23 of
+// Mass: the probability of a token relative to the likeliest, in units of 2^-40, truncated to an
+// integer. Integer sums are the same in any order, so their bits do not depend on which threads
+// formed them, and histograms may use atomics. Truncation loses at most 2^-40 per token, 2^-23 of
 // the total for 128k tokens, less than the error of one fp32 logit. Tokens below 2^-40 are never
-// drawn; the random number of the draw has but 32 bits.
+// drawn; the draw's random number has only 32 bits.
 //
-// Rank: a 64-bit integer for each token of a row, greater for the likelier, and for the lower id
-// among equals. Ranks are distinct, so that top-k and top-p are each one number: the tokens of
-// rank >= cutoff are kept, exactly as after a sort.
+// Rank: a 64-bit integer for each token of a row, greater for likelier tokens, and for the lower id
+// among equals. Ranks are distinct, so that top-k and top-p are each one number, the cutoff: tokens
+// of rank >= cutoff are kept, exactly as after a sort.
 //
 // Passes over the row:
-//   1. Is it finite; the greatest logit, and that of each group of four threads; the sum of
-//      exponentials where log-probabilities are wanted. Greedy rows are done.
-//   2. Without top-k and top-p: the mass of each warp's segment of the row.
-//      With them the short list: the k-th greatest of the groups' maxima is a bound that at least k
-//      tokens reach, and hardly more than k. These are collected, sorted in shared memory and cut.
-//      A nucleus must lie within the list; it does unless top_p is near 1 or the row is flat.
-//      Then a search for u * total finds a segment, and reading that again, the token.
-//   Where the short list does not reach, instead of 2:
+//   1. Checks that all logits are finite; finds the greatest logit of the row and of each group of
+//      four threads, and for log-probabilities the sum of exponentials. Greedy rows are done.
+//   2. Without top-k and top-p: sums up the mass of each warp's segment of the row.
+//      With them, the short list: the k-th greatest of the groups' maxima is a bound that at least
+//      k tokens reach, and few more. These are collected, sorted in shared memory and cut. A
+//      nucleus must lie within the list; it does unless top_p is near 1 or the row is flat.
+//      Then a search for u * total finds a segment and, reading that again, the token.
+//   If the short list does not hold the cutoff, instead of 2:
 //   2. A histogram in steps of 1/50 octave finds the bin that holds the cutoff.
 //   3. The tokens of the bin are collected, sorted and cut, and the masses before it summed up.
-//      Bins of more than kMaxCandidates tokens (ties; all logits within a hair) are searched by
-//      the bits of the rank, eleven at a time: six passes, and one for the masses.
-//   Top log-probabilities take one pass more, a short list of the raw row; a row that is adjusted
-//   and wants log-probabilities takes pass 1 twice.
+//      Bins of more than kMaxCandidates tokens (ties, nearly equal logits) are searched by the bits
+//      of the rank, eleven at a time: six passes, and one for the masses.
+//   Top log-probabilities take one pass more, a short list of the raw row. An adjusted row that
+//   wants log-probabilities takes pass 1 twice.
 //
 // Cost, measured on an H200, 64 rows of 128256: greedy 15 us, plain 33, top-k 50 with top-p 38,
 // top-p alone 114, the histogram 149. One row takes about as long, 256 greedy rows 41 us. Rows that

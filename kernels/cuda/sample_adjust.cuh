@@ -1,4 +1,4 @@
-// Bias, bans and penalties: the logits of single tokens change before a row is sampled.
+// Applies bias, bans and penalties to the logits of single tokens before a row is sampled.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_ADJUST_CUH_
@@ -28,8 +28,8 @@ QUIRE_DEVICE float AdjustedLogit(float logit,
   return logit;
 }
 
-// Changes the row in place. Each bias, of no more use, makes room for the raw logit. Returns how
-// many tokens this thread banned, which are then not finite and yet no fault.
+// Changes the row in place, and overwrites each adjustment's bias by the raw logit. Returns how
+// many finite logits this thread banned: their -infinity is no fault.
 QUIRE_DEVICE uint32_t AdjustRow(float* logits,
                                 LogitAdjustment* adjustments,
                                 const SampleRow& params) {
@@ -47,7 +47,7 @@ QUIRE_DEVICE uint32_t AdjustRow(float* logits,
   return num_banned;
 }
 
-// The logit of a token before AdjustRow. shared: one float.
+// Returns a token's logit from before AdjustRow. shared: one float.
 QUIRE_DEVICE float RawLogit(const LogitRow& row,
                             const LogitAdjustment* adjustments,
                             const SampleRow& params,

@@ -1,5 +1,5 @@
-// The likeliest tokens of a row without sorting the row: a short list that is, or a search by the
-// bits of the rank. sample.cu says what for.
+// Finds the likeliest tokens of a row without sorting the row: by a sorted short list, or by a
+// search over the bits of the rank. sample.cu says what for.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
@@ -23,8 +23,8 @@ QUIRE_DEVICE bool CandidatesOverflow(const SampleWorkspace* workspace) {
   return workspace->num_candidates > kMaxCandidates;
 }
 
-// Collects the ranks of the tokens that are candidates, in any order; returns this thread's sum of
-// the masses of those that are summed.
+// Collects the ranks of tokens that pass is_candidate, in any order. Returns the mass of this
+// thread's tokens that pass is_summed.
 template <typename IsSummed, typename IsCandidate>
 QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
                               const Distribution& distribution,
@@ -51,7 +51,7 @@ QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
   return sum;
 }
 
-// Likeliest first. Returns how many there are.
+// Sorts the candidates, likeliest first. Returns their number.
 QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   const auto count = static_cast<int32_t>(workspace->num_candidates);
   int32_t padded_count = 1;
@@ -67,8 +67,8 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   return count;
 }
 
-// A logit that at least count tokens reach, and few more: the count-th greatest of the maxima of
-// the groups of threads. -infinity: not known.
+// Returns a logit that at least `count` tokens reach, and few more: the count-th greatest of the
+// thread groups' maxima. Returns -infinity if fewer groups have a token.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   if (count > num_groups) {
@@ -92,7 +92,7 @@ QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWor
 
 enum class LimitKind : uint8_t { kCount, kMass };
 
-// Keeps the likeliest tokens until there are value of them, or until their mass reaches value.
+// Keeps the likeliest tokens until their number or their mass reaches `value`.
 struct Limit {
   LimitKind kind;
   uint64_t value;
@@ -104,7 +104,7 @@ QUIRE_DEVICE Found FindBin(const Limit& limit, int32_t num_bins, SampleWorkspace
   });
 }
 
-// Adds up, for each bin, what the limit is about. bin_of gives -1 for tokens that do not matter.
+// Sums up each bin's tokens or masses, by `kind`. bin_of returns -1 for tokens to skip.
 template <typename BinOf>
 QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
                                  const Distribution& distribution,
@@ -128,20 +128,20 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
   __syncthreads();
 }
 
-// The rank at which the limit is reached, among the tokens in scope alone: eleven bits at a time.
+// Returns the rank at which the tokens in scope reach the limit, found eleven bits at a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,
                                          Limit limit,
                                          SampleWorkspace* workspace,
                                          IsInScope is_in_scope) {
-  uint64_t prefix = 0;  // of the cutoff: its bits from shift on
+  uint64_t prefix = 0;  // the cutoff's bits from `shift` on
   int shift = 64;
   while (shift > 0) {
     const int digit_bits = shift < kDigitBits ? shift : kDigitBits;
     const int prefix_shift = shift;
     shift -= digit_bits;
-    const int32_t greatest = (1 << digit_bits) - 1;  // in bin 0, likeliest first
+    const int32_t greatest = (1 << digit_bits) - 1;  // the digit of bin 0: likeliest first
     BuildHistogram(row, distribution, limit.kind, workspace, [&](TokenId token_id, float logit) {
       const uint64_t rank = RankOf(logit, token_id);
       const bool has_prefix = prefix_shift == 64 || rank >> prefix_shift == prefix;

@@ -1,4 +1,4 @@
-// Top-k and top-p: the rank from which on tokens are kept. sample.cu says how.
+// Top-k and top-p: finds the cutoff, the lowest rank that is kept. sample.cu says how.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CUTOFF_CUH_
@@ -20,8 +20,8 @@ QUIRE_DEVICE bool HasTopK(const SampleRow& params, int32_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 
-// The rank at which the limit is reached. Sets the masses of the segments to those of the tokens
-// kept.
+// Returns the rank at which the limit is reached. Sets each segment's mass to that of its kept
+// tokens.
 QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
                                  const Distribution& distribution,
                                  const Limit& limit,
@@ -30,7 +30,7 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
     return distribution.BinOf(logit);
   });
   const Found bin = FindBin(limit, kNumBins, workspace);
-  if (bin.index >= kNumBins - 1) {  // all that have mass are kept
+  if (bin.index >= kNumBins - 1) {  // all tokens with a mass are kept
     StoreSegments(Collect(
                       row,
                       distribution,
@@ -75,12 +75,13 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
   return cutoff;
 }
 
-// The least mass that is at least top_p of the total.
+// Returns the least mass that is at least top_p of the total.
 QUIRE_DEVICE uint64_t NucleusMass(float top_p, uint64_t total) {
   return static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
 }
 
-// As FindCutoff for both filters, by the short list. False where it does not reach.
+// As FindCutoff, for both filters, by the short list. Returns false if the list overflows or does
+// not hold the cutoff.
 QUIRE_DEVICE bool FindCutoffInShortList(const LogitRow& row,
                                         const Distribution& distribution,
                                         const SampleRow& params,

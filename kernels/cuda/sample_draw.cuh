@@ -1,4 +1,4 @@
-// The draw: from what a cutoff leaves of a row to a token.
+// Draws a token from the tokens that the cutoff keeps.
 //
 // All threads of the CTA call together.
 // Source: Salmon et al. 2011 (Philox).
@@ -18,8 +18,8 @@
 
 namespace quire::gpu {
 
-// The first token in ascending id order at which the running sum over the tokens kept exceeds
-// u * total, u = word * 2^-32. Sums are integers, so that they exceed u * total where they reach
+// Returns the first token, by ascending id, at which the running mass of kept tokens exceeds
+// u * total, u = word * 2^-32. Masses are integers, so a sum exceeds u * total once it reaches
 // floor(u * total) + 1.
 QUIRE_DEVICE TokenId Draw(const LogitRow& row,
                           const Distribution& distribution,
@@ -60,7 +60,7 @@ QUIRE_DEVICE TokenId SampleToken(const LogitRow& row,
     StoreSegments(sum, workspace);
   } else if (!FindCutoffInShortList(
                  row, distribution, params, scan.best_rank, workspace, &cutoff)) {
-    // top-k, then top-p of what it left: one call, since the code behind it is long.
+    // First top-k, then top-p of the tokens left. One call site: FindCutoff inlines much code.
     for (int filter = has_top_k ? 0 : 1; filter < (has_top_p ? 2 : 1); ++filter) {
       const Limit limit =
           filter == 0

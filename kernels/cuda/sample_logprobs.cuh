@@ -1,4 +1,4 @@
-// Log-probabilities of a row as the model gave it: of the sampled token, and of the likeliest.
+// Log-probabilities by the model's raw logits: of the sampled token, and of the likeliest tokens.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_LOGPROBS_CUH_
@@ -16,13 +16,13 @@
 
 namespace quire::gpu {
 
-// log(sum(exp(logit - max_logit))).
+// Returns log(sum(exp(logit - max_logit))).
 QUIRE_DEVICE float LogSum(const Scan& scan, float max_logit, SampleWorkspace* workspace) {
   const float sum = scan.sum * Exp2((scan.best_logit - max_logit) * kLog2E);
   return Log(CtaSum(sum, workspace->float_scratch));
 }
 
-// Of the row as the model gave it.
+// Converts raw logits to log-probabilities.
 struct Normaliser {
   float max_logit;
   float log_sum;

@@ -1,5 +1,5 @@
-// Probabilities as integers, in the shared memory of the sampling kernel: the mass of a token, and
-// the masses of what is kept of each warp's segment of the row. sample.cu says what for.
+// Probabilities as integers, in the sampling kernel's shared memory: the mass of a token, and the
+// kept mass of each warp's segment of the row. sample.cu says what for.
 //
 // All threads of the CTA call together, except for methods.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
@@ -21,13 +21,13 @@ inline constexpr int32_t kMaxCandidates = 4096;  // a power of two
 inline constexpr float kMassOfLikeliest = 0x1p40F;
 inline constexpr int kDigitBits = 11;
 inline constexpr int kNumBins = 1 << kDigitBits;
-// The last bin holds all from 41 octaves on, where masses are 0.
+// The last bin holds all tokens from 41 octaves on, whose masses are 0.
 inline constexpr float kBinsPerOctave = 49.9F;
 
 // ---- Shared memory ----
 
-// 64-bit sums by 32-bit atomics, which the hardware has for shared memory: a carry is known from
-// what the low half was before.
+// 64-bit sums by 32-bit atomics, which shared memory has in hardware. The low half's previous value
+// tells the carry.
 template <int kCount>
 struct MassSums {
   uint32_t low[kCount];
@@ -51,9 +51,9 @@ struct MassSums {
 
 struct SampleWorkspace {
   uint64_t candidates[kMaxCandidates];  // ranks
-  // Counts use low alone.
+  // Counts use `low` alone.
   MassSums<kNumBins> bins;
-  MassSums<kMaxSegments> segments;  // mass of what is kept, by segment of the row
+  MassSums<kMaxSegments> segments;  // kept mass, by segment of the row
   CtaScratch scratch;
   float float_scratch[kWarpSize];
   uint32_t num_candidates;  // found; there may be more than fit
@@ -67,19 +67,19 @@ struct Distribution {
   float octaves_per_logit;
   float min_p;
 
-  // Below the likeliest token.
+  // Returns the octaves from the likeliest token down to the logit.
   QUIRE_DEVICE float OctavesOf(float logit) const {
     return (max_logit - logit) * octaves_per_logit;
   }
 
-  // 0: below min-p, or too small to be drawn.
+  // Returns 0 for tokens below min_p or too unlikely to be drawn.
   QUIRE_DEVICE uint64_t MassOf(float logit) const {
     const float weight = Exp2(-OctavesOf(logit));
     if (weight < min_p) {
       return 0;
     }
     const float mass = weight * kMassOfLikeliest;
-    // Most are small, and conversion to 32 bits is the faster one.
+    // Most masses are small, and conversion to 32 bits is faster.
     return mass < 0x1p32F ? uint64_t{static_cast<uint32_t>(mass)} : static_cast<uint64_t>(mass);
   }
 

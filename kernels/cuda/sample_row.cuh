@@ -1,5 +1,5 @@
-// A row of logits as the sampling kernel sees it: how its threads walk it, the rank of a token, and
-// what a first pass tells of the row. sample.cu says what for.
+// A row of logits in the sampling kernel: how threads walk it, the rank of a token, and the results
+// of a first pass. sample.cu says what for.
 //
 // All threads of the CTA call together, except RankOf, TokenOf and LogitOf.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
@@ -17,14 +17,14 @@
 
 namespace quire::gpu {
 
-inline constexpr int kUnroll = 4;  // 16-byte loads in flight a thread
+inline constexpr int kUnroll = 4;  // 16-byte loads in flight per thread
 
 struct LogitRow {
   const float* logits;
   int32_t vocab_size;
   bool is_aligned;  // to 16 bytes
-  // Each warp reads a segment of consecutive tokens, in quads of four, one a lane. Which token is
-  // whose depends on vocab_size alone.
+  // Each warp reads a segment of consecutive tokens, one quad of four per lane. vocab_size alone
+  // decides which thread reads a token.
   int32_t quads_per_segment;
 };
 
@@ -39,7 +39,7 @@ QUIRE_DEVICE LogitRow RowOf(const SampleParams& args, int32_t index) {
           (per_warp + kWarpSize - 1) / kWarpSize * kWarpSize};
 }
 
-// visit(token_id, logit), ids ascending, for this thread's tokens.
+// Calls visit(token_id, logit) for this thread's tokens, ids ascending.
 template <typename Visit>
 QUIRE_DEVICE void ForEachToken(const LogitRow& row, Visit visit) {
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpSize);
@@ -93,7 +93,7 @@ QUIRE_DEVICE float LogitOf(uint64_t rank) {
 
 // ---- The first pass ----
 
-// What one thread saw of the row.
+// Results of one thread's tokens.
 struct Scan {
   uint64_t best_rank;  // 0: no token, or only banned ones
   float best_logit;
@@ -122,9 +122,9 @@ QUIRE_DEVICE Scan ScanRow(const LogitRow& row) {
   return {best == -INFINITY ? 0 : RankOf(best, best_id), best, sum, num_not_finite};
 }
 
-// What all threads saw of the row.
+// Results of the whole row.
 struct Summary {
-  bool is_valid;  // finite but for what was banned, and not all banned
+  bool is_valid;  // all finite except banned tokens, and not all banned
   float max_logit;
   uint64_t best_rank;
 };

@@ -1,15 +1,15 @@
-// Windows: a pool of blocks on the device, and places, each as large as a block, any of which can
-// show any block at a second address (kernels/api/window_memory.h says what for).
+// Windows: a pool of blocks on the device, and places of one block each. A place can show any block
+// at a second address (kernels/api/window_memory.h says what for).
 //
-// CUDA: each block is physical memory of its own, made at the start, which is mapped into the pool
-// for good and into places on demand. No place is mapped before it shows something, so that a read
-// of it is an illegal access. Emulated: a file in memory; a kernel that copies from a place which
-// shows nothing, or shows something else than when it was enqueued, is a fault.
+// CUDA: each block is a separate physical allocation, made at the start, mapped into the pool
+// permanently and into places on demand. Reading a place that shows nothing is an illegal access.
+// Emulated: a memory file. A kernel faults if it copies from a place that shows nothing, or that
+// changed since the kernel was enqueued.
 //
-// Devices: those of runtime.h: the windows belong to the device that was current.
+// Devices: as in runtime.h: the windows belong to the device that was current at their creation.
 // Thread safety: MapPlaces and UnmapPlaces by one thread at a time, beside operations that touch
 //                none of these places, on devices as in runtime.h.
-// Cost:          kernels/cuda/README.md has what the calls take on a GPU.
+// Cost:          kernels/cuda/README.md has the calls' times on a GPU.
 // Errors:        0 or a cudaError_t, as in runtime.h.
 // Source:        CUDA C++ Programming Guide, "Virtual Memory Management".
 #ifndef QUIRE_KERNELS_CUDA_WINDOWS_H_
@@ -34,19 +34,19 @@ struct Windows {
   void* places = nullptr;  // [num_places, block_bytes], read by kernels alone
 };
 
-// The current device's; 0: it has no such memory.
+// Returns the current device's page size; 0 if it cannot map windows.
 int WindowPageBytes(size_t* bytes);
 
-// What the pool holds is undefined, and no place shows anything. Errors: cudaErrorMemoryAllocation,
-// also where there are no addresses for so many places.
+// The pool's contents are undefined, and no place shows anything. Errors:
+// cudaErrorMemoryAllocation, also if the address space is too small for the places.
 int CreateWindows(const WindowsShape& shape, Windows* windows);
-// Waits for all streams of the device, as Free. Null is nothing.
+// Waits for all streams of the device, as Free. Does nothing for null.
 int DestroyWindows(void* handle);
 
-// Places [place, place + count) show blocks [block, block + count), whatever they showed. After an
-// error they show nothing. REQUIRES: no operation that reads what they showed is under way.
+// Makes places [place, place + count) show blocks [block, block + count). After an error they show
+// nothing. REQUIRES: no operation that reads these places is under way.
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count);
-// They show nothing. REQUIRES: as MapPlaces.
+// Makes the places show nothing. REQUIRES: as MapPlaces.
 int UnmapPlaces(void* handle, int64_t place, int64_t count);
 
 }  // namespace quire::gpu

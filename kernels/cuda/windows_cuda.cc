@@ -1,5 +1,4 @@
-// The driver's calls are looked up when they are needed: the library opens where there is no
-// driver.
+// Driver functions are looked up on first use, so that quire_cuda.so loads without a driver.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -13,7 +12,7 @@
 namespace quire::gpu {
 namespace {
 
-// Of CUDA 12.0, which names the version of each call that these types are of.
+// CUDA 12.0: selects the function versions that match the declared types.
 constexpr unsigned kDriverVersion = 12000;
 
 struct Driver {
@@ -40,7 +39,7 @@ struct Driver {
 
   template <typename Function>
   void Find([[maybe_unused]] const char* name, Function* function) {
-#if CUDART_VERSION < 12050  // toolkits that cannot ask for a version
+#if CUDART_VERSION < 12050  // these toolkits cannot ask for a version
     *function = nullptr;
     error = cudaErrorNotSupported;
 #else
@@ -62,7 +61,7 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// Both count the errors that are met here alike.
+// CUresult and cudaError_t share the values of the errors that occur here.
 int ErrorOf(CUresult result) { return static_cast<int>(result); }
 
 CUmemAllocationProp MemoryOf(int device) {
@@ -140,7 +139,7 @@ class DeviceWindows {
     return result;
   }
 
-  // One call for each run of places that show something: none of a call's may show nothing.
+  // One call for each run of mapped places: cuMemUnmap fails on an unmapped one.
   CUresult Unmap(int64_t place, int64_t count) {
     const auto begin = is_mapped_.begin() + place;
     const auto end = begin + count;
@@ -166,8 +165,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Places, too, for reading and writing: the driver of an H200 took read-only as well, but nothing
-  // besides one program tried out by hand has run on such places.
+  // Opens places for writing, too. An H200's driver accepted read-only, but only one program, by
+  // hand, has run on read-only places.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -181,7 +180,7 @@ class DeviceWindows {
   CUdeviceptr places_ = 0;
   std::vector<CUmemGenericAllocationHandle> blocks_;
   size_t num_in_pool_ = 0;
-  std::vector<bool> is_mapped_;  // by place; none before there are addresses for them
+  std::vector<bool> is_mapped_;  // by place; empty until their addresses are reserved
 };
 
 }  // namespace
@@ -228,7 +227,7 @@ int DestroyWindows(void* handle) {
   if (handle == nullptr) {
     return 0;
   }
-  // That of the windows, whichever is the current one.
+  // Synchronizes the windows' device, which need not be the current one.
   const std::unique_ptr<DeviceWindows> windows(static_cast<DeviceWindows*>(handle));
   int current = 0;
   cudaError_t error = cudaGetDevice(&current);

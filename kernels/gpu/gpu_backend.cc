@@ -40,9 +40,9 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Long enough that the partial results of a split are at most 4 % of the keys and values it reads,
-// and that short contexts need no merge: on an H200 512 tokens are faster than 256 for every batch
-// but a single sequence of 512.
+// Returns the tokens of a split. At 50 tokens per query, a split's partial results are at most 4 %
+// of the keys and values that it reads. At least 512, so that short contexts need no merge: on an
+// H200 512 beats 256 for every batch except a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -102,7 +102,7 @@ class GpuBackend final : public KernelBackend {
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
-    Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory reads it later
+    Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory may read it later
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
@@ -156,15 +156,16 @@ class GpuBackend final : public KernelBackend {
   void WaitForTransfers() override { transfers_.Wait(); }
 
  private:
-  // For every call that hands something to the device.
+  // Checks every call that enqueues work on the device, and counts it as progress.
   void Require(int error, const char* what) const {
     RequireGpu(api_, error, what);
     launches_.Add();
   }
   void LeaveGroup();
   void ForgetGraphs();
-  // For all memory that a step touches: a graph holds its address. While a step is recorded there
-  // is nothing to reserve, since a step of its shape ran before; who tried would get an error.
+  // Grows memory that a step touches, and drops the graphs, which hold its old address. A step that
+  // is being recorded never grows memory, because a step of its shape ran before; the device would
+  // refuse.
   void Reserve(GpuScratch& scratch, int64_t bytes) {
     if (nccl_ != nullptr && bytes > scratch.capacity_bytes()) {
       nccl_->Finish();  // freeing waits for the device
@@ -173,33 +174,35 @@ class GpuBackend final : public KernelBackend {
       ForgetGraphs();
     }
   }
-  // Rounds the rows that a product is to read to e4m3.
+  // Rounds the product's input rows to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
-  // The splits of this step's decodes under a window, planned once a step.
+  // Returns split_start of this step's decodes (DecodePlan), planned once per step and sliding
+  // window.
   const int32_t* PlanSplits(const PagedAttentionParams& params);
 
   const GpuLibrary library_;
   const gpu::GpuApi& api_;
   const GpuBackendOptions options_;
   void* gemm_;
-  DType dtype_ = DType::kBF16;  // of activations and weights, of the model by PrepareFor
+  DType dtype_ = DType::kBF16;  // of activations and weights; set by PrepareFor
   const gpu::Stream stream_;
   const int64_t window_page_bytes_;
   GpuTransfers transfers_;
 
-  // Of the ranks; null: none. What they do together goes one of two ways.
+  // Set if there are several ranks. Their collectives go through NCCL or, staged, through main
+  // memory.
   std::shared_ptr<Communicator> group_;
   std::unique_ptr<NcclGroup> nccl_;
   std::unique_ptr<StagedGroup> staged_;
 
-  // Of this rank's share of the model.
+  // This rank's share of the model.
   int32_t num_ranks_ = 1;
   int32_t num_heads_ = 0;
   int32_t head_dim_ = 0;
   int32_t split_tokens_ = 0;
   std::optional<StepPacker> packer_;
 
-  // Of the step.
+  // The current step.
   PackedStep step_;
   std::set<int32_t> planned_windows_;
 
@@ -207,8 +210,8 @@ class GpuBackend final : public KernelBackend {
   GpuScratch inputs_{api_};
   GpuScratch partial_out_{api_};
   GpuScratch partial_state_{api_};
-  std::map<int32_t, GpuScratch> split_starts_;  // by window
-  std::map<DType, int32_t> decode_ctas_;        // by type of the cache
+  std::map<int32_t, GpuScratch> split_starts_;  // by sliding window
+  std::map<DType, int32_t> decode_ctas_;        // by cache dtype
   GpuScratch block_pairs_{api_};
   GpuScratch fp8_rows_{api_};    // e4m3 [num_tokens, in_features] of one product
   GpuScratch fp8_scales_{api_};  // fp32 [num_tokens]
@@ -216,7 +219,7 @@ class GpuBackend final : public KernelBackend {
   GpuSampler sampler_;
   mutable ProgressCounter launches_;
 
-  // A shape runs by itself once, so that all memory is there, and is recorded the second time.
+  // A shape's first step runs unrecorded and reserves all memory; the second one is recorded.
   std::map<DecodeShape, gpu::Graph> graphs_;
   std::set<DecodeShape> seen_shapes_;
 };
@@ -273,7 +276,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
                  "MEMORY",
                  "memory: the device has none (got " + std::to_string(bytes) + " bytes)");
   }
-  // A graph holds addresses; new memory means that some are about to change.
+  // New memory means that addresses in the recorded graphs are about to change.
   ForgetGraphs();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
@@ -337,11 +340,11 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // What ranks do together through main memory waits for the device, and cannot be recorded.
+  // Collectives through main memory wait for the device, which a recording forbids.
   if (!step_.is_decode_only || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {
-      nccl_->Finish();  // what follows waits for the device without a way out
+      nccl_->Finish();  // else a later wait for the device hangs if a rank is lost
     }
     return;
   }

@@ -2,8 +2,8 @@
 // GPU, or on the CPU with the emulated build of the same kernels.
 //
 // Activations are bf16 or f16 on the device; inputs of a step travel in one copy. Steps in which
-// every sequence decodes one token are recorded as graphs, one for each padded number of sequences,
-// and repeated; all others run operation by operation.
+// every sequence decodes one token are recorded as graphs, one for each DecodeShape, and replayed;
+// all other steps run operation by operation.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice): its state cannot be
@@ -25,25 +25,26 @@ namespace quire {
 
 enum class GpuQuantization : uint8_t {
   kNone,
-  // The weights of the layers are e4m3 with one fp32 scale an output channel, and what they are
-  // multiplied with is rounded to e4m3 with one fp32 scale a token. Embedding, output matrix,
-  // attention and norms stay as they are.
+  // Weights of the layers are e4m3 with one fp32 scale per output channel. Their inputs are rounded
+  // to e4m3 with one fp32 scale per token. Embedding, output matrix, attention and norms keep their
+  // types.
   kFp8,
 };
 
 struct GpuBackendOptions {
-  std::optional<DType> dtype;  // of activations and weights, kBF16 or kF16; none: the model's
+  std::optional<DType> dtype;  // of activations and weights: kBF16 or kF16; nullopt: the model's
   bool use_graphs = true;
-  bool batch_invariant = false;  // products too give a row the same bits in every batch
+  bool batch_invariant = false;  // a row of a product has the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
-  // File that keeps which algorithms of products were the fastest (kernels/cuda/gemm_cache.h).
-  // Empty: none, and every start times them again.
+  // File that keeps the fastest algorithm of each product (kernels/cuda/gemm_cache.h). Empty: no
+  // file, so every start times them again.
   std::string gemm_cache_path;
 };
 
-// Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, without a library
-// for products. PrepareFor: the same, too, when the library has none for the quantization. Makes
-// the library's device the current one of the calling thread, as BindThread does on others.
+// Makes the library's device the calling thread's current device, as BindThread does on other
+// threads. Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, if there
+// is no library for products. PrepareFor fails the same way if that library has no products for the
+// quantization.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

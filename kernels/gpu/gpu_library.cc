@@ -17,8 +17,8 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// A folder by its whole name: any other is looked for below the folder where the program happened
-// to be started, and none at all leaves a bare file name, for which dlopen looks in many places.
+// Returns an absolute path. A relative one would depend on the working directory, and an empty one
+// would let dlopen search its default paths for the bare file name.
 absl::StatusOr<std::filesystem::path> LibraryFolder() {
   std::error_code error;
   std::filesystem::path folder =

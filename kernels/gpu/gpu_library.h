@@ -1,5 +1,5 @@
 // GpuLibrary opens the shared library with the kernels: quire_cuda.so for "cuda", quire_emu.so for
-// "emu". It lies beside the program, or in the folder that QUIRE_LIBRARY_PATH names, absolutely.
+// "emu". It lies beside the program, or in the folder whose absolute path is in QUIRE_LIBRARY_PATH.
 //
 // Thread safety: Open from any thread; the api's functions as they say.
 // Errors:        kFailedPrecondition, reason DEVICE: a folder that is not absolute, no such
@@ -19,11 +19,11 @@ namespace quire {
 
 class GpuLibrary {
  public:
-  // Of a library that is open and stays so.
+  // Wraps a library that stays open.
   GpuLibrary(const gpu::GpuApi& api, const gpu::DeviceInfo& device) : api_(&api), device_(device) {}
 
-  // The library stays open until the process ends: its kernels are registered with the driver. The
-  // calling thread's current device stays what it was: CreateGpuBackend changes it.
+  // The library stays open until the process ends, because its kernels are registered with the
+  // driver. Leaves the calling thread's current device unchanged; CreateGpuBackend changes it.
   static absl::StatusOr<GpuLibrary> Open(std::string_view name, int32_t device);
 
   const gpu::GpuApi& api() const { return *api_; }

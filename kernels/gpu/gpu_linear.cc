@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// `count` elements, converted. The source need not be aligned.
+// Converts `count` elements. The source need not be aligned.
 void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t count, void* to) {
   auto* bits = static_cast<uint16_t*>(to);
   for (int64_t i = 0; i < count; ++i) {
@@ -25,7 +25,7 @@ void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t co
   }
 }
 
-// Null where there is no bias.
+// Returns null if there is no bias.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& source,
                                                          DType dtype,
                                                          KernelBackend& backend) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
   return bias;
 }
 
-// So many rows of the largest part fit in kStagingBytes.
+// Returns the largest part's bytes, of as many whole rows as fit in kStagingBytes, at least one.
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {
@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
       next_scale += rows;
     }
   }
-  // The staging memory goes back now, and must not be read any more.
+  // Staging memory is freed on return, so its last read must be done.
   RequireGpu(api, api.synchronize(stream), "quantize weights");
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));
   return std::unique_ptr<PackedLinear>(

@@ -1,6 +1,6 @@
 // GpuLinear holds the weights of a linear layer on the device: [out_features, in_features] of the
-// activations' type, or of e4m3 with one fp32 scale a row; the parts one below the other. The bias
-// has the activations' type.
+// activations' type, or of e4m3 with one fp32 scale per row. The source's parts are stacked by
+// rows. The bias has the activations' type.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_GPU_GPU_LINEAR_H_
@@ -26,8 +26,8 @@ class GpuLinear final : public PackedLinear {
                                                             DType dtype,
                                                             KernelBackend& backend);
 
-  // Quantises on the device, from the type that the source has; of that at most kStagingBytes are
-  // there at a time. dtype: of the bias. Errors: those of Pack.
+  // Quantizes on the device from the source's type, of which at most kStagingBytes are there at a
+  // time. `dtype` is the bias's type. Errors: those of Pack.
   static constexpr int64_t kStagingBytes = int64_t{16} << 20;
   static absl::StatusOr<std::unique_ptr<PackedLinear>> PackFp8(const LinearSource& source,
                                                                DType dtype,
@@ -35,8 +35,8 @@ class GpuLinear final : public PackedLinear {
                                                                gpu::Stream stream,
                                                                KernelBackend& backend);
 
-  // Whether the device has the products that PackFp8's weights need, with and without a bias, for
-  // activations of `dtype`. Errors: kFailedPrecondition, reason DEVICE.
+  // Checks that the device has the products that PackFp8's weights need, with and without a bias,
+  // for activations of `dtype`. Errors: kFailedPrecondition, reason DEVICE.
   static absl::Status CheckFp8(const GpuLibrary& library, DType dtype, void* gemm);
 
   int64_t in_features() const override { return in_features_; }
@@ -46,7 +46,7 @@ class GpuLinear final : public PackedLinear {
            (bias_ == nullptr ? 0 : bias_->size_bytes());
   }
   const void* weight() const { return weight_->data(); }
-  // fp32 [out_features] where the weights are e4m3; else null.
+  // fp32 [out_features] if the weights are e4m3; else null.
   const float* scales() const {
     return scales_ == nullptr ? nullptr : static_cast<const float*>(scales_->data());
   }

@@ -12,10 +12,10 @@
 
 namespace quire {
 
-// Ends the process with a log line when `error` is one: see GpuBackend.
+// Logs and ends the process (kExitDevice) if `error` is not 0: see GpuBackend.
 void RequireGpu(const gpu::GpuApi& api, int error, const char* what);
 
-// Pinned memory of the host.
+// Pinned host memory.
 class GpuHostMemory final : public DeviceMemory {
  public:
   GpuHostMemory(const gpu::GpuApi& api, void* data, int64_t size_bytes)
@@ -41,7 +41,7 @@ class GpuMemory final : public DeviceMemory {
   gpu::Stream stream_;
 };
 
-// Device memory that grows and loses what it held. Its contents are undefined at first.
+// Device memory that loses its contents when it grows. Undefined at first.
 class GpuScratch {
  public:
   explicit GpuScratch(const gpu::GpuApi& api) : api_(api) {}
@@ -49,7 +49,7 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // True when the memory is another one than before: what holds its address must forget it.
+  // Returns true if the address changed: graphs that hold the old one must be dropped.
   [[nodiscard]] bool Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
@@ -60,7 +60,7 @@ class GpuScratch {
   int64_t capacity_bytes_ = 0;
 };
 
-// Pinned host memory that grows and loses what it held.
+// Pinned host memory that loses its contents when it grows.
 class PinnedScratch {
  public:
   explicit PinnedScratch(const gpu::GpuApi& api) : api_(api) {}

@@ -1,5 +1,5 @@
-// GpuSampler turns rows of logits into tokens: parameters up in one copy, the sampling kernel,
-// results down in one copy, which it waits for.
+// GpuSampler turns rows of logits into tokens: it uploads the parameters in one copy, runs the
+// sampling kernel, downloads the results in one copy and waits for it.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
@@ -18,11 +18,11 @@ class GpuSampler {
  public:
   GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {}
 
-  // When it returns, everything enqueued before on the stream is done too.
+  // Waits for everything enqueued on the stream before, too.
   void Sample(const SampleParams& params);
 
  private:
-  // Where inputs and outputs lie, on the device and in the copy on the host: bytes from the start.
+  // Byte offsets of inputs and outputs, the same in device memory and in the host's copy.
   struct Layout {
     int64_t rows = 0;
     int64_t adjustments = 0;

@@ -1,9 +1,9 @@
 // GpuTransfers moves whole blocks between the KV pool and pinned host memory on the device's copy
-// engines: one stream for each direction, beside the stream that computes.
+// engines: one stream for each direction, beside the compute stream.
 //
-// Both directions begin after what the compute stream was given before: a block that leaves has
-// been written then, and a block that arrives overwrites what nobody reads any more. Neighbouring
-// blocks that stay neighbours are one copy.
+// A transfer begins after the operations enqueued on the compute stream before it: by then an
+// outgoing block has been written, and the block that an incoming one overwrites has been read.
+// Blocks that are adjacent on both sides are one copy.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -22,7 +22,7 @@ namespace quire {
 class GpuTransfers {
  public:
   GpuTransfers(const gpu::GpuApi& api, gpu::Stream compute);
-  // Waits for what is under way.
+  // Waits for transfers under way.
   ~GpuTransfers();
   GpuTransfers(const GpuTransfers&) = delete;
   GpuTransfers& operator=(const GpuTransfers&) = delete;

@@ -1,4 +1,4 @@
-// GpuWindows are windows onto a KV pool on the device (kernels/cuda/windows.h).
+// GpuWindows holds a KV pool on the device and windows onto it (kernels/cuda/windows.h).
 //
 // Thread safety: as WindowMemory; a thread that maps has called KernelBackend::BindThread.
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -17,15 +17,15 @@ namespace quire {
 
 class GpuWindows final : public WindowMemory {
  public:
-  // Of the current device; 0: it has no such memory.
+  // Returns the current device's page size; 0 if it cannot map windows.
   static int64_t PageBytes(const gpu::GpuApi& api);
-  // On the current device; zeroed. Errors: kResourceExhausted, reason MEMORY.
+  // Allocates on the current device; the pool is zeroed. Errors: kResourceExhausted, reason MEMORY.
   static absl::StatusOr<std::unique_ptr<WindowMemory>> Create(const gpu::GpuApi& api,
                                                               gpu::Stream stream,
                                                               const WindowShape& shape);
   ~GpuWindows() override;
 
-  // A device has no limit but its addresses.
+  // A device can map all places at once; only addresses limit their number.
   int64_t max_mapped_places() const override { return shape().num_places; }
   absl::Status Map(int64_t place, BlockId block, int64_t count) override;
   absl::Status Unmap(int64_t place, int64_t count) override;

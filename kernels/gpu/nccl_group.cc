@@ -22,13 +22,13 @@
 namespace quire {
 namespace {
 
-// So many operations that wait for other ranks may be on the stream: far fewer than what a stream
-// takes before it makes the host wait, which would be without a way out.
+// Bounds the unfinished collectives on the stream. A full stream would block the host, which could
+// not notice a lost rank then; streams take far more than this.
 constexpr int kMaxUnderWay = 64;
 constexpr int64_t kSpin = 50 * kNanosPerMicro;
 constexpr auto kNap = std::chrono::microseconds(20);
 
-// What each rank tells the others before they begin.
+// Sent by each rank to the others before they join.
 struct GpuOfRank {
   uint32_t has_nccl = 0;
   std::array<uint32_t, 4> uuid = {};
@@ -38,7 +38,7 @@ absl::Status Broken(const std::string& rule) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", rule);
 }
 
-// Why NCCL cannot be used, or null.
+// Returns why NCCL cannot be used, or null.
 const char* WhyNot(const std::vector<GpuOfRank>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].has_nccl == 0) {
@@ -250,7 +250,7 @@ void NcclGroup::End() {
   }
   const Instant deadline = SteadyNow() + kMaxEnd;
   void* group = std::exchange(group_, nullptr);
-  // On a thread of its own: it may hang where another rank or the network does.
+  // On a separate thread, because it may hang if another rank or the network does.
   std::future<int> ended = std::async(std::launch::async, [this, group] {
     const int error = api_.set_device(device_);
     return error != 0 ? error : api_.end_device_group(group);
@@ -258,7 +258,7 @@ void NcclGroup::End() {
   if (ended.wait_for(std::chrono::nanoseconds(kMaxEnd)) == std::future_status::timeout) {
     ExitHung();
   }
-  // The communicator is gone; what could not be freed of it is lost.
+  // The communicator is gone either way; an error only leaks memory.
   if (const int error = ended.get(); error != 0) {
     LogWarning("NCCL did not end well", {{"text", api_.error_text(error)}});
   }

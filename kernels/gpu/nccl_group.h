@@ -1,16 +1,14 @@
-// NcclGroup does what the ranks of a group do together on their GPUs, by NCCL: each operation is
-// put on the stream and waits there for the other ranks.
+// NcclGroup runs the collectives of a group's ranks on their GPUs by NCCL. Each operation is
+// enqueued on the stream and waits there for the other ranks.
 //
-// The host never waits for the stream without a way out: it asks whether the stream has come to its
-// end, and meanwhile whether NCCL had an error and whether the host links of the ranks still stand.
-// What fails there breaks the group on all ranks, and releases this one's stream by ending NCCL's
-// communicator; a process in which that takes more than kMaxEnd ends itself. So whoever waits for
-// the stream in another way calls Finish before.
+// The host never blocks on the stream: a lost rank would hang it. It polls the stream, NCCL's
+// errors and the host links between the ranks. A failure breaks the group on all ranks, and ends
+// NCCL's communicator to release this rank's stream. If that takes more than kMaxEnd, the process
+// ends. REQUIRES: Finish before every other wait for the stream.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Errors:        a group that breaks: see Communicator. A failing device, or an end that hangs,
-// ends
-//                the process, as in GpuBackend.
+// Errors:        a group that breaks: see Communicator. A failing device ends the process, as in
+//                GpuBackend; so does ending NCCL's communicator, if that hangs.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance".
 #ifndef QUIRE_KERNELS_GPU_NCCL_GROUP_H_
 #define QUIRE_KERNELS_GPU_NCCL_GROUP_H_
@@ -34,8 +32,8 @@ class NcclGroup {
  public:
   static constexpr int64_t kMaxEnd = 2 * kNanosPerSecond;
 
-  // All ranks call this at about the same time. Null where they cannot: one of them has no NCCL, or
-  // two share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, also after `timeout_ns`.
+  // All ranks call this at about the same time. Returns null if a rank has no NCCL or two ranks
+  // share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, also after `timeout_ns`.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Join(const GpuLibrary& library,
                                                          gpu::Stream stream,
                                                          std::shared_ptr<Communicator> ranks,
@@ -47,7 +45,7 @@ class NcclGroup {
   // As KernelBackend's functions of these names. REQUIRES: no bias.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
-  // Waits until what was put on the stream is done, or the group is broken.
+  // Waits until the stream's operations are done or the group is broken.
   void Finish();
 
  private:
@@ -55,10 +53,12 @@ class NcclGroup {
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
-  // Of an operation that was put on the stream. Nothing else is put there before it is settled.
+  // Waits until NCCL has taken the operation just enqueued, which must happen before the next one.
+  // Breaks the group if `error` is not 0.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
-  // Until NCCL is settled and is_done says so. Breaks the group when that is not to be.
+  // Waits until NCCL is settled and is_done returns true. Breaks the group on an error, a lost rank
+  // or at the deadline.
   void WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, const char* what);
   void Break(const char* what, const char* why);
   void End();
@@ -70,7 +70,7 @@ class NcclGroup {
   void* group_ = nullptr;  // null once it has ended
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
-  GpuScratch parts_{api_};  // of the ranks, one after another
+  GpuScratch parts_{api_};  // the other ranks' parts, one after another
   std::vector<int64_t> counts_;
 };
 

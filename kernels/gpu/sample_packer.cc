@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
-// One entry for each token id, in ascending order.
+// Merges the entries from `first` on to one per token id, in ascending order.
 void MergeEqualTokens(std::vector<gpu::LogitAdjustment>* all, size_t first) {
   const auto begin = all->begin() + static_cast<std::ptrdiff_t>(first);
   std::stable_sort(

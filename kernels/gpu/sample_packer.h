@@ -1,5 +1,6 @@
-// SamplePacker turns the sampling parameters of a step's rows into what the sampling kernel reads:
-// one SampleRow a row, and one LogitAdjustment for each token whose logit changes before sampling.
+// SamplePacker converts the sampling parameters of a step's rows to the sampling kernel's input:
+// one SampleRow per row, and one LogitAdjustment for each token whose logit changes before
+// sampling.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(rows), plus O(n log n) over the tokens of rows with penalties, bias or bans.

@@ -18,7 +18,7 @@ void StagedGroup::AllReduce(const AllReduceParams& params) {
   Reserve(bytes);
   Download(params.data, bytes);
   if (params.merge == Merge::kDisjoint) {
-    // Rows are multiples of 16 bytes: see gpu_ops.h.
+    // A whole number of words: rows are multiples of 16 bytes (gpu_ops.h).
     ranks_->AllReduceBits(std::span(reinterpret_cast<uint32_t*>(staging_.data()),
                                     static_cast<size_t>(bytes) / sizeof(uint32_t)));
   } else if (params.dtype == DType::kF32) {
@@ -61,7 +61,7 @@ void StagedGroup::Gather(const GatherParams& params) {
   }
 }
 
-// The copy of the operation before may still read the memory that goes.
+// Waits before it frees memory, which the previous operation's upload may still read.
 void StagedGroup::Reserve(int64_t bytes) {
   if (bytes > staging_.capacity_bytes()) {
     Require(api_.synchronize(stream_), "upload sum");
@@ -69,7 +69,7 @@ void StagedGroup::Reserve(int64_t bytes) {
   }
 }
 
-// After the copy of the operation before, in stream order.
+// Stream order keeps this behind the previous operation's upload from the same memory.
 void StagedGroup::Download(const void* device, int64_t bytes) {
   Require(api_.copy_to_host(staging_.data(), device, static_cast<size_t>(bytes), stream_),
           "download sum");

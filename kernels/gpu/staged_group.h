@@ -1,6 +1,6 @@
-// StagedGroup does what the ranks of a group do together in main memory: it copies from the device,
-// adds up through a Communicator and copies back. Slow, but it works wherever ranks can speak at
-// all, also where they share one GPU.
+// StagedGroup runs the collectives of a group's ranks through main memory: it copies from the
+// device, adds up through a Communicator and copies back. Slow, but it needs no NCCL, and ranks may
+// share a GPU.
 //
 // Sums are fp32, in the order of kernels/api/collective.h; a sum of 16 bits is rounded once, at the
 // end.
@@ -50,7 +50,7 @@ class StagedGroup {
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
   PinnedScratch staging_{api_};
-  std::vector<float> sums_;  // of numbers that are stored in 16 bits
+  std::vector<float> sums_;  // of 16-bit elements, added up in fp32
 };
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// StagingRing is pinned host memory for the inputs of steps: an asynchronous copy reads it some
-// time after the step was enqueued, so that each step writes into another slot, and a slot is
-// written again only when the copy from it has happened.
+// StagingRing is pinned host memory for the inputs of steps. An asynchronous copy reads it some
+// time after the step was enqueued. So each step writes into the next slot, and reuses a slot only
+// when the copy from it is done.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -25,9 +25,9 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  // Memory of the next slot. Waits while a copy from it is under way.
+  // Returns the next slot's memory. Waits while a copy from it is under way.
   std::byte* Next(int64_t bytes);
-  // Everything that reads the slot of the last Next is on the stream.
+  // Records that all reads of the current slot have been enqueued on the stream.
   void MarkRead(gpu::Stream stream);
 
  private:

@@ -1,10 +1,9 @@
-// StepPacker lays the inputs of a step out for one copy to the device, and decides what the step
-// is: which sequences decode, which are prefilled in which items, and whether a graph can repeat
-// it.
+// StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
+// decode, which are prefilled in which items, and whether a graph can replay the step.
 //
-// A step in which every sequence decodes one token and is sampled is padded to the next bucket of
-// sequences, and its block tables to a power of two of columns, so that a few graphs serve all of
-// them. Padding has slot -1 and length 0.
+// A step in which every sequence decodes one token and is sampled is padded: to the next bucket of
+// sequences, and to a power of two of block table columns. So a few graphs serve all such steps.
+// Padding has slot -1 and length 0.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -21,7 +20,7 @@
 
 namespace quire {
 
-// Steps of equal shape run the same operations with the same arguments.
+// Decode-only steps of equal shape run the same operations with the same arguments.
 struct DecodeShape {
   int32_t num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
@@ -39,16 +38,16 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes], or null: all, in order
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  int64_t max_splits = 0;                   // of the decodes, without a window
+  int64_t max_splits = 0;                   // of the decodes, without a sliding window
 };
 
 class StepPacker {
  public:
-  // Sizes of the model and of the split, which decide the items.
+  // pad_decodes: pads decode-only steps, so that graphs can replay them.
   StepPacker(int32_t num_queries_per_kv_head, int32_t split_tokens, bool pad_decodes)
       : group_(num_queries_per_kv_head), split_tokens_(split_tokens), pad_decodes_(pad_decodes) {}
 
-  // Takes the host arrays apart. Returns the bytes that Write needs.
+  // Classifies the sequences and places the arrays. Returns the bytes that Write needs.
   int64_t Plan(const StepInputs& host);
   // Fills `bytes` and returns the step with pointers as if they lay at `destination`.
   PackedStep Write(const StepInputs& host, std::byte* bytes, void* destination);
@@ -63,14 +62,14 @@ class StepPacker {
   void CollectItems(const StepInputs& host);
   template <typename T>
   Array Place(int64_t count);
-  // Where each sequence's blocks are.
+  // Writes the block tables or, with windows, first_places.
   void WriteBlocks(const StepInputs& host, std::byte* bytes) const;
 
   const int32_t group_;
   const int32_t split_tokens_;
   const bool pad_decodes_;
 
-  // Of the step between Plan and Write.
+  // The step between Plan and Write.
   PackedStep step_;
   std::vector<int32_t> decodes_;
   std::vector<gpu::PrefillItem> items_;
@@ -79,7 +78,8 @@ class StepPacker {
       decode_index_, item_list_;
 };
 
-// The smallest bucket that holds num_seqs: 1, 2, 4, 8, then steps of 8 to 64, 16 to 256, 32 beyond.
+// Returns the smallest bucket that holds num_seqs: 1, 2, 4, 8, then steps of 8 to 64, 16 to 256, 32
+// beyond.
 int32_t DecodeBucket(int32_t num_seqs);
 
 }  // namespace quire

@@ -7,7 +7,7 @@
 namespace quire::reference {
 namespace {
 
-// Rounds value to a multiple of 2^exponent, ties to even. Exact: scaling by a power of two is.
+// Rounds value to a multiple of 2^exponent, ties to even. Scaling by a power of two is exact.
 float RoundToMultipleOfPowerOfTwo(float value, int exponent) {
   return std::ldexp(std::nearbyint(std::ldexp(value, -exponent)), exponent);
 }

@@ -1,8 +1,8 @@
 // LoadElement and StoreElement read and write one stored number of any DType as fp32.
 //
-// Storing rounds to nearest, ties to even; NaN stays NaN; what is too large for the type becomes
-// infinity, or the largest number where there is none. Int8 has no NaN: storing one is an error of
-// the caller. Loading is exact.
+// Storing rounds to nearest, ties to even; NaN stays NaN; a value too large for the type becomes
+// infinity, or the largest number if there is no infinity. Int8 has no NaN: storing one is an error
+// of the caller. Loading is exact.
 //
 // StoreScaledVector divides by a scale first (kernels/api/attention.h says which).
 //
@@ -29,7 +29,7 @@ uint8_t E4m3FromFloat(float value);
 float LoadElement(const void* data, DType dtype, int64_t index);
 void StoreElement(void* data, DType dtype, int64_t index, float value);
 
-// Elements index, index + stride, ... of an 8-bit dtype. Returns the scale.
+// Stores elements index, index + stride, ... of an 8-bit dtype. Returns the scale.
 float StoreScaledVector(
     void* data, DType dtype, int64_t index, int64_t stride, const float* vector, int32_t size);
 

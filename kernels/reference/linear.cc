@@ -14,7 +14,7 @@
 namespace quire::reference {
 namespace {
 
-// The weights as fp32 rows. The order of a sum (its segments) does not concern a sum in double.
+// The weights as fp32 rows. Sums are in double, so segments are ignored.
 class ReferenceLinear : public PackedLinear {
  public:
   ReferenceLinear(int64_t in_features, std::vector<float> weight, std::vector<float> bias)

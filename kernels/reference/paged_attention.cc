@@ -27,8 +27,8 @@ BlockId BlockAt(const Query& query, int32_t index) {
   return query.block_table == nullptr ? index : query.block_table[index];
 }
 
-// What elements of the slot's key or value are multiplied by; `offset` is that of the scales from
-// the keys of their head, `without` the scale of a cache that has none.
+// Returns the scale of the slot's key or value. `offset` leads from the keys of a head to these
+// scales; `without` is the scale in a cache that has none.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,

@@ -40,7 +40,7 @@ void PrepareHead(const PrepareAttentionParams& p, int32_t token, float* head, co
   }
 }
 
-// The scale of a slot; `offset` is that of the scales from the keys of their head.
+// Stores the scale of a slot. `offset` leads from the keys of a head to these scales.
 void StoreScale(const KvCacheView& cache, int64_t head, int64_t offset, int64_t slot, float scale) {
   auto* at = static_cast<unsigned char*>(cache.base) + head + offset;
   std::memcpy(at + slot * int64_t{sizeof(float)}, &scale, sizeof(scale));

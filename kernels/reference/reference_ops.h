@@ -1,8 +1,8 @@
 // The operations of the reference backend, one free function per file of the same name. Each is the
 // definition of its KernelBackend operation, written for reading: plain loops, sums in double.
-// Needs no library, so that the tests of a GPU machine have it (PackLinear is in pack_linear.h).
+// Needs no library, so that tests on a GPU machine can link it (PackLinear is in pack_linear.h).
 //
-// Thread safety: free functions; safe as long as nobody else writes what they are given.
+// Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_
 #define QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_
 
@@ -25,8 +25,9 @@ void PagedAttention(const PagedAttentionParams& params);
 void CopyBlocks(const CopyBlocksParams& params);
 void Sample(const SampleParams& params);
 
-// What Sample draws from: for each token its probability over the likeliest token's, 0 for those
-// that are excluded; of a greedy row all but one. Empty where nothing can be sampled.
+// Returns the weights that Sample draws from: each token's probability over the likeliest token's,
+// 0 for an excluded token; in a greedy row all but one are excluded. Empty if no token can be
+// sampled.
 std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const float> logits);
 // u of the draw, in [0, 1).
 double UniformOf(const SamplingRow& row);

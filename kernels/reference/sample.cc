@@ -73,8 +73,7 @@ void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
   }
 }
 
-// Weights with everything excluded that min-p, top-k and top-p exclude, each over what the one
-// before left.
+// Returns the weights after min-p, top-k and top-p, each applied to what the one before left.
 std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double> logits) {
   for (double& logit : logits) {
     logit /= params.temperature;

@@ -26,8 +26,8 @@ int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLim
   if (limits.sliding_window == 0) {
     return num_all;
   }
-  // ceil((W + n - 2) / B) + 1 is floor((W + n + B - 3) / B) + 1: summed over the sequences, and the
-  // floor taken once, of all of it.
+  // ceil((W + n - 2) / B) + 1 is floor((W + n + B - 3) / B) + 1. The sum of such floors over the
+  // sequences is at most the floor of the whole sum, which is taken once.
   const int64_t num_windows_tokens = num_sequences * (limits.sliding_window + block_size - 3);
   const int64_t num_behind_window =
       num_sequences + (num_windows_tokens + limits.max_tokens_per_step) / block_size;

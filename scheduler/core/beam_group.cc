@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// The sequences become the next live beams.
+// Makes the sequences the next live beams.
 void Place(CoreState& state, SequenceGroup& group, const BeamStep& step) {
   std::vector<Sequence>& sequences = group.sequences();
   const std::vector<size_t> parents = group.beams->places;
@@ -52,7 +52,7 @@ void GoOn(CoreState& state, SequenceGroup& group) {
   }
   const BeamStep& step = group.beams->search.Step(candidates);
   if (group.beams->search.is_done()) {
-    // There are fewer hypotheses than asked for only where logits were not finite.
+    // The search found fewer hypotheses than asked for only if logits were not finite.
     state.FinishBeamSearch(group, group.beams->search.BestHypotheses(), FinishReason::kNonFinite);
   } else {
     Place(state, group, step);

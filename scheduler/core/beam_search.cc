@@ -16,7 +16,7 @@ namespace {
 
 using Candidates = std::span<const BeamCandidate>;
 
-// Takes the extensions of the live beams best first, by merging the sorted candidates of each. An
+// Yields the extensions of the live beams best first, by merging the sorted candidates of each. An
 // extension has the form of the live beam that it may become.
 class ExtensionMerge {
  public:
@@ -25,7 +25,7 @@ class ExtensionMerge {
     std::copy(candidates.begin(), candidates.end(), left_.begin());
   }
 
-  // Nothing once all are taken.
+  // Returns nullopt once all are taken.
   std::optional<LiveBeam> TakeBest() {
     std::optional<LiveBeam> best;
     for (size_t beam = 0; beam < beams_.size(); ++beam) {
@@ -56,7 +56,7 @@ class ExtensionMerge {
   }
 
   std::span<const LiveBeam> beams_;
-  std::array<Candidates, BeamSearchParams::kMaxBeams> left_;  // of each beam, best first
+  std::array<Candidates, BeamSearchParams::kMaxBeams> left_;  // by beam, best first
 };
 
 }  // namespace
@@ -74,7 +74,7 @@ absl::Status CheckBeamSearchParams(const BeamSearchParams& params) {
                                                    params.num_hypotheses,
                                                    " hypotheses"));
   }
-  // Said so that NaN is refused.
+  // Negated, so that NaN is refused.
   if (!(std::abs(params.length_penalty) <= Params::kMaxLengthPenalty)) {
     return absl::InvalidArgumentError(absl::StrCat("length_penalty is ",
                                                    params.length_penalty,
@@ -142,7 +142,8 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   ExtensionMerge extensions(step_.beams, candidates);
   const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
-  // Before the last step no more is needed once enough go on: no fewer have been ranked by then.
+  // Before the last step num_beams beams that go on suffice: as many are ranked then, so nothing
+  // behind them may become a hypothesis.
   while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
@@ -188,7 +189,7 @@ bool BeamSearch::IsStopToken(TokenId token_id) const {
   return std::binary_search(params_.stop_token_ids.begin(), params_.stop_token_ids.end(), token_id);
 }
 
-// In double, where the power of no valid length and penalty is 0 or infinite.
+// In double, where no valid length and penalty give a power of 0 or infinity.
 float BeamSearch::Normalized(float score, int32_t num_tokens) const {
   return static_cast<float>(double{score} / std::pow(num_tokens, params_.length_penalty));
 }

@@ -1,4 +1,4 @@
-// BeamSearch decides which beams of one request go on, which end and which fall away. It computes
+// BeamSearch decides which beams of one request go on, which end and which are dropped. It computes
 // no probabilities and holds no sequences: after each step of the model it is told the likeliest
 // next tokens of every live beam, and answers which beam continues which. The search begins with
 // one live beam, the prompt.
@@ -21,19 +21,17 @@
 // max_tokens. One beam is a search too, and not always greedy decoding (which transformers does
 // when asked for one beam): it goes on past a stop token while that can still bring a better score.
 //
-// Ties:   transformers leaves them to torch.topk, which promises no order. Here the lower beam goes
-//         first, and within a beam the order of its candidates holds; an older hypothesis goes
-//         before a newer one. A live beam that could only equal the worst hypothesis ends the
-//         search, as there.
-// Scores: sums of logprobs (natural logarithm) in float, as in transformers; a hypothesis has its
-// sum
-//         divided by (number of output tokens, stop token included) ^ length_penalty.
+// Ties:          torch.topk, which transformers uses, promises no order. Here the lower beam goes
+//                first, then the earlier candidate of a beam, and an older hypothesis before a
+//                newer one. As there, a live beam that could only equal the worst hypothesis ends
+//                the search.
+// Scores:        sums of logprobs (natural logarithm) in float, as in transformers. That of a
+//                hypothesis is divided by (output tokens, stop token included) ^ length_penalty.
 //
 // Thread safety: not thread-safe. No clock, no randomness: equal calls give equal answers.
 // Cost:          Step is O(num_beams * (num_beams + stop tokens)). It allocates only when the
-// history
-//                grows: 8 bytes per live beam and step, doubling.
-// Source:        transformers 5.23; length normalisation: Wu et al. 2016, section 7, simplified.
+//                history grows: 8 bytes per live beam and step, doubling.
+// Source:        transformers 5.23; length normalization: Wu et al. 2016, section 7, simplified.
 #ifndef QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
 #define QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
 
@@ -47,35 +45,34 @@
 
 namespace quire {
 
-// When num_beams hypotheses exist, is the search over?
+// When the search ends once num_beams hypotheses exist.
 enum class EarlyStopping : uint8_t {
-  kFalse,  // once the best live beam, were it to end now, would not beat the worst hypothesis
+  kFalse,  // once the best live beam, ended now, would not beat the worst hypothesis
   kTrue,   // at once
-  kNever,  // as kFalse, but a live beam is given max_tokens when length_penalty favours length (>
-           // 0)
+  kNever,  // as kFalse, but if length_penalty > 0 the live beam is scored at max_tokens
 };
 
 struct BeamSearchParams {
   // The worker answers with at most this many candidates per sequence.
   static constexpr int32_t kMaxCandidates = 20;
   static constexpr int32_t kMaxBeams = kMaxCandidates / 2;
-  // Beyond it scores leave the range of a float.
+  // Beyond it scores would leave the range of a float.
   static constexpr double kMaxLengthPenalty = 5.0;
 
   int32_t num_beams = 1;
   int32_t num_hypotheses = 1;   // how many are returned, at most num_beams
-  double length_penalty = 1.0;  // > 0 favours long hypotheses, < 0 short ones; 0: plain sums
+  double length_penalty = 1.0;  // > 0 favors long hypotheses, < 0 short ones; 0: plain sums
   EarlyStopping early_stopping = EarlyStopping::kFalse;
   int32_t max_tokens = 16;              // output tokens of a hypothesis, >= 1
-  int32_t min_tokens = 0;               // no stop token is taken before there are so many
+  int32_t min_tokens = 0;               // output tokens that must precede a stop token
   std::vector<TokenId> stop_token_ids;  // any order; they count as tokens of the hypothesis
 
-  // How many candidates of each beam decide a step for certain: num_beams that go on, behind every
-  // stop token.
+  // Candidates of each beam that always suffice for a step: every stop token may come before the
+  // num_beams that go on.
   int32_t num_candidates() const { return num_beams + static_cast<int32_t>(stop_token_ids.size()); }
 };
 
-// kInvalidArgument with what is out of range.
+// Errors: kInvalidArgument, which names what is out of range.
 absl::Status CheckBeamSearchParams(const BeamSearchParams& params);
 
 struct BeamCandidate {
@@ -84,19 +81,19 @@ struct BeamCandidate {
 };
 
 struct LiveBeam {
-  int32_t parent = 0;  // place among the live beams of the step before
+  int32_t parent = 0;  // place among the live beams of the previous step
   TokenId token_id = 0;
   float score = 0.0F;  // sum of logprobs
 };
 
 struct BeamStep {
   std::vector<LiveBeam> beams;   // the next live beams, best first; none when the search is over
-  std::vector<int32_t> dropped;  // live beams of before that no next beam continues, ascending
+  std::vector<int32_t> dropped;  // previous live beams without a continuation, ascending
 };
 
 struct BeamHypothesis {
   std::vector<TokenId> token_ids;  // output tokens; the last one is the stop token if it stopped
-  float score = 0.0F;              // normalised by length
+  float score = 0.0F;              // normalized by length
   bool has_stopped = false;        // false: it reached max_tokens
 };
 
@@ -105,28 +102,26 @@ class BeamSearch {
   // REQUIRES: CheckBeamSearchParams(params).ok()
   explicit BeamSearch(BeamSearchParams params);
 
-  // The live beams; candidates are given in their order. Before the first step it is the prompt,
-  // whose parent and token mean nothing.
+  // The live beams, in the order in which Step takes candidates. Before the first step there is
+  // one, the prompt, whose parent and token mean nothing.
   const std::vector<LiveBeam>& beams() const { return step_.beams; }
 
   // candidates[i]: the likeliest next tokens of beam i, best first, params.num_candidates() of them
-  // or all there are; more do no harm. One whose logprob is not finite cannot be taken. With fewer
-  // there may be fewer beams; with none at all the search is over.
-  // The answer is valid until the next call. REQUIRES: !is_done(); candidates for every live beam.
+  // or all there are; more do no harm. A candidate with a non-finite logprob is skipped. With fewer
+  // candidates there may be fewer beams; with none the search is over.
+  // The result is valid until the next call. REQUIRES: !is_done(); candidates for every live beam.
   const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
 
   bool is_done() const { return is_done_; }
   int32_t num_tokens() const { return num_tokens_; }  // output tokens of each live beam
-  int32_t num_hypotheses() const {
-    return static_cast<int32_t>(hypotheses_.size());
-  }  // kept so far
+  int32_t num_hypotheses() const { return static_cast<int32_t>(hypotheses_.size()); }  // so far
 
-  // The best hypotheses so far, best first, at most params.num_hypotheses of them; when the search
+  // Returns the best hypotheses so far, best first, at most params.num_hypotheses; once the search
   // is over, fewer only if candidates ran out.
   std::vector<BeamHypothesis> BestHypotheses() const;
 
  private:
-  // A token and the way back to the first one.
+  // A token and a link to the token before it.
   struct HistoryNode {
     int32_t previous = 0;  // kNoNode: this is the first output token
     TokenId token_id = 0;
@@ -144,7 +139,7 @@ class BeamSearch {
   void RankExtensions(std::span<const std::span<const BeamCandidate>> candidates);
   void GoOn(const LiveBeam& extension);
   void End(const LiveBeam& extension, bool has_stopped);
-  bool CanImprove() const;  // the next live beams, the hypotheses
+  bool CanImprove() const;  // whether next_beams_ may still beat a hypothesis
   void ListDropped();
   bool IsStopToken(TokenId token_id) const;
   float Normalized(float score, int32_t num_tokens) const;

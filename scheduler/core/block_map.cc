@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kNobody = -1;
 
-// A table in use, and whose it is: an index of the holders.
+// A table in use, and the index of its holder.
 struct HeldTable {
   int32_t holder = kNobody;
   const BlockTable* table = nullptr;
@@ -48,9 +48,9 @@ Holdings FindHoldings(const CoreState& state) {
   return found;
 }
 
-// Each block of the tables gets its first holder, who has one more. From the end of a table on:
-// whoever comes to a block that has one is at the beginning that tables share, and
-// `skips_beginnings` leaves that out.
+// Gives each block of the tables to its first holder, and counts it there. Tables are walked from
+// their end: a block that already has a holder lies in a shared beginning, and `skips_beginnings`
+// ends the walk of the table there.
 void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>& holder_of) {
   for (const HeldTable& held : holdings.tables) {
     const std::span<const BlockId> block_ids = held.table->block_ids();
@@ -67,8 +67,9 @@ void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>
   }
 }
 
-// By block. Two blocks may hold the same contents, of which sequences share either, so a beginning
-// need not be shared as a whole. That is rare, and is looked for when blocks are missing.
+// Returns the holder of each block. Two blocks may have the same contents, and sequences may share
+// either, so a beginning need not be shared as a whole. That is rare, so the full walk runs only if
+// blocks are missing.
 std::vector<int32_t> HolderOfEach(size_t num_blocks, int64_t num_active, Holdings& holdings) {
   std::vector<int32_t> holder_of(num_blocks, kNobody);
   MarkHolders(/*skips_beginnings=*/true, holdings, holder_of);
@@ -95,7 +96,7 @@ class CellMaker {
         holders_(holders),
         nums_held_(holders.size(), 0) {}
 
-  // Of blocks first to end - 1.
+  // Counts the blocks [first, end).
   BlockMapCell Make(BlockId first, BlockId end) {
     BlockMapCell cell;
     int32_t most = 0;
@@ -140,8 +141,8 @@ class CellMaker {
   const std::span<const BlockState> states_;
   const std::span<const int32_t> holder_of_;
   const std::span<const BlockHolder> holders_;
-  std::vector<int32_t> nums_held_;  // in the cell that is being made, by holder
-  std::vector<int32_t> in_cell_;    // who has some there
+  std::vector<int32_t> nums_held_;  // blocks in the present cell, by holder
+  std::vector<int32_t> in_cell_;    // holders with blocks in the present cell
 };
 
 }  // namespace

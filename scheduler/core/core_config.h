@@ -1,4 +1,4 @@
-// CoreConfig is what an operator decides about the core; StepLimits is what the workers can do.
+// CoreConfig holds the operator's settings of the core; StepLimits holds what the workers can do.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_
@@ -14,45 +14,45 @@
 
 namespace quire {
 
-// What happens to what a preempted request had computed.
+// The fate of the blocks of a preempted request.
 enum class PreemptionMode : uint8_t {
-  kRecompute,  // it is dropped and computed again
-  kSwap,       // its blocks go to host memory and come back; dropped when there is no room
-  kAuto,       // the cheaper of the two by what they were measured to take, for the cheapest group
+  kRecompute,  // dropped and computed again
+  kSwap,       // copied to host memory and back; dropped if there is no room
+  kAuto,       // the cheaper of the two by measured cost, for the cheapest group
 };
 
-// "recompute", "swap", "auto"; nothing for any other name.
+// Parses "recompute", "swap" or "auto". Returns nullopt for any other name.
 std::optional<PreemptionMode> ParsePreemptionMode(std::string_view name);
 
-// Who is served first: see scheduling_policy.h.
+// The order of service: see scheduling_policy.h.
 enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
 
-// As CoreConfig::target_inter_token: three times what a step without prompts takes.
+// A value of CoreConfig::target_inter_token: three times the duration of a step without prompts.
 inline constexpr Instant kAutoInterToken = 0;
 
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Waiting requests of a scheduler before, beside the above: what it had in its queue, and twice
-  // what it had under way, as waiting_queue.h says. Of their tokens max_queued_tokens may wait, and
-  // twice a full step's sequences of the longest.
+  // Bounds the waiting requests that an earlier scheduler had accepted, beside the above: its
+  // queue, and twice its running requests (waiting_queue.h). Their tokens are bounded by
+  // max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
-  // before somebody must be preempted. A fraction of the pool, in [0, 1).
+  // without a preemption. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
   SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
-  // Under kPriority: how long a request waits to be worth one priority level more.
+  // Under kPriority: the waiting time that is worth one priority level.
   Instant priority_ageing = 10 * kNanosPerSecond;
-  // While sequences decode, prompts get as many tokens of a step as leave it about so long, by what
-  // steps took lately (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
+  // Target duration of a step while sequences decode: recent step times decide how many prompt
+  // tokens it may have (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
   Instant target_inter_token = kInfiniteFuture;
   // Bounds the introductions of one step (introduction_budget.h). > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
-  // Whether a request begins with blocks that another one of the same salt has computed. Sequences
-  // of one request share blocks in any case.
+  // Whether requests of the same salt share computed blocks of common prefixes. Sequences of one
+  // request always share blocks.
   bool prefix_caching = false;
-  // Of the pool, the most that pinned prefixes may hold. A fraction in [0, 1).
+  // Bounds the share of the pool that pinned prefixes may hold. A fraction in [0, 1).
   double max_pinned_share = 0.5;
   Hash128 block_hash_key;  // secret, drawn once per process
 };

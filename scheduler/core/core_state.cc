@@ -27,7 +27,6 @@ void Remove(std::vector<SequenceGroup*>& groups, const SequenceGroup& group) {
   groups.erase(place);
 }
 
-// Of the sequences in this state.
 std::vector<SwapTables> TablesOf(SequenceGroup& group, SequenceState state) {
   std::vector<SwapTables> tables;
   for (Sequence& sequence : group.sequences()) {
@@ -93,7 +92,7 @@ SequenceGroup& CoreState::StartFirstWaiting() {
 
 SequenceGroup* CoreState::NextSuspect() {
   for (const auto& [num_crashes, id] : suspects.suspects()) {
-    // A prefix may be without a request: the pool has no room for it.
+    // A suspected prefix has no request while the pool has no room for it.
     if (SequenceGroup* group = Find(id)) {
       return group;
     }
@@ -262,7 +261,7 @@ void CoreState::FinishGroup(SequenceGroup& group, FinishReason reason) {
     FinishBeamSearch(group, {}, reason);
     return;
   }
-  // The group may die with its last sequence: nothing of it is touched after that.
+  // The last FinishSequence may destroy the group, so the loop does not read it afterwards.
   int32_t num_left = group.num_live_sequences();
   for (size_t i = 0; num_left > 0; ++i) {
     Sequence& sequence = group.sequences()[i];
@@ -331,7 +330,7 @@ void CoreState::JudgeLoss(bool was_crash) {
   if (!was_crash) {
     return;
   }
-  // What has ended meanwhile crashes nobody any more.
+  // A sequence that has ended cannot crash workers again.
   std::erase_if(lost, [this](const LostSlice& slice) {
     SequenceGroup* group = Find(slice.id);
     return group == nullptr ||
@@ -364,7 +363,7 @@ void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
 
 void CoreState::End(Sequence& sequence) {
   if (sequence.is_running()) {
-    if (sequence.num_scheduled_tokens() > 0) {  // nobody will look at whether its row was finite
+    if (sequence.num_scheduled_tokens() > 0) {  // its row is never checked: it may be non-finite
       const int32_t num_full = sequence.num_computed_tokens() / epoch->kv_cache.block_size_tokens();
       epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);
     }

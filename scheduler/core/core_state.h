@@ -1,5 +1,5 @@
-// CoreState is everything that the core remembers, and the transitions that touch more than one
-// part of it. The planner and the output processor work on it; nobody outside this folder sees it.
+// CoreState holds everything that the core remembers, and the transitions that touch several parts
+// of it. The planner and the output processor work on it; it is private to this folder.
 //
 // Thread safety: not thread-safe; owned by SchedulerCore.
 // Invariants:    see invariants.h.
@@ -34,8 +34,8 @@
 
 namespace quire {
 
-// One membership of a worker group, and all that means something only inside it. It is made empty
-// and dropped as a whole.
+// One membership of a worker group, with all state that is valid only inside it. It starts empty
+// and is dropped as a whole.
 struct Epoch {
   Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits);
 
@@ -46,18 +46,18 @@ struct Epoch {
   KvCacheManager kv_cache;
   HandlePool handles;
   PreemptionCost preemption_cost;
-  bool had_suspect = false;                       // who ran ahead of its turn
+  bool had_suspect = false;                       // a suspect ran ahead of its turn
   std::optional<ScheduleRank> owed_introduction;  // see introduction_budget.h
 };
 
-// The plan that was handed out and not answered yet, as far as the answer needs it.
+// The plan that was handed out and not answered yet, as far as its answer needs it.
 struct UnansweredStep {
   struct Slice {
     SequenceGroup* group;
     Sequence* sequence;
     SequenceHandle handle;
     int32_t num_tokens;
-    int32_t num_recomputed;  // of them: were computed before, and lost
+    int32_t num_recomputed;  // of num_tokens: computed before, and lost
     bool samples;            // reaches the last known token, so the answer has a row for it
   };
 
@@ -67,7 +67,7 @@ struct UnansweredStep {
   std::vector<Slice> slices;
   size_t num_sampled = 0;
   int64_t num_tokens = 0;  // of the plan
-  // Orders of the plan while it is made.
+  // Swap and copy orders of the plan.
   std::vector<BlockSwapOut> swap_outs;
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
@@ -77,7 +77,7 @@ struct UnansweredStep {
   // Groups that ended meanwhile; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
-  // Keeps the memory for the next step.
+  // Empties the step, but keeps its memory for the next one.
   void Clear();
 };
 
@@ -97,69 +97,69 @@ struct CoreState {
   WaitingQueue waiting;
   Deadlines deadlines;
   CompletionEstimate completion;
-  Instant now = 0;  // as the caller said last
+  Instant now = 0;  // as the last call passed it in
   PinnedPrefixes prefixes;
   CrashSuspects suspects;
-  std::vector<LostSlice> lost_slices;   // of the last epoch, until its loss is judged
-  std::set<RequestId> poison_prefixes;  // that ended for crashes; few, for an operator pins them
-  ReservedBlocks reserved_blocks;       // for prefixes, under last_limits: gone for requests
+  std::vector<LostSlice> lost_slices;   // of the lost step, until JudgeLoss
+  std::set<RequestId> poison_prefixes;  // ended for crashes; not pruned: operators pin few
+  ReservedBlocks reserved_blocks;  // for prefixes, under last_limits; not available to requests
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  CoreStats counters;              // the fields "since the start"; block operations: of past epochs
-  std::vector<RequestId> started;  // whose first slice is in the last plan
+  CoreStats counters;  // fields "since the start"; block operations: of past epochs only
+  std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 
-  // nullptr when unknown or finished.
+  // Returns nullptr if the request is unknown or finished.
   SequenceGroup* Find(RequestId id);
 
-  // What a request has to itself: the limits, with the blocks that others do not hold for good.
-  // REQUIRES: workers were ready before.
+  // Returns last_limits less the blocks that are reserved for prefixes; the request of a prefix may
+  // use those that only its prefix needs. REQUIRES: workers were ready before.
   StepLimits LimitsFor(const Request& request) const;
 
-  // What the present epoch did with blocks. REQUIRES: an epoch.
+  // Adds the block operations of the present epoch. REQUIRES: an epoch.
   void AddBlockOperations(CoreStats* stats) const;
 
-  // A new group waits.
+  // Adds a new group to the waiting queue.
   SequenceGroup& Add(Request request);
 
-  // The first waiting group runs from now on, each sequence under a handle.
-  // REQUIRES: an epoch, and handles for all its live sequences.
+  // Starts the first waiting group, each live sequence under a handle. REQUIRES: an epoch, and
+  // handles for all its live sequences.
   SequenceGroup& StartFirstWaiting();
 
-  // The suspect that is to be computed alone, before everybody else; nullptr when nobody is.
+  // Returns the suspect to compute next, alone; nullptr if there is none.
   SequenceGroup* NextSuspect();
 
-  // A waiting group runs ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
+  // Starts a waiting group ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
   void StartAhead(SequenceGroup& group);
 
-  // A running group gives back blocks and handles and waits for recomputation, in its place.
+  // Frees the blocks and handles of a running group, which waits in its place to be recomputed.
   void ReturnToWaiting(SequenceGroup& group);
 
-  // A running group goes to host memory in the step that is being planned. False, and nothing has
-  // changed, when it does not fit there or has computed nothing. REQUIRES: it has no slice.
+  // Moves a running group to host memory in the step that is being planned. Returns false,
+  // without a change, if it does not fit there or holds no block. REQUIRES: it has no slice.
   bool SwapOut(SequenceGroup& group);
 
-  // Blocks that a swapped group needs to come back and to compute what it knows. Counted when it is
-  // asked for first, in O(blocks log blocks).
+  // Returns the blocks that a swapped group needs to come back and to compute its known tokens. The
+  // first call counts them in O(blocks log blocks); the count is kept.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
-  // Who is next of those that do not run; nullptr when all run.
+  // Returns the swapped or waiting group that is next to run; nullptr if all run.
   SequenceGroup* Next() const;
 
-  // A swapped group comes back in the step that is being planned and runs. False, and nothing has
-  // changed, without blocks. REQUIRES: handles for all its live sequences.
+  // Brings a swapped group back in the step that is being planned; it runs from now on. Returns
+  // false, without a change, if blocks are short. REQUIRES: handles for all its live sequences.
   bool SwapIn(SequenceGroup& group);
 
-  // When the leader has computed the prompt, the sequences that wait for it share its blocks, but
-  // for the last token, whose logits each of them needs. REQUIRES: the leader's window has not slid
-  // since its slice was answered.
+  // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
+  // They share its blocks except for the last token, whose logits each of them needs. REQUIRES: the
+  // leader's window has not slid since its slice was answered.
   void ForkFrom(SequenceGroup& group, const Sequence& sequence);
 
-  // Ends one sequence: its blocks and its handle are given back, the event is out. The group leaves
-  // with its last sequence, and dies then unless a step is unanswered. REQUIRES: not finished.
+  // Ends one sequence: frees its blocks and its handle, and emits the event. The group leaves with
+  // its last sequence, and is destroyed then unless a step is unanswered. REQUIRES: not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
-  // Ends the whole group, whose answer are these hypotheses; sequences without one end for
+  // Ends the whole group with these hypotheses as its output. Output sequences without one end with
   // reason_without. REQUIRES: a group of beam search.
   void FinishBeamSearch(SequenceGroup& group,
                         std::span<const BeamHypothesis> hypotheses,
@@ -168,12 +168,13 @@ struct CoreState {
   // Ends every live sequence of the group.
   void FinishGroup(SequenceGroup& group, FinishReason reason);
 
-  // Drops the epoch and the unanswered step; every running group waits again. What was in the step
-  // is kept until JudgeLoss.
+  // Drops the epoch and the unanswered step; every running or swapped group waits again. The slices
+  // of the step are kept until JudgeLoss.
   void LoseWorkers();
 
-  // Whether the workers crashed that were lost last. Who was in their step may have done it, and
-  // ends with kWorkerCrash when it did so too often. REQUIRES: no epoch.
+  // was_crash: the last loss of workers was a crash. Then it counts against every request in their
+  // step, and requests that crashed workers kMaxCrashes times end with kWorkerCrash. REQUIRES: no
+  // epoch.
   void JudgeLoss(bool was_crash);
 
  private:

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// One crash may be anybody's, or nobody's: a kill from outside.
+// The first crash suspects nobody: any request may have caused it, or a kill from outside.
 constexpr int32_t kCrashesToSuspect = 2;
 
 using Places = std::map<int32_t, CrashSuspects::Place>;
@@ -16,7 +16,7 @@ bool Overlap(const CrashSuspects::Place& a, const CrashSuspects::Place& b) {
   return std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
-// The most that happened at a place that overlaps this one.
+// Returns the most crashes of a place that overlaps this one.
 int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   int32_t most = 0;
   for (const auto& [sequence_index, other] : places) {
@@ -25,11 +25,11 @@ int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   return most;
 }
 
-// Each place counts by itself and only grows, until it is computed: what crashes the workers must
-// not be forgotten because a kill from outside, or a crash of somebody else, met the sequence in a
-// smaller slice. Sequences of a request, beams above all, take their turns in another order when
-// they are recomputed, and what one of them crashed at another may compute next: a place is as bad
-// as the worst of the request's that it overlaps.
+// A place only grows until it is computed. Else a kill from outside, or a crash by another request,
+// in a smaller slice of the sequence would hide the tokens that crash the workers. Recomputed
+// sequences of a request, beams above all, take turns in another order, so another one may compute
+// those tokens next: a place goes on from the count of the worst place of the request that it
+// overlaps.
 void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
   const Places before = evidence.places;
   for (const auto& [sequence_index, place] : lost) {
@@ -43,10 +43,10 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
              .end = std::max(place.end, own->second.end),
              .num_crashes = MostCrashesAt(place, before) + 1};
     } else if (place.end <= own->second.begin) {
-      // On the way to its place again, which is not forgotten for that; it may also be this one.
+      // On the way back to its place. That is kept, and extended: the cause may be here too.
       now.begin = place.begin;
     } else {
-      now = place;  // it was something else, then or now
+      now = place;  // the cause was another one, then or now
     }
   }
 }
@@ -82,7 +82,7 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
   std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_places, old_places] = lost[slice.id];
-    // "Ever computed" may have been found in the cache, and be what crashes: both parts are lost.
+    // Tokens "ever computed" may come from the cache and be what crashes: record both parts.
     if (slice.begin < slice.num_computed_ever) {
       old_places[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};

@@ -1,39 +1,37 @@
 // CrashSuspects finds the request that crashes its workers, among many that were lost with it.
 //
-// A crash leaves a place behind for each sequence that was to be computed: those tokens of its
-// slice that were never computed before. When workers crash again before the sequence has computed
-// its place, and were about to compute some of it, the crash counts for the place, and what they
-// were about to compute belongs to it from then on. Sequences of a request compute the same prompt
-// in turns, so a crash adds to the worst of its places that it overlaps. A request has crashed as
-// often as the worst of its places.
+// A crash records a place for each sequence of the lost step: the tokens of its slice that were
+// never computed before. A later crash counts for the place if its slice overlaps the place and the
+// sequence has not computed it since; the place then grows by that slice. Sequences of a request
+// compute the same prompt in turns, so a place goes on from the count of the worst overlapping
+// place of its request. A request has the crashes of its worst place.
 //
 //   crashes   the request
 //   1         goes on with the others
-//   2 to 4    is a suspect: it must be computed alone, one suspect at a time, and who has crashed
-//             the fewest times first
+//   2 to 4    is a suspect: it is computed alone, one suspect at a time, the one with the fewest
+//             crashes first
 //   5         has crashed its workers three times alone, and must end
 //
-// A crash among tokens before a place, on the way to it again, does not count, and the place is not
-// forgotten for it: it begins there from then on.
+// A crash among tokens before a place, on the way back to it, does not count. The place is kept,
+// and begins at that slice from then on.
 //
-// A request that computes its places is cleared. So an innocent one is, as soon as it is computed
-// without the guilty one. Kills from outside look the same. They end somebody only when they come
-// so fast that no suspect is cleared in between, and 3 + 2 * suspects of them do: each crash meets
+// A request that computes its places is cleared, so an innocent one is cleared as soon as it is
+// computed without the guilty one. Kills from outside look the same. They end a request only if no
+// suspect is cleared between them, and then only after 3 + 2 * suspects kills: each one meets
 // another suspect.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. It is
-// judged when the next workers are there, since not before is it known whether a process has died
-// or only the way to it was cut. No step is planned in between, so the suspects are known in time.
+// judged when the next workers are ready: only then is it known whether a process died or was only
+// cut off. No step is planned in between, so the suspects are known in time.
 //
-// Tokens of a slice that were computed before, and lost with the workers, are a place of their own.
-// A crash there counts too, but takes nothing from what is known of new tokens.
+// Tokens of a slice that were computed before, and lost with the workers, are a separate place. A
+// crash there counts too, but does not change the place of new tokens.
 //
 // Thread safety: not thread-safe; owned by CoreState.
-// Invariants:    suspects() are those of records() that crashed twice or more.
+// Invariants:    suspects() are the records() with two crashes or more.
 // Units:         positions of tokens in their sequence, prompt and output, from 0.
-// Cost:          O(slices log slices) a crash; OnComputed O(1) while nobody is recorded, else O(log
-//                records). A record takes about 200 bytes, until its request has computed its
-//                place.
+// Cost:          O(slices log slices) a crash; OnComputed O(1) without records, else logarithmic in
+//                them. A record takes about 200 bytes, until its request has computed its place.
 #ifndef QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 #define QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 
@@ -48,16 +46,16 @@
 
 namespace quire {
 
-// How often a request has crashed its workers when it ends for that.
+// Crashes after which a request ends: two beside others, three alone.
 inline constexpr int32_t kMaxCrashes = 5;
 
-// Tokens [begin, end) of a sequence, which the workers were computing.
+// Tokens [begin, end) of a sequence that the workers were computing.
 struct LostSlice {
   RequestId id;
   int32_t sequence_index = 0;
   int32_t begin = 0;
   int32_t end = 0;
-  int32_t num_computed_ever = 0;  // the most of its tokens, in steps that were answered
+  int32_t num_computed_ever = 0;  // the most of its tokens that answered steps computed
 };
 
 class CrashSuspects {
@@ -70,7 +68,7 @@ class CrashSuspects {
   struct Evidence {
     std::map<int32_t, Place> places;  // by sequence
 
-    // Of the place where most happened.
+    // Crashes of the worst place.
     int32_t num_crashes() const;
   };
   struct Record {
@@ -81,11 +79,11 @@ class CrashSuspects {
     bool is_suspect() const;
   };
 
-  // Workers crashed, and these were the slices of the step that they owe. Returns the requests that
-  // must end, in order; they are forgotten. REQUIRES: a suspect's slices were alone.
+  // Workers crashed in a step of these slices. Returns the requests that must end, in order of id,
+  // and forgets them. REQUIRES: a suspect's slices were alone.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
-  // The sequence's first num_tokens tokens are computed, as of a step that was answered.
+  // An answered step has computed the first num_tokens tokens of the sequence.
   void OnComputed(RequestId id, int32_t sequence_index, int32_t num_tokens) {
     if (!records_.empty()) {
       Shrink(id, sequence_index, num_tokens);
@@ -97,14 +95,14 @@ class CrashSuspects {
   void Forget(RequestId id);
 
   bool IsSuspect(RequestId id) const;
-  // With their crashes, the fewest first, and of equals the older request.
+  // With their numbers of crashes: the fewest first, then the older request.
   using Suspects = std::set<std::pair<int32_t, RequestId>>;
   const Suspects& suspects() const { return suspects_; }
   const std::map<RequestId, Record>& records() const { return records_; }
 
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
-  // Clears the request, which had crashed so often before, if nothing speaks against it any more.
+  // Updates the suspects after a change of the record, and drops it if no place is left.
   void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;

@@ -10,7 +10,7 @@ namespace {
 using Work = CompletionEstimate::Work;
 using Load = CompletionEstimate::Load;
 
-// Clients cancel at their deadline, which may be heard of a little before it passes here.
+// A client cancels at its deadline. The cancellation may arrive a little before that passes here.
 constexpr Instant kCancelSlack = 100 * kNanosPerMilli;
 
 Instant NanosOf(double micros) {
@@ -18,7 +18,7 @@ Instant NanosOf(double micros) {
   return static_cast<Instant>(std::min(micros, kLongest)) * kNanosPerMicro;
 }
 
-// What of the prompts is to be computed, if as much of them is found in the cache as was so far.
+// Scales the prompt tokens down by the prefix cache's hit rate so far.
 Work Uncached(const CoreState& state, Work work) {
   const CoreStats& counters = state.counters;
   if (counters.num_prefix_queried_tokens > 0) {
@@ -59,7 +59,7 @@ bool HasUsefulDeadline(const CoreState& state, const Request& request) {
          state.completion.is_known() && state.epoch->preemption_cost.steps().most_tokens() > 0;
 }
 
-// What the sequence lacks that has the least of its output.
+// Returns the output tokens that the least advanced live sequence may still get.
 int32_t MaxTokensLeft(const SequenceGroup& group) {
   int32_t fewest = group.request().max_tokens;
   for (const Sequence& sequence : group.sequences()) {
@@ -78,13 +78,13 @@ double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
       own, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
 }
 
-// Whether nobody else wants the places that it needs.
+// Returns true if no request waits and there are places for all its sequences.
 bool FindsRoom(const CoreState& state, const Request& request) {
   return state.waiting.empty() &&
          NumRunning(state) + request.num_live_sequences() <= state.epoch->limits.max_sequences;
 }
 
-// Whether a request of the tenant is under way that was started although it seemed too late.
+// Returns true if a trial of the tenant runs: a request started although it seemed too late.
 bool HasTrial(const CoreState& state, const std::string& tenant) {
   const auto is_trial = [&tenant](const SequenceGroup* group) {
     return group->estimate == DeadlineEstimate::kUnreachable && group->request().tenant == tenant;
@@ -96,7 +96,7 @@ bool HasTrial(const CoreState& state, const std::string& tenant) {
 }  // namespace
 
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request) {
-  const bool has_output = !request.resumed.empty();  // its client has a part of it
+  const bool has_output = !request.resumed.empty();  // its client has a part of it already
   if (has_output || !HasUsefulDeadline(state, request)) {
     return DeadlineEstimate::kNone;
   }
@@ -151,7 +151,7 @@ void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reaso
     return;
   }
   const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;
-  Instant last_step_end = state.now;  // which `now` is the begin of
+  Instant last_step_end = state.now;  // `now` is when the last step began
   if (state.epoch.has_value()) {
     last_step_end +=
         NanosOf(state.epoch->preemption_cost.steps().StepMicros(state.epoch->handles.num_in_use()));

@@ -1,17 +1,17 @@
-// Deadline admission: whether a request can be complete by its deadline. One that cannot is refused
-// when it comes, and one that waits and no longer can is dropped when its turn comes, before
-// anything is computed for it: what is computed is then complete in time, also when far more is
-// asked for than can be served.
+// Deadline admission decides whether a request can be complete by its deadline. A request that
+// cannot is refused when it comes. A waiting request that no longer can is dropped at its turn,
+// before anything is computed for it. So computed requests are complete in time even under
+// overload.
 //
-// In doubt a request is let in. Nobody is refused before steps and outputs were seen. Nor is, when
-// it comes, a request whose client has a part of its output (Request::resumed): it may wait, and is
-// judged at its turn by what it lacks. One that is resumed without output is like a new one:
-// anybody may say so of a request.
+// In doubt a request is admitted. None is refused before steps and outputs were seen. A request
+// that is resumed with a part of its output (Request::resumed) is not refused when it comes: it
+// waits, and is judged at its turn by what it lacks. One that is resumed without output is treated
+// as new, because any client can call its request resumed.
 //
-// While nobody waits and there is room, one request of each tenant is tried at a time although it
-// seems too late: what the estimates were learnt from may have been another tenant's outputs, and
-// whoever is never started is never learnt from. So an idle server refuses nobody. Of a policy
-// under which requests overtake others, only those are counted as ahead that are so for sure.
+// While no request waits and there is room, one request of each tenant is tried at a time although
+// it seems too late. The estimates may stem from another tenant's outputs, and a tenant that is
+// never started would never correct them. So an idle server refuses nobody. If the policy lets
+// requests overtake, only groups that are certainly ahead of a request count as ahead.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running) for a trial.
@@ -28,26 +28,25 @@
 
 namespace quire {
 
-// A request that arrives and does not wait yet: the estimate that its group begins with,
-// kUnreachable for a trial. Nothing: it is refused.
+// Judges a request on arrival. Returns the estimate that its group begins with, kUnreachable for a
+// trial, or nullopt if the request is refused.
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request);
 
-// The first one that waits, if it starts now. What it says is remembered, so that OnGroupEnd can
-// learn from what became of it.
+// Returns true if a waiting group may start at its turn, as a trial if need be. The group keeps the
+// estimate, so that OnGroupEnd can learn from the outcome.
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
 
-// A sequence of the group has ended with so many output tokens: what it says about the length of
-// others. One that was resumed says nothing, for most of it was not computed here: anybody may
-// claim any output.
+// A sequence of the group has ended. Learns its output length, except for a resumed one: most of
+// that was not computed here, and a client may claim any output.
 void OnSequenceEnd(CoreState& state,
                    const SequenceGroup& group,
                    int32_t num_output_tokens,
                    FinishReason reason);
 
-// The group has ended, its last sequence for this reason.
+// The group has ended, its last sequence for this reason. Learns whether the deadline was met.
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason);
 
-// Until all that wait now have started; 0 while nothing is known.
+// Estimated time until every waiting request has started; 0 while nothing is known.
 int64_t QueueDrainMicros(const CoreState& state);
 
 }  // namespace quire

@@ -21,10 +21,10 @@ class Deadlines {
   void Add(const Request& request);
   void Remove(const Request& request);  // REQUIRES: added
 
-  // kInfiniteFuture when no request has one.
+  // Returns kInfiniteFuture if no request has a deadline.
   Instant next() const;
 
-  // The request that expired first (deadline <= now), if any. It stays until it is removed.
+  // Returns the request that expired first (deadline <= now), if any. It stays until it is removed.
   std::optional<RequestId> FirstExpired(Instant now) const;
 
   size_t size() const { return by_time_.size(); }

@@ -3,7 +3,7 @@
 // within a plan, introductions come before releases.
 //
 // Thread safety: not thread-safe; owned by CoreState.
-// Invariants:    every handle below max_handles is free, in use or to be released, in one of them.
+// Invariants:    every handle below max_handles is either free, in use or to be released.
 #ifndef QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
 #define QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
 
@@ -21,10 +21,10 @@ class HandlePool {
 
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // The same for a handle that no worker was told of: it is free at once. REQUIRES: in use
+  // As GiveBack, for a handle that no worker was told of: it is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
-  // The releases of the plan that is complete but for them; their handles are free from now on.
+  // Returns the releases of a plan that is otherwise complete; their handles are free from now on.
   std::vector<SequenceHandle> TakeReleases();
 
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
@@ -34,7 +34,7 @@ class HandlePool {
   int32_t max_handles() const { return static_cast<int32_t>(is_in_use_.size()); }
 
  private:
-  std::vector<SequenceHandle> free_;  // taken from the back; at first the lowest handle
+  std::vector<SequenceHandle> free_;  // a stack, at first with the lowest handle on top
   std::vector<SequenceHandle> to_release_;
   std::vector<bool> is_in_use_;
 };

@@ -32,8 +32,8 @@ void IntroductionBudget::OnRefused(const SequenceGroup& group) {
   }
 }
 
-// The answer is the same before and after the group gets its rank, which it does when it starts:
-// else a group would start and get nothing.
+// The answer must not change when the group gets its rank at its start: else a group would start
+// and then get no introduction.
 bool IntroductionBudget::IsBeforeOwed(const SequenceGroup& group) const {
   if (!owed_.has_value() || owed_->id == group.id()) {
     return false;

@@ -14,7 +14,7 @@ namespace quire {
 namespace {
 
 void CheckSequence(const Sequence& sequence) {
-  // Counts add up, and what is computed or scheduled has exactly its places. (I5)
+  // Counts add up, and the tables hold exactly the computed and scheduled tokens. (I5)
   QUIRE_CHECK(sequence.num_computed_tokens() >= 0 && sequence.num_scheduled_tokens() >= 0);
   QUIRE_CHECK(sequence.num_computed_tokens() + sequence.num_scheduled_tokens() <=
               sequence.num_tokens());
@@ -22,12 +22,12 @@ void CheckSequence(const Sequence& sequence) {
       (sequence.is_swapped() ? sequence.host_table.num_tokens() : sequence.table.num_tokens()),
       sequence.num_computed_tokens() + sequence.num_scheduled_tokens());
 
-  // Who is not running holds nothing of a worker, but for its host memory when it is swapped.
+  // A sequence has blocks only while it runs, and host blocks only while it is swapped.
   QUIRE_CHECK(sequence.is_running() || sequence.table.empty());
   QUIRE_CHECK(sequence.is_swapped() || sequence.host_table.empty());
 }
 
-// It holds every block that the window of its next token reaches into, and no other. (I5)
+// The sequence holds exactly the blocks that the window of its next token reaches. (I5)
 void CheckWindow(const Sequence& sequence, const StepLimits& limits) {
   const int32_t num_passed = sequence.is_swapped() ? sequence.host_table.num_passed_blocks()
                                                    : sequence.table.num_passed_blocks();
@@ -51,12 +51,12 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
     QUIRE_CHECK_EQ(sequence.is_running(), group.is_running());
     QUIRE_CHECK_EQ(sequence.is_swapped(), group.is_swapped());
 
-    // Who has reached its end has been told so. (I17)
+    // A sequence that reaches max_tokens has ended. (I17)
     QUIRE_CHECK(sequence.num_output_tokens() < group.request().max_tokens);
   }
 
-  // Who was admitted fits the context and, beside the pinned prefixes, the pool with all of its
-  // length, or nobody could promise that it ends. (I14)
+  // A live group fits, at full length, the context and the pool beside the pinned prefixes; else it
+  // might never end. (I14)
   QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.LimitsFor(group.request())));
 }
 
@@ -82,8 +82,8 @@ void CheckQueues(const CoreState& state) {
     QUIRE_CHECK(i == 0 || state.running[i - 1]->rank() < state.running[i]->rank());
   }
 
-  // First come, first served: who has never started is newer than everybody who runs, but for
-  // suspects and short prompts that passed it. (I14)
+  // First come, first served: a group that has never started is newer than every running group,
+  // except suspects and short prompts that passed it. (I14)
   const bool is_fcfs = state.config.scheduling_policy == SchedulingPolicyKind::kFcfs;
   const auto newest = std::find_if(state.running.rbegin(),
                                    state.running.rend(),
@@ -94,7 +94,7 @@ void CheckQueues(const CoreState& state) {
                 (*newest)->id() < group->id());
   }
 
-  // Timers belong to live requests. (I12)
+  // Deadlines belong to live requests. (I12)
   auto has_deadline = [](const auto& entry) {
     return entry.second->request().deadline != kInfiniteFuture;
   };
@@ -109,7 +109,7 @@ void CheckCachedBlocks(const CoreState& state,
   if (sequence.block_hashes.empty() || group.IsIdle(sequence)) {
     return;
   }
-  // A block is found by the name of the tokens that lie in it, and of all before them. (I8)
+  // A cached block is found by the hash of its tokens and of all before them. (I8)
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   const auto block_size = static_cast<size_t>(kv_cache.block_size_tokens());
   const auto num_full = static_cast<size_t>(sequence.table.num_tokens()) / block_size;
@@ -119,7 +119,7 @@ void CheckCachedBlocks(const CoreState& state,
     QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
   }
 
-  // The names are right: the last one, which each was when it was new.
+  // The hashes are right. Only the last is checked: each was the last when it was new.
   const Hash128& key = state.config.block_hash_key;
   const Request& request = group.request();
   const size_t last = hashes.size() - 1;
@@ -140,8 +140,7 @@ void CheckEpoch(const CoreState& state) {
   }
   const Epoch& epoch = *state.epoch;
 
-  // Blocks are held by running sequences, for pinned prefixes, and by nobody else. (I1, I2, I5,
-  // I12)
+  // Only running sequences and pinned prefixes hold blocks. (I1, I2, I5, I12)
   std::vector<const BlockTable*> tables;
   std::vector<bool> has_handle(static_cast<size_t>(epoch.handles.max_handles()), false);
   for (const SequenceGroup* group : state.running) {
@@ -151,7 +150,7 @@ void CheckEpoch(const CoreState& state) {
       }
       tables.push_back(&sequence.table);
 
-      // Each running sequence has a handle of its own. (I15)
+      // Each running sequence has its own handle. (I15)
       QUIRE_CHECK(epoch.handles.is_in_use(sequence.handle()));
       QUIRE_CHECK(!has_handle[sequence.handle()]);
       has_handle[sequence.handle()] = true;
@@ -166,7 +165,7 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  // The count that was kept for a swapped group is still right.
+  // The count that is kept for a swapped group is still right.
   for (SequenceGroup* group : state.swapped) {
     const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
     QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));
@@ -177,11 +176,11 @@ void CheckEpoch(const CoreState& state) {
   }
   epoch.kv_cache.CheckInvariants(tables, host_tables);
 
-  // Freed blocks wait exactly while a step is unanswered. (I6)
+  // Freed blocks are fenced exactly while a step is unanswered. (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 
-// Who may have crashed workers lives, and is never computed beside others.
+// Recorded requests are live, and a suspect is never computed beside others.
 void CheckSuspects(const CoreState& state) {
   size_t num_suspects = 0;
   for (const auto& [id, record] : state.suspects.records()) {
@@ -202,7 +201,7 @@ void CheckSuspects(const CoreState& state) {
 void CheckStep(const CoreState& state) {
   const UnansweredStep& step = state.step;
   if (!step.is_active) {
-    // Slices and groups that ended are kept for an answer only.
+    // Slices and departed groups are kept only until the answer.
     QUIRE_CHECK(step.slices.empty() && step.departed.empty());
     QUIRE_CHECK(step.swap_outs.empty() && step.swap_ins.empty() && step.copies.empty());
     return;
@@ -228,8 +227,8 @@ void CheckStep(const CoreState& state) {
     QUIRE_CHECK_EQ(sequence.handle(), slice.handle);
     QUIRE_CHECK_EQ(slice.samples, sequence.num_scheduled_tokens() == sequence.gap());
 
-    // No two sequences write one block, and who shares a block that is written reads it whole: it
-    // is full when the step is done. (I3, I4)
+    // No two sequences write one block. A written block that is shared is full after the step, so
+    // its other holders read it whole. (I3, I4)
     int32_t block_size = epoch.kv_cache.block_size_tokens();
     for (int32_t i = sequence.num_computed_tokens() / block_size; i < sequence.table.num_blocks();
          ++i) {

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// Aborts with the broken one.
+// Aborts with the broken invariant.
 void CheckInvariants(const CoreState& state);
 
 }  // namespace quire

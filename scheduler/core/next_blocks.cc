@@ -6,13 +6,13 @@
 namespace quire {
 namespace {
 
-// The sequence goes on behind the token that this step samples, and all its blocks are full then.
+// Returns true if the sequence goes on after the token of this step, with all its blocks full.
 bool TakesBlockNext(const UnansweredStep::Slice& slice, const KvCacheManager& kv_cache) {
   return slice.samples && kv_cache.NumBlocksToAppend(slice.sequence->table, 1) > 0 &&
          slice.sequence->num_output_tokens() + 1 < slice.group->request().max_tokens;
 }
 
-// As in StepPlanner::PlanRunning, where this step had another order: some began in it.
+// The order of StepPlanner::PlanRunning. In this step, groups that started came last.
 bool IsServedBefore(const UnansweredStep::Slice& a, const UnansweredStep::Slice& b) {
   return a.group == b.group ? a.sequence->sequence_index() < b.sequence->sequence_index()
                             : a.group->rank() < b.group->rank();

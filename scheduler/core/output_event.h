@@ -1,8 +1,8 @@
-// OutputEvent is what the core tells the world about a sequence: a token was committed, or the
-// sequence ended. Tokens of a sequence come in order of token_index, 0, 1, 2, ...; exactly one
-// SequenceFinished comes for each sequence of each accepted request, after its last token. Of a
-// request that is resumed, indices go on behind its tokens, and sequences that had ended say
-// nothing. Beam search tells its sequences at its end, the best first.
+// OutputEvent reports that a token of a sequence was committed, or that the sequence ended. Tokens
+// of a sequence come in order of token_index, 0, 1, 2, ...; exactly one SequenceFinished comes for
+// each sequence of each accepted request, after its last token. For a resumed request, indices go
+// on after its resumed tokens, and sequences that had ended report nothing. Beam search reports its
+// sequences at its end, the best first.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
@@ -26,7 +26,7 @@ enum class FinishReason : uint8_t {
   kExpiredRunning,  // its deadline passed while it ran
   kUnreachable,     // its deadline could no longer be met; nothing was computed
   kNonFinite,       // logits were NaN or infinite, twice
-  kNoCapacity,      // workers came back with a pool that can never hold it
+  kNoCapacity,      // workers came back with a pool or context that can never hold it
   kWorkerCrash,     // it crashed its workers kMaxCrashes times, the last three alone
 };
 
@@ -45,7 +45,7 @@ struct SequenceFinished {
   FinishReason reason = FinishReason::kStop;
   int32_t num_output_tokens = 0;
   bool is_last_of_request = false;  // no sequence of the request lives on
-  std::optional<float> beam_score;  // of beam search: logprobs summed, normalised by length
+  std::optional<float> beam_score;  // of beam search: sum of logprobs, normalized by length
 };
 
 using OutputEvent = std::variant<TokenCommitted, SequenceFinished>;

@@ -19,13 +19,13 @@
 namespace quire {
 namespace {
 
-// A row may fail this often in a row before its sequence ends.
+// Successive non-finite rows for one token that end its sequence; the first is recomputed.
 constexpr int32_t kMaxNonFinite = 2;
 
 absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
 
-// A row may be finite and what was made of it not. Log-probabilities that nobody asked for are
-// never looked at.
+// A finite row may still give non-finite log-probabilities. They count only if the request asked
+// for log-probabilities.
 bool IsFinite(const SampledToken& sampled, const Request& request) {
   if (!sampled.finite || request.sampling.num_logprobs < 0) {
     return sampled.finite;
@@ -76,7 +76,7 @@ absl::Status CheckSampled(const SampledToken& sampled,
   return absl::OkStatus();
 }
 
-// Beam search weighs what the worker found likeliest: with less it could not decide.
+// Beam search needs as many candidates as it asked for, else it could not decide.
 absl::Status CheckCandidates(const SampledToken& sampled,
                              const Request& request,
                              const StepLimits& limits) {
@@ -95,7 +95,7 @@ absl::Status CheckCandidates(const SampledToken& sampled,
 std::optional<FinishReason> ReasonToFinish(const Request& request,
                                            const Sequence& sequence,
                                            TokenId last_token_id) {
-  // The last token is not among the min_tokens that have to be there before it.
+  // The last token does not count toward the min_tokens that precede it.
   bool may_stop = sequence.num_output_tokens() > request.sampling.min_tokens;
   bool is_stop =
       std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(), last_token_id) !=
@@ -126,13 +126,13 @@ void CommitToken(CoreState& state,
   }
 }
 
-// In floating point: what a worker reports may be anything.
+// In floating point, because a worker may report any integers and their sum could overflow.
 double MicrosOf(const StepTimings& timings) {
   return static_cast<double>(timings.build_us) + static_cast<double>(timings.forward_us) +
          static_cast<double>(timings.sample_us);
 }
 
-// Of the step's swap-ins, in their order.
+// Checks that the failed swap-ins are swap-ins of the step, in their order.
 absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& result) {
   auto ordered = step.swap_ins.begin();
   for (BlockId block_id : result.failed_swap_ins) {
@@ -150,13 +150,13 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
   return absl::OkStatus();
 }
 
-// Whoever came back in this step and lacks one of these blocks computed from something else. It is
-// recomputed, and so is its group; nothing that it wrote was published. Who shares the host block
-// and is still swapped finds out when it comes back.
+// Recomputes every group that lacks one of these blocks: it came back in this step and computed
+// from undefined contents. Nothing that it wrote was published. A swapped group that shares the
+// host block finds out when it comes back.
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // whose holder may have ended since
+    if (lost.contains(copy.src)) {  // even if the holder of src has ended since
       lost.insert(copy.dst);
     }
   }
@@ -185,7 +185,7 @@ void LearnCosts(CoreState& state, const StepResult& result) {
                                .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size() -
                                                                     result.failed_swap_ins.size()),
                                .micros = MicrosOf(result.timings)};
-  // What only a choice between preemptions needs is not counted where there is none.
+  // Only kAuto needs these counts.
   const bool is_auto = state.config.preemption_mode == PreemptionMode::kAuto;
   for (const UnansweredStep::Slice& slice :
        std::span(state.step.slices).first(is_auto ? state.step.slices.size() : 0)) {
@@ -197,7 +197,7 @@ void LearnCosts(CoreState& state, const StepResult& result) {
   state.epoch->preemption_cost.ObserveStep(step);
 }
 
-// The tokens of the slice are computed; has_token: its row was sampled and finite.
+// Counts the tokens of the slice as computed. has_token: its row was sampled and finite.
 void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_token) {
   Sequence& sequence = *slice.sequence;
   const int32_t num_left_of_prompt =
@@ -231,10 +231,10 @@ void TakeToken(CoreState& state,
   }
 }
 
-// Whether the group is to be computed again; else the sequence has ended.
+// Returns true if the group is to be computed again; else the sequence has ended.
 bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
   ++state.counters.num_non_finite;
-  // Nobody may build on it.
+  // No other sequence may build on these blocks.
   state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
   if (sequence.CountNonFinite() < kMaxNonFinite) {
     return true;
@@ -307,7 +307,7 @@ void ProcessResult(CoreState& state, const StepResult& result) {
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     const SampledToken* sampled = slice.samples ? &*next++ : nullptr;
     if (!slice.sequence->is_running()) {
-      continue;  // it ended while the step ran, or is recomputed: its token was never born
+      continue;  // it ended while the step ran, or is recomputed: its token is dropped
     }
     const bool has_token = sampled != nullptr && IsFinite(*sampled, slice.group->request());
     EndSlice(state, slice, has_token);
@@ -320,7 +320,7 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       to_recompute.push_back(slice.group);
     }
   }
-  // Only now: until here every slice of a group is needed. A group may be named more than once.
+  // Deferred, else later slices of the group would be dropped. It may be listed more than once.
   for (SequenceGroup* group : to_recompute) {
     if (group->is_running()) {
       state.ReturnToWaiting(*group);

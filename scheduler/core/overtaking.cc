@@ -3,8 +3,8 @@
 namespace quire {
 namespace {
 
-// Of a group that runs, or that waits: what it lacks until each of its sequences has a next token.
-// Those that wait for the leader share what it computes.
+// Returns the tokens that the group must compute until each of its sequences has a next token.
+// Sequences that wait for the leader share its tokens.
 int64_t NumTokensLeft(const SequenceGroup& group) {
   int64_t num_tokens = 0;
   for (const Sequence& sequence : group.sequences()) {
@@ -26,7 +26,7 @@ std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const Room& room) {
   std::vector<SequenceGroup*> behind;
   if (!state.swapped.empty()) {
-    return behind;  // they wait for room
+    return behind;  // swapped groups wait for room, so none may pass
   }
   const int64_t longest = NumTokensLeft(cut) / kTimesShorter;
   int64_t num_blocks = int64_t{room.num_free_blocks} - room.num_watermark_blocks;

@@ -1,25 +1,25 @@
-// Overtaking, bounded: a short prompt does not wait for the whole of a long one. First come, first
-// served would keep it waiting while a long prompt takes steps for itself, although it would be
+// Bounded overtaking: a short prompt does not wait for the whole of a long one. Plain first come,
+// first served would keep it waiting while a long prompt fills whole steps, although it could be
 // computed in a fraction of that time.
 //
-// While a running group has more prompt left than a step has room for, groups that wait behind it
-// may pass: those that have a quarter of the tokens at most that it has left. They get half of what
-// prompts get in a step, so what they pass takes twice as many steps at the most, however many
-// come. Nobody passes a group that has passed.
+// While a running group has more prompt left than a step has room for, waiting groups behind it may
+// pass if they have at most a quarter of the tokens that it has left. They get half of the prompt
+// tokens of a step, so the passed group takes at most twice as many steps, however many pass. A
+// group that has passed is not passed itself.
 //
-// Who is passed loses nothing else. The long prompt's blocks are kept for it, and so are blocks and
-// handles of everybody who waits before the one that passes: where there is no room for all of
-// them, nobody passes. So who waits for room is not passed. Who has passed grows, and gives way
-// when the room of somebody whom it passed is gone.
+// A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
+// for every group that waits before the passing one: without room for all of them, no group passes.
+// So a group that waits for room is not passed. A group that has passed may grow, and gives way
+// when a group that it passed lacks the room.
 //
-// Nor does anybody pass once sequences that decode would take more than half of a step, or of what
-// a step may have under CoreConfig::target_inter_token.
+// No group passes once decoding sequences would take more than half of a step, or of what a step
+// may have under CoreConfig::target_inter_token.
 //
-// Only under first come, first served: other policies say themselves who goes first. In a backlog
-// whose first kMostPassed requests are all long, nobody behind them passes.
+// Only first come, first served lets groups pass; other policies define the order themselves.
+// Behind kMostPassed long requests at the head of a backlog no group passes.
 //
 // Thread safety: free functions; the state is not thread-safe.
-// Cost:          O(kMostPassed) while a prompt is cut, else nothing.
+// Cost:          O(kMostPassed) while a prompt is cut, else none.
 #ifndef QUIRE_SCHEDULER_CORE_OVERTAKING_H_
 #define QUIRE_SCHEDULER_CORE_OVERTAKING_H_
 
@@ -33,13 +33,14 @@ namespace quire {
 
 inline constexpr size_t kMostPassed = 64;
 inline constexpr int64_t kTimesShorter = 4;
-inline constexpr int32_t kShareOfPassing = 2;  // one part in so many
+inline constexpr int32_t kShareOfPassing =
+    2;  // passing groups get 1 / kShareOfPassing of prompt tokens
 
-// Whether others may pass a running group while its prompt is cut.
+// Returns true if others may pass a running group while its prompt is cut.
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
-// Those that wait behind `cut`, which may be passed, and may start now, in order of arrival. room:
-// what is there for them and for all that they pass.
+// Returns the waiting groups behind `cut` that may pass it and start now, in order of arrival.
+// room: for them and for all that they pass. REQUIRES: MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,
                                                const Room& room);

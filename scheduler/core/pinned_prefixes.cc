@@ -14,10 +14,10 @@
 namespace quire {
 namespace {
 
-// Each is a list of tokens, however few blocks it adds to those of others.
+// Bounds the lists of tokens: a prefix may add few blocks to those of others, but has its list.
 constexpr size_t kMaxPrefixes = 256;
 
-// Of its blocks those that a request which begins so still reads: all, without a sliding window.
+// Returns the blocks that a request with this beginning reads: all, without a sliding window.
 std::span<const BlockHash> HashesToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
   const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
   const int32_t num_passed = NumBlocksBeforeWindow(
@@ -35,7 +35,7 @@ int32_t NumTokensToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
   return static_cast<int32_t>(num_full + prefix.tail(limits).size());
 }
 
-// What computes the prefix, and then a token that nobody hears of.
+// Returns the request that computes the prefix. Its one output token is dropped.
 Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& limits) {
   Request request{.id = id};
   request.prompt_token_ids.assign(prefix.token_ids.begin(),
@@ -48,7 +48,7 @@ Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& l
   return request;
 }
 
-// The most blocks that one of the clients' requests can come to hold.
+// Upper bound on the blocks that any one client request can come to hold.
 int64_t NumBlocksOfLargestRequest(const CoreState& state) {
   int64_t most = 0;
   for (const auto& [id, group] : state.groups) {
@@ -63,7 +63,7 @@ int64_t NumBlocksOfLargestRequest(const CoreState& state) {
   return most;
 }
 
-// Whether the request of the prefix can be run beside everything that is reserved for others.
+// Returns true if the request of the prefix can run beside the blocks reserved for others.
 bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& prefix) {
   const StepLimits& limits = *state.last_limits;
   const int64_t num_tokens = int64_t{NumTokensToHold(prefix, limits)} + 1;
@@ -71,8 +71,8 @@ bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& pre
          limits.num_blocks - 1 - state.reserved_blocks.NumWithout(id);
 }
 
-// Whether there is room for the prefix, for which blocks are reserved, beside everything that
-// lives. All of it has fitted so far, so fewer blocks are the only cause not to.
+// Checks whether the prefix, for which blocks are reserved, leaves room for all live requests and
+// prefixes. They have fitted so far, so only the number of blocks can fail.
 PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   const StepLimits& limits = *state.last_limits;
   const PinnedPrefix& prefix = state.prefixes.at(id);
@@ -103,7 +103,7 @@ void Unreserve(CoreState& state, RequestId id) {
   prefix.has_room = false;
 }
 
-// Reserves what the prefix, which has its hashes, will hold, if there is room.
+// Reserves the blocks that the prefix will hold, if there is room. REQUIRES: block_hashes is set.
 PinOutcome Reserve(CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   const StepLimits& limits = *state.last_limits;
@@ -123,7 +123,7 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
                                        state.last_limits->block_size_tokens);
 }
 
-// Both have their hashes, and the last one names all tokens before it too.
+// The last hash stands for all tokens before it. REQUIRES: both have their hashes.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
     return std::span(prefix.token_ids)
@@ -136,9 +136,9 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
          last(a) == last(b) && std::ranges::equal(behind(a), behind(b));
 }
 
-// Under first come, first served its request waits in the place of its arrival; under any other
-// policy it is ahead of clients, whose later requests are the cheaper for it. REQUIRES: an epoch;
-// blocks are reserved.
+// Queues the request of the prefix. Under first come, first served rank 0 leaves it in the place of
+// its arrival. Under other policies it goes, as a rule, ahead of the requests of clients, which it
+// makes cheaper. REQUIRES: an epoch; blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
@@ -247,10 +247,10 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
-  state.suspects.Forget(group.id());  // blocks of another size may have made it shorter
+  state.suspects.Forget(group.id());  // with a new block size it may never compute its places
   KvCacheManager& kv_cache = state.epoch->kv_cache;
-  // A block of the same contents may have been listed when this sequence computed its own, and
-  // handed out since: now this one is listed.
+  // When this sequence computed its block, another one of the same contents may have been listed,
+  // and handed out since. Publish lists this one.
   kv_cache.Publish(sequence.table, sequence.table.num_passed_blocks(), prefix.block_hashes);
   kv_cache.Pin(prefix.block_hashes, prefix.table);
   if (NumTailBlocks(prefix, state.epoch->limits) > 0) {
@@ -297,12 +297,12 @@ void CheckPrefixes(const CoreState& state) {
     QUIRE_CHECK_EQ(is_pinned, !prefix.table.empty());
     num_held += prefix.table.num_blocks() - prefix.table.num_passed_blocks();
 
-    // Whoever begins so finds all of it.
+    // A request with this beginning finds all of it.
     const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
     QUIRE_CHECK(!is_pinned ||
                 state.epoch->kv_cache.Match(prefix.block_hashes).num_blocks == num_blocks);
 
-    // What is being computed has a request, and nothing else has.
+    // A prefix has a request exactly while it is being computed.
     const bool has_request = state.groups.contains(id);
     QUIRE_CHECK(!state.epoch.has_value() ||
                 has_request == (prefix.state == PrefixState::kComputing));

@@ -1,17 +1,16 @@
 // Pinned prefixes are beginnings of prompts that an operator keeps in the KV cache: a system
-// prompt, the examples of a task. A prefix is computed once, by a request of the core's own, and
-// its blocks are held from then on: they are never handed out for something else, and every request
-// of the same cache salt that begins so finds them. It shares the full ones. The last one, where it
-// is not full, is copied to a block of its own, as far as the request begins like it. (Not with a
-// sliding window: when the last tokens are computed, full blocks that a shorter beginning reads may
-// have been given back.)
+// prompt, the examples of a task. A request of the core's own computes a prefix once, and its
+// blocks are held from then on. A request of the same cache salt that begins with the prefix shares
+// its full blocks. A last block that is not full is copied, as far as the request begins with its
+// tokens. (Not with a sliding window: once the last tokens are computed, full blocks that a shorter
+// beginning reads may have been given back.)
 //
-// Blocks of pinned prefixes are gone for everybody else. So a prefix is refused that takes more of
-// the pool than CoreConfig::max_pinned_share allows, or beside which a live request could not be
-// run to its end; and a request must fit the pool beside the prefixes.
+// Requests cannot use the blocks of pinned prefixes for anything else. So a prefix is refused if
+// prefixes would exceed CoreConfig::max_pinned_share of the pool, or if a live request could no
+// longer run to its end; and a request must fit the pool beside the prefixes.
 //
-// A prefix outlives its workers: in the next epoch it is computed again, ahead of every request
-// that came after it. Where the new pool has no room for it, it waits for another one.
+// A prefix outlives its workers: in the next epoch it is computed again, ahead of every later
+// request. If the new pool has no room for it, it waits for another one.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Cost:          PinPrefix O(its tokens + prefixes + live requests), UnpinPrefix and
@@ -43,11 +42,11 @@ struct PinnedPrefix {
   std::vector<TokenId> token_ids;
   std::string cache_salt;
   PrefixState state = PrefixState::kWaiting;
-  // The hashes of its full blocks, under last_limits. They stay while blocks keep their size.
+  // Hashes of its full blocks, under last_limits. They stay while blocks keep their size.
   std::vector<BlockHash> block_hashes;
   bool has_room = false;  // blocks are reserved for it, in this epoch or the last one
 
-  // Tokens behind the full blocks that are kept too. REQUIRES: it has its hashes.
+  // Tokens behind the full blocks that are held too. REQUIRES: block_hashes is set.
   std::span<const TokenId> tail(const StepLimits& limits) const;
   BlockTable table;  // while it is pinned
 };
@@ -61,27 +60,28 @@ PinResult PinPrefix(CoreState& state,
                     std::vector<TokenId> token_ids,
                     std::string cache_salt);
 
-// Lets the blocks go; who shares them keeps them. False when there is no such prefix.
+// Frees its blocks; requests that share them keep them. Returns false if there is no such prefix.
 bool UnpinPrefix(CoreState& state, RequestId id);
 
-// Nothing when there is no such prefix.
+// Returns nullopt if there is no such prefix.
 std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id);
 
-// The request of a prefix has computed it: from now on the blocks are held. REQUIRES: every token
-// is computed, and the sequence still has its blocks.
+// Pins the blocks of a prefix that its request has computed. REQUIRES: every token is computed, and
+// the sequence still has its blocks.
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence);
 
-// The workers are gone, and the blocks with them.
+// Forgets the blocks, which are gone with the workers.
 void AbandonPrefixes(CoreState& state);
 
-// An epoch has begun. What computed prefixes in the last one ends, so that requests are looked at
-// without them; then prefixes begin anew, the oldest first, as far as there is room.
-// REQUIRES of RestorePrefixes: hashes of blocks of another size are gone.
+// For the start of an epoch. EndPrefixRequests ends the requests that computed prefixes and drops
+// all reservations, so that requests are checked without them. RestorePrefixes then starts
+// prefixes, the oldest first, as far as there is room. REQUIRES of RestorePrefixes: hashes of
+// blocks of another size are gone.
 void EndPrefixRequests(CoreState& state);
 void RestorePrefixes(CoreState& state);
 
-// Held blocks are those of its hashes and that of its tail, and what is reserved is what prefixes
-// hold or will hold.
+// Checks that pinned prefixes hold the blocks of their hashes and tails, and that the reserved
+// blocks are those that prefixes hold or will hold.
 void CheckPrefixes(const CoreState& state);
 
 }  // namespace quire

@@ -11,7 +11,7 @@ namespace quire {
 
 namespace {
 
-// A group that was preempted so often is taken when there is no other.
+// Preemptions after which a group is taken only if there is no other.
 constexpr int32_t kEnoughPreemptions = 3;
 
 struct Footprint {
@@ -28,7 +28,7 @@ Footprint FootprintOf(const CoreState& state, const SequenceGroup& group) {
     num_tokens += sequence.num_computed_tokens();
   }
   const GroupBlocks blocks = kv_cache.CountBlocks(tables);
-  // What its sequences share is computed once.
+  // Tokens that sequences share are computed once.
   num_tokens = std::min(num_tokens, int64_t{blocks.num_blocks} * kv_cache.block_size_tokens());
   return {.work = {.num_tokens = num_tokens,
                    .num_blocks = blocks.num_blocks,
@@ -52,9 +52,9 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
   return num_exclusive_blocks / std::max(1.0, micros + idle_micros);
 }
 
-// An upper bound of the blocks that preempting the group frees for its cost. The group's blocks are
-// not looked at: it is taken to share none. Idle blocks cost by their square, so this is a bound
-// only while they cost less than the rest.
+// Upper bound on the blocks per microsecond that preempting the group frees, found without a look
+// at its blocks: it is taken to share none. Idle blocks cost by their square, so this is a bound
+// only while they cost less than the rest; else returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {
@@ -74,14 +74,14 @@ double MostBlocksByMicros(const CoreState& state,
   return idle_micros <= micros ? BlocksByMicros(num_blocks, micros, idle_micros) : kUnknown;
 }
 
-// Of the groups behind group that the policy ranks like the last one: the one that frees most
-// blocks for what its preemption costs. Without any that frees blocks and was not preempted often,
-// the last one. REQUIRES: group is not the last.
+// Returns the group that frees most blocks for its cost, of those behind `group` that the policy
+// ranks like the last one. Returns the last one if none frees blocks, or all that do were preempted
+// often. REQUIRES: group is not the last.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
   const PreemptionCost::Load load = LoadOf(state);
   SequenceGroup* cheapest = state.running.back();
-  double most = 0;  // blocks for a microsecond
+  double most = 0;  // blocks per microsecond
   for (auto it = state.running.rbegin(); *it != &group; ++it) {
     SequenceGroup& candidate = **it;
     if (candidate.rank().value != state.running.back()->rank().value) {

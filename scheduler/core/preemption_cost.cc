@@ -7,11 +7,11 @@
 namespace quire {
 namespace {
 
-constexpr double kKept = 15.0 / 16;        // of a moving ratio's sums when something is added
-constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way
+constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingRatio::Add keeps
+constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way before the other is tried
 constexpr int64_t kLongPrompt = 512;       // tokens
 
-// An hour: a longer step is a clock that is wrong.
+// One hour: a longer step means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;
 
 }  // namespace
@@ -35,7 +35,7 @@ void PreemptionCost::ObserveStep(const Step& step) {
                elapsed_ - under_way_.front().ordered_at);
   }
   if (step.num_tokens == 0 || micros == 0) {
-    return;  // there is nothing to learn from a step of nothing, nor from a worker without a clock
+    return;  // nothing to learn: the step is empty, or the worker has no clock
   }
   const auto expected = [&](int64_t num_tokens) {
     return steps_.MicrosWithoutContext(num_tokens) + steps_.ContextMicros(step.num_context);
@@ -71,8 +71,8 @@ PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load)
 }
 
 double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const {
-  // The groups that run take num_sequences / block size blocks a step, so half of the blocks are
-  // idle for num_blocks * block size / num_sequences steps. A sequence has num_used_blocks /
+  // Running groups take num_sequences / block_size blocks a step, so on average half of the blocks
+  // are idle for num_blocks * block_size / num_sequences steps. A sequence has num_used_blocks /
   // num_sequences blocks.
   const auto blocks = static_cast<double>(num_blocks);
   const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
@@ -91,8 +91,8 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // Where steps are as long as their tokens are many, the step is shorter without
-      // it; and what it would have read is read by a later one.
+      // The fixed time of a step, which its sequences share: 0 if time is proportional to tokens.
+      // Reading is left out: a later step reads what this one would have read.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }
@@ -105,8 +105,8 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
   const double by_curve = num_steps * (steps_.MicrosWithoutContext(load.num_sequences + slice) -
                                        costs.micros_without_context);
-  // What was measured has in it what the curve does not know, such as prompts in the same steps,
-  // and clocks that are not exact. No token costs more than one of a long prompt.
+  // The measurement includes what the curve lacks, such as prompts in the same steps, and clock
+  // errors. No token costs more than one of a long prompt.
   double measured = 0;
   if (recompute_.is_known()) {
     measured = static_cast<double>(work.num_tokens) *
@@ -118,8 +118,8 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
 double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const auto blocks = static_cast<double>(num_blocks);
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
-  // Until the blocks have left, who needs one sits out: the one that preempts, and of the others
-  // one in so many steps as a block has tokens, as many as there are blocks to wait for.
+  // Until the blocks have left, sequences that need one sit out: the preempting one, and of the
+  // others each once in block_size steps, at most as many as there are blocks to wait for.
   const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(

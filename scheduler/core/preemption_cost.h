@@ -1,25 +1,24 @@
-// PreemptionCost says what it would cost to take a group's blocks and to bring it back, by swapping
-// or by computing it again, from how long steps took so far. It has no clock: workers report times
-// with their answers, so that the same events lead to the same choice.
+// PreemptionCost estimates what it costs to take a group's blocks and to bring it back, by swapping
+// or by recomputation, from the step times so far. It has no clock: workers report times with their
+// answers, so the same events lead to the same choice.
 //
-// What an event takes by itself says little: a step that waits for a copy delays everybody in it
-// and everybody who waits for it, while tokens that are recomputed in the spare compute of a step
-// that decodes delay nobody. So a cost is by how much the service of all is delayed, in step time:
-//   - by how much steps were longer than steps of as many tokens, which read as much, are without
-//     swaps and recomputed tokens;
-//   - for a sequence that sits a step out, and for blocks that hold nothing, their part of a step,
-//     as far as the step is not shorter without them: neither products nor the reading of their K
-//     and V are lost, only what a step takes however many are in it.
+// The time of a copy or a recomputation alone says little: a step that waits for a copy delays
+// every sequence in it and every group that waits for it, while tokens that are recomputed in the
+// spare compute of a decode step delay none. So a cost is the delay of all service, in step time:
+//   - by how much steps were longer than steps without swaps and recomputed tokens that have as
+//     many tokens and read as much;
+//   - for a sequence or blocks that are idle in a step, their part of its fixed time: compute and
+//     the reading of K and V are not lost, because the step is shorter without them.
 //
-// Reading is apart because swaps change how many sequences are in a step, and with that how much is
-// read, more than how long it takes: what a copy takes by itself is a few hundredths of a step.
+// Reading is counted separately because a swap mostly changes how many sequences are in a step, and
+// with that how much is read: the copy alone takes a few hundredths of a step.
 //
-// For that a group of one sequence is recomputed in slices that leave steps about as long as they
-// are, and is back after kMaxRecomputeSteps steps at the latest.
+// To delay others little, a group of one sequence is recomputed in slices that hardly lengthen
+// steps, and is back after at most kMaxRecomputeSteps steps.
 //
-// One block is one copy, so what handing over a copy takes and what its bytes take is one number
-// here: the time of a block. The first group is swapped to learn it, and so is one when long none
-// was, since links change; likewise the other way round.
+// One block is one copy, so the fixed time of a copy and the time of its bytes are one number here:
+// the time of a block. The first victim is swapped to learn it, and so is one after many
+// preemptions without a swap, because links change; likewise the other way round.
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Units:         microseconds of step time.
@@ -36,8 +35,8 @@
 
 namespace quire {
 
-// In how many steps a preempted group is computed again at the most, unless prompts get fewer
-// tokens under CoreConfig::target_inter_token.
+// Bounds the steps in which a preempted group is computed again, unless prompts get fewer tokens
+// under CoreConfig::target_inter_token.
 inline constexpr int32_t kMaxRecomputeSteps = 16;
 
 class PreemptionCost {
@@ -53,7 +52,7 @@ class PreemptionCost {
     int64_t num_context = 0;     // tokens that its sequences attended to
     int64_t num_swap_outs = 0;   // blocks
     int64_t num_swap_ins = 0;
-    double micros = 0;  // whatever a worker reports
+    double micros = 0;  // as the worker reports it, unchecked
   };
   void ObserveStep(const Step& step);
 
@@ -63,16 +62,16 @@ class PreemptionCost {
   // How long steps take.
   const StepCost& steps() const { return steps_; }
 
-  // Tokens that a step of num_sequences decoding sequences has room for.
+  // Tokens that hardly lengthen a step of num_sequences decoding sequences.
   int64_t SpareTokens(int32_t num_sequences) const { return steps_.SpareTokens(num_sequences); }
 
-  // What a group has computed.
+  // The computed tokens of a group.
   struct Work {
     int64_t num_tokens = 0;     // >= 1
     int64_t num_blocks = 0;     // >= 1
     bool is_in_slices = false;  // recomputed in slices
   };
-  // What runs and is delayed.
+  // The running sequences that a preemption delays.
   struct Load {
     int32_t num_sequences = 0;                                        // >= 1
     int32_t num_used_blocks = 0;                                      // >= 1
@@ -82,15 +81,15 @@ class PreemptionCost {
     bool is_swap = false;
     double micros = 0;
   };
-  // The cheaper way to take the blocks and to bring the work back.
+  // Returns the cheaper way, or the other one if that is due to be tried.
   Way Cheapest(const Work& work, const Load& load) const;
 
-  // Blocks that are free at once, while the groups that run take one by one: until they have grown
-  // into them, blocks are idle.
+  // Cost of blocks that are freed at once and lie idle until the running groups, which take one by
+  // one, have grown into them.
   double OfIdleBlocks(int64_t num_blocks, const Load& load) const;
 
  private:
-  // Of what was seen lately.
+  // Microseconds per amount, over recent observations.
   class MovingRatio {
    public:
     void Add(double amount, double micros);
@@ -108,32 +107,32 @@ class PreemptionCost {
     double ordered_at = 0;  // by elapsed_, at the end of the step
   };
 
-  // The cost of steps of so many sequences. It is computed once, for thousands of groups that are
-  // weighed under one load.
+  // Costs of steps of num_sequences sequences, computed once: thousands of groups may be weighed
+  // under one load.
   struct LoadCosts {
-    int32_t num_sequences = 0;  // 0: not made since the last step
+    int32_t num_sequences = 0;  // 0: not computed since the last step
     int64_t spare_tokens = 0;
     double step_micros = 0;
     double micros_without_context = 0;
-    double long_prompt_micros = 0;  // by which a long prompt makes the step longer
+    double long_prompt_micros = 0;  // that kLongPrompt tokens add to the step
     double idle_micros = 0;         // as OfIdleStep
   };
   const LoadCosts& CostsOf(int32_t num_sequences) const;
 
-  // What it costs that a sequence is idle for a step: the step would have served it, too.
+  // Cost of a sequence that is idle in a step which would have served it, too.
   double OfIdleStep(int32_t num_sequences) const { return CostsOf(num_sequences).idle_micros; }
   double OfRecompute(const Work& work, const Load& load) const;
   double OfSwap(int64_t num_blocks, int32_t num_sequences) const;
 
   int32_t block_size_tokens_;
   StepCost steps_;
-  MovingRatio recompute_;  // by which a step is longer, by token
-  MovingRatio swap_;       // by which steps are longer, by block that goes or comes
-  MovingRatio leave_;      // by which swap-outs outlast the step that orders them, by block
-  double elapsed_ = 0;     // in steps
+  MovingRatio recompute_;  // step time added per recomputed token
+  MovingRatio swap_;       // step time added per block swapped out or in
+  MovingRatio leave_;      // time by which swap-outs outlast their step, per block
+  double elapsed_ = 0;     // sum of all step times
   std::deque<SwapOut> under_way_;
-  mutable LoadCosts load_costs_;  // asked for last
-  // Preemptions since the last one of either way.
+  mutable LoadCosts load_costs_;  // of the last call of CostsOf
+  // Preemptions since the last one by swap, and by recomputation.
   int32_t num_since_swap_ = 0;
   int32_t num_since_recompute_ = 0;
 };

@@ -1,4 +1,4 @@
-// What the core says about pinned prefixes (pinned_prefixes.h): answers to an operator.
+// The core's answers to an operator about pinned prefixes (pinned_prefixes.h).
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_PREFIX_INFO_H_
@@ -19,14 +19,14 @@ enum class PrefixState : uint8_t {
 struct PrefixInfo {
   RequestId id;  // of the request that computes it
   PrefixState state = PrefixState::kWaiting;
-  int32_t num_tokens = 0;  // that a request which begins so need not compute
-  int32_t num_blocks = 0;  // that are held for it, or will be: with a sliding window the last ones
+  int32_t num_tokens = 0;  // that a request with this beginning need not compute
+  int32_t num_blocks = 0;  // that are held for it, or will be; with a sliding window only the last
 };
 
 enum class PinOutcome : uint8_t {
   kAccepted,        // computed in its turn
   kAlreadyPinned,   // or being computed: the same tokens and salt
-  kDisabled,        // without a prefix cache there is nothing to pin in
+  kDisabled,        // there is no prefix cache to pin in
   kNoLimits,        // no worker was ever ready
   kTooMany,         // prefixes are pinned already
   kTooShort,        // fills no block

@@ -33,7 +33,7 @@ BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
                                        : PrivateRootHash(key, group.id());
 }
 
-// The hashes of the first num_blocks blocks, which are full.
+// Returns the hashes of the first num_blocks blocks, and adds the missing ones. They must be full.
 std::span<const BlockHash> HashBlocks(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence,
@@ -62,7 +62,7 @@ std::span<const BlockHash> HashBlocks(const CoreState& state,
   return std::span(hashes).first(num_wanted);
 }
 
-// Of the blocks that may be taken from others.
+// Returns the hashes of the blocks that may be taken from others.
 std::span<const BlockHash> HashPrefix(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence) {
@@ -73,7 +73,7 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
 // The sequences of a waiting group, by where their blocks come from.
 struct Beginnings {
   std::vector<Sequence*> look;  // for blocks of others
-  int32_t num_shared = 0;       // blocks that the rest will have of the leader
+  int32_t num_shared = 0;       // blocks that the rest will share with the leader
 };
 
 Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
@@ -93,7 +93,7 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
   return beginnings;
 }
 
-// How many hashes are the same from the first on. Hashes are chained, so none behind them is.
+// Returns the length of the common beginning. Hashes are chained, so none after it is equal.
 int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   size_t num_equal = 0;
   size_t num_at_most = std::min(a.size(), b.size());
@@ -108,13 +108,13 @@ int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   return static_cast<int32_t>(num_equal);
 }
 
-// A sequence before this one, and how many blocks of this one it has too.
+// An earlier sequence, and how many first blocks it has in common with this one.
 struct CommonBeginning {
   size_t other = 0;
   int32_t num_blocks = 0;
 };
 
-// The longest with one of the sequences before.
+// Returns the longest one with an earlier sequence.
 CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> before,
                                     std::span<const BlockHash> hashes) {
   CommonBeginning longest;
@@ -127,8 +127,8 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// No more blocks than that are held without a gap from the first on, or behind the sliding window:
-// the block after them is not held, or is none.
+// Upper bound on the blocks that are held without a gap, from the first on or within the sliding
+// window: the block after them is not held, or does not exist.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {
@@ -139,7 +139,7 @@ int32_t NumHeldAtMost(const CoreState& state,
                                               limits.sliding_window,
                                               limits.block_size_tokens);
   }
-  // The blocks that were found last time are nearly always still cached.
+  // Begins where the last call ended: the blocks before are nearly always still held.
   int32_t& num_held = sequence.num_blocks_held_at_most;
   num_held = std::min(num_held, num_blocks);
   while (num_held < num_blocks &&
@@ -246,7 +246,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   int32_t num_shared = beginnings.num_shared;
   if (beginnings.look.size() == 1 || state.epoch->limits.sliding_window > 0) {
-    // With a window, what a sequence before it computes may not be all that another one reads.
+    // With a window, an earlier sequence may not compute all that another one reads.
     for (Sequence* sequence : beginnings.look) {
       const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
       sequence->num_blocks_held_at_most = match.num_held_blocks;
@@ -255,10 +255,10 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     return num_shared;
   }
   std::vector<std::span<const BlockHash>> before;
-  std::vector<std::vector<bool>> held_before;  // by sequence before: which of its blocks are held
+  std::vector<std::vector<bool>> held_before;  // by earlier sequence: which of its blocks are held
   for (Sequence* sequence : beginnings.look) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
-    // Blocks in common with a sequence before it were looked up for that one, and will be shared.
+    // Blocks in common with an earlier sequence were looked up for that one, and will be shared.
     const CommonBeginning common = FindCommonBeginning(before, hashes);
     std::vector<bool> held(hashes.size());
     for (size_t i = 0; i < held.size(); ++i) {

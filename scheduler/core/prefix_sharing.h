@@ -1,8 +1,7 @@
-// PrefixSharing lets sequences begin with full blocks that somebody else computes or has computed:
-// another request of the same salt, if both use the prefix cache, and in any case another sequence
-// of the same request. The latter is how a group that was preempted by recomputation gets back the
-// sharing that it had. Behind the full blocks of a pinned prefix they go on with a copy of its last
-// block.
+// PrefixSharing lets a sequence begin with full blocks that another sequence computes or has
+// computed: one of any request of the same salt if both use the prefix cache, and always one of the
+// same request. So a group that was preempted by recomputation gets back the sharing that it had.
+// After the full blocks of a pinned prefix, a sequence goes on with a copy of its last block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        automatic prefix caching is vLLM's; groups that keep their sharing:
@@ -16,30 +15,30 @@
 
 namespace quire {
 
-// A sequence that is about to compute its first token takes all that is there, but for its last
-// token, whose logits are wanted. REQUIRES: running with an empty table.
+// Fills the table of the sequence with all its blocks that are cached, except for its last token,
+// whose logits are wanted. REQUIRES: running with an empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// The rest of a pinned prefix that a sequence goes on with, behind the full blocks with which it
-// has begun: the longest.
+// The partly filled last block of a pinned prefix, as far as a sequence that begins with the prefix
+// has the same tokens.
 struct PinnedTail {
   const BlockTable* table = nullptr;  // of the prefix
   int32_t num_tokens = 0;             // of its last block; 0: there is none
 };
+// Returns the longest tail that continues the full blocks with which the sequence has begun.
 // REQUIRES: the sequence has begun with shared blocks, and is not introduced.
 PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence);
-// The sequence has its own copy of it in its table, and need not compute it.
+// Gives the sequence its own copy of the tail, which it then need not compute.
 void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence);
 
-// From now on others find the blocks that the sequence's slice fills. REQUIRES: it has a slice.
+// Lists the blocks that the sequence's slice fills: others find them. REQUIRES: it has a slice.
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// Of the blocks that the tokens of a waiting group fill, counted for each sequence: those that it
-// need not take from the free list, because others hold them or its sequences share them.
-// O(blocks).
+// Returns how many blocks of a waiting group, counted for each sequence, need not come from the
+// free list: others hold them, or its sequences share them. O(blocks).
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group);
-// No less than that, and nearly always the same. O(sequences^2 log blocks) once the tokens have
-// been hashed, as long as no more blocks are held than when it was asked for last.
+// Upper bound on NumSharedBlocks, and nearly always the same. O(sequences^2 log blocks) once the
+// tokens have been hashed, as long as no more blocks are held than at the last call.
 int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Request is what a client asked for, after validation and tokenisation.
+// Request is what a client asked for, after validation and tokenization.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_CORE_REQUEST_H_
@@ -17,19 +17,19 @@
 namespace quire {
 
 // Beam search in place of sampling: num_beams continuations are followed at a time, and the best
-// num_sequences of what they come to are the answer, at its end. Sampling is greedy then, and asks
-// for num_candidates() logprobs (see BeamSearchParams).
+// num_sequences hypotheses are the answer, at its end. Sampling must be greedy and ask for
+// num_candidates() logprobs (BeamSearchParams).
 struct BeamOptions {
   int32_t num_beams = 1;        // >= num_sequences
   double length_penalty = 1.0;  // these two: see BeamSearchParams
   EarlyStopping early_stopping = EarlyStopping::kFalse;
 };
 
-// A sequence of a request that was under way before, perhaps in another process. Draws are
-// functions of seed and position, so what comes behind its tokens is what would have come then.
+// A sequence of a request that ran before, perhaps in another process. Draws are functions of seed
+// and position, so it goes on as it would have then.
 struct ResumedSequence {
   std::vector<TokenId> token_ids;  // output so far, without a token that ends it
-  bool has_ended = false;          // nothing is generated for it, and nothing told
+  bool has_ended = false;          // nothing is generated or reported for it
 };
 
 struct Request {
@@ -41,33 +41,33 @@ struct Request {
   std::vector<ResumedSequence> resumed;  // by sequence; empty: see IsResumable
   int32_t max_tokens = 16;               // output tokens of each sequence, >= 1; see CutToContext
   std::vector<TokenId> stop_token_ids;   // end a sequence once min_tokens exist; few, any order
-  int32_t priority = 0;                  // the smaller, the earlier, where the policy asks
-  std::string tenant;                    // who shares the service, where the policy asks
+  int32_t priority = 0;                  // the smaller, the earlier, under kPriority
+  std::string tenant;                    // shares the service with other tenants, under kFairShare
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
   bool is_resumed = false;               // was accepted before, perhaps by another process
-  bool pins_prefix = false;              // the core's own (pinned_prefixes.h): it tells nobody
+  bool pins_prefix = false;              // the core's own (pinned_prefixes.h): reports nothing
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
   // Sequences that run side by side.
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
-  // Of them, those that have not ended before.
+  // Those of them that had not ended before.
   int32_t num_live_sequences() const;
-  // Of a sequence that comes to its full length, prompt included.
+  // Tokens of a sequence at its full length, prompt included.
   int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids.size()); }
-  // Of the prompt, and of the output that is resumed.
+  // Tokens of the prompt and of resumed output.
   int64_t num_known_tokens() const;
 };
 
-// A new request is no longer than the context: max_tokens becomes at most what the prompt leaves of
-// it, and at least 1. A resumed one keeps its length, which was promised with its first token.
+// Cuts max_tokens of a new request to what the prompt leaves of the context, but at least to 1. A
+// resumed request keeps its length, which was promised with its first token.
 void CutToContext(int32_t max_model_len, Request* request);
 
-// Whether what is resumed can be gone on with: nothing, or, of a request that is_resumed, one entry
-// for each sequence, of which one at least has not ended and those have fewer than max_tokens
-// tokens. Beam searches start anew.
+// Returns true if `resumed` is empty, or can be continued: is_resumed is set, each sequence has an
+// entry, at least one has not ended, and all such have fewer than max_tokens tokens. Beam searches
+// start anew.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

@@ -42,12 +42,12 @@ class ReservedBlocks {
   // The prefixes that need one block.
   struct Need {
     int32_t num_prefixes = 0;
-    uint64_t ids = 0;  // their exclusive or: where one prefix is left, its id
+    uint64_t ids = 0;  // XOR of their ids: if one prefix is left, its id
   };
 
   absl::flat_hash_map<BlockHash, Need, BlockHashHasher> needs_;
-  std::map<RequestId, int32_t>
-      num_own_;  // blocks that one prefix alone needs, its tails among them
+  // Blocks that one prefix alone needs, its tails among them.
+  std::map<RequestId, int32_t> num_own_;
   int32_t num_tails_ = 0;
   int64_t num_looked_at_ = 0;
 };

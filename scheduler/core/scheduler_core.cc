@@ -32,7 +32,7 @@ std::vector<const BlockTable*> TablesInUse(const CoreState& state) {
   return tables;
 }
 
-// Blocks of another size have other contents.
+// Blocks of another size hold other tokens, so every hash is stale.
 void ForgetBlockHashes(CoreState& state) {
   for (auto& [id, group] : state.groups) {
     for (Sequence& sequence : group->sequences()) {
@@ -67,7 +67,7 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   }
   state_->last_limits = limits;
   for (auto it = state_->groups.begin(); it != state_->groups.end();) {
-    SequenceGroup& group = *(it++)->second;  // first: the group may leave the map
+    SequenceGroup& group = *(it++)->second;  // advance first: the group may leave the map
     if (!were_limits_known) {
       group.CutToContext(limits.max_model_len);
     }

@@ -4,12 +4,10 @@
 //
 // The caller's duties, in this order:
 //   1. BeginEpoch once workers are ready. Until then, and after OnWorkersLost, requests queue and
-//      PlanStep returns nothing.
-//   2. Plan: PlanStep(now). Nothing means that there is nothing to do. At most one plan may be
-//      unanswered.
-//   3. Send the plan to every rank; hand their merged answer to ApplyStepResult. An error there
-//      means that the answer does not fit the plan: nothing was changed; fence the group,
-//      OnWorkersLost.
+//      PlanStep returns nullopt.
+//   2. PlanStep(now); nullopt: there is nothing to do. At most one plan may be unanswered.
+//   3. Send the plan to every rank and hand their merged answer to ApplyStepResult. On an error the
+//      answer does not fit the plan and nothing has changed: fence the group, then OnWorkersLost.
 //   4. TakeEvents after any call, and publish them in order.
 // AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs:
 // blocks of a sequence that ends while its step runs stay pending until the step is answered.
@@ -49,12 +47,12 @@ struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
-  kQueueFull,            // max_queued_requests, or max_resumed_requests of resumed ones
-  kQueueTokensFull,      // max_queued_tokens, or more than resumed ones may bring
-  kTenantFull,           // its tenant's share of either: see WaitingQueue
-  kDeadlineUnreachable,  // cannot be complete in time, as far as is known
+  kQueueFull,            // max_queued_requests, or max_resumed_requests if it is resumed
+  kQueueTokensFull,      // max_queued_tokens, or the token bound of resumed requests
+  kTenantFull,           // the tenant's share of either bound: see WaitingQueue
+  kDeadlineUnreachable,  // it is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
-  kNeverFits,  // prompt + max_tokens of all its sequences exceed the pool beside prefixes;
+  kNeverFits,  // prompt + max_tokens of all its sequences exceed what prefixes leave of the pool;
                // of a resumed request also max_model_len
 };
 
@@ -65,71 +63,69 @@ class SchedulerCore {
   SchedulerCore(const SchedulerCore&) = delete;
   SchedulerCore& operator=(const SchedulerCore&) = delete;
 
-  // A worker group is ready under a new epoch, with an empty pool. Requests that can no longer come
-  // to their full length finish with kNoCapacity. `after_crash`: a request may have caused the loss
-  // of the workers before: a process of theirs died, stood still in the step, or failed at the step
-  // itself. What they were computing is remembered then (crash_suspects.h), and a request that
-  // crashed them kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are
-  // positive.
+  // Begins an epoch: a worker group is ready, with an empty pool. Requests whose full length no
+  // longer fits finish with kNoCapacity. `after_crash`: a request may have caused the last loss of
+  // workers: a worker process died, hung in the step, or failed the step itself. The requests of
+  // that step are then recorded (crash_suspects.h), and one that crashed its workers kMaxCrashes
+  // times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,
                   bool after_crash = false);
 
-  // The group is gone: every running sequence goes back to waiting, ahead of newer requests, with
-  // its committed tokens. Nothing else is lost. The unanswered plan, if any, is forgotten.
+  // Drops the epoch and the unanswered plan. Every running or swapped sequence waits again, ahead
+  // of newer requests, with its committed tokens.
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
-  // num_sequences >= 1; IsResumable; CheckBeamSearchParams accepts its beam search, and its
-  // sampling is greedy with num_candidates() logprobs then. A new request whose prompt + max_tokens
-  // is longer than max_model_len ends with kLength when that context is full: its length is decided
-  // here, by the limits of the present or the last epoch, or by the first ones that come. Before
-  // the first epoch only the queue bounds are checked.
+  // num_sequences >= 1; IsResumable; with beam search, CheckBeamSearchParams accepts it and
+  // sampling is greedy with num_candidates() logprobs. A new request longer than max_model_len is
+  // cut to it, and ends with kLength there: by the limits of the present or the last epoch, or by
+  // the first ones that come. Before the first epoch only the queue bounds are checked.
   AddOutcome AddRequest(Request request);
 
-  // Ends every sequence of the request with kAborted. False when it is unknown or finished.
+  // Ends every sequence of the request with kAborted. Returns false if it is unknown or finished.
   bool AbortRequest(RequestId id);
 
-  // Ends one sequence with kStop: a stop string was found in its text. Tokens that it commits in a
-  // running step are dropped. False when it is unknown, finished or of beam search, whose sequences
-  // are not known before its end.
+  // Ends one sequence with kStop: a stop string was found in its text. The token that a running
+  // step samples for it is dropped. Returns false if the sequence is unknown, finished, or of beam
+  // search, whose sequences are known only at its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
-  // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. It is pinned when
-  // FindPrefix says so; the same tokens and salt again give the prefix that is there. REQUIRES: id
-  // is greater than every id before; tokens of the model, at least one.
+  // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. The prefix is pinned
+  // once FindPrefix reports kPinned. The same tokens and salt again return the existing prefix.
+  // REQUIRES: id is greater than every id before; token_ids is not empty and within the vocabulary.
   PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);
 
-  // False when there is no such prefix. What shares its blocks keeps them.
+  // Returns false if there is no such prefix. Requests that share its blocks keep them.
   bool UnpinPrefix(RequestId id);
 
-  // Nothing when there is no such prefix: unpinned, or its logits were not finite, twice, or it
-  // crashed its workers.
+  // Returns nullopt if the prefix does not exist: never pinned, unpinned, failed with non-finite
+  // logits twice, or crashed its workers.
   std::optional<PrefixInfo> FindPrefix(RequestId id) const;
-  // Whether the prefix is gone because it crashed its workers kMaxCrashes times.
+  // Returns true if the prefix is gone because it crashed its workers kMaxCrashes times.
   bool IsPoisonPrefix(RequestId id) const;
   std::vector<PrefixInfo> prefixes() const;  // oldest first
 
-  // Ends what expired, then gives out the step's token budget: running sequences first, oldest
-  // first, then waiting ones; all of it to a suspect of crashes, while there is one. Preempts the
-  // newest when blocks run out, and admits nothing in a step that preempted. REQUIRES: no plan is
-  // unanswered. Handles of sequences that ended ride along; a plan of releases alone comes only
-  // when a waiting request needs those handles.
+  // Ends expired requests, then gives out the step's token budget in the policy's order: to running
+  // groups first, then to waiting ones; a suspect of crashes gets all of it. If blocks run out,
+  // preempts groups behind the one in need and admits none. Releases of handles ride along; a plan
+  // of releases alone comes only if a waiting request needs those handles. REQUIRES: no plan is
+  // unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 
-  // Ends what expired (deadline <= now). PlanStep begins with it; at any other time it is for a
-  // step that takes long and for times without workers.
+  // Ends expired requests (deadline <= now). PlanStep begins with it; call it also during a long
+  // step and while there are no workers.
   void ExpireRequests(Instant now);
 
-  // Commits the sampled tokens of the unanswered plan. Errors: kInvalidArgument when the result is
-  // not one of this plan (header, digest, handles, token range); nothing is changed then.
+  // Commits the sampled tokens of the unanswered plan. Errors: kInvalidArgument if the result does
+  // not answer this plan (header, digest, handles, token range); nothing has changed then.
   absl::Status ApplyStepResult(const StepResult& result);
 
-  // What happened since the last call, in order.
+  // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
-  // Requests that the last PlanStep gave their first slice; pinned prefixes too. May have ended.
+  // Requests whose first slice is in the last plan, prefixes included. Some may have ended.
   const std::vector<RequestId>& started() const;
   bool has_unanswered_plan() const;
   // True when PlanStep could return a plan.

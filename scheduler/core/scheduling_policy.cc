@@ -89,7 +89,7 @@ void FairSharePolicy::Charge(Account& account, int64_t cost) {
   Line& line = LineOf(account);
   const auto next = std::next(account.place);
   if (next == line.end() || account.counter + cost < (*next)->counter) {
-    account.counter += cost;  // its place stays: the commonest case, once for each output token
+    account.counter += cost;  // its place stays: the common case, once for each output token
     return;
   }
   line.erase(account.place);
@@ -102,7 +102,7 @@ std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config)
     case SchedulingPolicyKind::kPriority:
       return std::make_unique<PriorityPolicy>(config.priority_ageing);
     case SchedulingPolicyKind::kFairShare:
-      // As many as can have a request here at once: so many were taken by a scheduler before.
+      // One tenant for each request that can be resumed here from an earlier scheduler.
       return std::make_unique<FairSharePolicy>(
           static_cast<size_t>(std::max<int64_t>(0, config.max_resumed_requests)));
     default:

@@ -1,8 +1,8 @@
-// SchedulingPolicy says who is served first. Groups stand in one order, by rank and then by
+// SchedulingPolicy defines the order of service. Groups stand in one order, by rank and then by
 // arrival; the planner serves them in it and preempts from its end, whatever the policy. A rank
-// never changes, so nobody is preempted for a group behind it, the first group always advances, and
-// there is no livelock. Most policies know the rank of a request when it arrives; one that does not
-// says whose turn it is among those without a rank, and a request gets its rank by starting.
+// never changes, so no group is preempted for a group behind it, the first group always advances,
+// and there is no livelock. Most policies rank a request when it arrives. One that does not names
+// the tenant whose unranked request starts next, and a request gets its rank when it starts.
 //
 //   FcfsPolicy       first come, first served
 //   PriorityPolicy   the smaller the priority number, the earlier; with age requests overtake newer
@@ -34,19 +34,19 @@ class SchedulingPolicy {
  public:
   virtual ~SchedulingPolicy() = default;
 
-  // Where a request stands that arrives, the smaller the earlier. Nothing: behind everybody who has
-  // a rank, until it starts.
+  // Returns the rank of an arriving request, the smaller the earlier. nullopt: until it starts, it
+  // stands behind every request that has a rank.
   virtual std::optional<int64_t> RankOf(const Request& request) const = 0;
 
-  // The tenant gets its first request that waits without a rank, or its last one has started.
+  // The tenant's first unranked request begins to wait, or its last one no longer waits.
   virtual void BeginWaiting(const std::string& /*tenant*/) {}
   virtual void EndWaiting(const std::string& /*tenant*/) {}
 
-  // Whose request without a rank starts next. REQUIRES: one of them waits.
+  // Returns the tenant whose unranked request starts next. REQUIRES: one waits.
   virtual std::string_view NextTenant() const;
 
-  // So many tokens were computed for the tenant. What is computed again after a preemption does not
-  // count.
+  // Charges the tenant for computed tokens. Tokens that are computed again after a preemption are
+  // not charged.
   virtual void OnServed(const std::string& /*tenant*/,
                         int64_t /*num_prompt_tokens*/,
                         int64_t /*num_output_tokens*/) {}
@@ -59,8 +59,8 @@ class FcfsPolicy : public SchedulingPolicy {
 
 class PriorityPolicy : public SchedulingPolicy {
  public:
-  // A difference of one in priority is worth this time of waiting. Ranks that no number holds, of
-  // a step log that somebody made, are the first or the last there is. REQUIRES: ageing >= 0.
+  // ageing: the waiting time that is worth one priority level. A rank that would overflow, which
+  // only a hand-made step log causes, is the first or the last there is. REQUIRES: ageing >= 0.
   explicit PriorityPolicy(Instant ageing) : ageing_(ageing) {}
 
   std::optional<int64_t> RankOf(const Request& request) const override {
@@ -77,18 +77,18 @@ class PriorityPolicy : public SchedulingPolicy {
 };
 
 // Each tenant has a counter of the service that it got: prompt tokens, and output tokens twice. The
-// tenant with the least goes next; of equals, the one that waits the longest. While two tenants
-// wait, their counters differ by at most the cost of what one of them can have running.
+// tenant with the lowest counter goes next; of equals, the one that waits the longest. While two
+// tenants wait, their counters differ by at most the cost of what one of them can have running.
 //
-// One that comes, or comes back, is lifted to the most of those who wait or waited before: what it
-// did not use is gone, and it stands behind all of them. So names are worth nothing: whoever takes
-// a new one for each request goes ahead of nobody, and who waits is served once those that came
-// before it have caught up. (Lifting to the least of those who wait, as the paper does, serves a
-// tenant that comes seldom a little earlier, and lets a stream of fresh names starve all others.)
+// A tenant that comes, or comes back, is lifted to the highest counter of the tenants that wait or
+// waited before: its unused service is gone, and it stands behind all of them. So fresh names gain
+// nothing, and a waiting tenant is served once those that came before it have caught up. (The paper
+// lifts to the lowest counter of the waiting tenants. That serves a rare tenant a little earlier,
+// but lets a stream of fresh names starve all others.)
 //
-// Tenants that do not wait and are above what they would be lifted to are remembered, as many as
-// max_absent_tenants. Beyond that the one with the least is forgotten, and from then on everybody
-// who comes is lifted to what it had.
+// At most max_absent_tenants tenants that do not wait are remembered. Beyond that the one with the
+// lowest counter is forgotten, and every tenant that comes later is lifted to at least that
+// counter.
 //
 // Cost: O(log tenants) a call.
 class FairSharePolicy : public SchedulingPolicy {
@@ -108,7 +108,7 @@ class FairSharePolicy : public SchedulingPolicy {
                 int64_t num_prompt_tokens,
                 int64_t num_output_tokens) override;
 
-  int64_t counter(const std::string& tenant) const;  // what it has if it comes now
+  int64_t counter(const std::string& tenant) const;  // after the lift, if it comes now
   size_t num_tenants() const { return accounts_.size(); }
   // Entries that all calls together looked at: for tests of what a call costs.
   int64_t num_compared() const { return num_compared_; }
@@ -121,9 +121,9 @@ class FairSharePolicy : public SchedulingPolicy {
   };
   using Line = std::pmr::set<Account*, IsAhead>;
   struct Account {
-    std::string_view tenant = {};  // its key
+    std::string_view tenant = {};  // its key in accounts_
     int64_t counter = 0;
-    int64_t since = 0;  // which of the moves from one line to the other its last one was
+    int64_t since = 0;  // number of its last move between the lines
     bool is_waiting = false;
     Line::iterator place = {};
   };
@@ -141,19 +141,19 @@ class FairSharePolicy : public SchedulingPolicy {
   void Move(Account& account, bool is_waiting);
   void Charge(Account& account, int64_t cost);
   void ForgetBeyondBound();
-  // What whoever comes is lifted to: no less than anybody has who waits.
+  // Returns the counter to which an arriving tenant is lifted: no waiting one has more.
   int64_t Floor() const;
 
   const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
-  // Accounts come and go between requests, and stay longer: in memory of their own, for otherwise
-  // each of them keeps a page that the requests around it were on.
+  // Accounts outlive the requests around them. They have a separate memory pool, else each would
+  // keep a page in use that those requests were on.
   std::pmr::unsynchronized_pool_resource memory_;
-  // By tenant: of all that wait, and of others that are remembered.
+  // By tenant: all that wait, and others that are remembered.
   std::pmr::map<std::pmr::string, Account, IsBefore> accounts_{IsBefore{&num_compared_}, &memory_};
   Line waiting_{IsAhead{&num_compared_}, &memory_};
   Line absent_{IsAhead{&num_compared_}, &memory_};
-  int64_t floor_ = 0;  // of those who waited before, or were forgotten; never falls
+  int64_t floor_ = 0;  // the most that earlier waiting or forgotten tenants had; never falls
   int64_t num_moves_ = 0;
 };
 

@@ -33,29 +33,29 @@ enum class SequenceState : uint8_t {
              // blocks allow; between slices its blocks stay.
   kSwapped,  // Not known to the worker, its blocks lie in host memory: preempted, what was computed
              // is kept.
-  kFinished,  // Said its last word; only its counts are still asked for.
+  kFinished,  // Has ended; only its counts are still read.
 };
 
 class Sequence {
  public:
-  // A waiting sequence with the output that it had before, if any: it is in the state of one that
-  // was preempted. REQUIRES: num_prompt_tokens >= 1.
+  // A waiting sequence with its earlier output, if any: in the state of a preempted one. REQUIRES:
+  // num_prompt_tokens >= 1.
   Sequence(int32_t sequence_index,
            int32_t num_prompt_tokens,
            std::vector<TokenId> output_token_ids = {});
 
-  // The worker is about to learn of it, from what was computed on when it was swapped.
-  // REQUIRES: waiting, or swapped with its blocks back in the table.
+  // It runs under the handle; a swapped sequence keeps what it has computed. REQUIRES: waiting, or
+  // swapped with its blocks back in the table.
   void BecomeRunning(SequenceHandle handle);
 
   // Its blocks go to host memory. REQUIRES: running without a slice, with an empty table.
   void BecomeSwapped();
 
   // Its first tokens are in blocks that others computed; the table holds them. REQUIRES: running,
-  // nothing computed, 0 <= num_computed_tokens < num_tokens().
+  // not introduced, num_computed_tokens() <= num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
-  // The worker knows it from the plan on that is being made. REQUIRES: running, not introduced.
+  // The plan that is being made introduces it to the worker. REQUIRES: running, not introduced.
   void BecomeIntroduced();
 
   // The worker no longer has it, and it starts over from its known tokens.
@@ -75,26 +75,26 @@ class Sequence {
   // A sampled token becomes known. REQUIRES: running, gap() == 0.
   void Commit(TokenId token_id);
 
-  // Beam search: the same with a token that the worker need not have sampled.
+  // Beam search: as Commit, but the worker need not have sampled the token.
   void CommitForced(TokenId token_id);
 
-  // Beam search: it has nothing until it becomes a fork. REQUIRES: running without a slice, with an
-  // empty table.
+  // Beam search: drops its tokens and is idle until it becomes a fork. REQUIRES: running without a
+  // slice, with an empty table.
   void BecomeIdle();
 
-  // Beam search: it has the tokens of another one, whose blocks its table shares already. The
-  // worker has yet to learn of it. REQUIRES: idle.
+  // Beam search: takes over the tokens of another sequence, whose blocks its table already shares.
+  // The worker does not know it yet. REQUIRES: idle.
   void BecomeForkOf(const Sequence& other);
 
-  // Beam search: its likeliest next tokens, kept until every beam has its own and they are weighed
-  // against each other. REQUIRES: running, gap() == 0.
+  // Beam search: keeps its likeliest next tokens until every beam has its own and they are weighed
+  // together. REQUIRES: running, gap() == 0.
   void KeepCandidates(std::vector<BeamCandidate> candidates);
 
-  // The token that the next slice forces on the worker, if any; it is asked for once.
+  // Returns the token that the next slice forces on the worker, if any, and clears it.
   std::optional<TokenId> TakeForcedToken() { return std::exchange(forced_token_id_, std::nullopt); }
 
-  // The row of logits of the last slice was not finite. Returns how many times in a row this
-  // happened for the token that comes next.
+  // The last slice gave a non-finite row of logits. Returns how many times in succession that
+  // happened for the next token.
   int32_t CountNonFinite() { return ++num_non_finite_; }
 
   int32_t sequence_index() const { return sequence_index_; }
@@ -103,10 +103,10 @@ class Sequence {
   bool is_running() const { return state_ == SequenceState::kRunning; }
   bool is_swapped() const { return state_ == SequenceState::kSwapped; }
   SequenceHandle handle() const { return handle_; }  // meaningful while running
-  // Whether the worker knows it as it is. Not while it runs and waits for another sequence of its
-  // group to compute the prompt, or is a new fork.
+  // Whether the worker knows it as it is. False while it runs and waits for the leader of its group
+  // to compute the prompt, or is a new fork.
   bool is_introduced() const { return is_introduced_; }
-  // Whether the worker knows its handle, be it as another sequence that had it before.
+  // Whether the worker knows its handle, perhaps for an earlier beam in its place.
   bool is_handle_known() const { return is_handle_known_; }
   const std::vector<BeamCandidate>& candidates() const { return candidates_; }
 
@@ -115,19 +115,19 @@ class Sequence {
   int32_t num_tokens() const { return num_prompt_tokens_ + num_output_tokens(); }
   int32_t num_computed_tokens() const { return num_computed_tokens_; }
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
-  // The most that were ever computed, before a recompute included.
+  // The most that it ever had computed, before a recomputation included.
   int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
-  // Some of its tokens were computed, are lost, and are not computed again yet.
+  // Whether some of its tokens were computed, are lost, and are not computed again yet.
   bool is_recomputing() const { return num_computed_tokens_ < num_tokens_computed_ever_; }
   int32_t gap() const { return num_tokens() - num_computed_tokens_; }
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 
   BlockTable table;      // changed through KvCacheManager only
   HostTable host_table;  // likewise; empty unless swapped
-  // Of the full blocks of its tokens, as far as they were asked for: contents have names whether or
-  // not a block holds them, so they stay when the blocks go, and as long as blocks keep their size.
+  // Hashes of its full blocks, as far as they were needed. They depend on the tokens alone, so they
+  // outlive the blocks, and stay as long as blocks keep their size.
   std::vector<BlockHash> block_hashes;
-  // The first of them that no table held when it was looked for last: where to look first.
+  // Index of the first of them that no table held at the last lookup; the next starts there.
   int32_t num_blocks_held_at_most = 0;
 
  private:

@@ -27,14 +27,13 @@ struct LiveBeams {
 // Where a group stands in the policy's order: the smaller is served first.
 struct ScheduleRank {
   int64_t value = 0;
-  RequestId id;  // of equals the older one is first
+  RequestId id;  // tie-break: the older request is first
 
   // NOLINTNEXTLINE(modernize-use-nullptr): the check trips over a defaulted comparison
   friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
 };
 
-// Whether a group can be complete by its deadline, as weighed last
-// (deadline_admission.h).
+// Whether a group can be complete by its deadline, by the last estimate (deadline_admission.h).
 enum class DeadlineEstimate : uint8_t { kNone, kReachable, kUnreachable };
 
 class SequenceGroup {
@@ -46,10 +45,10 @@ class SequenceGroup {
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
-  // The limits are known, for the first time (quire::CutToContext).
+  // For the first limits that are known: see quire::CutToContext.
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
-  // Of its prompt, and of the output that it resumed.
+  // Tokens of its prompt and of the output that it resumed.
   int64_t num_tokens_at_arrival() const { return num_tokens_at_arrival_; }
 
   bool has_rank() const { return rank_.has_value(); }
@@ -69,28 +68,27 @@ class SequenceGroup {
   // leader, computes the prompt, and the others fork from it.
   bool is_undivided() const;
   bool IsLeader(const Sequence& sequence) const;
-  // Whether it has nothing yet, and will fork from the leader, which computes the prompt.
+  // Whether the sequence has nothing yet and will fork from the leader.
   bool WaitsForLeader(const Sequence& sequence) const;
 
   bool is_beam_search() const { return request_.beam_search.has_value(); }
-  // Whether it is no live beam now: nothing is computed for it.
+  // Whether the sequence is no live beam now: nothing is computed for it.
   bool IsIdle(const Sequence& sequence) const;
 
-  // How often it was preempted.
   int32_t num_preemptions() const { return num_preemptions_; }
   void CountPreemption() { ++num_preemptions_; }
 
   // Prompt, then committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
-  // Of beam search, from the first candidates on.
+  // Set for beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
-  // It started before others that waited longer, for its prompt is short (overtaking.h).
+  // Whether it passed groups that waited longer, because its prompt is short (overtaking.h).
   bool was_ahead = false;
-  // While it is swapped, once it was counted: see CoreState::NumBlocksToResume.
+  // Kept by CoreState::NumBlocksToResume while the group is swapped.
   std::optional<int32_t> num_blocks_to_resume;
-  // A slice of it was planned, once.
+  // Whether a slice of it was ever planned.
   bool was_planned = false;
 
  private:

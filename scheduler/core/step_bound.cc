@@ -7,12 +7,12 @@
 namespace quire {
 namespace {
 
-// Of kAutoInterToken: most of a step's time goes to prompts while there are any, and streams feel
-// it little.
+// kAutoInterToken as a multiple of a decode step: prompts get most of a step's time while there are
+// any, and streams feel it little.
 constexpr double kAutoTimesDecoding = 3;
 
-// Of a target that was asked for: steps differ, and most of them are to be within. Round-trip times
-// are given four (Jacobson 1988), where a timeout that comes too early costs far more.
+// Mean deviations by which steps are to stay within an explicit target, so that most do. Round-trip
+// times are given four (Jacobson 1988), where an early timeout costs far more.
 constexpr double kDeviations = 2;
 
 }  // namespace
@@ -21,8 +21,8 @@ StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,
                     int32_t max_tokens_per_step) {
-  // Whoever decodes has a token, be it behind a prompt; where a step has none for prompts then,
-  // they still advance.
+  // Every decoding sequence keeps its token, even behind a prompt. If that leaves none for prompts,
+  // they still get one and advance.
   StepBound bound = {.num_tokens = max_tokens_per_step,
                      .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
   if (target == kInfiniteFuture || num_decoding == 0) {

@@ -1,6 +1,6 @@
-// StepBound is how many tokens a step may have while sequences decode, and how many of them prompts
-// may have, so that most steps take CoreConfig::target_inter_token at the most. Prompts always get
-// kLeastPromptTokens: each ends in time, whatever the target is.
+// StepBound bounds the tokens of a step while sequences decode, and the prompt tokens among them,
+// so that most steps take at most CoreConfig::target_inter_token. Prompts always get
+// kLeastPromptTokens, so that each of them ends, whatever the target is.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).
@@ -17,11 +17,11 @@ namespace quire {
 inline constexpr int32_t kLeastPromptTokens = 16;
 
 struct StepBound {
-  int32_t num_tokens = 0;         // of those that decode and of prompts
-  int32_t num_prompt_tokens = 0;  // for whoever lacks more than one token
+  int32_t num_tokens = 0;         // of decoding sequences and of prompts
+  int32_t num_prompt_tokens = 0;  // of sequences with a gap of more than one token
 };
 
-// target: as in CoreConfig. Nobody waits for a step in which nobody decodes.
+// target: as in CoreConfig. It has no effect if num_decoding is 0: then no stream waits.
 StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,

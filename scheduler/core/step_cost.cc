@@ -13,10 +13,10 @@ namespace {
 
 constexpr double kWeight = 1.0 / 8;  // of a new observation
 constexpr double kSpareShare = 0.02;
-constexpr double kLongest = 2;  // times what was expected: more is a step that hung
+constexpr double kLongest = 2;  // multiple of the expected time; a longer step hung
 
-// While the pool is full, steps read about as much as the ones before: it takes many to tell what
-// reading costs from what clocks add.
+// While the pool is full, successive steps read about as much: it takes many to tell the cost of
+// reading from clock noise.
 constexpr double kContextKept = 1 - 1.0 / 1024;
 
 }  // namespace

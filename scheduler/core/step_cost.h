@@ -1,13 +1,13 @@
-// StepCost learns from the steps that were answered how long steps take: what one more token costs,
-// how many cost nothing, and what reading the K and V of the tokens before them costs. A step that
-// decodes waits for weights to be read, not for products, so it has room for tokens of a prompt.
+// StepCost learns from answered steps how long steps take: what one more token costs, how many are
+// free, and what reading the K and V of earlier tokens costs. A decode step waits for weights to be
+// read, not for compute, so it has room for tokens of a prompt.
 //
-// Steps are kept apart by their tokens, four buckets to a power of two, each with moving averages
-// of tokens, of tokens read, and of time. Between two buckets that were seen, all are taken to be
-// linear. By how much steps of as many tokens are longer that read more gives the time of a token
-// read: a slope by least squares over about the last thousand steps, the same for all buckets. With
-// that, a sequence that decodes is told from a token of a prompt, for which next to nothing is read
-// beside it.
+// Steps are grouped by their number of tokens, four buckets to a power of two. Each bucket has
+// moving averages of tokens, of tokens read, and of time, which are interpolated linearly between
+// two buckets that were seen. The time of a token read is a slope by least squares over about the
+// last thousand steps, one for all buckets: by how much steps are longer that read more than others
+// of as many tokens. It separates a decoding sequence from a prompt token, for which next to
+// nothing more is read.
 //
 // Thread safety: not thread-safe; owned by PreemptionCost.
 // Units:         microseconds.
@@ -24,43 +24,44 @@
 
 namespace quire {
 
-// Tokens whose K and V are read when num_tokens are computed behind num_computed. sliding_window:
-// as in StepLimits.
+// Tokens whose K and V are read when num_tokens are computed after num_computed. sliding_window: as
+// in StepLimits.
 int64_t NumContextTokens(int32_t num_computed, int32_t num_tokens, int32_t sliding_window);
 
 class StepCost {
  public:
-  // A step of num_tokens took so long; its sequences attended to num_context tokens in all.
-  // REQUIRES: num_tokens >= 1, num_context >= 0, micros > 0.
+  // Records a step of num_tokens, whose sequences attended to num_context tokens in all. REQUIRES:
+  // num_tokens >= 1, num_context >= 0, micros > 0.
   void ObserveStep(int64_t num_tokens, int64_t num_context, double micros);
 
-  // What a step of num_tokens would take that reads what such steps read lately; 0 while nothing is
-  // known. Beyond the most tokens that were seen, time is taken to be proportional to them.
+  // Expected time of a step of num_tokens that reads as much as such steps lately did; 0 while
+  // unknown. Beyond the largest step that was seen it is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
-  // The same, or what larger steps take if that is less: a size that is not seen any more, since
-  // prompts are in every step, does not stand for a step that hung. REQUIRES: num_tokens >= 1.
+  // As StepMicros, or the time of a larger step if that is less. Else one step that hung would
+  // stand for a size that is no longer seen, because every step has prompts. REQUIRES: num_tokens
+  // >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
-  // Of the largest steps that were seen; 0 while nothing is known.
+  // Tokens of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 
-  // The most tokens with which a step takes no longer, as far as is known: the largest number while
-  // nothing is, 0 where every step took longer. Twice the tokens are taken to need twice the time
-  // at most, so a step that hung is no limit for good to those that are smaller. How long a step
-  // takes is its mean and so many mean deviations.
+  // Estimated most tokens of a step that takes at most micros: the largest number while nothing
+  // is known, 0 if every step took longer. Twice the tokens are taken to need at most twice the
+  // time, so one step that hung does not bound smaller ones for good. The time of a step is its
+  // mean plus num_deviations mean deviations.
   int64_t TokensWithin(double micros, double num_deviations) const;
 
-  // Of StepMicros, all but reading.
+  // StepMicros without the time of reading.
   double MicrosWithoutContext(int64_t num_tokens) const;
 
-  // What reading so many tokens adds to a step.
+  // Time that reading num_context tokens adds to a step.
   double ContextMicros(int64_t num_context) const {
     return micros_by_context_ * static_cast<double>(num_context);
   }
 
-  // How many tokens a step of num_tokens can take on and be longer by a fiftieth at most. As far
-  // as it was seen: 0 while nothing is known.
+  // Tokens that lengthen a step of num_tokens by at most a fiftieth, within the sizes that were
+  // seen. 0 while nothing is known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:
@@ -75,14 +76,14 @@ class StepCost {
   static constexpr size_t kNumBuckets = 18 * kBucketsPerOctave;  // kMaxTokensPerStepLimit is 2^17
   static size_t BucketOf(int64_t num_tokens);
 
-  // Between the buckets that were seen.
+  // Interpolates between the buckets that were seen.
   Bucket At(double num_tokens) const;
   double MicrosWithoutContext(const Bucket& bucket) const;
   void LearnContext(double more_context, double more_micros);  // than was expected
 
   std::array<Bucket, kNumBuckets> buckets_;
   double micros_by_context_ = 0;
-  // Moving sums of squares and of products, of what steps were above what was expected of them.
+  // Moving sums of squares and products of what steps read and took beyond the expected.
   double context_variance_ = 0;
   double context_covariance_ = 0;
 };

@@ -47,8 +47,8 @@ std::optional<StepPlan> StepPlanner::Plan() {
 
 bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
   epoch_.had_suspect = true;
-  budgets_.spare = budgets_.all;  // a long slice delays nobody
-  are_prompts_bounded_ = true;    // by nothing, therefore
+  budgets_.spare = budgets_.all;  // a long slice delays no other group
+  are_prompts_bounded_ = true;    // skips BoundPrompts: no stream is in the step
   if (!suspect.is_running()) {
     return StartAlone(suspect);
   }
@@ -73,7 +73,7 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   while (!state_.running.empty() && !WillHaveRoom(suspect)) {
     Preempt(state_, *state_.running.back());
   }
-  const AllocStatus status = AdmitInto(RoomNow(), suspect);  // none are kept for others: they wait
+  const AllocStatus status = AdmitInto(RoomNow(), suspect);  // none are kept for others, which wait
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
@@ -100,9 +100,9 @@ void StepPlanner::PreemptForNext() {
   }
 }
 
-// Where the cheapest group is preempted, it may have arrived before others that run on. To take
-// their blocks for it would cost what choosing it saved. Who has passed gives way in any case: whom
-// it passed was to lose nothing.
+// Under kAuto the cheapest group is preempted, not the newest, so a waiting group may be older than
+// running ones. Preempting those in turn would undo the saving, so only rank values are compared.
+// A group that overtook always yields: overtaking must never cost the group that it overtook.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
   return state_.config.preemption_mode == PreemptionMode::kAuto && !running.was_ahead
              ? waiting.rank().value < running.rank().value
@@ -134,7 +134,7 @@ void StepPlanner::PlanRunning() {
                                     : MakeRoom(state_, group, num_needed + num_reserved_);
     may_admit_ = may_admit_ && outcome == RoomOutcome::kHadRoom;
     if (outcome == RoomOutcome::kNoRoom) {
-      num_reserved_ += num_needed;  // until enough blocks have left
+      num_reserved_ += num_needed;  // kept for it until enough blocks have left
     } else if (IsToBePassed(group)) {
       SetAside(group, num_needed);
     } else {
@@ -147,7 +147,7 @@ void StepPlanner::PlanOthers() {
   CountKeptBlocks();
   bool has_room = may_admit_;
   while (has_room && !budgets_.all.is_spent()) {
-    if (!has_made_room_) {  // else it was for the first one, which then also starts
+    if (!has_made_room_) {  // else the first group stays: room was made for it
       DropUnreachable();
     }
     SequenceGroup* next = state_.Next();
@@ -187,8 +187,8 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // Blocks that it was to find may have gone to a sequence before it, or that one found more than
-  // was counted on and left more of the budget to this one. It has its turn in the next step.
+  // An earlier sequence may have taken blocks that this one was to find, or have found more than
+  // was counted on and so left it more of the budget. It has its turn in the next step.
   Budgets budgets = budgets_;
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = TakeTokens(group, sequence, budgets);
@@ -196,7 +196,7 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  // No more blocks than are counted on: a slice that is cut would end so much later.
+  // The tail must not cost more blocks than counted: with it, a slice that is cut ends later.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
@@ -208,7 +208,7 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Before the worker knows its table, which never changes then.
+  // Copy before the worker knows the table, whose entries never change from then on.
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
     ++state_.counters.num_blocks_copied;
@@ -228,7 +228,7 @@ void StepPlanner::LineUp(SequenceGroup& group) {
   line_.clear();
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running() && sequence.is_introduced()) {
-      line_.emplace_back(Turn::kGoingOn, &sequence);  // first: most are
+      line_.emplace_back(Turn::kGoingOn, &sequence);  // tested first: most are
     } else if (sequence.is_running() && !group.IsIdle(sequence) &&
                !group.WaitsForLeader(sequence)) {
       line_.emplace_back(sequence.table.empty() ? Turn::kBeginning : Turn::kForked, &sequence);
@@ -242,7 +242,7 @@ void StepPlanner::LineUp(SequenceGroup& group) {
   }
 }
 
-// Asked for with the first prompt, since most steps have none.
+// Called at the first prompt only: most steps have none.
 void StepPlanner::BoundPrompts() {
   are_prompts_bounded_ = true;
   int32_t num_decoding = 0;
@@ -272,7 +272,7 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
   }
 }
 
-// Groups that run already are counted once, however many start behind them.
+// Counts running groups once, however many start behind them.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);
@@ -317,10 +317,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
-  // Releases ride along with slices. They are sent alone only when somebody waits, who then waits
-  // for a handle: with nothing running, blocks are never short. An idle worker may keep handles
-  // that nobody will name again. A step without slices is also how to wait for swaps: the worker
-  // answers it when all are done.
+  // Releases ride along with slices. They are sent alone only if a group waits: nothing runs then,
+  // so it waits for a handle and not for blocks. Else an idle worker may keep stale handles. A step
+  // without slices also waits for swaps: the worker answers it when all are done.
   const bool waits_for_handles =
       epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
   if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
@@ -363,7 +362,7 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
     if (num_tokens == 0) {
       continue;
     }
-    // Who begins may take any of its blocks from the free list, if they are still cached there.
+    // A beginning sequence may take even its cached blocks from the free list.
     num_blocks += turn == Turn::kBeginning
                       ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
                       : epoch_.kv_cache.NumBlocksToAppend(sequence->table, num_tokens);
@@ -374,7 +373,7 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   std::sort(tails.begin(), tails.end());
   for (auto it = tails.begin(); it != tails.end();) {
     const auto next = std::upper_bound(it, tails.end(), *it);
-    // Each takes a copy, but for the last one, if nobody else holds the block.
+    // Each fork copies its tail, except the last one if no other table holds the block.
     const auto count = static_cast<int32_t>(next - it);
     num_blocks += std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);
     it = next;
@@ -430,7 +429,7 @@ int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
     budgets.introductions.Take(group, num_bytes);
   }
   if (sequence.gap() == 1) {
-    return budgets.all.Take(1);  // most decode
+    return budgets.all.Take(1);  // the common case: it decodes
   }
   const int32_t num_wanted = NumTokensWanted(group, sequence, budgets.spare);
   const int32_t num_tokens =
@@ -460,7 +459,7 @@ int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
   const int32_t num_held = table.num_blocks() - table.num_passed_blocks();
   const int32_t num_to_take =
       epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - table.num_blocks();
-  // A sliding window gives some back meanwhile.
+  // With a sliding window some are given back meanwhile.
   const int32_t num_at_once =
       NumBlocksInStep(sequence.num_tokens(), epoch_.limits.max_tokens_per_step, epoch_.limits);
   return std::max(0, std::min(num_to_take, num_at_once - num_held));
@@ -496,8 +495,8 @@ Room StepPlanner::RoomNow() const {
           .num_watermark_blocks = NumWatermarkBlocks()};
 }
 
-// A group that waits for room is asked about in every step. Its blocks may be thousands, so they
-// are looked for only where the answer depends on them.
+// A group that waits for room is tried in every step. It may have thousands of blocks, so they are
+// looked up only if the answer depends on them.
 AllocStatus StepPlanner::AdmitInto(Room room, SequenceGroup& group) const {
   const StepLimits limits = state_.LimitsFor(group.request());
   AllocStatus status = Admit(group, limits, room);

@@ -2,17 +2,17 @@
 // and waiting ones, all in the policy's order, under one token budget. Nothing is admitted in a
 // step in which blocks were short.
 //
-// While a request is suspected to crash its workers it computes alone, before everybody else: see
+// A request that is suspected of crashing its workers computes alone, before all others: see
 // crash_suspects.h. It is cleared or ends within the steps that its known tokens take.
 //
 // A slice takes as many tokens of its sequence's gap as the budget has left. So long prompts are
 // computed in chunks beside decoding sequences, and a budget smaller than the number of running
 // sequences serves the first ones.
 //
-// A stream waits for whole steps, so while sequences decode, prompts get as many tokens as are
-// expected to leave the step at CoreConfig::target_inter_token: see step_bound.h. A prompt that is
-// cut so keeps the blocks that it will need: groups that come back from host memory in the same
-// step take what is left. Short prompts behind it may pass: see overtaking.h.
+// A stream waits for whole steps, so while sequences decode, prompts get only as many tokens as are
+// expected to leave the step at CoreConfig::target_inter_token: see step_bound.h. The blocks that a
+// cut prompt will need are kept for it: groups that come back from host memory in the same step
+// take what is left. Short prompts behind it may pass: see overtaking.h.
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -38,70 +38,72 @@ class StepPlanner {
   // REQUIRES: an epoch, and no unanswered step.
   explicit StepPlanner(CoreState& state);
 
-  // Nothing when no slice is possible. A plan without slices is made only to release handles that
-  // a waiting group needs. Makes the step unanswered. Call once.
+  // Returns nullopt if there is nothing to do. A plan without slices waits for swaps, or releases
+  // handles that a waiting group needs. Makes the step unanswered. Call once.
   std::optional<StepPlan> Plan();
 
  private:
   // The order in which the sequences of a group get their slices.
   enum class Turn : uint8_t {
-    kForked,   // takes its own copy of a last block that it shares, so that others may write to it
-    kGoingOn,  // known to the worker
+    kForked,     // has blocks of others: copies a shared last block, so that others may write to it
+    kGoingOn,    // known to the worker
     kBeginning,  // has nothing yet: shares what those before it compute
   };
 
-  // What is left to give out.
+  // Tokens and introductions that the step has left.
   struct Budgets {
     TokenBudget all;
-    TokenBudget prompts;  // of them: for whoever lacks more than one token
-    TokenBudget spare;    // of these: makes the step hardly longer
+    TokenBudget prompts;  // of them: for gaps of more than one token
+    TokenBudget spare;    // of these: tokens that hardly lengthen the step
     IntroductionBudget introductions;
   };
 
-  // The suspect computes, and nobody else. Who runs keeps its blocks and waits; where there is no
-  // room beside them they are preempted, whoever is ahead: it is for a few steps. False: it can
-  // never fit, and has ended.
+  // Plans the suspect and nothing else. Running groups keep their blocks and wait; if there is no
+  // room beside them they are preempted, even groups ahead: it is for a few steps. Returns false if
+  // the suspect can never fit, and has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
-  // First ones that wait and cannot be complete by their deadline any more end.
+  // Ends groups at the front of the queue that can no longer be complete by their deadline.
   void DropUnreachable();
-  // Groups behind the next one that does not run yet make room for it.
+  // Preempts running groups behind the next group, until that has room.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
-  // Once what is on its way has left.
+  // Whether there is room once leaving blocks and released handles are free.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
-  // A prompt that the step has no room for waits until those that may pass it have their part.
+  // Whether the step lacks room for the prompt. Then SetAside reserves its part of the step, and
+  // PlanCut plans it after the groups that may pass.
   bool IsToBePassed(const SequenceGroup& group) const;
   void SetAside(SequenceGroup& cut, int32_t num_blocks);
   void PlanCut();
-  // Those that have passed already, then those that start.
+  // Plans groups that have passed already, then starts others that pass.
   void PlanShort();
   // Swapped groups and waiting ones, in the policy's order.
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
   bool StartWaiting(SequenceGroup& first);
-  // Takes the blocks that others have. False: there are too few for the rest.
+  // Takes the blocks that others have. Returns false if too few are free for the rest.
   bool BeginTable(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with those sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);
-  // Slices for line_. REQUIRES: it is the group's.
+  // Plans slices for line_. REQUIRES: it is the group's.
   void PlanLine(SequenceGroup& group);
-  // The same for a group that has just started; blocks are kept for it too.
+  // As PlanLine, for a group that has just started: keeps blocks for it, too.
   void PlanFirstLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
-  // Leaves to prompts what the target does, if anybody decodes.
+  // Bounds the prompt tokens of the step by the target, if any sequence decodes.
   void BoundPrompts();
   std::optional<StepPlan> Finish();
 
-  // Blocks that PlanLine would take now. REQUIRES: as there.
+  // Blocks that PlanLine would take now. REQUIRES: as PlanLine.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomNow() const;
-  // Whether the group may start. room: without what the group shares.
+  // Whether the group may start. room: without num_shared_blocks.
   AllocStatus AdmitInto(Room room, SequenceGroup& group) const;
-  // With what a step has to spare, see PreemptionCost. Several sequences are recomputed at once:
-  // each begins with blocks that those before it compute, and would miss what they have not yet.
+  // Whether the group is recomputed with the spare tokens of steps (PreemptionCost). Several
+  // sequences are recomputed at once: in slices, each would begin before the earlier ones have
+  // computed the blocks to share.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
   static bool HasTokensFor(const Sequence& sequence, const Budgets& budgets);
   int64_t IntroductionBytesOf(const SequenceGroup& group, const Sequence& sequence) const;
@@ -109,15 +111,15 @@ class StepPlanner {
   bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
   // Likewise for the first sequence of a group that is to start or to come back.
   bool MayIntroduceFirst(const SequenceGroup& group);
-  // How many tokens the sequence gets.
+  // Takes the tokens of the sequence from the budgets. Returns how many.
   int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence, Budgets& budgets) const;
-  // How many it would take if the budget were endless.
+  // Tokens that it would take from an endless budget.
   int32_t NumTokensWanted(const SequenceGroup& group,
                           const Sequence& sequence,
                           const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
-  // Blocks that a running sequence will still take for the tokens that it has, and those of all
-  // that a group's sequences lack in this step.
+  // Blocks that a running sequence will still take for its known tokens; for a group, the sum over
+  // its sequences that lack tokens in this step.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
   int32_t NumBlocksKeptFor(const SequenceGroup& group) const;
   // O(running sequences) if a prompt was cut. REQUIRES: groups that run have their slices.
@@ -128,20 +130,20 @@ class StepPlanner {
   CoreState& state_;
   Epoch& epoch_;
   Budgets budgets_;
-  int32_t num_step_tokens_;  // of a step that is as long as streams may wait
+  int32_t num_step_tokens_;  // bound on the tokens of a step, by the target
   bool are_prompts_bounded_ = false;
-  bool is_any_cut_ = false;       // of the prompts that run
+  bool is_any_cut_ = false;       // whether a running prompt was cut
   SequenceGroup* cut_ = nullptr;  // set aside
   int32_t num_set_aside_ = 0;     // tokens
   int32_t num_reserved_ = 0;      // blocks, for groups before those that are planned next
   int32_t num_kept_ = 0;          // blocks, for prompts that were cut, as counted last
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // in the order of their turns, then of index
-  // The last group that was ordered back. What it computes in this step is not published: it is no
-  // good if one of the swap-ins fails, and would be by then what others build on.
+  // The last group that was ordered back. Its blocks of this step are not published: if one of the
+  // swap-ins fails they are no good, and others would have built on them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
-  bool has_made_room_ = false;  // for the next group, which alone may start then
+  bool has_made_room_ = false;  // for the next group, and only that may start
 };
 
 }  // namespace quire

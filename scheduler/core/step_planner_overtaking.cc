@@ -9,12 +9,12 @@ namespace quire {
 
 bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
-    return false;  // at once while only sequences that decode were seen
+    return false;  // quick exit while only decoding sequences were seen
   }
   Budgets budgets = budgets_;
   for (const auto& [turn, sequence] : line_) {
     const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
-    // Who begins in a group that runs finds what others of it have computed.
+    // A beginning sequence is not cut: it finds what its running group has computed.
     if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
         (budgets.prompts.is_spent() || budgets.all.is_spent())) {
       return true;
@@ -23,7 +23,7 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   return false;
 }
 
-// Groups behind it decode meanwhile, with what prompts leave, and leave its blocks to it.
+// Reserves its tokens and blocks, so that groups behind it decode with the rest.
 void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
   cut_ = &cut;
   is_any_cut_ = true;
@@ -64,7 +64,7 @@ void StepPlanner::PlanShort() {
     return;
   }
   CountKeptBlocks();
-  // What decodes leaves half of a step to prompts, or who is passed would wait for more than those.
+  // Half of a step is left to prompts, else a passed group would wait for more than short prompts.
   const int32_t num_in_use = epoch_.handles.num_in_use();
   const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),

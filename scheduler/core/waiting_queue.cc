@@ -15,7 +15,7 @@ namespace {
 struct Bounds {
   int64_t max_requests = 0;
   int64_t max_tokens = 0;
-  int64_t share_factor = 1;  // as of IsShareFull
+  int64_t share_factor = 1;  // see IsShareFull
 };
 
 Bounds BoundsOf(bool is_resumed,
@@ -51,7 +51,7 @@ WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
   }
   const auto tenant = unranked_.find(request.tenant);
   if (tenant == unranked_.end() || tenant->second.loads.Of(request) == Load{}) {
-    return Refusal::kNone;  // whatever the bounds are, one request of each may wait
+    return Refusal::kNone;  // one request of each tenant may wait, whatever the bounds are
   }
   const Load& held = tenant->second.loads.Of(request);
   const int64_t factor = bounds.share_factor;

@@ -2,16 +2,16 @@
 // refused beyond the bounds. Groups that were running come back to their place and are never
 // refused.
 //
-// Resumed requests (Request::is_resumed) have places of their own: a scheduler before had accepted
-// them, and the new ones that came first must not shut them out. It had its queue, and sequences
-// under way; those are counted twice here, so that the share of a tenant that had them all is
-// enough for it.
+// Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
+// them, and new requests that come first must not shut them out. It had its queue and its running
+// sequences. The latter count twice here, so that the share of a tenant that had them all is enough
+// for it.
 //
-// Under a policy without ranks a tenant that waits already may not come to hold more than it leaves
-// free for others (tenant_share.h), in requests and in tokens: of the new ones half of the bound
-// alone, a third beside one that does likewise; of the resumed ones, of which it may leave half as
-// much, two thirds alone. So nobody can fill the queue of another one, nothing has to be thrown
-// out, and names that nobody has heard of share the same bound as all others.
+// Under a policy without ranks a tenant that already waits may hold only its share
+// (tenant_share.h), in requests and in tokens: of the new ones half of the bound alone, a third
+// beside one that does likewise; of the resumed ones two thirds alone. So no tenant can fill the
+// queue of another, nothing has to be thrown out, and unknown names share the same bound as all
+// others.
 //
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
@@ -43,8 +43,8 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Whether a request may join. Limits: of the last epoch. Before the first one the loop lets
-  // nobody in, and tokens of resumed requests are not bounded.
+  // Returns why a request may not join, or kNone. limits: of the last epoch. Before the first one
+  // the loop admits none, and tokens of resumed requests are not bounded.
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
@@ -57,25 +57,25 @@ class WaitingQueue {
   void Return(SequenceGroup& group);
 
   SequenceGroup& front() const;  // REQUIRES: !empty()
-  // The first group starts, and has a rank from now on. REQUIRES: !empty()
+  // Removes the first group, which starts and has a rank from now on. REQUIRES: !empty()
   SequenceGroup& PopFront();
   void Remove(SequenceGroup& group);  // REQUIRES: here
 
   bool empty() const { return size() == 0; }
   int32_t size() const { return all_.fresh.num_requests + all_.resumed.num_requests; }
-  // Of prompts, and of output that resumed requests bring.
+  // Tokens of prompts and of resumed output.
   int64_t num_tokens() const { return all_.fresh.num_tokens + all_.resumed.num_tokens; }
-  // Of these, what resumed requests account for.
+  // The resumed part of size(), and of num_tokens().
   int32_t num_resumed() const { return all_.resumed.num_requests; }
   int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
-  // All that wait, and of them those that will start before a request that comes now. Where the
-  // policy lets it overtake some, only those that it surely does not; where tenants take turns,
-  // about as many as have theirs before.
+  // The work of all groups, and of those that will start before a request that comes now. If the
+  // policy may let it overtake, only groups that it surely does not overtake count; if tenants take
+  // turns, about as many as have theirs before.
   CompletionEstimate::Work work() const;
   CompletionEstimate::Work AheadOf(const Request& request) const;
-  // As many as that of those with a rank, in their order. Cost: O(their number).
+  // Returns the first `most` groups with a rank, in their order. Cost: O(most).
   std::vector<SequenceGroup*> FirstRanked(size_t most) const;
-  // Those with a rank in their order, then the others, tenant by tenant.
+  // Groups with a rank in their order, then the others, tenant by tenant.
   std::vector<SequenceGroup*> groups() const;
 
   void CheckInvariants() const;
@@ -95,7 +95,7 @@ class WaitingQueue {
     friend bool operator==(const Load&, const Load&) = default;
   };
 
-  // New requests and resumed ones are bounded each for themselves.
+  // New and resumed requests are bounded separately.
   struct Loads {
     Load fresh;
     Load resumed;
@@ -113,7 +113,7 @@ class WaitingQueue {
   SchedulingPolicy& policy_;
   std::set<SequenceGroup*, IsAhead> ranked_;
   std::map<std::string, Tenant, std::less<>> unranked_;
-  int64_t num_started_ = 0;  // of those without a rank
+  int64_t num_started_ = 0;  // groups without a rank until then
   Loads all_;
 };
 

@@ -16,10 +16,10 @@
 namespace quire {
 namespace {
 
-// Of a text in a hello: an address, or the names of an instruction set and a device.
+// Bounds each text in a hello: an address, or the names of an instruction set and a device.
 constexpr size_t kMaxHelloBytes = 512;
 
-// Far above any block; sums of bytes stay in range.
+// Far above any real block, yet small enough that sums of block bytes stay in range.
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 
 absl::Status Mismatch(std::string_view field, std::string_view rule) {
@@ -28,7 +28,7 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
 }
 
-// Not said again in the message: whoever sends so much may send anything.
+// The message omits the text: a worker that sends this much may send anything.
 absl::Status CheckLength(std::string_view field, std::string_view text) {
   if (text.size() <= kMaxHelloBytes) {
     return absl::OkStatus();
@@ -40,7 +40,7 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// Nothing is decided by it, but it is told on, and added up.
+// KvMemory decides nothing here, but it is passed on and summed, so impossible values are refused.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
       (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
@@ -85,7 +85,7 @@ absl::Status CheckNumerics(const WorkerHello& hello,
   return absl::OkStatus();
 }
 
-// Rank 0 is the measure.
+// Compares a rank with rank 0.
 absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size_t rank) {
   const auto differs = [rank](std::string_view field) {
     return Mismatch(absl::StrCat("rank ", rank, ": ", ToAbsl(field)), "differs from rank 0");
@@ -108,7 +108,7 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
   return absl::OkStatus();
 }
 
-// Of the device that is filled first: the others wait for it.
+// Returns the full step of the device that fills first: in a larger step the others wait for it.
 int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   constexpr int32_t kWhereNobodySays = 256;
   int32_t num_tokens = kMaxTokensPerStepLimit;
@@ -119,7 +119,7 @@ int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   return num_tokens;
 }
 
-// A block id means the same place on every rank, so the smallest pool is everybody's.
+// A block id means the same place on every rank, so the smallest pool bounds all ranks.
 StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& settings) {
   StepLimits limits;
   limits.num_blocks = settings.num_blocks_override.value_or(kMaxBlocksLimit);
@@ -129,7 +129,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
   }
-  // As many as the pool has, as in the paper: who does not fit is computed again.
+  // At most as many host blocks as blocks, as in the paper. A group without room is recomputed.
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
@@ -141,7 +141,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// A worker would refuse them too, at every attempt.
+// Refused here because a worker would refuse these limits at every attempt.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }
@@ -215,7 +215,7 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
                               ", limit 2)"));
   }
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
-  // Behind a window a sequence may be longer than the pool.
+  // With a sliding window, a sequence may be longer than the pool.
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
     limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
   }

@@ -1,12 +1,11 @@
-// What the ranks of a group must have in common before an epoch begins, and the limits that follow
-// from all of them.
+// Checks that ranks can share an epoch, and derives the epoch's limits from their hellos.
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kFailedPrecondition, message "[rank N: ]field: rule (got X, limit Y)", reasons
-//                  CONFIG_MISMATCH     the worker has loaded something else, or computes otherwise
-//                  PROTOCOL_VIOLATION  no worker says such things of itself
-//                  NO_MEMORY           not even one block can be used
-//                  STEP_LIMITS         what was asked for is more than any worker takes
+//                  CONFIG_MISMATCH     the worker's model, numerics or KV cache do not fit
+//                  PROTOCOL_VIOLATION  a text of the hello is too long
+//                  NO_MEMORY           the pool has no usable block
+//                  STEP_LIMITS         the settings exceed what any worker accepts
 #ifndef QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 #define QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 
@@ -26,25 +25,26 @@
 
 namespace quire {
 
-// What the scheduler wants of its workers.
+// The scheduler's demands on its workers.
 struct GroupSettings {
   ModelConfig model;
   int32_t block_size_tokens = 16;
   std::optional<DType> kv_cache_dtype;         // none: the worker's choice
-  std::optional<int32_t> num_blocks_override;  // with the null block
-  std::optional<int32_t> max_model_len;        // none: what model and pool allow
-  bool wants_host_blocks = false;              // all that the workers' swap space holds
+  std::optional<int32_t> num_blocks_override;  // null block included
+  std::optional<int32_t> max_model_len;        // none: as model and pool allow
+  bool wants_host_blocks = false;              // as the workers' swap space allows
   int32_t max_sequences = 256;
   std::optional<int32_t> max_tokens_per_step;  // none: as many as fill the workers' devices
-  // A worker that computes other bits may go on where another one stopped. Other weights never may.
+  // Lets workers with other numerics continue the streams; other weights are never let in.
   bool allow_changed_numerics = false;
-  // It waits while another scheduler has the workers, and takes them from none that works.
+  // False: takes the workers from an older holder at once, the first time. True: stands by.
   bool stands_by = true;
 };
 
-// What decides the bits of an answer. Two groups with equal numerics continue each other's streams.
+// Properties of a group that decide the bits of an answer. Groups with equal numerics can continue
+// each other's streams.
 struct Numerics {
-  uint64_t model_hash = 0;             // of the files
+  uint64_t model_hash = 0;             // of the model's files
   std::vector<uint64_t> weights_sums;  // by rank
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
@@ -59,13 +59,13 @@ struct Agreement {
   int64_t block_bytes = 0;  // on one rank
 };
 
-// May this worker be this rank of the group? `pinned`: the numerics of the group before, if any.
+// Returns OK if the worker may be this rank. `pinned`: the numerics of the group before, if any.
 absl::Status CheckHello(const WorkerHello& hello,
                         int32_t rank,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned);
 
-// REQUIRES: CheckHello is OK for each hello, and there is one at least.
+// REQUIRES: at least one hello, and CheckHello is OK for each.
 absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos, const GroupSettings& settings);
 
 }  // namespace quire

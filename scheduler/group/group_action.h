@@ -1,8 +1,8 @@
-// What a WorkerGroup wants done: to its links, by whoever owns the connections, and to the
-// scheduling loop. Actions are done in order; none of them waits for anything.
+// GroupAction is an order of a WorkerGroup: to the owner of its connections (links), or to the
+// scheduling loop. Actions are done in order, and none of them blocks.
 //
-// A link is one connection to the worker of one rank. Its number is never used again, so that what
-// a connection says after it was given up can be told from what its successor says.
+// A link is one connection to the worker of one rank. Link numbers are never reused, so that late
+// events of an old connection are not taken for its successor's.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_GROUP_GROUP_ACTION_H_
@@ -28,8 +28,8 @@ struct LinkId {
   friend bool operator==(const LinkId&, const LinkId&) = default;
 };
 
-// Connect to the rank's worker, and begin to watch it. The link before is given up: all its calls
-// are ended, and what they still say is dropped or carries its old number.
+// Connect to the rank's worker and start to watch it. The previous link is given up: its calls are
+// ended, and its late events are dropped or carry its old number.
 struct DialLink {
   LinkId link;
   uint64_t scheduler_incarnation = 0;
@@ -50,7 +50,7 @@ struct BeginWorkerEpoch {
   DType kv_cache_dtype = DType::kF32;
   std::vector<std::string> rendezvous;  // of all ranks
 };
-// Open a stream of steps. One that is open on this link has ended, or is ended now.
+// Open a stream of steps. A stream already open on this link is ended first.
 struct OpenSteps {
   LinkId link;
 };
@@ -58,22 +58,22 @@ struct OpenSteps {
 struct BreakSteps {
   LinkId link;
 };
-// Send the plan that was given last.
+// Send the plan of the last WorkerGroup::Plan.
 struct SendPlan {
   LinkId link;
 };
 
-// To the loop: the group answers under this epoch, with an empty pool.
+// To the loop: the group is ready under this epoch, with an empty pool.
 struct ReportReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   Agreement agreement;
-  bool after_crash = false;  // as of SchedulerCore::BeginEpoch
+  bool after_crash = false;  // for SchedulerCore::BeginEpoch
 };
 struct ReportResult {
   StepResult result;
 };
-// An answer to no step that is asked for: dropped.
+// A dropped answer: it matched no pending step.
 struct ReportStale {
   int32_t rank = 0;
 };
@@ -81,25 +81,25 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// Another scheduler has the workers, or may have them, and this one waits for its end. An epoch of
-// this one was lost before, and its requests end. 0: it waits for none any more, and takes the
-// workers as soon as all are there.
+// Another scheduler holds the workers, or may hold them, and this one stands by. Its epoch was lost
+// before, and its requests end. 0: it stands by no longer, and takes the workers as soon as all are
+// there.
 struct ReportStandby {
-  // The other one's, or kUnknownScheduler.
+  // The other scheduler's, kUnknownScheduler, or 0.
   uint64_t scheduler_incarnation = 0;
 };
-// A worker is there and may not be let in, or cannot be used. It is asked again, with pauses.
+// A reachable worker does not fit, or refuses to join. It is asked again, with pauses.
 struct ReportRefused {
   int32_t rank = 0;
   absl::Status status;
 };
-// A worker cannot be reached, or broke off, and before the first epoch it has had the time to come
-// (GroupTiming::arrival_ns). It is dialled again, with pauses.
+// A worker cannot be reached, or broke off. Before the first epoch, not reported until
+// GroupTiming::arrival_ns has passed. The worker is dialed again, with pauses.
 struct ReportAway {
   int32_t rank = 0;
   absl::Status status;
 };
-// A worker is loading its model, and got further.
+// A worker has made progress in loading its model.
 struct ReportLoading {
   int32_t rank = 0;
   int64_t loaded_bytes = 0;

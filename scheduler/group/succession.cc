@@ -6,11 +6,11 @@
 namespace quire {
 namespace {
 
-// Incarnations are nanoseconds of a clock, or a little more, and no two clocks differ by more.
+// Incarnations are wall-clock nanoseconds, or slightly more; no two clocks differ by a year.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// Two clocks differ in their last digits, however well they were set: these make up a millisecond.
+// A scheduler's own part is its start time modulo 1 ms: even well-set clocks differ there.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
-// Between a look of a worker and what it reports of it here.
+// Bounds the time from a worker's look at its clock to the arrival of the report here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
 
 }  // namespace
@@ -33,7 +33,7 @@ void Succession::OnReport(int32_t rank,
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
   if (now - outwaited_at_ >= patience_ns_) {
-    outwaited_ = 0;  // its links have been dialled anew for long
+    outwaited_ = 0;  // the redial of that turn is long over
   }
   has_asked_ = has_asked_ && !AreWorkersReplaced();
   has_waited_ = has_waited_ || WaitsFor().has_value();
@@ -64,7 +64,7 @@ Succession::Holder Succession::NewestHolder() const {
   return newest;
 }
 
-// Reports that were sent before this scheduler asked still name the holder before it.
+// A report sent before this scheduler asked still names the holder before it.
 std::optional<Succession::Holder> Succession::Other() const {
   const Holder newest = NewestHolder();
   const bool is_own = newest.incarnation == last_asked_as_;
@@ -91,8 +91,8 @@ std::optional<uint64_t> Succession::WaitsFor() const {
       other->silence_ns >= patience_ns_ || (!stands_by_ && other->incarnation < incarnation_)) {
     return std::nullopt;
   }
-  // Dialled anew under its new number, it hears first from some worker that heard of the holder
-  // a little later than the others did, or that still has an older one.
+  // After a rename the first reports may come from workers that heard of the holder a little later
+  // than the others, or that still have an older one. These must not end its turn.
   const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllSpoken();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
@@ -115,7 +115,7 @@ Succession::Verdict Succession::Decide(Instant now) {
   if (has_waited_ && !is_in_turn) {
     return Verdict::kWait;
   }
-  has_waited_ = false;  // it has its turn
+  has_waited_ = false;  // its turn has come
   const std::optional<Holder> other = Other();
   outwaited_ = other.value_or(Holder()).incarnation;
   outwaited_at_ = now;

@@ -14,11 +14,11 @@
 namespace quire {
 namespace {
 
-// So often the step timeout may double: a step of the default 5 s may then stand still for 5 min.
+// Bounds the factor of the step timeout. A step of the default 5 s may then stand still for 5 min.
 constexpr int64_t kMaxSlowness = 64;
 
-// The epochs whose loss is followed by a new one at once: a single loss should cost a stream
-// little.
+// Epochs in a row that may be lost without a pause before the next: a single loss should cost a
+// stream little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
 }  // namespace
@@ -44,7 +44,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (has_sampled_) {  // and the loop took it
+  if (has_sampled_) {  // and the loop took the token
     num_failed_epochs_ = 0;
   }
   pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
@@ -77,7 +77,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     return;
   }
   if (ReasonOf(hello.status()) == "LOADING") {
-    rank->state = RankState::kLoading;  // its reports say when it is done
+    rank->state = RankState::kLoading;  // until its reports name another phase
     return;
   }
   absl::Status status = hello.status();
@@ -115,7 +115,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  DropRank(*rank, status, now);  // a newer scheduler may have it, as its next report says
+  DropRank(*rank, status, now);  // a newer holder shows in its next report
 }
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
@@ -138,7 +138,7 @@ void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   rank->idle_at.reset();
   for (Rank& other : ranks_) {
     if (other.report.waits_for_rank == IndexOf(*rank)) {
-      other.moved_at = now;  // it has what it waited for since now
+      other.moved_at = now;  // its wait is over only now
     }
   }
   AnswerIfComplete(now);
@@ -160,11 +160,11 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
     Lose(Blame(*rank, CauseOfBreaks(status)), now);
     return;
   }
-  // The step is asked for again over another connection; a worker executes it once.
+  // The step is sent again over another connection; a worker executes it once.
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->idle_at.reset();  // what went astray went with the connection
+  rank->idle_at.reset();  // a lost plan or answer went with the connection
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -181,7 +181,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  // Its progress counts all that is done. Who has just stopped waiting has done nothing yet.
+  // Progress counts finished work only, and a rank that has just stopped waiting has none yet.
   const bool moved = report.progress != rank->report.progress ||
                      report.waits_for_rank != rank->report.waits_for_rank;
   rank->heard_at = now;
@@ -194,7 +194,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   HandleSuccession(now);
   rank = Find(link);
   if (rank == nullptr) {
-    return;  // every rank was dialled anew
+    return;  // every rank was dialed anew
   }
   if (rank->state == RankState::kLoading) {
     if (report.phase != WorkerPhase::kLoading) {
@@ -226,7 +226,7 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
     return;
   }
   if (is_ready()) {
-    OnStepsEnd(link, status, now);  // they share the connection
+    OnStepsEnd(link, status, now);  // stream and Watch share the connection
   } else {
     DropRank(*rank, status, now);
   }
@@ -241,13 +241,13 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // By what workers say; one that was replaced has no holder until the other one has asked it.
+  // Waits standby_ns: a replaced worker names no holder until the other scheduler asks for it.
   if (waits_for_ != 0 && now - has_waited_until_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
   }
   if (IsCutOffFromAll(now)) {
-    succession_.StepBack();  // workers that were replaced may have an older one
+    succession_.StepBack();  // replaced workers may have an older holder
     StandBy(kUnknownScheduler);
   }
   if (succession_.has_asked() && IsCutOff(now)) {
@@ -257,8 +257,8 @@ void WorkerGroup::Tick(Instant now) {
   AskIfAllAreThere(now);
 }
 
-// The whole process was held up. What workers said meanwhile has yet to be read, and they have
-// closed connections that nobody answered on: none of that is their fault.
+// The whole process was held up. Reports of that time have yet to be read, and workers have closed
+// connections that nobody answered on: neither is their fault.
 void WorkerGroup::BeginToWaitAnew(Instant now) {
   for (Rank& rank : ranks_) {
     rank.heard_at = now;
@@ -266,7 +266,7 @@ void WorkerGroup::BeginToWaitAnew(Instant now) {
     rank.moved_at = now;
     rank.idle_at.reset();
     rank.broken_at.reset();
-    rank.report.uuid.clear();  // whose the workers are is to be reported anew before it asks
+    rank.report.uuid.clear();  // asking needs a fresh report of the holder
   }
 }
 
@@ -283,7 +283,7 @@ KvMemory WorkerGroup::kv_memory_of(int32_t rank) const {
     return {};
   }
   KvMemory memory = of.hello.kv_memory;
-  // The last report may be of the process that was there before.
+  // The last report may come from the rank's previous process.
   memory.num_places = of.report.uuid == of.hello.uuid ? of.report.num_window_places : 0;
   return memory;
 }
@@ -394,7 +394,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
                  "STALE_SCHEDULER",
                  "scheduler: a newer one has taken over the workers"),
            now);
-      return;  // the next report says whether that one lives
+      return;  // the next report tells whether the newer one lives
     }
     if (phase_ == Phase::kBeginning) {
       Regather(now);
@@ -406,7 +406,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
     return;
   }
   has_waited_until_ = now;
-  // One that is dead already is no reason to end the requests of the last epoch.
+  // If the other scheduler is already dead, the requests of the last epoch can go on here.
   const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);
   if (*other != waits_for_ && !may_go_on) {
     StandBy(*other);
@@ -434,7 +434,7 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
   }
   absl::StatusOr<Agreement> agreement = Agree(hellos, settings_);
   if (!agreement.ok()) {
-    // Any of them may be the one that has to change.
+    // The refusal does not tell which worker has to change, so all are dialed again.
     for (Rank& rank : ranks_) {
       CloseAndPause(rank, now);
     }
@@ -533,7 +533,7 @@ void WorkerGroup::EndEpoch(Instant now) {
   pending_.reset();
   for (Rank& rank : ranks_) {
     if (rank.state != RankState::kAway) {
-      // The pause grows with the row of epochs, not with the attempts to reach a rank.
+      // The pause grows with the failed epochs in a row, not with the attempts to reach a rank.
       rank.backoff_ns = std::min(timing_.min_backoff_ns << std::min(num_failed_epochs_, 16),
                                  timing_.max_backoff_ns);
       CloseAndPause(rank, now);
@@ -592,7 +592,7 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
   CheckStep(rank, now);
 }
 
-// A call or its answer went astray on a connection whose reports come.
+// Drops a rank whose reports arrive, but whose call or answer was lost.
 void WorkerGroup::CheckCall(Rank& rank, Instant now) {
   if (IsAsked(rank) && rank.idle_at.has_value() && now - *rank.idle_at >= timing_.call_ns) {
     DropRank(rank,
@@ -608,12 +608,12 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
     return;
   }
   if (rank.idle_at.has_value() && now - *rank.idle_at >= timing_.lease_ns) {
-    // Request or answer went astray on a connection that looks well.
+    // The plan or its answer was lost on a connection that looks well.
     rank.idle_at.reset();
     actions_.push_back(BreakSteps{LinkOf(rank)});
     return;
   }
-  // By what was heard: nobody stands still while the way is cut.
+  // Measured up to the last report: a rank behind a network cut does not count as standing still.
   const bool stands_still =
       rank.report.phase != WorkerPhase::kIdle &&
       rank.heard_at - rank.moved_at >= rank.slowness * timing_.step_timeout_ns;
@@ -628,9 +628,9 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
   }
 }
 
-// A rank that waits is not the one that stands still, unless it is of those that wait for each
-// other: then the way between them is cut. Who has answered the step has given all that others can
-// wait for.
+// Returns true if the rank waits for another one that stands still. False if it is part of a circle
+// of ranks that wait for each other: then the network between them is cut. A rank that has answered
+// the step owes the others nothing, so a wait for it does not count.
 bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
   const Rank* last = &rank;
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -644,7 +644,7 @@ bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
       return false;
     }
   }
-  return true;  // for some that wait for each other
+  return true;  // it waits for a circle that it is not part of
 }
 
 void WorkerGroup::AnswerIfComplete(Instant now) {

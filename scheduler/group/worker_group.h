@@ -1,32 +1,32 @@
-// WorkerGroup decides how N workers become one: who is dialled when, when an epoch begins, which
-// answers count, and when the group is lost. It is a state machine without threads, sockets or
-// clock: events in, actions out.
+// WorkerGroup makes N workers act as one. It decides when each is dialed, when an epoch begins,
+// which answers count, and when the group is lost. It is a state machine without threads, sockets
+// or clock: events in, actions out.
 //
 //   dial -> greet -> (all ranks) agree, ask -> begin epoch -> (all) ready -> steps ... -> lost
 //     ^                                                                                    |
 //     +------------------------------------------------------------------------------------+
 //
-// The epoch is the group's. A block id means something on every rank or on none, so the loss of one
-// rank ends the epoch for all; workers that live keep their weights and are greeted again.
+// All ranks share one epoch. A block id means something on every rank or on none, so the loss of
+// one rank ends the epoch for all. Surviving workers keep their weights and are greeted again.
 //
 // A rank is lost when
 //   its connection breaks and is not mended within the lease,
-//   it sends no report for long: the process is stopped, or the way to it is cut,
-//   it has a step to compute and its progress stands still for the step timeout, whatever it says
-//     that it does, and it does not wait for another rank that has still to answer,
+//   it sends no report for silence_ns: the process is stopped, or the network is cut,
+//   it has a step to compute, is in any phase but idle, makes no progress for the step timeout, and
+//     waits for no other rank that has still to answer,
 //   it refuses a step, or its answer differs from the other ranks',
 //   its reports come from another process than was greeted.
-// A worker that was fenced for standing still, and comes back as the same process, was slow and not
-// stuck: the step timeout doubles for it, so that a slow machine cannot be fenced for ever.
+// A worker that was fenced for standing still and returns as the same process was slow, not stuck.
+// The step timeout doubles for it, else a slow machine would be fenced for ever.
 //
-// A loss is a crash if a request can have caused it: when the next epoch is ready another process
-// is in the place of a rank; or the rank stood still in the step, or failed at the step itself.
-// Whose processes are all there again was cut off, stopped for a while, or taken over.
+// A loss is a crash if a request can have caused it: another process is in a rank's place when the
+// next epoch is ready, or a rank stood still in the step or failed at it. If every process is the
+// same as before, the loss was a network cut, a pause, or a takeover.
 //
-// Several schedulers may know the same workers; Succession says when this one asks for them. One
-// that waits for another is a standby: it has greeted the workers, and begins no epoch. One that
-// has lost its workers to a scheduler that lives becomes a standby, without its requests. So does
-// one that has heard of no worker for long (cut_off_ns), since another one may have them.
+// Several schedulers may know the same workers; Succession decides when this one asks for them. A
+// standby waits for another scheduler: it has greeted the workers, and begins no epoch. A scheduler
+// becomes a standby, without its requests, if a living scheduler took its workers. So does one that
+// has heard of no worker for cut_off_ns, since another scheduler may hold them.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    after ReportReady of an epoch comes at most one ReportLost of it, and none after
@@ -58,40 +58,40 @@
 namespace quire {
 
 struct GroupTiming {
-  // From the first tick on. Whoever is started with the scheduler is not there yet.
+  // From the first tick: workers started with the scheduler are reported as away only after it.
   int64_t arrival_ns = 5 * kNanosPerSecond;
-  int64_t lease_ns = 1500 * kNanosPerMilli;       // a broken stream of steps may be mended so long
-  int64_t silence_ns = 2000 * kNanosPerMilli;     // without a report
-  int64_t call_ns = 5 * kNanosPerSecond;          // idle, and a handshake or an epoch is unanswered
+  int64_t lease_ns = 1500 * kNanosPerMilli;       // to mend a broken stream of steps
+  int64_t silence_ns = 2000 * kNanosPerMilli;     // without a report, until a rank is lost
+  int64_t call_ns = 5 * kNanosPerSecond;          // idle with a handshake or an epoch unanswered
   int64_t step_timeout_ns = 5 * kNanosPerSecond;  // of a step without progress
   int64_t mend_pause_ns = 50 * kNanosPerMilli;
   int64_t min_backoff_ns = 50 * kNanosPerMilli;
   int64_t max_backoff_ns = kNanosPerSecond;
-  // Another scheduler of which a worker has not heard for so long is gone; so is, for this one, a
-  // worker that has not reported for so long.
+  // Another scheduler is gone if a worker has not heard of it for so long. A worker is cut off from
+  // this one if it has not reported for so long.
   int64_t standby_ns = 2 * kNanosPerSecond;
-  // This scheduler has heard of no worker for so long: requests go on elsewhere. 0: they wait.
+  // Without a report of any worker for so long, requests end and go on elsewhere. 0: they wait.
   int64_t cut_off_ns = 0;
 };
 
 class WorkerGroup {
  public:
-  // Dials when it is ticked first. REQUIRES: num_ranks > 0.
+  // Dials at the first Tick. REQUIRES: num_ranks > 0.
   WorkerGroup(const GroupSettings& settings,
               int32_t num_ranks,
               uint64_t scheduler_incarnation,
               const GroupTiming& timing);
 
-  // Of the loop. Plan: REQUIRES an epoch that is ready, and the plan before was answered.
+  // Called by the loop. Plan is ignored if its epoch is over; REQUIRES: the last one was answered.
   void Plan(const StepPlan& plan, Instant now);
-  // A plan of this epoch cannot be sent: the epoch is lost, by a failure at the step if the status
-  // says so (worker_refusal.h). Ignored when the epoch is over already.
+  // A plan of this epoch cannot be sent: loses the epoch. The status decides whether that is a
+  // failure at the step (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
-  // Nothing of this epoch will be accepted any more: an answer did not fit its plan. Ignored when
-  // the epoch is over already.
+  // An answer did not fit its plan: ends the epoch without ReportLost, as a failure at the step.
+  // Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
-  // Of links. What a link says whose number is not the present one is ignored.
+  // Called with events of links. Ignored if the link's number is not the present one.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
@@ -99,19 +99,19 @@ class WorkerGroup {
   void OnReport(LinkId link, const WorkerReport& report, Instant now);
   void OnWatchEnd(LinkId link, const absl::Status& status, Instant now);
 
-  // Time has passed. To be called every 50 ms or so. One that is kLateTickNs late finds that the
-  // scheduler stood still, and blames no worker for the time.
+  // Time has passed; call about every 50 ms. A tick that is kLateTickNs late means that the
+  // scheduler stood still, so no worker is blamed for that time.
   static constexpr int64_t kLateTickNs = 500 * kNanosPerMilli;
   void Tick(Instant now);
 
-  // What is to be done since the last call, in order.
+  // Returns the actions since the last call, in order.
   std::vector<GroupAction> TakeActions();
 
   uint64_t scheduler_incarnation() const { return succession_.incarnation(); }
   uint64_t group_epoch() const { return group_epoch_; }
   bool is_ready() const { return phase_ == Phase::kReady; }
   RankPhase phase_of(int32_t rank) const;
-  // Nothing while the rank is away or loads.
+  // Returns an empty KvMemory while the rank is away or loads.
   KvMemory kv_memory_of(int32_t rank) const;
 
  private:
@@ -124,22 +124,22 @@ class WorkerGroup {
     Instant dial_at = 0;
     int64_t backoff_ns = 0;
     WorkerHello hello;
-    std::string ready_uuid;  // in the epoch that was ready last
-    Instant heard_at = 0;    // the last report
+    std::string ready_uuid;  // of the process in the last ready epoch
+    Instant heard_at = 0;    // last report or dial
     WorkerReport report;
-    Instant seen_at = 0;               // the last report, over any link
-    Instant moved_at = 0;              // progress was seen
-    std::optional<Instant> idle_at;    // idle since then, although something is asked for
-    std::string slow_uuid;             // fenced for standing still
-    int64_t slowness = 1;              // times the step timeout
+    Instant seen_at = 0;               // last report, over any link
+    Instant moved_at = 0;              // last progress
+    std::optional<Instant> idle_at;    // idle since then, with a call or step unanswered
+    std::string slow_uuid;             // last process fenced for standing still
+    int64_t slowness = 1;              // factor of the step timeout
     bool has_stream = false;           // of steps
     Instant opened_at = 0;             // the stream
-    Instant reopen_at = 0;             // when there is none
-    std::optional<Instant> broken_at;  // no answer since the stream broke
+    Instant reopen_at = 0;             // without a stream
+    std::optional<Instant> broken_at;  // first break of the stream without an answer since
     std::optional<StepResult> answer;  // to the pending plan
   };
 
-  // The plan that is not answered by all.
+  // The plan that some rank has still to answer.
   struct Pending {
     StepHeader header;
     uint64_t digest = 0;
@@ -147,42 +147,42 @@ class WorkerGroup {
   };
 
   static bool IsGreeted(const Rank& rank);
-  // Over the present link.
+  // Returns true if the rank has reported over the present link.
   static bool HasReported(const Rank& rank);
-  // The rank that the link belongs to; null for an old link.
+  // Returns the link's rank; null for an old link.
   Rank* Find(LinkId link);
   LinkId LinkOf(const Rank& rank) const;
   int32_t IndexOf(const Rank& rank) const;
 
   void Dial(Rank& rank, Instant now);
   void Greet(Rank& rank);
-  // The rank goes away, and is dialled after a pause; the epoch, if there is one, ends.
+  // The rank goes away and is dialed after a pause. Ends the epoch if there is one.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
-  // Errors: PROTOCOL_VIOLATION, for a holder that cannot be.
+  // Errors: PROTOCOL_VIOLATION for a holder's number that no clock gives.
   absl::Status TakeHolder(const Rank& rank, Instant now);
   void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
-  // What follows from the holders that workers name, before this scheduler asks.
+  // Acts on the holders that workers name, before this scheduler asks.
   void HandleSuccession(Instant now);
   void AskIfAllAreThere(Instant now);
   void BeginEpoch(Agreement agreement);
   void BecomeReadyIfAllBegan();
   void OpenStream(Rank& rank);
-  // Every rank is dialled anew, at once.
+  // Dials every reachable rank anew, at once.
   void Regather(Instant now);
-  // The epoch that was ready is over. Ranks are dialled anew: after a pause, if several epochs in a
-  // row have answered nothing, else a rank that always fails would keep everybody busy.
+  // Ends the ready epoch and dials the ranks anew. Pauses first if several epochs in a row gave no
+  // token, else a rank that always fails would keep the others busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // 0: it stands by for none.
+  // Stands by for this scheduler. 0: stands by no longer.
   void StandBy(uint64_t other_incarnation);
-  // How many have not reported for so long.
+  // Returns the number of ranks without a report for so long.
   size_t NumSilent(int64_t duration_ns, Instant now) const;
-  // Some workers are there, and one has not been for long.
+  // Returns true if some workers report, and one has not for standby_ns.
   bool IsCutOff(Instant now) const;
   bool IsCutOffFromAll(Instant now) const;
-  // Takes what is known of the last epoch's end.
+  // Returns whether the last epoch ended by a crash, and resets that.
   bool WasCrash();
   void BeginToWaitAnew(Instant now);
   void CheckRank(Rank& rank, Instant now);
@@ -191,25 +191,25 @@ class WorkerGroup {
   void CheckStep(Rank& rank, Instant now);
   bool WaitsForAnother(const Rank& rank) const;
   void AnswerIfComplete(Instant now);
-  // "rank 2: ..." where there are several.
+  // Prefixes the message with "rank 2: " if there are several ranks.
   absl::Status Blame(const Rank& rank, const absl::Status& status) const;
 
   const GroupSettings settings_;
   const GroupTiming timing_;
   Succession succession_;
-  uint64_t waits_for_ = 0;  // the scheduler that was reported last as the one with the workers
-  Instant has_waited_until_ = 0;  // a worker named one that this scheduler waits for
+  uint64_t waits_for_ = 0;        // the holder reported last; 0: none
+  Instant has_waited_until_ = 0;  // last time that it had to wait for a holder
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
   Instant first_tick_ = 0;
   Instant last_tick_ = 0;
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
-  std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
-  std::optional<Numerics> pinned_;      // of the group that was ready last, for its requests
-  bool has_failed_at_step_ = false;     // in that epoch, by what a rank did
-  int32_t num_failed_epochs_ = 0;       // in a row, over before they gave a token
-  bool has_sampled_ = false;            // in this epoch, a step that was answered
+  std::optional<Agreement> agreement_;  // of the beginning or ready epoch
+  std::optional<Numerics> pinned_;      // of the last ready group: its requests need the same
+  bool has_failed_at_step_ = false;     // in the last epoch
+  int32_t num_failed_epochs_ = 0;       // in a row, without a token
+  bool has_sampled_ = false;            // in this epoch
   std::optional<Pending> pending_;
   std::vector<GroupAction> actions_;
 };

@@ -1,4 +1,4 @@
-// What a worker says of itself: once in the handshake, then in its reports.
+// A worker's account of itself: a WorkerHello in the handshake, then WorkerReports.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_HELLO_H_
@@ -17,18 +17,18 @@ namespace quire {
 struct WorkerHello {
   std::string uuid;  // one value per process start
   uint64_t config_hash = 0;
-  uint64_t model_hash = 0;   // of the files
-  uint64_t weights_sum = 0;  // of this rank's part
+  uint64_t model_hash = 0;   // of the model's files
+  uint64_t weights_sum = 0;  // over this rank's weights
   int64_t block_bytes = 0;
   int32_t num_blocks_max = 0;  // the null block included
   int32_t num_host_blocks_max = 0;
-  std::optional<DType> kv_cache_dtype;  // none: one that is unknown here
+  std::optional<DType> kv_cache_dtype;  // none: a type unknown to this scheduler
   std::string determinism_fingerprint;  // of the backend
   int32_t vocab_size = 0;
-  int32_t full_step_tokens = 0;    // with which its device is busy; 0: it does not say
-  std::string rendezvous;          // where other ranks find it
+  int32_t full_step_tokens = 0;    // that fill its device; 0: not reported
+  std::string rendezvous;          // the address for other ranks
   bool wants_next_blocks = false;  // it prepares blocks ahead of need
-  KvMemory kv_memory;              // without num_places, which reports tell
+  KvMemory kv_memory;              // num_places is in reports instead
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };
@@ -36,16 +36,16 @@ enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, k
 struct WorkerReport {
   std::string uuid;
   WorkerPhase phase = WorkerPhase::kUnknown;
-  uint64_t progress = 0;  // the same as before: nothing was done in between
+  uint64_t progress = 0;  // unchanged if nothing was done in between
   int64_t loaded_bytes = 0;
   int64_t total_bytes = 0;
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
-  std::optional<int32_t> waits_for_rank;  // unchecked
-  int64_t num_window_places = 0;          // that show a block
-  uint64_t holder_incarnation = 0;        // of the scheduler that has the worker; 0: none
-  int64_t holder_silence_ns = 0;          // for which the worker has heard nothing of it
+  std::optional<int32_t> waits_for_rank;  // not validated
+  int64_t num_window_places = 0;          // mapped to a block
+  uint64_t holder_incarnation = 0;        // the worker's holder; 0: none
+  int64_t holder_silence_ns = 0;          // since the worker last heard of the holder
 };
 
 }  // namespace quire

@@ -8,14 +8,14 @@ BlockHash RootHash(const Hash128& key, std::string_view cache_salt) {
   return SipHash128(key, std::as_bytes(std::span(cache_salt)));
 }
 
-// No token has a negative id, so no chain of a salt comes here.
+// No token id is negative, so no chain under a salt can have this hash.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id) {
   const std::array<TokenId, 3> tokens = {
       -1, static_cast<TokenId>(id.value() & 0xFFFFFFFFU), static_cast<TokenId>(id.value() >> 32)};
   return ChainHash(key, RootHash(key, ""), tokens);
 }
 
-// Keyed by the parent under the key, then by that over the tokens: no buffer to put them together.
+// Hashes the parent, then the tokens under the result as key: needs no buffer to join the two.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens) {
   return SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens));
 }

@@ -3,7 +3,7 @@
 //
 // A hash is chained: it is made of the hash of the block before and of the block's own tokens. The
 // first block's chain begins with the cache salt, so that requests of different salts share
-// nothing. The key is secret and drawn once per process: nobody can make up tokens whose blocks
+// nothing. The key is secret and drawn once per process: no client can make up tokens whose blocks
 // take the name of another's.
 //
 // Thread safety: value types and free functions.
@@ -29,13 +29,13 @@ struct BlockHashHasher {
   size_t operator()(const BlockHash& hash) const { return hash.low; }
 };
 
-// What the first block of a sequence is chained to.
+// Returns the parent hash of a sequence's first block.
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
-// The same for a request that shares blocks with no other, only among its own sequences.
+// The same for a request that shares blocks only among its own sequences.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id);
 
-// Of every full block of these tokens, from the first on. REQUIRES: block_size_tokens >= 1.
+// Returns the hash of each full block, in order. REQUIRES: block_size_tokens >= 1.
 std::vector<BlockHash> HashFullBlocks(const Hash128& key,
                                       std::string_view cache_salt,
                                       std::span<const TokenId> tokens,

@@ -158,7 +158,7 @@ void BlockPool::CheckInvariants() const {
   // The null block is never referenced.
   QUIRE_CHECK_EQ(At(kNullBlockId).ref_count, 0);
 
-  // Nothing waits for a step that nobody runs. (I6)
+  // No block is pending without an unanswered step. (I6)
   QUIRE_CHECK(is_fenced_ || pending_.size == 0);
 }
 

@@ -4,14 +4,14 @@
 // step that may touch it is unanswered, and not handed out before that step is answered.
 //
 // The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
-// front and come back at its end, so what was given back last survives longest. A block leaves the
+// front and come back at its end, so the block given back last survives longest. A block leaves the
 // middle in O(1) when it is touched. The null block is the list's head, which removes the branches
 // for an empty list and is why it can never be handed out.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
 //                A block is used if and only if its ref_count is positive.
-//                Nothing is pending while the fence is down.
+//                No block is pending while the fence is down.
 //                num_shared_blocks() of them have a ref_count above 1; num_free_cached_blocks() of
 //                the free ones are marked as cached.
 // Cost:          every call is O(1) per block it names; LowerFence is O(pending).
@@ -41,8 +41,8 @@ class BlockPool {
   // and returns false when fewer are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
-  // Appends to out the n blocks that Allocate would hand out next, or all that are free if those
-  // are fewer. Takes nothing. REQUIRES: n >= 0.
+  // Appends to out the n blocks that Allocate would hand out next, or all free blocks if there are
+  // fewer. Takes nothing. REQUIRES: n >= 0.
   void PeekFree(int32_t n, std::vector<BlockId>& out) const;
 
   // One more reference. A free or pending block is used again, with its contents.
@@ -53,8 +53,8 @@ class BlockPool {
   // while the fence is up. REQUIRES: ref_count(block_id) > 0.
   void Free(BlockId block_id);
 
-  // Whether somebody can find the block by its contents. The mark stays until it is changed and
-  // decides nothing here: it is counted.
+  // Marks whether the block can be found by its contents. The mark stays until the next call; the
+  // pool only counts it.
   void MarkCached(BlockId block_id, bool is_cached);
 
   // A step has been planned that may touch any used block.
@@ -93,7 +93,7 @@ class BlockPool {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
     bool is_cached = false;
-    BlockId previous = kNullBlockId;  // neighbours in the list of its place; unused in kUsed
+    BlockId previous = kNullBlockId;  // neighbors in the list of its place; unused in kUsed
     BlockId next = kNullBlockId;
   };
 

@@ -1,16 +1,16 @@
 // BlockTable maps the logical blocks of one sequence to physical ones: token i of the sequence has
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
-// It is append-only: an entry never changes while the table is in use, so a worker that knows a
-// prefix of it stays right. But entries that a sliding window has passed become the null block from
-// the front on: the worker never reads its copy of them again. Only KvCacheManager changes a table;
-// no reference count moves in a destructor, so that the order of release stays visible.
+// It is append-only: an entry never changes while the table is in use, so a worker's copy of a
+// prefix stays right. Only entries that a sliding window has passed become the null block, from the
+// front on; the worker never reads its copy of them again. Only KvCacheManager changes a table; no
+// reference count moves in a destructor, so that the order of release stays visible.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Units:         positions and lengths in tokens.
 // Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens): at most one block is
-//                partly filled, the last. The first num_passed_blocks() entries are the null
-//                block, no other is.
+//                partly filled, the last. Exactly the first num_passed_blocks() entries are
+//                the null block.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.3 (an entry is a physical block and
 //                the number of filled positions).
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_

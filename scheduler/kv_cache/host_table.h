@@ -1,11 +1,11 @@
-// HostTable is the block table of a swapped sequence: where in host memory its blocks lie.
-// Sequences that shared a block share its host block.
+// HostTable is the block table of a swapped sequence: it names the host blocks that hold its
+// blocks. Sequences that shared a block share its host block.
 //
-// A host block is filled anew after it was given back. The step that filled it is its generation;
-// the table remembers it, so that a worker can tell a host block that holds something else by now.
+// A host block is reused after it was given back. The step that filled it is its generation. The
+// table keeps it, so that a worker can detect a host block that was overwritten since.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
-// Invariants:    as many host blocks as num_tokens() needs, but for the first num_passed_blocks(),
+// Invariants:    as many host blocks as num_tokens() needs, except the first num_passed_blocks(),
 //                which the sliding window has passed; changed through KvCacheManager only.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
@@ -23,7 +23,7 @@ namespace quire {
 struct SwappedBlock {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
-  uint64_t generation = 0;  // of the host block: the step that swapped out to it
+  uint64_t generation = 0;  // the step that swapped out to host_block
 };
 
 class HostTable {
@@ -41,7 +41,7 @@ class HostTable {
     return num_passed_blocks_ + static_cast<int32_t>(host_block_ids_.size());
   }
   std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
-  // Of all its host blocks: a table is swapped out as a whole, in one step.
+  // The generation of all its host blocks: a table is swapped out as a whole, in one step.
   uint64_t generation() const { return generation_; }
 
   // Forgets everything without giving back any reference: the pool is gone as a whole.

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// Those that the sliding window has not passed.
+// Blocks that the sliding window has not passed.
 std::span<const BlockId> HeldBlocks(const BlockTable& table) {
   return table.block_ids().subspan(static_cast<size_t>(table.num_passed_blocks()));
 }
@@ -55,7 +55,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   if (num_new > 0 && !Allocate(num_new, table.block_ids_)) {
     return std::nullopt;
   }
-  if (!is_last_full) {  // a fork of fewer tokens may hold a block that was full, and has its name
+  if (!is_last_full) {  // the last block of a fork of fewer tokens may be listed as full
     Unlist(table.block_ids_[num_blocks_before - 1]);
   }
   table.num_tokens_ += num_tokens;
@@ -69,7 +69,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
 
 GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group) const {
   GroupBlocks blocks;
-  if (group.size() == 1) {  // in place: each of thousands of groups may be asked about in a step
+  if (group.size() == 1) {  // no vector: a step may count each of thousands of groups
     const std::span<const BlockId> held = HeldBlocks(*group.front());
     blocks.num_blocks = static_cast<int32_t>(held.size());
     blocks.num_exclusive = static_cast<int32_t>(std::ranges::count_if(
@@ -98,7 +98,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  int32_t num_found = 0;  // the last ones, without a gap
+  int32_t num_found = 0;  // in a row, up to this block
   for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
     const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
     num_found = is_cached ? num_found + 1 : 0;
@@ -231,7 +231,7 @@ void KvCacheManager::Unpin(BlockTable& table) {
 
 void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
   if (sliding_window_ == 0) {
-    return;  // at once: every sequence asks in every step
+    return;  // early: called for every sequence in every step
   }
   QUIRE_CHECK(num_computed_tokens <= table.num_tokens_);
   const int32_t num_passed = NumPassedBlocks(num_computed_tokens);
@@ -329,7 +329,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
 
 SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const {
   std::map<HostBlockId, int32_t> num_holders;
-  std::map<HostBlockId, int32_t> num_tails;  // of them, for whom it is the last block and not full
+  std::map<HostBlockId, int32_t> num_tails;  // tables whose partly filled last block it is
   for (const SwapTables& tables : group) {
     const HostTable& table = *tables.host_table;
     for (HostBlockId host_block : table.host_block_ids_) {
@@ -341,7 +341,7 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
   }
   SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
   for (const auto& [host_block, count] : num_tails) {
-    // Each takes a copy of the tail, but for the last one, if nobody else holds the block.
+    // Every holder copies the tail; the last one keeps it, unless another group holds it too.
     need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);
   }
   return need;
@@ -441,7 +441,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   for (const auto& [block_id, count] : num_copies_) {
     occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;
   }
-  // Every held block is full, but for those that are the last of all tables that have them.
+  // Every held block is full, except one that is the last of every table that has it.
   int64_t num_empty = 0;
   std::map<BlockId, std::vector<int32_t>> shared_tails;  // tokens in it, for each table
   for (const BlockTable* table : tables) {
@@ -469,7 +469,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   return occupancy;
 }
 
-// What is counted by other means, counted slot by slot.
+// Recounts the occupancy slot by slot and compares.
 void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) const {
   std::vector<int32_t> num_filled(static_cast<size_t>(pool_.num_blocks()), 0);
   Occupancy counted;
@@ -504,15 +504,15 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   std::vector<int32_t> num_entries(static_cast<size_t>(pool_.num_blocks()), 0);
   int64_t num_stored_tokens = 0;
   for (const BlockTable* table : tables) {
-    // A table has exactly the blocks that its tokens need: the last is partly filled at most. (I5)
-    // What the window has passed is held no more.
+    // A table has exactly the blocks that its tokens need: only the last may be partly filled. (I5)
+    // Blocks that the window has passed are not held.
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
     num_stored_tokens += NumStoredTokens(*table);
     for (int32_t i = 0; i < table->num_passed_blocks(); ++i) {
       QUIRE_CHECK_EQ((*table)[i], kNullBlockId);
     }
     for (BlockId block_id : HeldBlocks(*table)) {
-      // The null block is padding and belongs to nobody.
+      // The null block is padding: no table holds it.
       QUIRE_CHECK(block_id > kNullBlockId && block_id < pool_.num_blocks());
       ++num_entries[static_cast<size_t>(block_id)];
     }
@@ -540,7 +540,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
     for (HostBlockId host_block : table->host_block_ids()) {
       ++num_host_entries[static_cast<size_t>(InPool(host_block))];
 
-      // Who shares a host block has it from one step.
+      // Tables that share a host block got it in the same step.
       const auto known = generations.emplace(host_block, table->generation()).first;
       QUIRE_CHECK_EQ(known->second, table->generation());
     }
@@ -562,8 +562,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
-  // Only full blocks are shared, or blocks that nobody writes to any more: a partly filled block
-  // with two holders may not grow. Append refuses it. (I3)
+  // Only full blocks are shared, or blocks that no sequence writes to any more: Append refuses to
+  // grow a partly filled block with two holders. (I3)
 }
 
 }  // namespace quire

@@ -2,18 +2,18 @@
 // frees block tables out of one BlockPool. Fork, Append and Free carry every decoding algorithm.
 // Match, ShareCached and Publish let a sequence begin with blocks that another one has computed.
 //
-// It knows tables, not requests: whoever owns a sequence owns its table and brings it along.
-// SlideWindow gives back what a model with a sliding window will not read again.
-// Tables move to host memory and back as a whole, with everything that they share. Blocks and host
-// blocks that a worker is copying are not free before it says that it is done.
+// It knows tables, not requests: the owner of a sequence owns its table and passes it in.
+// SlideWindow gives back blocks that a model with a sliding window will not read again. Tables move
+// to host memory and back as a whole, with all that they share. Blocks and host blocks that a
+// worker is copying are not free until the worker reports the copy done.
 //
-// One manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
+// A manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
 // as a whole and the tables are abandoned, so that nothing can be given back twice across a crash.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
-// Invariants:    ref_count(b) == entries that name b, over all tables, and one if b is leaving;
+// Invariants:    ref_count(b) == entries that name b, over all tables, and copies that read b;
 //                the same for host blocks and host tables.
-//                Every table has exactly the blocks that its tokens need, but for those that the
+//                Every table has exactly the blocks that its tokens need, except those that the
 //                sliding window has passed.
 // Units:         lengths in tokens, room in blocks.
 // Cost:          O(blocks that change hands).
@@ -40,52 +40,52 @@
 
 namespace quire {
 
-// One sequence of a group that is swapped: its table here and there.
+// The tables of one sequence of a swapped group, on the device and in host memory.
 struct SwapTables {
   BlockTable* table = nullptr;
   HostTable* host_table = nullptr;
 };
 
-// Blocks that a group in host memory needs to come back.
+// Blocks that a group needs to return from host memory.
 struct SwapInNeed {
-  int32_t num_blocks = 0;       // SwapIn takes them: each shared block once
-  int32_t num_tail_copies = 0;  // MakeTailExclusive takes them, before the tails are written again
+  int32_t num_blocks = 0;       // taken by SwapIn, each shared block once
+  int32_t num_tail_copies = 0;  // taken by MakeTailExclusive, before the tails are written again
 };
 
-// The contents of src are wanted in dst.
+// An order to the worker: copy block src to block dst.
 struct CopiedBlock {
   BlockId src = kNullBlockId;
   BlockId dst = kNullBlockId;
 };
 
-// Where a block of the device is.
+// State of a device block.
 enum class BlockState : uint8_t {
-  kFree,     // nobody's, and what it holds cannot be found
-  kCached,   // nobody's, found by what it holds
+  kFree,     // unreferenced, and not in the prefix cache
+  kCached,   // unreferenced, and in the prefix cache
   kActive,   // in a table
-  kLeaving,  // in no table any more, and read by copies to host memory
+  kLeaving,  // in no table any more, but read by copies to host memory
   kPending,  // given back while a step that may touch it is unanswered
 };
 
-// What the tables of one group hold, a shared block once.
+// Blocks in the tables of one group, each shared block counted once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
-  int32_t num_exclusive = 0;  // of them, held by nobody else: free when the group gives them back
+  int32_t num_exclusive = 0;  // of them, without another holder: freed with the group
 };
 
-// The beginning of a sequence as far as the cache has it.
+// The longest beginning of a sequence that the prefix cache can supply.
 struct PrefixMatch {
   int32_t num_blocks = 0;
-  int32_t num_passed_blocks = 0;  // of them, not read any more: before the sliding window
-  // Of the others, those before the first free one. Tables hold them, so they are there whatever is
-  // handed out meanwhile; behind a free block that is handed out, nothing is found. Behind a
-  // sliding window all or none: what stands before the free block is of no use without the rest.
+  int32_t num_passed_blocks = 0;  // of them, before the sliding window: not read
+  // Blocks between the passed ones and the first free one. Tables hold them, so no allocation takes
+  // them; once a free block is handed out, nothing behind it is found. With a sliding window all or
+  // none: the blocks before a free one are useless without the rest.
   int32_t num_held_blocks = 0;
 };
 
 class KvCacheManager {
  public:
-  // A sliding_window of 0 tokens: there is none. REQUIRES: block_size_tokens >= 1.
+  // sliding_window: in tokens; 0: none. REQUIRES: block_size_tokens >= 1.
   KvCacheManager(BlockPool pool,
                  int32_t block_size_tokens,
                  int32_t num_host_blocks = 0,
@@ -101,77 +101,76 @@ class KvCacheManager {
   }
 
   // Makes room for num_tokens more tokens at the end of the table: first the rest of the last
-  // block, then new ones. Returns the new blocks (none when the last one had room), valid until the
-  // table changes; nothing when too few are free, and then nothing has changed.
+  // block, then new ones. Returns the new blocks (none if the last one had room), valid until the
+  // table changes. Returns nullopt, without a change, if too few are free.
   // REQUIRES: num_tokens > 0; the last block is full or not shared (its positions are written by
   // this sequence alone).
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
-  // The next token to compute is the one at position num_computed_tokens: gives back the blocks
-  // that lie before its window. REQUIRES: num_computed_tokens <= table.num_tokens(), and never less
-  // than before.
+  // Gives back the blocks before the window of the next token to compute, at position
+  // num_computed_tokens. REQUIRES: num_computed_tokens <= table.num_tokens(), and never less than
+  // before.
   void SlideWindow(BlockTable& table, int32_t num_computed_tokens);
 
   // Makes child begin with the first num_tokens tokens of parent, which are computed: their blocks
-  // are shared, but for those before the window of the next one.
-  // REQUIRES: child is empty; num_tokens <= parent.num_tokens(); parent has not given back what
-  // the child needs.
+  // are shared, except those before the window of the next token. REQUIRES: child is empty;
+  // num_tokens <= parent.num_tokens(); parent still has the blocks that child needs.
   void Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child);
 
-  // Whether the last block is not full and shared, so that nobody may write to it.
+  // Returns true if the last block is partly filled and shared, so that it must not be written.
   bool IsTailShared(const BlockTable& table) const;
 
-  // Copy-on-write: a shared tail becomes another block, which this table has to itself. Returns
-  // what the worker has to copy before it writes; nothing when the tail is not shared. REQUIRES: a
-  // free block if it is.
+  // Copy-on-write: replaces a shared tail by a block that only this table has. Returns the copy
+  // that the worker must make before it writes; nullopt if the tail is not shared. REQUIRES: a free
+  // block if it is.
   std::optional<CopiedBlock> MakeTailExclusive(BlockTable& table);
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // How many blocks of a sequence with these hashes it need not compute: the most of which all are
-  // in the cache that the token after them attends to. Without a sliding window those are all, from
-  // the first on.
+  // Returns the most blocks that a sequence with these hashes need not compute: the cache has every
+  // block that the next token attends to. Without a sliding window that is every block from the
+  // first on.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
-  // Whether a table holds the block of this hash.
+  // Returns true if a table holds the block of this hash.
   bool IsHeld(const BlockHash& hash) const;
 
-  // The table begins with these blocks, full, and shares those in the window with whoever holds
-  // them. REQUIRES: the table is empty; Match finds as many.
+  // Makes the table begin with these full blocks and share those in the window with their holders.
+  // REQUIRES: the table is empty; Match finds as many.
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
 
-  // ShareCached for good: until Unpin, the blocks are found by their contents, whatever is taken
-  // back. REQUIRES: as there; the caller owns the table like any other.
+  // Like ShareCached, but the blocks stay listed until Unpin, even through Unpublish. REQUIRES: as
+  // for ShareCached; the caller owns the table like any other.
   void Pin(std::span<const BlockHash> hashes, BlockTable& table);
-  // A pinned table takes the parent's last block too, which is not full, with all that it holds.
-  // REQUIRES: the parent has one block more.
+  // Adds the parent's partly filled last block, with all its tokens, to a pinned table. REQUIRES:
+  // the parent has one block more.
   void PinTail(const BlockTable& parent, BlockTable& table);
   // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled it.
   void Unpin(BlockTable& table);
 
-  // The first num_tokens tokens of the parent's last block, copied to one that the table has to
-  // itself. Returns what the worker has to copy before the table is read. REQUIRES: as above; a
-  // free block; 0 < num_tokens, and no more than are there.
+  // Adds to the table a block that only it has, for the first num_tokens tokens of the parent's
+  // last block. Returns the copy that the worker must make before the table is read. REQUIRES: as
+  // for PinTail; a free block; 0 < num_tokens <= tokens of that block.
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
   // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
-  // computed, or are by the step that is being planned: the steps of a worker run in order, and
-  // within a step K and V of all slices are there before any of them is read. Of several blocks
-  // with the same contents the first is found, unless no table holds it any more.
-  // REQUIRES: the table has at least hashes.size() full blocks.
+  // computed, or are by the step being planned: a worker runs steps in order, and in a step it
+  // writes K and V of all slices before it reads any. Among blocks with the same contents the first
+  // is found, unless no table holds it any more. REQUIRES: the table has at least hashes.size()
+  // full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // No block of the table from first_block on is found any more, nor those of them before its
-  // window, by the sequence's hashes: what was computed is no good, or nobody knows whether it is.
-  // Pinned blocks are: their own logits were finite.
+  // Unlists the blocks of the table from first_block on; for those before its window, the blocks
+  // listed under the sequence's hashes. Their contents are bad, or not known to be good. Pinned
+  // blocks stay listed: their own logits were finite.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // The tables move to host memory in step step_id; appends what the worker has to copy, each
-  // shared block once, also when another group takes it along in this step. The blocks are free
-  // when OnSwapsDone has named the step. False, and nothing has changed, when too few host blocks
-  // are free. REQUIRES: host tables are empty; with tables outside of the group only full blocks
-  // are shared; nothing that was swapped in this step has been given back.
+  // Moves the tables to host memory in step step_id. Appends the worker's copies, each shared block
+  // once, also if another group takes it along in this step. The blocks are free when OnSwapsDone
+  // has named the step. Returns false, without a change, if too few host blocks are free. REQUIRES:
+  // host tables are empty; only full blocks are shared with tables outside the group; no block that
+  // was swapped in this step has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -179,8 +178,8 @@ class KvCacheManager {
   // REQUIRES: the group is in host memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
-  // The way back, into other blocks. False, and nothing has changed, when too few are free.
-  // REQUIRES: tables are empty; otherwise as above.
+  // Moves the tables back, into other blocks. Returns false, without a change, if too few are free.
+  // REQUIRES: tables are empty; otherwise as for SwapOut.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -188,11 +187,11 @@ class KvCacheManager {
   // Gives back every host block. The host table is empty afterwards.
   void Free(HostTable& host_table);
 
-  // The worker has done all swaps up to this step.
+  // The worker has done all swaps of steps up to this one.
   void OnSwapsDone(uint64_t step_id);
 
-  // Gives back every block, the last one first, so that tails are reused before what other
-  // requests are likelier to share. The table is empty afterwards.
+  // Gives back every block, the last one first, so that tails are reused before beginnings, which
+  // other requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
 
   // Between a plan and its answer, freed blocks stay pending: see BlockPool.
@@ -202,56 +201,56 @@ class KvCacheManager {
   const BlockPool& pool() const { return pool_; }
   int32_t num_free_blocks() const { return pool_.num_free_blocks(); }
   int32_t block_size_tokens() const { return block_size_tokens_; }
-  // Summed over the tables: a shared block counts for each of them, one before the window for none.
+  // Summed over the tables: a shared block counts once per table, a block before the window never.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
   // Blocks that become free when the swaps under way are done.
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
   const BlockPool& host_pool() const { return host_pool_; }
   int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each once
-  // Blocks that are found by their contents, used and free ones.
+  // Blocks in the prefix cache, used and free ones.
   int32_t num_cached_blocks() const { return cache_.size(); }
   int64_t num_lookups() const { return cache_.num_lookups(); }
-  // Since it was made, in blocks of the device.
+  // Counts of device blocks since construction.
   struct Operations {
     int64_t num_allocated = 0;  // taken from the free list
-    int64_t num_evicted = 0;    // of them, those that could still be found by what they held
-    int64_t num_found = 0;      // references taken to what another sequence had computed
-    int64_t num_forked = 0;     // references that a fork took to its parent's blocks
+    int64_t num_evicted = 0;    // of them, still in the prefix cache
+    int64_t num_found = 0;      // references taken to cached blocks
+    int64_t num_forked = 0;     // references that forks took to blocks of parents
   };
   const Operations& operations() const { return operations_; }
-  // What the block is found by, if by anything.
+  // The hash that the block is found by; nullopt if none.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
-  // What the blocks of tables hold, a block that several tables share counted once.
+  // Contents of all blocks in tables, each shared block counted once.
   struct Occupancy {
-    int32_t num_held_blocks = 0;    // in a table; other used ones are on their way to host memory
+    int32_t num_held_blocks = 0;    // in a table; other used blocks are leaving
     int64_t num_stored_tokens = 0;  // in held blocks
-    int64_t num_table_blocks = 0;   // held ones, once for each table
+    int64_t num_table_blocks = 0;   // held blocks, once for each table
   };
-  // tables are all the tables in use, in any order. O(tables + blocks on their way).
+  // REQUIRES: tables are all the tables in use, in any order. O(tables + leaving blocks).
   Occupancy CountTokens(std::span<const BlockTable* const> tables) const;
 
-  // By block id, the null block as a free one. O(blocks + blocks on their way).
+  // Returns states by block id, with the null block as free. O(blocks + leaving blocks).
   std::vector<BlockState> BlockStates() const;
 
-  // Aborts with the broken invariant; tables are all the tables in use, in any order.
+  // Aborts with the broken invariant. REQUIRES: tables are all the tables in use, in any order.
   // O(blocks + table entries).
   void CheckInvariants(std::span<const BlockTable* const> tables,
                        std::span<const HostTable* const> host_tables = {}) const;
 
  private:
-  // A copy of a step that is not done. What it reads is referenced.
+  // A copy that the worker has not done. It holds a reference to its source.
   struct UnderWay {
     uint64_t step_id = 0;
     SwappedBlock copy;
   };
 
-  // The copies that the step being planned makes already, for other groups.
+  // Copies that the step being planned already makes for other groups.
   template <typename Src, typename Dst>
   class StepCopies {
    public:
-    // By what they read, or write. Those of another step are forgotten.
+    // Returns the step's copies, from source to destination. Forgets those of another step.
     std::unordered_map<Src, Dst>& Of(uint64_t step_id) {
       if (std::exchange(step_id_, step_id) != step_id) {
         copies_.clear();
@@ -266,9 +265,9 @@ class KvCacheManager {
 
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
-  // Takes blocks from the pool, to hold something else: the caller unlists them.
+  // Takes blocks from the pool. The caller unlists them, as they will hold something else.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
-  // The block is about to hold something else, or what it holds is no good. Pinned blocks stay.
+  // The block is about to hold something else, or its contents are bad. Pinned blocks stay listed.
   void Unlist(BlockId block_id);
 
   // Host blocks are numbered from 0, blocks of a pool from 1.
@@ -287,7 +286,7 @@ class KvCacheManager {
   int32_t num_pinned_blocks_ = 0;
   std::deque<UnderWay> leaving_;                     // to host memory, in order of steps
   std::deque<UnderWay> arriving_;                    // likewise, on the way back
-  std::unordered_map<BlockId, int32_t> num_copies_;  // of leaving_, by the block that they read
+  std::unordered_map<BlockId, int32_t> num_copies_;  // of leaving_, by source block
   StepCopies<BlockId, HostBlockId> leaving_now_;
   StepCopies<HostBlockId, BlockId> arriving_now_;
   int32_t block_size_tokens_;

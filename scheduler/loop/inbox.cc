@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// Prefixes are pinned by operators, who are no tenant.
+// The tenant that calls to pin count for: operators are no tenant.
 constexpr char kOperator[] = "(operator)";
 
 absl::Status ToStatus(TenantShares::Answer answer) {

@@ -1,5 +1,5 @@
-// Inbox is the one door into the loop: requests of clients, what became of them, and what the
-// workers said. Requests are bounded (TenantShares); everything else is bounded by something that
+// Inbox is the one door into the loop: for client requests and aborts, operator calls, and events
+// of the workers. Requests are bounded (TenantShares). Everything else is bounded by something that
 // exists already (one abort per admitted request, one reply per step) and must not be lost.
 //
 // Thread safety: every method may be called from any thread.
@@ -36,8 +36,7 @@
 
 namespace quire {
 
-// A client's request. Shared ownership of the stream: the loop and the call both hold it, and
-// either may end first.
+// A client's request. The loop and the call share the stream, and either may end first.
 struct AddRequest {
   Request request;
   OutputOptions output;
@@ -55,7 +54,7 @@ struct AbortAll {
   absl::Status status;
 };
 
-// A worker group answers under this epoch, with an empty pool.
+// A worker group is ready under this epoch, with an empty pool.
 struct GroupReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -63,17 +62,17 @@ struct GroupReady {
   std::string numerics;  // Numerics::fingerprint
   std::string kv_cache_dtype;
   int64_t block_bytes = 0;   // K and V of one block on one worker
-  bool after_crash = false;  // as of SchedulerCore::BeginEpoch
+  bool after_crash = false;  // for SchedulerCore::BeginEpoch
 };
 
 struct StepReply {
   StepResult result;
 };
 
-// A worker answered something that is not asked for any more. It was dropped.
+// A dropped answer of a worker: it matched no pending step.
 struct StaleReply {};
 
-// A worker is loading its model, and got further.
+// A worker has made progress in loading its model.
 struct GroupLoading {
   int32_t rank = 0;
   int64_t loaded_bytes = 0;
@@ -86,13 +85,13 @@ struct GroupLost {
   absl::Status status;
 };
 
-// Another scheduler has the workers, and this one waits for its end; a GroupLost of its own epoch
-// came before. 0: it waits for none any more.
+// Another scheduler holds the workers, and this one stands by; a GroupLost of its own epoch came
+// before. 0: it stands by no longer.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // the other one's, or kUnknownScheduler
+  uint64_t scheduler_incarnation = 0;  // the other one's, kUnknownScheduler, or 0
 };
 
-// Run returns.
+// Makes Run return.
 struct Stop {};
 
 using LoopEvent = std::variant<AddRequest,
@@ -110,7 +109,7 @@ using LoopEvent = std::variant<AddRequest,
                                GroupStandby,
                                Stop>;
 
-// By LoopEvent::index.
+// Event names by LoopEvent::index.
 inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kLoopEventNames = {
     "add_request",
     "abort_request",
@@ -129,19 +128,19 @@ inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kL
 
 class Inbox {
  public:
-  // Requests that wait before they are refused; the bytes do not matter here.
+  // bounds: of waiting requests; bytes are not counted here.
   explicit Inbox(const TenantShares::Bounds& bounds = {}) : shares_(bounds) {}
 
-  // Gives the request the next id, in the order of the queue. RESOURCE_EXHAUSTED when the inbox is
-  // full (QUEUE_FULL), or the tenant's share of it (TENANT_LIMIT).
+  // Gives the request the next id, in the order of the queue. Errors: RESOURCE_EXHAUSTED,
+  // QUEUE_FULL if the inbox is full, TENANT_LIMIT if the tenant's share of it is.
   absl::StatusOr<RequestId> Add(AddRequest add);
 
-  // The same for a prefix: it is computed like a request.
+  // The same for a prefix, which is computed like a request.
   absl::Status Add(PinCall call);
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }
 
-  // Everything there is; waits at most timeout for the first.
+  // Takes all events; waits at most timeout for the first.
   std::deque<LoopEvent> TakeAll(absl::Duration timeout);
 
  private:

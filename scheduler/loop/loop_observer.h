@@ -1,5 +1,5 @@
-// LoopObserver hears what happens in the loop, for metrics. Kept apart so that the loop knows no
-// metrics library.
+// LoopObserver receives the events of the loop for metrics, so that the loop needs no metrics
+// library.
 //
 // Thread safety: called by the loop thread; must be quick.
 #ifndef QUIRE_SCHEDULER_LOOP_LOOP_OBSERVER_H_
@@ -25,7 +25,7 @@ enum class RequestOutcome : uint8_t { kStop, kLength, kAborted, kExpired, kRejec
 struct StepObservation {
   int64_t plan_ns = 0;        // PlanStep
   int64_t send_ns = 0;        // SendStep
-  int64_t round_trip_ns = 0;  // from its begin until the answer
+  int64_t round_trip_ns = 0;  // from the start of SendStep until the answer
   int64_t apply_ns = 0;       // ApplyStepResult
   int64_t publish_ns = 0;     // the publishing that ran while this step was computed
   StepTimings worker;
@@ -39,23 +39,23 @@ struct RequestObservation {
   std::string_view refusal;         // kRejected: the reason, for example QUEUE_FULL
   int64_t duration_ns = 0;          // since its arrival
   std::optional<int64_t> queue_ns;  // arrival until its first slice was planned
-  // From there to its first token (resumed: its first here), and from that to its last one. Of a
-  // beam search, whose tokens are known at its end, neither.
+  // From then to this stream's first token, and from that to its last one. nullopt for a beam
+  // search, whose tokens are known only at its end.
   std::optional<int64_t> prefill_ns;
   std::optional<int64_t> decode_ns;
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
-  int32_t longest_new_output = 0;  // tokens of this stream, of the sequence with the most
-  std::vector<int32_t> num_output_tokens = {};  // by sequence; those of streams before included
+  int32_t longest_new_output = 0;               // most tokens of a sequence, in this stream
+  std::vector<int32_t> num_output_tokens = {};  // by sequence, earlier streams included
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void OnStep(const StepObservation& /*step*/) {}
-  // Arrival until the first token was handed to the stream.
+  // Time from arrival until the first token was handed to the stream.
   virtual void OnFirstToken(int64_t /*latency_ns*/) {}
-  // Between two tokens of a sequence; none of a beam search.
+  // Time between two tokens of a sequence; not called for a beam search.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
   virtual void OnRequestEnd(const RequestObservation& /*request*/) {}
@@ -65,10 +65,10 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
-  // Whether another scheduler has the workers, and this one waits for its end.
+  // stands_by: another scheduler holds the workers, and this one waits for its end.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
-  // From the end of the wait for events to the end of the turn.
+  // Time from the end of the wait for events to the end of the turn.
   virtual void OnTurn(int64_t /*turn_ns*/) {}
 };
 

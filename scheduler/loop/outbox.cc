@@ -19,8 +19,8 @@ size_t BytesOf(const SequenceUpdate& update) {
   return bytes;
 }
 
-// At most, of a token with what it brought: its id, where its text ends, its logprob and the top
-// ones, each with tags and lengths (Chunk in proto/v1/generation.proto).
+// Returns an upper bound for a token's part of a Chunk (proto/v1/generation.proto): its id, its
+// text and where that ends, its logprob and the top ones, each with tags and lengths.
 size_t BytesOnWire(const SequenceUpdate& update, size_t token) {
   constexpr size_t kToken = 5 + 5;
   constexpr size_t kLogprobs = 4 + 5;
@@ -35,7 +35,7 @@ size_t BytesOnWire(const SequenceUpdate& update, size_t token) {
   return bytes;
 }
 
-// How many tokens of an update go into one message.
+// Returns how many tokens of an update fit into one message.
 size_t NumTokensInMessage(const SequenceUpdate& update) {
   size_t bytes = 0;
   for (size_t i = 0; i < update.token_ids.size(); ++i) {

@@ -1,11 +1,11 @@
-// Outbox holds what one stream still has to send, between the loop, which must never wait, and a
-// client that may read slowly or not at all. Tokens of one sequence that pile up are merged into
-// one message, so a slow reader gets fewer and larger ones, never others.
+// Outbox holds the unsent output of one stream, between the loop, which must never wait, and a
+// client that may read slowly or not at all. Waiting tokens of one sequence are merged into one
+// message: a slow reader gets the same tokens in fewer and larger messages.
 //
 // Thread safety: not thread-safe; the stream guards it with its own lock.
-// Invariants:    at most max_tokens tokens and max_bytes bytes wait, beside the ends of sequences,
-//                which are always taken: nothing comes behind them. For each sequence, tokens leave
-//                in the order they came, in messages of at most kMaxTokensPerMessage tokens and
+// Invariants:    at most max_tokens tokens and max_bytes bytes wait, apart from ends of
+//                sequences, which are always taken, since no update follows them. Tokens of a
+//                sequence leave in order, in messages of at most kMaxTokensPerMessage tokens and
 //                kMaxMessageBytes bytes, or of one token.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -21,10 +21,10 @@
 
 namespace quire {
 
-// A message with logprobs is then far below what clients accept by default, 4 MiB.
+// Keeps a message with logprobs far below the 4 MiB that clients accept by default.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
-// As BytesOnWire counts them. Half of what the server sends (kPublicMaxSendBytes): the other half
-// is more than the end of a sequence, or one token with its text, can have.
+// Bounds BytesOnWire. Half of kPublicMaxSendBytes: the other half is larger than the end of a
+// sequence, or one token with its text, can be.
 inline constexpr size_t kMaxMessageBytes = size_t{512} << 10;
 
 struct OutboxLimits {
@@ -32,29 +32,28 @@ struct OutboxLimits {
   size_t max_bytes = 1 << 20;  // text, logprobs and ids
 };
 
-// Takes the first num_tokens tokens of an update, or all, with what they brought. The update keeps
-// the others, and the end.
+// Takes the first num_tokens tokens of an update, or all, with their text and logprobs. The update
+// keeps the other tokens and the end.
 SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens);
 
 class Outbox {
  public:
   explicit Outbox(const OutboxLimits& limits) : limits_(limits) {}
 
-  // False, and the update is dropped, when it would exceed a limit and has no end.
+  // Returns false and drops the update if it would exceed a limit and has no end.
   [[nodiscard]] bool Append(SequenceUpdate update, Instant now);
 
-  // The next message to send, or nothing. The one before counts as sent from here on only when
-  // OnSent is called.
+  // Returns the next message to send, or nullopt. It counts as sent only after OnSent.
   std::optional<SequenceUpdate> Take();
 
-  // The message taken last went through.
+  // The message that was taken last has been sent.
   void OnSent(Instant now);
 
   // Drops everything.
   void Clear();
 
   bool empty() const { return updates_.empty(); }
-  // Since when a message waits to go through; kInfiniteFuture when none does.
+  // Since when a message waits to be sent; kInfiniteFuture if none waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:

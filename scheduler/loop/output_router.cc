@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// Never called for the reasons that are good ends.
+// REQUIRES: reason is not kStop or kLength.
 absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
   switch (reason) {
     case FinishReason::kExpiredQueued:
@@ -42,7 +42,7 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
   }
 }
 
-// abort_status: why, where it was aborted. UNAVAILABLE is our fault, and not a client that left.
+// abort_status: why it was aborted. UNAVAILABLE is a server error, not a client that left.
 RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) {
   switch (reason) {
     case FinishReason::kStop:
@@ -61,8 +61,8 @@ RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) 
   }
 }
 
-// Takes from an update what the client has; false when that is all of it. Where the core started
-// anew, one update has all of a sequence.
+// Drops the tokens that a resumed client already has. Returns false if it has the whole sequence.
+// If the core starts anew, one update carries all of a sequence.
 bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
   if (received.empty()) {
     return true;
@@ -184,7 +184,7 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
   RequestOutput& request = *it->second;
   SequenceOutput& sequence = request.sequences[static_cast<size_t>(token.sequence_index)];
   if (sequence.ended) {
-    return;  // behind a stop string
+    return;  // after a stop string
   }
   QUIRE_CHECK_EQ(token.token_index, sequence.num_tokens);
   MarkTouched(token.request_id, request, sequence);
@@ -293,7 +293,7 @@ void OutputRouter::MarkTouched(RequestId id, RequestOutput& request, SequenceOut
 void OutputRouter::ReleaseBest(RequestId id, RequestOutput& request) {
   std::vector<SequenceOutput*> ranked;
   for (SequenceOutput& sequence : request.sequences) {
-    // Every sequence has a token: no end comes before the first.
+    // A sequence ends only after its first token, so num_tokens > 0.
     sequence.update.end->score = static_cast<float>(sequence.sum_logprobs / sequence.num_tokens);
     ranked.push_back(&sequence);
   }

@@ -1,16 +1,16 @@
-// OutputRouter carries what the core committed to the streams that wait for it. On the way token
-// ids become text, and stop strings are looked for: one that is found ends its sequence, which the
-// router reports back, because only the core ends sequences.
+// OutputRouter carries what the core committed to the streams that wait for it. It turns token ids
+// into text and looks for stop strings. A match ends its sequence; the router reports it back,
+// because only the core ends sequences.
 //
-// A stream gets at most one update per sequence and call of Publish. With best_of nothing is sent
-// before every sequence has ended: the best are chosen then, and numbered from 0.
+// A stream gets at most one update per sequence and call of Publish. With best_of, updates are sent
+// only when every sequence has ended: the best are chosen then, and numbered from 0.
 //
-// Of a request that is resumed a stream gets what its client does not have: what comes behind
-// Request::resumed, or, where the core starts anew, all but the tokens that were received.
+// The stream of a resumed request gets only the output that its client lacks: the output after
+// Request::resumed or, if the core starts anew, all but the received tokens.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    positions of a sequence are handed to its stream without gap or repeat, from 0 or
-//                behind what was received; a stream is ended exactly once, after the last update.
+//                after the received ones; a stream is ended exactly once, after the last update.
 // Cost:          O(bytes of text) per token.
 #ifndef QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
 #define QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
@@ -39,38 +39,38 @@
 
 namespace quire {
 
-// What the client has of one sequence, from a stream before this one.
+// Output of one sequence that the client has from an earlier stream.
 struct ReceivedOutput {
   int32_t num_tokens = 0;
   bool has_ended = false;
-  OutputText text;  // behind these tokens
+  OutputText text;  // state after these tokens
 };
 
-// How a request wants its output. What the core need not know.
+// A request's wishes for its output that the core need not know.
 struct OutputOptions {
   const Tokenizer* tokenizer = nullptr;  // null: token ids only; must outlive the router
   bool return_text = true;               // false: text is made only to find stop strings
   bool skip_special_tokens = true;
   bool return_logprobs = false;
-  std::optional<int32_t> num_best;          // of best_of: only so many sequences are sent
+  std::optional<int32_t> num_best;          // of best_of: number of sequences that are sent
   std::vector<std::string> stop_strings;    // for matched_stop
   std::optional<StopMatcher> stop_matcher;  // for stop_strings; none without them
-  std::vector<ReceivedOutput> received;     // by sequence that is sent; empty: nothing was
+  std::vector<ReceivedOutput> received;     // by sent sequence; empty: none
 
-  // Of a sequence behind this prompt, from its first token on.
+  // Returns the text of a sequence that follows this prompt, before its first token.
   OutputText NewText(std::span<const TokenId> prompt) const;
 };
 
-// What ends that crashed its workers too often. field: "request" or "prefix".
+// WORKER_CRASH: the request or prefix crashed its workers too often. field: "request" or "prefix".
 absl::Status WorkerCrashStatus(std::string_view field);
 
-// What is refused, or dropped before anything was computed for it, since it would be too late.
+// DEADLINE_UNREACHABLE: refused, or dropped before any computation, as it would be too late.
 absl::Status DeadlineUnreachableStatus();
 
-// What ends that does not fit workers that came back smaller.
+// EXCEEDS_CAPACITY: does not fit workers that came back smaller.
 absl::Status NoCapacityStatus();
 
-// What a stream ends with that takes its output too slowly.
+// SLOW_CONSUMER: the client reads the stream's output too slowly.
 absl::Status SlowConsumerStatus();
 
 class OutputRouter {
@@ -86,27 +86,27 @@ class OutputRouter {
 
   explicit OutputRouter(LoopObserver* observer) : observer_(observer) {}
 
-  // A request begins. Call before the core hears of it: `request` still has its prompt.
+  // Opens a request. Call before the core hears of it: `request` still has its prompt.
   void Open(const Request& request, OutputOptions output, std::shared_ptr<ResponseStream> stream);
 
-  // The core did not take the request.
+  // Ends a request that the core refused.
   void Reject(RequestId id, absl::Status status, Instant now);
 
-  // What the stream is told if the core reports the request aborted. The first status stays.
+  // Sets the stream's status for when the core reports the abort. The first status stays.
   void SetAbortStatus(RequestId id, absl::Status status);
 
-  // Their first slices were planned. Unknown ids are ignored.
+  // The first slices of these requests were planned. Unknown ids are ignored.
   void OnStarted(std::span<const RequestId> ids, Instant now);
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Requests whose stream got nothing through since `before`. Streams of requests that are over and
-  // still have something to send are cut here.
+  // Returns requests whose stream got nothing through since `before`. Ends such streams of requests
+  // that are over but still have output to send.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }
   std::vector<RequestId> OpenRequests() const;
-  // As its client knows it; empty when the request is not open. Valid until it is closed.
+  // The client's id of the request; empty if it is not open. Valid until it is closed.
   std::string_view RequestIdOf(RequestId id) const;
 
  private:
@@ -115,7 +115,7 @@ class OutputRouter {
     int32_t num_tokens = 0;
     double sum_logprobs = 0.0;
     std::optional<Instant> last_token;  // of this stream
-    int32_t num_new_tokens = 0;         // likewise
+    int32_t num_new_tokens = 0;         // of this stream
     bool ended = false;
     SequenceUpdate update;  // of the present Publish
     bool has_update = false;
@@ -129,25 +129,25 @@ class OutputRouter {
     Instant arrival = 0;
     std::optional<Instant> started;
     std::optional<Instant> first_token;  // of any sequence
-    Instant last_token = 0;              // likewise
+    Instant last_token = 0;              // of any sequence
     bool overflowed = false;             // output was dropped: nothing more is written
     std::vector<SequenceOutput> sequences;
-    std::vector<ReceivedOutput> to_skip;  // by sequence that is sent, where the core starts anew
+    std::vector<ReceivedOutput> to_skip;  // by sent sequence, if the core starts anew
     bool is_held = false;                 // best_of: updates grow until the end
     bool is_search = false;               // beams: all tokens come at the end, at once
-    absl::Status abort_status;            // OK until somebody aborts
-    absl::Status end_status;              // the first sequence that ended badly decides
+    absl::Status abort_status;            // OK until an abort
+    absl::Status end_status;              // of the first sequence that ended badly
     RequestOutcome outcome = RequestOutcome::kStop;
   };
 
   void OnToken(const TokenCommitted& token, Instant now, Published& published);
   void OnFinished(const SequenceFinished& finished, Instant now, Published& published);
-  // The text of the token to send now; sets ended when a stop string matched.
+  // Returns the text to send with the token: empty for a stop token, or without return_text.
   std::string TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token);
   void EndSequence(RequestOutput& request, SequenceOutput& sequence, SequenceEnd::Reason reason);
   void ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now);
   void MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence);
-  // Of a held request whose sequences have all ended: the updates of the best are to be written.
+  // Marks the updates of the best as to be written. REQUIRES: is_held, and all sequences ended.
   void ReleaseBest(RequestId id, RequestOutput& request);
   void FlushTouched(Instant now, Published& published);
   void Observe(const RequestOutput& request, Instant now);
@@ -156,7 +156,7 @@ class OutputRouter {
   LoopObserver* observer_;
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestOutput>> requests_;
   std::vector<SequenceRef> touched_;                     // have an update to write
-  std::vector<std::shared_ptr<ResponseStream>> unread_;  // ended, and not all of it has been read
+  std::vector<std::shared_ptr<ResponseStream>> unread_;  // ended, with unread output
 };
 
 }  // namespace quire

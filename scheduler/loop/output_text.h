@@ -1,6 +1,6 @@
 // OutputText makes the text of one sequence from its tokens as they come, and looks for stop
-// strings on the way. What a token brings depends on the tokens up to it and on nothing else, so
-// whoever pushes the same tokens again stands at the same byte.
+// strings on the way. A token's text depends only on the tokens up to it, so pushing the same
+// tokens again leads to the same byte.
 //
 // Thread safety: not thread-safe; one per sequence. Copyable.
 // Cost:          O(bytes of text).
@@ -30,10 +30,10 @@ class OutputText {
              bool skip_special_tokens,
              std::optional<StopMatcher> stop_matcher);
 
-  // The text to send with this token. What may begin a character or a stop string is held back.
+  // Returns the text to send now. Text that may begin a character or a stop string is held back.
   std::string Push(TokenId token_id);
 
-  // The end, unless a stop string brought it: what was held back. Call once, after the last token.
+  // Returns the text held back; empty if a stop string ended it. Call once, after the last token.
   std::string Flush();
 
   // Index of the stop string that ended the text; -1 without one.

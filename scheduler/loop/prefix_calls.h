@@ -28,7 +28,7 @@ struct PinCall {
   RequestId id;  // the next one, in the order of the inbox
   std::vector<TokenId> token_ids;
   std::string cache_salt;
-  bool waits_for_workers = false;  // else it is refused before the first ones
+  bool waits_for_workers = false;  // false: refused before the first workers
   std::function<void(const absl::StatusOr<PrefixInfo>&)> answer;
 };
 
@@ -45,17 +45,17 @@ class PrefixCalls {
  public:
   // has_workers: an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Before any request of the new epoch: calls that wait have smaller ids.
+  // Call before any request of the new epoch: calls that waited for workers have smaller ids.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
-  // Answers calls to pin whose prefix is there, or will not be.
+  // Answers calls to pin whose prefix is computed, or never will be.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
   // Answers calls to pin that wait for their prefix; the prefixes stay. Calls that wait for the
-  // first workers go on waiting.
+  // first workers keep waiting.
   void FailWaiting(const absl::Status& status);
-  // Answers all calls that wait.
+  // Answers all waiting calls.
   void FailAll(const absl::Status& status);
 
  private:

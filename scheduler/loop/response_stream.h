@@ -1,5 +1,5 @@
-// ResponseStream is where the output of one request goes: the loop writes, the other end (a gRPC
-// call, a test) reads at its own pace.
+// ResponseStream takes the output of one request: the loop writes, the other end (a gRPC call, a
+// test) reads at its own pace.
 //
 // Thread safety: SequenceUpdate is a value type; a ResponseStream is called by the loop thread and
 //                must not block it.
@@ -25,7 +25,7 @@ struct OutputLogprobs {
   std::vector<TokenLogprob> top;
 };
 
-// How a sequence ended well. A sequence that did not ends with the stream's status.
+// The good end of a sequence. A sequence that ended badly ends with the stream's status.
 struct SequenceEnd {
   enum class Reason : uint8_t { kStop, kLength };
   Reason reason = Reason::kStop;
@@ -42,8 +42,8 @@ struct SequenceUpdate {
   int32_t first_position = 0;  // output position of token_ids[0]; of the next token when empty
   std::vector<TokenId> token_ids;
   std::string text;
-  std::vector<uint32_t> text_ends;       // one per token: where what it brought ends in text
-  std::vector<OutputLogprobs> logprobs;  // one per token when asked for, else empty
+  std::vector<uint32_t> text_ends;       // one per token: where its part of text ends
+  std::vector<OutputLogprobs> logprobs;  // one per token if asked for, else empty
   std::optional<SequenceEnd> end;
 };
 
@@ -51,20 +51,20 @@ class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
 
-  // Its request is in the queue; one that is refused never hears this.
+  // The request was queued. Not called for a refused request.
   virtual void OnQueued() {}
 
-  // False when what waits to be sent is past its bound: the reader is too slow to be served.
+  // Returns false if unsent output exceeds its bound: the reader is too slow to be served.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
-  // No Write follows. OK: every sequence ended well. What waits to be sent is sent before; but
-  // with ABORTED, which may also come after another End, it is dropped.
+  // No Write follows. OK: every sequence ended well. Unsent output is sent first, except with
+  // ABORTED: that drops it, and may also come after another End.
   virtual void End(absl::Status status) = 0;
 
-  // Since when something waits to be sent and nothing gets through; kInfiniteFuture when it flows.
+  // Since when unsent output waits and none gets through; kInfiniteFuture if none waits.
   virtual Instant stalled_since() const = 0;
 
-  // The request as its client knows it; empty where nobody does.
+  // The client's id of the request; empty if there is none.
   virtual std::string_view request_id() const { return ""; }
 };
 

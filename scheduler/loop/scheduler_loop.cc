@@ -56,8 +56,8 @@ int32_t NumTokens(const StepPlan& plan) {
   return num_tokens;
 }
 
-// A worker may report anything, and a sum keeps it for good. None computed for longer than its
-// answer took.
+// Bounds reported times by the round trip: a worker may report anything, and a sum keeps it for
+// good.
 StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
   const int64_t most_us = std::max<int64_t>(0, round_trip_ns / kNanosPerMicro);
   const auto bounded = [most_us](int64_t us) { return std::clamp<int64_t>(us, 0, most_us); };
@@ -67,7 +67,7 @@ StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
           .collective_us = bounded(reported.collective_us)};
 }
 
-// 43520 as 43,520.
+// Formats 43520 as 43,520.
 std::string WithCommas(int64_t number) {
   const std::string digits = absl::StrCat(number);
   std::string text;
@@ -80,7 +80,7 @@ std::string WithCommas(int64_t number) {
   return text;
 }
 
-// What fits, in the words that users of other servers look for.
+// Logs what fits, in the words that users of other servers look for.
 void LogCacheSize(const StepLimits& limits) {
   const int64_t num_blocks = limits.num_blocks - 1;
   LogInfo(absl::StrCat(
@@ -91,7 +91,7 @@ void LogCacheSize(const StepLimits& limits) {
                                                                 1, limits.max_model_len, limits))));
 }
 
-// The output of the loop's own request. It is dropped: the request is there to be answered.
+// Drops the output of Probe's request: only its answer by the workers matters.
 class ProbeStream : public ResponseStream {
  public:
   bool Write(SequenceUpdate /*update*/, Instant /*now*/) override { return true; }
@@ -127,7 +127,7 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
 
 void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   now_ = parts_.clock();
-  if (core_.next_deadline() <= now_) {  // first: its client cancels then, too
+  if (core_.next_deadline() <= now_) {  // before the events: the client cancels then, too
     core_.ExpireRequests(now_);
   }
   for (LoopEvent& event : events) {
@@ -143,12 +143,12 @@ void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   watch_.Enter("stats");
   PublishStats();
   watch_.Enter("prefix_answers");
-  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // an operator then looks at the metrics
+  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // operators then look at the metrics
   watch_.Enter("state_answers");
   state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
 }
 
-// The core may change what it does next when a deadline passes, and only between two steps.
+// A passed deadline changes the next plan only, so the loop wakes for it only between two steps.
 absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
   if (replan_) {
     return absl::ZeroDuration();
@@ -172,8 +172,8 @@ void SchedulerLoop::Handle(AddRequest& add) {
     router_.Reject(id, refuse_with_.value_or(SupersededStatus()), now_);
     return;
   }
-  // Its length was checked against a group before, and its client will be told it: the core would
-  // cut it.
+  // Its length was checked against an earlier group, and its client is told that length: the core
+  // would cut it.
   if (add.request.num_prompt_tokens() < limits_.max_model_len &&
       add.request.num_tokens_at_most() > limits_.max_model_len) {
     router_.Reject(id, NoCapacityStatus(), now_);
@@ -211,7 +211,7 @@ void SchedulerLoop::Handle(ListPrefixesCall& call) { call.answer(core_.prefixes(
 void SchedulerLoop::Handle(GetStateCall& call) { state_calls_.Add(std::move(call)); }
 
 void SchedulerLoop::Handle(GroupReady& ready) {
-  if (epoch_.has_value()) {  // its predecessor went unreported
+  if (epoch_.has_value()) {  // the loss of its predecessor went unreported
     wait_.OnLost(now_, absl::UnavailableError("worker group: replaced"), core_.has_work());
     core_.OnWorkersLost();
     sent_.reset();
@@ -274,7 +274,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
-  // A long prompt's first steps give no token: workers may fail at each step that gives one.
+  // A step without a token proves nothing: workers may fail at each step that gives one.
   if (reply.result.sampled.empty()) {
     return;
   }
@@ -380,7 +380,7 @@ void SchedulerLoop::Publish() {
   }
 }
 
-// Swaps are ordered when a step is planned, so those since the last time are of the present group.
+// Swaps are counted when their step is planned, so new ones are in blocks of the present group.
 void SchedulerLoop::PublishStats() {
   const CoreStats stats = core_.stats();
   swap_bytes_.Add(stats_, stats, block_bytes_);
@@ -408,7 +408,7 @@ void SchedulerLoop::CheckTimers() {
 
 void SchedulerLoop::GiveUp() {
   const int32_t num_failed = wait_.num_failed_epochs();
-  needs_answer_ = needs_answer_ || num_failed > 1;  // a first one may just not have come back
+  needs_answer_ = needs_answer_ || num_failed > 1;  // after one loss it may only be late
   const absl::Status status =
       needs_answer_ ? Error(absl::StatusCode::kUnavailable,
                             "WORKERS_FAIL",
@@ -429,7 +429,7 @@ void SchedulerLoop::GiveUp() {
   prefix_calls_.FailWaiting(status);
 }
 
-// One token of a group that would otherwise have nothing to do.
+// Requests one token of a group that would otherwise have nothing to do.
 void SchedulerLoop::Probe() {
   AddRequest probe{.request = {.prompt_token_ids = {0}, .max_tokens = 1},
                    .output = {},

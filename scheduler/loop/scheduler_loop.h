@@ -1,15 +1,15 @@
-// SchedulerLoop is the one thread that owns the SchedulerCore. Each turn: drain the inbox, plan,
-// dispatch to the workers, and, while they compute, publish what the step before gave. Then it
-// waits, for nothing but the inbox.
+// SchedulerLoop is the one thread that owns the SchedulerCore. Each turn drains the inbox, plans,
+// dispatches to the workers and, while they compute, publishes the output of the step before. Then
+// it waits for the inbox, and for the inbox only.
 //
 //   inbox -> SchedulerCore -> StepPlan -> WorkerClient
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// When the group is lost, or answers what does not fit its plan, every request stays: the core
-// takes it back to waiting with its committed tokens, and it goes on under the next epoch. When
-// another scheduler has taken over the workers the loop stands by: every request ends with
-// UNAVAILABLE SUPERSEDED, for its client to go on with it there.
+// If the group is lost, or its answer does not fit its plan, every request stays: the core returns
+// it to waiting with its committed tokens, and it goes on under the next epoch. If another
+// scheduler has taken over the workers, the loop stands by: every request ends with UNAVAILABLE
+// SUPERSEDED, so that its client goes on with it there.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
 // Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.
@@ -43,15 +43,15 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Requests wait so long without a worker group that gives tokens (WorkerWait); then they end
-  // with UNAVAILABLE, and new ones are refused until a group is there. If groups were there and
-  // failed, they are refused until a token is given.
+  // Bounds the wait for a worker group that gives tokens (WorkerWait). Then requests end with
+  // UNAVAILABLE, and new ones are refused until a group is ready or, if groups failed, until one
+  // gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
 class SchedulerLoop {
  public:
-  // What is pointed to must outlive the loop.
+  // REQUIRES: the objects outlive the loop.
   struct Parts {
     Inbox* inbox = nullptr;
     WorkerClient* workers = nullptr;
@@ -63,10 +63,10 @@ class SchedulerLoop {
 
   SchedulerLoop(const LoopConfig& config, Parts parts);
 
-  // Turns until a Stop event. Requests that are open then end with UNAVAILABLE.
+  // Turns until a Stop event. Open requests then end with UNAVAILABLE.
   void Run();
 
-  // One turn, waiting at most max_wait for something to happen. False after a Stop event.
+  // One turn, waiting at most max_wait for an event. Returns false after a Stop event.
   bool Turn(absl::Duration max_wait);
 
  private:
@@ -96,7 +96,7 @@ class SchedulerLoop {
   void Publish();
   void PublishStats();
   void CheckTimers();
-  // Requests can be sent.
+  // Publishes that the group takes requests.
   void Announce(const GroupReady& ready);
   void GiveUp();
   void Probe();
@@ -115,14 +115,14 @@ class SchedulerLoop {
   StepTotals step_totals_;
   CoreStats stats_;  // as published last
   SwapBytes swap_bytes_;
-  int64_t block_bytes_ = 0;        // of the last group that was ready
-  StepLimits limits_;              // likewise
+  int64_t block_bytes_ = 0;        // of the last ready group
+  StepLimits limits_;              // of the last ready group
   Instant now_ = 0;                // of this turn
   std::optional<uint64_t> epoch_;  // of the group that is ready
   WorkerWait wait_;
-  bool has_given_up_ = false;           // until requests can be sent
+  bool has_given_up_ = false;           // until a group is announced
   bool needs_answer_ = false;           // groups failed: none is announced before it gives a token
-  std::optional<GroupReady> unproven_;  // ready, and not announced
+  std::optional<GroupReady> unproven_;  // ready, but not announced yet
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step

@@ -1,5 +1,5 @@
-// ServingState is what the rest of the process may know about the loop: whether requests are taken,
-// within which limits, and how busy it is.
+// ServingState tells the rest of the process about the loop: whether requests are taken, within
+// which limits, and how busy it is.
 //
 // Thread safety: safe from any thread. The loop writes; calls, health checks and metrics read.
 // Cost:          one short critical section per call.
@@ -23,18 +23,17 @@
 
 namespace quire {
 
-// kUnavailable SUPERSEDED, for requests that were accepted: another scheduler has taken over the
-// workers.
+// kUnavailable SUPERSEDED, for accepted requests: another scheduler has taken over the workers.
 absl::Status SupersededStatus();
 
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // workers are loading, or were never reached since it stood by
-    kStandby,     // another scheduler has them, and this one waits for its end
+    kNeverReady,  // no group since the start, or since it stood by
+    kStandby,     // another scheduler holds the workers
     kReady,
     kLost,     // requests queue; a group is expected back
-    kGivenUp,  // not there for longer than the worker timeout
+    kGivenUp,  // no group for longer than the worker timeout
   };
   struct Snapshot {
     Group group = Group::kNeverReady;
@@ -53,14 +52,14 @@ class ServingState {
 
   Snapshot Get() const;
 
-  // OK when a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS or
-  // DRAINING.
+  // Returns OK if a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS
+  // or DRAINING.
   absl::Status CheckAdmission() const;
 
-  // OK while it does not shut down. Errors: kUnavailable DRAINING.
+  // Returns OK until the shutdown. Errors: kUnavailable DRAINING.
   absl::Status CheckNotDraining() const;
 
-  // How long all that wait take to start, as estimated; zero while that is not known.
+  // Estimated time until all waiting requests have started; zero if unknown.
   absl::Duration queue_drain() const;
 
   void SetGroup(Group group);

@@ -1,11 +1,11 @@
-// StateCalls answers who looks on: one moment of the loop, made of what the loop has published. A
-// moment is made for those who ask, at most four times a second, so that nobody who asks costs
-// nothing, and many who ask little more than one.
+// StateCalls answers calls for the state of the loop with one moment of it, made of what the loop
+// has published. A moment is made on demand and at most four times a second: without calls it costs
+// nothing, and many calls cost little more than one.
 //
 // Thread safety: LoopState is a value type. StateCalls is not thread-safe; owned by the scheduler
 //                loop, which also makes the answers: they must be quick.
 // Invariants:    every call is answered exactly once.
-// Cost:          of a moment, that of SchedulerCore::block_map.
+// Cost:          a moment costs one SchedulerCore::block_map.
 #ifndef QUIRE_SCHEDULER_LOOP_STATE_CALLS_H_
 #define QUIRE_SCHEDULER_LOOP_STATE_CALLS_H_
 
@@ -26,7 +26,7 @@
 
 namespace quire {
 
-// Of all steps since the start, as StepObservation has them of one.
+// Sums of StepObservation's fields over all steps since the start.
 struct StepTotals {
   int64_t num_steps = 0;
   int64_t plan_ns = 0;
@@ -39,14 +39,14 @@ struct StepTotals {
   void Add(const StepObservation& step);
 };
 
-// A moment. All of it fits together: the blocks of the map are those that stats count.
+// One moment. It is consistent: the blocks of the map are those that stats count.
 struct LoopState {
   Instant taken_at = 0;
   CoreStats stats;
   SwapBytes swap_bytes;
   StepTotals steps;
   BlockMap block_map;
-  // Of block_map.holders, as their clients know them; empty where nobody does.
+  // The clients' ids of block_map.holders; empty for a holder without one.
   std::vector<std::string> request_ids;
 };
 
@@ -56,13 +56,13 @@ struct GetStateCall {
 
 class StateCalls {
  public:
-  // So that a picture is bounded, whatever the pool.
+  // Bounds a map, however large the pool.
   static constexpr BlockMapLimits kLimits = {.max_cells = 1024, .max_holders = 24};
   static constexpr int64_t kIntervalNs = kNanosPerSecond / 4;
 
   void Add(GetStateCall call) { waiting_.push_back(std::move(call)); }
 
-  // Answers all calls that wait, with the moment that the rest describes or with one that is less
+  // Answers all waiting calls with the moment that the arguments describe, or with one that is less
   // than kIntervalNs older.
   void AnswerWaiting(const RecordedCore& core,
                      const OutputRouter& router,
@@ -72,7 +72,7 @@ class StateCalls {
 
  private:
   std::vector<GetStateCall> waiting_;
-  std::shared_ptr<const LoopState> last_;  // shared with who was answered
+  std::shared_ptr<const LoopState> last_;  // shared with answered calls
 };
 
 }  // namespace quire

@@ -1,9 +1,9 @@
 // TenantShares counts what waits at one of the doors before the core (the inbox, the tokenizer's
-// pool) and says who may still come in. All of it is bounded; under a policy that shares between
-// tenants so is each of them, by the rule that the core's queue has (tenant_share.h). Without it
-// one tenant would fill the way to a queue that it cannot fill.
+// pool) and decides what may enter. The total is bounded. Under a policy that shares between
+// tenants each tenant is bounded too, by the rule of the core's queue (tenant_share.h), else one
+// tenant could fill the way to a queue that it cannot fill.
 //
-// Resumed requests have places of their own, as in the core's queue.
+// Resumed requests have separate places, as in the core's queue.
 //
 // Thread safety: not thread-safe.
 // Cost:          O(log tenants that wait) a call.
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-// A tenant has as much waiting as it may.
+// RESOURCE_EXHAUSTED TENANT_LIMIT: the tenant has as much waiting as it may.
 absl::Status TenantLimitStatus();
 
 class TenantShares {
@@ -34,25 +34,25 @@ class TenantShares {
 
     Load fresh = {kNone, kNone};
     Load resumed = {kNone, kNone};
-    bool has_shares = false;  // each tenant is bounded too
+    bool has_shares = false;  // bounds each tenant too
   };
 
   explicit TenantShares(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Whether a request of so many bytes may come in. If not: kFull, or kTenantFull.
+  // Takes a request of so many bytes, unless all places are full, or the tenant's share is.
   enum class Answer : uint8_t { kTaken, kFull, kTenantFull };
   [[nodiscard]] Answer Take(const std::string& tenant, bool is_resumed, int64_t num_bytes);
 
-  // So much of what was taken is there no more.
+  // Gives back so much of what was taken.
   void Release(const std::string& tenant, bool is_resumed, const Load& load);
 
-  // Of new and resumed ones.
+  // Bytes of new and of resumed requests.
   int64_t num_bytes() const { return fresh_.all.num_bytes + resumed_.all.num_bytes; }
 
  private:
   struct Side {
     Load all;
-    std::map<std::string, Load> by_tenant;  // with shares; of those who have any
+    std::map<std::string, Load> by_tenant;  // if has_shares; tenants without a load are erased
   };
 
   const Bounds bounds_;

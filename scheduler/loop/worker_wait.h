@@ -1,7 +1,7 @@
-// WorkerWait counts for how long requests get nothing because the workers give no token: while
-// there is no group, and over all epochs that are lost before they give one. Time in which a worker
-// gets on with loading does not count. A failed epoch counts for kMaxPerEpochNs at most: its steps
-// may have been long ones.
+// WorkerWait counts how long requests wait for workers to give a token: while there is no group,
+// and over all epochs lost before their first token. Time in which a worker makes progress in
+// loading does not count. A failed epoch counts for at most kMaxPerEpochNs: its steps may have been
+// long.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -23,10 +23,10 @@ class WorkerWait {
   // Longer than the default lease and step timeout, within which a fault is found.
   static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
 
-  // There is no group yet.
+  // Begins without a group.
   explicit WorkerWait(Instant now) : since_(now) {}
 
-  // had_work: requests were waiting for tokens, so the epoch counts as failed.
+  // had_work: requests were waiting, so an epoch without tokens counts as failed.
   void OnLost(Instant now, absl::Status cause, bool had_work) {
     const bool has_failed = had_work && !has_given_tokens_;
     const int64_t ready_ns = std::min(now - ready_at_, kMaxPerEpochNs);
@@ -53,27 +53,27 @@ class WorkerWait {
 
   void OnTokens() { has_given_tokens_ = true; }
 
-  // Workers are waited for from now on.
+  // Begins a wait for workers.
   void Restart(Instant now) { since_ = now; }
 
-  // No group is waited for any more.
+  // Ends the wait for workers.
   void Stop() { since_.reset(); }
 
-  // When the wait has lasted so long; kInfiniteFuture while a group is ready.
+  // Returns when the wait will have lasted timeout_ns; kInfiniteFuture without a wait.
   Instant EndsAt(int64_t timeout_ns) const {
     return since_.has_value() ? *since_ + (timeout_ns - waited_ns_) : kInfiniteFuture;
   }
 
-  // In a row, each lost before it gave a token to those that waited.
+  // Epochs in a row, each lost before it gave a token to waiting requests.
   int32_t num_failed_epochs() const { return num_failed_epochs_; }
   // The cause of the last loss.
   const absl::Status& cause() const { return cause_; }
 
  private:
-  std::optional<Instant> since_;   // the present wait; nullopt while a group is ready
-  Instant ready_at_ = 0;           // the last group
-  bool has_given_tokens_ = false;  // likewise
-  int64_t waited_ns_ = 0;          // before it, over the failed epochs
+  std::optional<Instant> since_;   // the present wait; nullopt: none
+  Instant ready_at_ = 0;           // of the last group
+  bool has_given_tokens_ = false;  // the last group
+  int64_t waited_ns_ = 0;          // before since_, over the failed epochs in a row
   int32_t num_failed_epochs_ = 0;
   absl::Status cause_;
 };

@@ -1,9 +1,9 @@
-// HistogramBatch gathers durations that one thread observes, and hands them to a pair of histograms
-// at once: the library's take a lock each time, and a step has a duration for each of its tokens.
+// HistogramBatch gathers durations that one thread observes and hands them to a pair of histograms
+// at once. The library takes a lock per observation, and a step has one for each of its tokens.
 //
 // Thread safety: one thread.
-// Cost:          ObserveNanos: an increment where the duration is that of before, as it is for all
-//                tokens of a step; else a search in the bounds. Flush: two locks.
+// Cost:          ObserveNanos: an increment if the duration equals the last one, as for all tokens
+//                of a step; else a search in the bounds. Flush: two locks.
 #ifndef QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 #define QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 
@@ -21,7 +21,7 @@ namespace quire {
 
 class HistogramBatch {
  public:
-  // buckets: those of both histograms.
+  // buckets: of both histograms.
   HistogramBatch(HistogramPair pair, const MetricBuckets& buckets)
       : pair_(pair), counts_(buckets.size() + 1) {
     for (const double seconds : buckets) {
@@ -54,7 +54,7 @@ class HistogramBatch {
     if (num_last_ == 0) {
       return;
     }
-    // A bucket holds what is as long as its bound.
+    // A bucket includes its upper bound.
     const auto bound = std::lower_bound(bounds_ns_.begin(), bounds_ns_.end(), last_ns_);
     counts_[static_cast<size_t>(bound - bounds_ns_.begin())] += static_cast<double>(num_last_);
     sum_ns_ += last_ns_ * num_last_;
@@ -64,10 +64,10 @@ class HistogramBatch {
 
   HistogramPair pair_;
   std::vector<int64_t> bounds_ns_;  // ascending
-  std::vector<double> counts_;      // by bound, and those above all of them
+  std::vector<double> counts_;      // by bound; the last is above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
-  int64_t last_ns_ = 0;  // observed so often, and not counted yet
+  int64_t last_ns_ = 0;  // observed num_last_ times, not counted yet
   int64_t num_last_ = 0;
 };
 

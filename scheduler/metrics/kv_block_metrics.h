@@ -1,5 +1,5 @@
-// KvBlockMetrics says where the KV blocks are. A scrape sees one moment of the core, in which the
-// states of a tier add up to its capacity: gauges by themselves are read while the loop sets them.
+// KvBlockMetrics exports the states of the KV blocks. A scrape sees one moment of the core, so the
+// states of a tier add up to its capacity. Separate gauges would be read while the loop sets them.
 //
 // Thread safety: any thread.
 // Cost:          Set takes a short lock and copies numbers; Collect builds the families.

@@ -1,6 +1,6 @@
-// The same number under two names: ours, and one that others look for.
+// A metric pair exports one number under our name and under the foreign one of other tools.
 //
-// Thread safety: as that of the metrics; CounterPair is for one thread.
+// Thread safety: as the metrics; a CounterPair is for one thread.
 #ifndef QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 #define QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 
@@ -15,7 +15,7 @@ namespace quire {
 // Follows a number that only grows.
 struct CounterPair {
   prometheus::Counter* native = nullptr;
-  prometheus::Counter* foreign = nullptr;  // null: we alone have it
+  prometheus::Counter* foreign = nullptr;  // null: none
   int64_t last = 0;
 
   void Set(int64_t value) {
@@ -33,7 +33,7 @@ struct CounterPair {
 
 struct HistogramPair {
   prometheus::Histogram* native = nullptr;
-  prometheus::Histogram* foreign = nullptr;  // null: we alone have it
+  prometheus::Histogram* foreign = nullptr;  // null: none
 
   void Observe(double value) const {
     native->Observe(value);
@@ -41,7 +41,7 @@ struct HistogramPair {
       foreign->Observe(value);
     }
   }
-  // counts: by bucket. sum: of all that were counted.
+  // counts: by bucket. sum: of all observations.
   void ObserveMultiple(const std::vector<double>& counts, double sum) const {
     native->ObserveMultiple(counts, sum);
     if (foreign != nullptr) {
@@ -53,7 +53,7 @@ struct HistogramPair {
   }
 };
 
-// Of names that others look for: the model, and the engine, of which a process has one.
+// Returns the labels of a foreign name: the model, and the engine, of which a process has one.
 inline MetricLabels ForeignLabels(const std::string& model_name, MetricLabels labels = {}) {
   labels.emplace("model_name", model_name);
   labels.emplace("engine", "0");

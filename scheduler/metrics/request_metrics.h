@@ -1,10 +1,10 @@
-// RequestMetrics says of requests how they ended, why they were refused, how long each part of them
+// RequestMetrics counts how requests ended and why they were refused, how long each part of them
 // took, and how many tokens they had. Parts are those of vLLM: a request waits until its first
-// slice is planned, computes its prompt until its first token, and decodes until its last one;
-// being preempted meanwhile is part of what it interrupted.
+// slice is planned, computes its prompt until its first token, and decodes until its last one. A
+// preemption counts as part of what it interrupted.
 //
 // Thread safety: construction from one thread; OnEnd from any, the rest from the loop.
-// Cost:          a few locks a request, and two a step for all that OnInterToken was told in it.
+// Cost:          a few locks per request, and two per step for all its calls of OnInterToken.
 #ifndef QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 
@@ -28,13 +28,13 @@ class RequestMetrics {
 
   void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
   void OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
-  // What OnInterToken was told is seen from here on.
+  // Exports what OnInterToken has gathered.
   void Flush() { inter_token_.Flush(); }
   void OnEnd(const RequestObservation& request);
 
  private:
   static constexpr size_t kNumOutcomes = 6;
-  // Refusals with a name of their own; all others are a client's mistake, and "invalid".
+  // Refusals with a separate label; all others are mistakes of clients, labeled "invalid".
   static constexpr std::array<std::string_view, 13> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",

@@ -50,7 +50,7 @@ void SchedulerMetrics::MakeGauges() {
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
   vllm_waiting_for_capacity_ =
       &r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "capacity"}}));
-  r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "deferred"}})).Set(0);  // nothing is
+  r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "deferred"}})).Set(0);  // none is
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
 }
 
@@ -142,7 +142,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
-  requests_.Flush();  // here, since every turn of the loop ends with its numbers
+  requests_.Flush();  // here: every turn of the loop ends with OnStats
   blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);
@@ -195,7 +195,7 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
           &vllm_cache_config_);
 }
 
-// What it says is in its labels: one that says something else takes its place.
+// An info metric's content is its labels, so new content replaces the old gauge.
 void SchedulerMetrics::SetInfo(const MetricInfo& info,
                                const MetricLabels& labels,
                                prometheus::Gauge** gauge) {

@@ -1,5 +1,5 @@
-// SchedulerMetrics turns what the loop tells into metrics, under our names and under the few that
-// routers know.
+// SchedulerMetrics turns the loop's events into metrics, under our names and the few that routers
+// know.
 //
 // Thread safety: construction from one thread; OnRequestEnd from any; the rest from the loop.
 #ifndef QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
@@ -43,7 +43,7 @@ class SchedulerMetrics : public LoopObserver {
   void OnTurn(int64_t turn_ns) override { loop_turn_.ObserveNanos(turn_ns); }
 
   void SetDraining();
-  // Any thread.
+  // May be called from any thread.
   void SetRanks(const std::vector<RankStatus>& ranks);
 
  private:

@@ -1,6 +1,6 @@
-// AdminService is what an operator may do: pin, unpin and list prefixes, and see what the server
-// holds. It is served on an address of its own. Every method is registered raw and parsed by us, as
-// those of GenerationService are.
+// AdminService is the operator's service: it pins, unpins and lists prefixes, and shows load and
+// blocks. It has a separate address. Every method is registered raw and parsed by us, as in
+// GenerationService.
 //
 // Thread safety: the library calls it from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
@@ -34,7 +34,8 @@ class AdminService final : public RawAdminService {
   AdminService(const ServiceParts& parts, PrefixStore* store)
       : parts_(parts), store_(store), state_answers_(parts.model, parts.inbox, parts.state) {}
 
-  // Pins what the store has, as soon as workers are ready. Call once, before the first call.
+  // Pins the prefixes of the store once workers are ready. Call once, before the first call.
+  // REQUIRES: store is not null.
   void RestorePrefixes();
 
   grpc::ServerUnaryReactor* PinPrefix(grpc::CallbackServerContext* context,
@@ -54,19 +55,19 @@ class AdminService final : public RawAdminService {
                                      grpc::ByteBuffer* response) override;
 
  private:
-  // In the log, where calls bring API keys.
+  // Logs the caller's tenant, if calls bring API keys.
   void TellWho(const char* what, const grpc::CallbackServerContext& context) const;
-  // Its tokens are known, or text has to be tokenized first.
+  // Checks what needs no tokenizing.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
   absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,
                                                 grpc::CallbackServerContext* context) const;
-  // Answers now or later.
+  // Refuses at once, or answers when the prefix is pinned and saved.
   void Pin(const v1::PinPrefixRequest& request,
            grpc::CallbackServerContext* context,
            grpc::ServerUnaryReactor* reactor,
            grpc::ByteBuffer* response) const;
-  // Answers when the store has saved what it was told: not on the caller's thread, which is the
-  // loop's.
+  // Answers once the store has saved the change. Waits on the store's thread, since the caller's is
+  // the loop's.
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
 
   const ServiceParts parts_;

@@ -1,5 +1,4 @@
-// Who calls, where calls bring API keys. The port has looked at the key before
-// (scheduler_server.cc); here is whose it is.
+// Finds the tenant of a call's API key. The port has already checked the key (scheduler_server.cc).
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_CALLER_H_
@@ -14,8 +13,8 @@
 
 namespace quire {
 
-// Empty where there are no keys (null). Errors: those of ApiKeys::TenantOf, for a key that was
-// taken out since.
+// Returns the tenant of the call's key; empty if `keys` is null. Errors: those of
+// ApiKeys::TenantOf, for a key that was removed meanwhile.
 absl::StatusOr<std::string> TenantOfCall(ApiKeys* keys, const grpc::ServerContextBase& context);
 
 }  // namespace quire

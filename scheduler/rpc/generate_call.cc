@@ -30,12 +30,12 @@ std::string RandomRequestId() {
   return absl::StrFormat("%016x%016x", RandomNumber(), RandomNumber());
 }
 
-// The client's deadline on our clock.
+// The client's deadline on SteadyNow's clock; kInfiniteFuture if there is none.
 Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
                    gpr_now(GPR_CLOCK_MONOTONIC));
-  constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;  // no deadline reads as more
+  constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;  // no deadline is longer
   if (left.tv_sec > kLongestSeconds) {
     return kInfiniteFuture;
   }
@@ -60,7 +60,7 @@ TraceContext TraceOf(const grpc::CallbackServerContext& context) {
   return ParseTraceParent({header.data(), header.size()}).value_or(TraceContext());
 }
 
-// Of what waits for the pool.
+// Bytes that a request holds while it waits for the pool.
 int64_t NumBytes(const GenerateSpec& spec) {
   size_t num_tokens = spec.token_ids.size();
   for (const ResumedSequence& sequence : spec.request.resumed) {
@@ -169,7 +169,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   {
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
-    if (is_finished_) {  // aborted by its name since
+    if (is_finished_) {  // aborted by its name meanwhile
       parts_.live_requests->Remove(live_name_, this);
     }
   }
@@ -230,13 +230,13 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// The id of a resumed request becomes this call's: the stream that broke may not have noticed. Not
-// before it has a place, since one that is refused takes nobody's.
+// Takes over the id of a resumed request from its broken stream, which may still seem alive. Until
+// the request has a place in the queue, the old stream keeps it: a refused request must not end it.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
     if (!is_resumed_ || is_abort_posted_) {
-      return;  // or its client has left, perhaps for the stream that is there
+      return;  // if aborted, the client may be using the live stream
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());
@@ -262,7 +262,7 @@ void GenerateCall::Refuse(absl::Status status) {
 bool GenerateCall::Write(SequenceUpdate update, Instant now) {
   absl::MutexLock lock(&mutex_);
   if (is_finished_) {
-    return true;  // nobody listens; the loop hears of it by the abort
+    return true;  // the call is over; Abort tells the loop
   }
   if (!outbox_.Append(std::move(update), now)) {
     return false;
@@ -275,7 +275,7 @@ void GenerateCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (absl::IsAborted(status)) {
     outbox_.Clear();
-    FinishNow(status);  // also behind a write that is stuck
+    FinishNow(status);  // does not wait for a stuck write
     return;
   }
   end_status_ = std::move(status);
@@ -290,13 +290,13 @@ Instant GenerateCall::stalled_since() const {
 void GenerateCall::Abort(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (loop_id_.has_value()) {
-    // Once: the inbox takes it however full it is, and a client may ask as often as it likes.
+    // Once: Post ignores the inbox's bounds, and a client may abort as often as it likes.
     if (!std::exchange(is_abort_posted_, true)) {
       parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
     }
   } else {
     abort_ = std::move(status);
-    FinishNow(*abort_);  // its turn in the pool may come too late for a server that shuts down
+    FinishNow(*abort_);  // its turn in the pool may come too late for a shutdown
   }
 }
 
@@ -304,7 +304,7 @@ void GenerateCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   is_writing_ = false;
   if (!ok) {
-    outbox_.Clear();  // the call is cancelled; OnCancel sees to the rest
+    outbox_.Clear();  // the call is cancelled; OnCancel does the rest
     outbox_.OnSent(SteadyNow());
     return;
   }
@@ -321,7 +321,7 @@ void GenerateCall::OnCancel() {
 
 void GenerateCall::OnDone() {
   if (parts_.logs_requests) {
-    LogEnd();  // here and not in FinishNow, where the loop would wait for it
+    LogEnd();  // not in FinishNow, where it would hold up the loop
   }
   parts_.unread->End(context_);
   self_.reset();

@@ -1,10 +1,10 @@
 // GenerateCall is one Generate call, from its first byte to its status: it checks the request, has
-// its text tokenized, hands it to the loop, and writes what comes back as the client reads.
+// its text tokenized, hands it to the loop, and writes the output as fast as the client reads.
 //
 //   library thread: parse, check ── TaskPool: tokenize ── Inbox ── loop: Write ... End
 //
 // Thread safety: library threads, a pool thread and the loop thread call it at once; mutex_ guards
-//                what they share and is never held while anything is waited for.
+//                what they share and is never held during a wait.
 // Lifetime:      shared by the library (until OnDone) and the loop (until End).
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
@@ -38,7 +38,7 @@
 
 namespace quire {
 
-// What the calls of a service share. All must outlive the gRPC server.
+// Parts that all calls of a service share. All pointers must outlive the gRPC server.
 struct ServiceParts {
   const ServedModel* model = nullptr;
   Inbox* inbox = nullptr;
@@ -48,14 +48,14 @@ struct ServiceParts {
   LoopObserver* observer = nullptr;
   UnreadAnswers* unread = nullptr;
   OutboxLimits outbox_limits;
-  ApiKeys* api_keys = nullptr;       // of those who may call; null: anybody
+  ApiKeys* api_keys = nullptr;       // of permitted clients; null: any client
   bool has_priorities = false;       // see RequestRules
   bool requires_cache_salt = false;  // likewise
   bool logs_requests = false;
 };
 
-// Fills in the message of an update, except `started`. For an update that an Outbox gives out the
-// message is smaller than kPublicMaxSendBytes.
+// Fills *response from an update, except `started`. The message of an update from an Outbox is
+// smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -63,23 +63,23 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                      public LiveRequests::Abortable,
                      public std::enable_shared_from_this<GenerateCall> {
  public:
-  // The reactor of a new call; it deletes itself.
+  // Starts a call and returns its reactor, which deletes itself.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(const ServiceParts* parts,
                                                            grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer& request);
 
-  // Of ResponseStream: the loop.
+  // ResponseStream, called by the loop.
   void OnQueued() override;
   [[nodiscard]] bool Write(SequenceUpdate update, Instant now) override;
   void End(absl::Status status) override;
   Instant stalled_since() const override;
   std::string_view request_id() const override { return request_id_; }
 
-  // Of LiveRequests::Abortable.
+  // LiveRequests::Abortable.
   void Abort(absl::Status status) override;
   Instant arrival() const override { return arrival_; }
 
-  // Of the reactor: the library.
+  // ServerWriteReactor, called by the library.
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
@@ -87,51 +87,51 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context);
 
-  // Checks and admits, or says why not. OK: the loop or the pool goes on.
+  // Checks the request, then admits it or submits it to the task pool. Returns why it is refused.
   absl::Status Begin(const grpc::ByteBuffer& request);
-  // On the pool: what takes long. The prompt's tokens, and the text of tokens that are resumed.
+  // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and admits.
   void Tokenize();
   absl::StatusOr<std::vector<TokenId>> PromptTokens();
-  // Whether the client still waits for what the pool does.
+  // Returns an error if the deadline has passed or the call was aborted.
   absl::Status CheckWanted() const;
   absl::Status Admit(std::vector<TokenId> prompt);
-  // Ends a call that the loop never heard of.
+  // Ends a call that never reached the loop.
   void Refuse(absl::Status status);
   // Starts the next write, or sends the status when all is written.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishNow(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Encode(const SequenceUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The line of --enable-log-requests.
+  // Logs the line of --enable-log-requests.
   void LogEnd() const;
 
   const ServiceParts& parts_;
   grpc::CallbackServerContext* const context_;
   const Instant arrival_;
   Instant deadline_ = kInfiniteFuture;
-  std::shared_ptr<GenerateCall> self_;  // until OnDone
-  // Written before the call is shared.
+  std::shared_ptr<GenerateCall> self_;  // keeps the call alive until OnDone
+  // Set before other threads see the call. spec_ then belongs to the thread that admits it.
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
-  std::string live_name_;  // in live_requests
+  std::string live_name_;  // key in live_requests
   bool is_resumed_ = false;
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
-  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // once admitted
-  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // before it was admitted
-  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // after
+  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set once admitted
+  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // an abort before admission
+  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // an abort after admission
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;           // Finish was called
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);                // with what
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);                // given to Finish
   std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // Started was sent
   int32_t num_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t max_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // that were sent
+  int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
-  v1::GenerateResponse response_ ABSL_GUARDED_BY(mutex_);  // reused
+  v1::GenerateResponse response_ ABSL_GUARDED_BY(mutex_);  // reused by each write
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -112,7 +112,7 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
   return Validate(params, rules.model->config.vocab_size);
 }
 
-// Of best_of the mean log-probability decides, which the worker must tell.
+// best_of ranks by mean log-probability, so the worker must report log-probabilities.
 absl::Status SetBestOf(const v1::GenerateRequest& message, GenerateSpec* spec) {
   const int32_t n = spec->request.num_sequences;
   const int32_t best_of = message.has_best_of() ? message.best_of() : n;
@@ -145,7 +145,7 @@ absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* s
   return absl::OkStatus();
 }
 
-// Beam search ranks what the model itself finds likely.
+// Beam search ranks by the model's own probabilities, so parameters that change them are refused.
 absl::Status SetBeamSampling(const v1::GenerateRequest& message,
                              const RequestRules& rules,
                              GenerateSpec* spec) {
@@ -187,7 +187,7 @@ absl::Status SetBeamSearch(const v1::BeamSearch& asked,
                                  BeamSearchParams::kMaxBeams));
   }
   const double penalty = asked.has_length_penalty() ? double{asked.length_penalty()} : 1.0;
-  if (!(std::abs(penalty) <= BeamSearchParams::kMaxLengthPenalty)) {  // NaN is refused as well
+  if (!(std::abs(penalty) <= BeamSearchParams::kMaxLengthPenalty)) {  // refuses NaN too
     return InvalidArgument("BEAM_SEARCH", "beam_search.length_penalty: must be in [-5, 5]");
   }
   if (!v1::EarlyStopping_IsValid(asked.early_stopping())) {
@@ -411,7 +411,7 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   if (message.resume().has_max_tokens()) {
-    QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));  // before what it would not fit
+    QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));  // must be first
   }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));
   if (message.has_beam_search()) {

@@ -1,9 +1,9 @@
-// From the message of a client to a request that the core may trust: every rule on the fields of
-// GenerateRequest is here, and every default.
+// Turns a client's GenerateRequest into a Request that the core may trust. Every rule on its fields
+// and every default is here.
 //
 // Two steps, because the tokenizer runs between them, on another thread:
-//   CheckGenerateRequest   everything that can be said without the prompt's tokens
-//   SetPrompt              the prompt, and what depends on it
+//   CheckGenerateRequest   checks and sets all that needs no prompt tokens
+//   SetPrompt              sets the prompt, and checks and sets what depends on it
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kInvalidArgument with the reason of the rule (README.md lists them);
@@ -40,17 +40,17 @@ inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
 
 struct GenerateSpec {
-  Request request;  // without id, prompt, arrival and deadline; max_tokens after SetPrompt
+  Request request;  // without id, arrival and deadline; SetPrompt sets prompt and max_tokens
   OutputOptions output;
-  std::optional<std::string> text;  // to be tokenized; else token_ids
+  std::optional<std::string> text;  // prompt to tokenize; nullopt: see token_ids
   std::vector<TokenId> token_ids;
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
-  std::optional<int32_t> max_tokens;  // as asked for
-  bool is_length_promised = false;    // max_tokens is what a server before admitted
+  std::optional<int32_t> max_tokens;  // as the client asked
+  bool is_length_promised = false;    // an earlier server admitted max_tokens
   std::optional<int64_t> timeout_ms;
 
-  // Whether the client has all that there will be.
+  // Returns true if the client resumes a request whose sequences have all ended.
   bool has_all_ended() const;
 };
 
@@ -58,8 +58,8 @@ struct RequestRules {
   const ServedModel* model = nullptr;
   int32_t max_model_len = 0;            // tokens of prompt and output
   uint64_t fresh_seed = 0;              // for a request without a seed
-  bool has_priorities = false;          // the policy asks for them
-  bool requires_cache_salt = false;     // of requests that use the prefix cache
+  bool has_priorities = false;          // the scheduling policy uses them
+  bool requires_cache_salt = false;     // unless a request bypasses the cache
   std::string tenant;                   // of the client's API key; empty: the request names it
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
@@ -67,7 +67,7 @@ struct RequestRules {
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
-// stop_check is asked while output that is resumed is gone through; what it says ends that.
+// Calls stop_check during the replay of resumed output; its error ends the replay and is returned.
 absl::Status SetPrompt(std::vector<TokenId> prompt,
                        const RequestRules& rules,
                        const StopCheck& stop_check,
@@ -76,19 +76,19 @@ absl::Status SetPrompt(std::vector<TokenId> prompt,
 // "field: rule (got 3, limit 2)".
 std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit);
 
-// OK when `id` is empty or may name a request.
+// Returns OK if `id` is empty or valid as a request id.
 absl::Status CheckRequestId(std::string_view id);
 
-// OK when `name` is empty or one of the model's.
+// Returns OK if `name` is empty or one of the model's names.
 absl::Status CheckModelName(std::string_view name, const ServedModel& model);
 
-// OK for a salt that blocks may be shared under.
+// Returns OK if the salt is at most kMaxCacheSaltBytes long.
 absl::Status CheckCacheSalt(std::string_view salt);
 
-// OK for text that may go to the tokenizer.
+// Returns OK if there is a tokenizer, and text is UTF-8 of at most kMaxPromptBytes.
 absl::Status CheckText(std::string_view text, const ServedModel& model);
 
-// OK when every id is a token of the model, and of the tokenizer if there is one.
+// Returns OK if every id is a token of the model, and of the tokenizer if there is one.
 absl::Status CheckTokenIds(std::string_view field,
                            const std::vector<TokenId>& ids,
                            const ServedModel& model);

@@ -18,12 +18,12 @@
 namespace quire {
 namespace {
 
-// This keeps one call from holding a thread for long.
+// Bounds the time for which one call holds a thread of the pool.
 constexpr int kMaxDetokenizeIds = 1 << 18;
-// What fits into an answer, with the name of its field.
+// Text that fits into an answer; 16 bytes are enough for the field's tag and length.
 constexpr size_t kMaxDetokenizedBytes = kPublicMaxSendBytes - 16;
 
-// Parses, runs `method`, answers: what most unary methods do.
+// Parses the request, runs `method` on the calling thread, and answers.
 template <typename Request, typename Method>
 grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
                                  const Method& method,
@@ -38,9 +38,8 @@ grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
   return call;
 }
 
-// The library keeps the bytes of a message until its call ends. One that waits or runs for long
-// would hold up to 4 MiB of what nobody reads any more. What is const to us is an object of the
-// library's that it only destroys afterwards.
+// Frees the bytes of a parsed message. The library keeps them until the call ends, so a long call
+// would hold up to 4 MiB in vain. The cast is safe: the library only destroys the object later.
 void LetGo(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
 
 absl::Status NoTokenizer() {
@@ -72,7 +71,7 @@ void GenerationService::Submit(UnaryCall* call,
                                size_t num_bytes,
                                std::function<void()> run) {
   if (status.ok()) {
-    status = parts_.state->CheckNotDraining();  // else calls could keep a drain from its end
+    status = parts_.state->CheckNotDraining();  // else new calls could prolong a drain forever
   }
   if (status.ok()) {
     status = parts_.tasks->Submit({.run = std::move(run),

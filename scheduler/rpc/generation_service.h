@@ -47,8 +47,8 @@ class GenerationService final : public RawGenerationService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  // To the pool, if the status says OK: what takes long would keep the library's threads from the
-  // workers' answers. num_bytes: of what it holds while it waits.
+  // Runs `run` on the task pool if status is OK, else refuses the call. On the library's threads,
+  // long work would delay the workers' answers. num_bytes: what `run` holds while it waits.
   void Submit(UnaryCall* call, absl::Status status, size_t num_bytes, std::function<void()> run);
 
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,
@@ -56,7 +56,7 @@ class GenerationService final : public RawGenerationService {
   absl::StatusOr<v1::TokenizeResponse> DoTokenize(const v1::TokenizeRequest& request,
                                                   const StopCheck& stop_check) const;
   absl::Status CheckIds(const v1::DetokenizeRequest& request) const;
-  // REQUIRES: CheckIds
+  // REQUIRES: CheckIds returned OK.
   absl::StatusOr<v1::DetokenizeResponse> DoDetokenize(const v1::DetokenizeRequest& request) const;
   absl::StatusOr<v1::GetServerInfoResponse> DoGetServerInfo(
       const v1::GetServerInfoRequest& request) const;

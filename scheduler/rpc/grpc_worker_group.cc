@@ -23,7 +23,8 @@ namespace {
 constexpr absl::Duration kTickInterval = absl::Milliseconds(25);
 constexpr absl::Duration kBuryInterval = absl::Milliseconds(1);
 
-// Of an epoch; nobody but the scheduler and the ranks knows it. kGroupSecretBytes of the ranks.
+// Size of an epoch's secret, which only the scheduler and the ranks know. Must equal the ranks'
+// kGroupSecretBytes.
 constexpr size_t kSecretBytes = 32;
 
 std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
@@ -35,8 +36,8 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
   return ranks;
 }
 
-// No plan within agreed limits is so long. INTERNAL: the step's requests are suspected of it, else
-// the same step would be planned again after every epoch.
+// A plan within the agreed limits is never so long. INTERNAL makes the step's requests suspects,
+// else the same step would be planned again in every epoch.
 absl::Status TooLong(size_t num_bytes) {
   return Error(absl::StatusCode::kInternal,
                "STEP_TOO_LONG",
@@ -60,7 +61,7 @@ GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
       inbox_(inbox),
       listener_(std::move(listener)),
       tls_(std::move(tls)),
-      // The clock grows with every start, without a disk to count on.
+      // The clock serves as incarnation: it grows with every start, without a counter on disk.
       group_(settings, static_cast<int32_t>(addresses_.size()), WallClockNanos(), timing),
       links_(addresses_.size()),
       ranks_(NewRanks(addresses_)),
@@ -104,8 +105,8 @@ void GrpcWorkerGroup::Close(std::shared_ptr<WorkerLink>& link) {
   }
 }
 
-// On a thread of our own, and none of the library's: see WorkerLink. Nobody takes a new reference
-// to a closed link, so a count of one stays one.
+// Runs on our own thread, never on the library's (see WorkerLink). A closed link gets no new
+// references, so a use count of one is final.
 void GrpcWorkerGroup::Bury() {
   std::erase_if(closed_, [](const auto& link) { return link.use_count() == 1; });
 }
@@ -302,7 +303,7 @@ void GrpcWorkerGroup::Do(const ReportLoading& action) {
 }
 
 bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
-  std::string cause(status.message());  // the order of its details is not fixed
+  std::string cause(status.message());  // without details, whose order is not fixed
   std::string& last = last_causes_[static_cast<size_t>(rank)];
   if (cause == last) {
     return false;

@@ -1,6 +1,6 @@
-// GrpcWorkerGroup is the WorkerClient for the workers of a group: WorkerGroup decides, WorkerLinks
-// carry out, and what concerns the loop goes to its inbox. An event is handled on the thread that
-// brings it; a thread of its own lets time pass.
+// GrpcWorkerGroup is the WorkerClient for the workers of a group. WorkerGroup decides, WorkerLinks
+// carry out its actions, and its reports go to the loop's inbox. An event is handled on the thread
+// that brings it; a separate thread ticks the group's timers.
 //
 // Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction, Start and destruction
 //                from one thread. The inbox must outlive it.
@@ -32,24 +32,24 @@ namespace quire {
 
 // Both are called on any thread, in order, and must be quick.
 struct GroupListener {
-  // Why a worker is not let in, once for each cause.
+  // Reports why a worker is refused, once for each cause.
   std::function<void(const absl::Status&)> on_refusal;
-  // By rank, whenever one changes.
+  // Reports the status of all ranks, in their order, whenever one changes.
   std::function<void(const std::vector<RankStatus>&)> on_ranks;
 };
 
 class GrpcWorkerGroup : public WorkerClient {
  public:
-  // `addresses` by rank. Without TLS files, links are in plain text.
+  // `addresses` is indexed by rank. Without TLS files, links are plain text.
   GrpcWorkerGroup(std::vector<Address> addresses,
                   const GroupSettings& settings,
                   const GroupTiming& timing,
                   Inbox* inbox,
                   GroupListener listener,
                   std::shared_ptr<TlsFiles> tls = nullptr);
-  // Dials nobody before. Call once.
+  // Starts to dial the workers. Call once.
   void Start();
-  // Ends all connections and waits for what they still do.
+  // Closes all links and waits until their calls have ended.
   ~GrpcWorkerGroup() override;
 
   void SendStep(const StepPlan& plan) override;
@@ -58,7 +58,7 @@ class GrpcWorkerGroup : public WorkerClient {
  private:
   void Run();
   std::shared_ptr<WorkerLink> Dial(const DialLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Lets the group handle an event, and does what it wants done.
+  // Passes an event to the group and performs the actions that follow.
   template <typename Event>
   void On(const Event& event);
   void DoActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -83,7 +83,7 @@ class GrpcWorkerGroup : public WorkerClient {
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void Bury() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True the first time in a row: a cause that repeats is told once.
+  // Returns true unless the rank's last cause was the same: a repeated cause is logged once.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;
@@ -96,15 +96,15 @@ class GrpcWorkerGroup : public WorkerClient {
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as they were told
+  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as last reported
   std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused
-  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // of the last step
+  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last step, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string secret_ ABSL_GUARDED_BY(mutex_);  // of that epoch
+  std::string secret_ ABSL_GUARDED_BY(mutex_);  // of secret_epoch_
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // from Start on
+  std::thread thread_;  // runs from Start on
 };
 
 }  // namespace quire

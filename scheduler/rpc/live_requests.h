@@ -1,5 +1,5 @@
-// LiveRequests knows the requests that clients gave a name, or that we gave one, while they live: a
-// name is taken once, and Abort finds its request by it.
+// LiveRequests finds live requests by name. A name belongs to one live request, and perhaps to
+// resumed ones that wait to take it over.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
@@ -26,33 +26,32 @@ class LiveRequests {
    public:
     virtual ~Abortable() = default;
     virtual void Abort(absl::Status status) = 0;
-    // When its client asked for it.
+    // When the request arrived.
     virtual Instant arrival() const = 0;
   };
 
-  // Tenants of API keys have names of their own: none can see, end or take over another one's
-  // request by its id. tenant: empty without keys.
+  // Returns the name of a request. It includes the tenant of the API key, so that no tenant can
+  // see, abort or take over another tenant's request by its id. tenant: empty without keys.
   static std::string NameOf(std::string_view tenant, std::string_view request_id);
 
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
   absl::Status Add(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // A resumed request waits for its place. Its name is taken meanwhile, and Abort finds it, beside
-  // the one of this name that may still live. Until TakeOver, or Remove.
+  // Adds a resumed request that waits for a place in the queue, until TakeOver or Remove. Meanwhile
+  // the name is in use, and Abort ends both this request and a live one of the same name.
   void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // The request has a place; one of its name that lives ends with ABORTED RESUMED, for its client
-  // is back.
-  // Errors: the same reason, when that one arrived later: then the client has left this one.
+  // Makes a resumed request, which now has a place, the live one of its name. The previous one ends
+  // with ABORTED RESUMED, since its client is back.
+  // Errors: ABORTED RESUMED if the live one arrived later: the client has then left this request.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
-  // It is found no more, wherever it stood; nothing else of this name changes.
+  // Removes the request, live or waiting; others of the same name stay.
   void Remove(const std::string& name, const Abortable* request);
 
-  // All of them.
   void AbortAll(const absl::Status& status);
 
-  // Names that are taken.
+  // Number of names in use.
   int64_t size() const;
 
   // Errors: kNotFound REQUEST_ID.
@@ -60,13 +59,13 @@ class LiveRequests {
 
  private:
   mutable absl::Mutex mutex_;
-  // Weak: the map finds a call, and keeps none alive.
+  // Weak, so that the map keeps no call alive.
   struct Holders {
     std::weak_ptr<Abortable> live;
-    std::vector<std::weak_ptr<Abortable>> resumed;  // that wait
+    std::vector<std::weak_ptr<Abortable>> resumed;  // waiting to take over
   };
   static void RemoveResumed(Holders& holders, const Abortable* request);
-  // Adds those that live.
+  // Appends the requests that are still alive.
   static void Collect(const Holders& holders, std::vector<std::shared_ptr<Abortable>>* requests);
 
   absl::flat_hash_map<std::string, Holders> requests_ ABSL_GUARDED_BY(mutex_);

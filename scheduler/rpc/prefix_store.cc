@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::string_view kTitle = "quire pinned prefixes 1 ";
 constexpr size_t kHashDigits = 32;
-// Far above what can be pinned.
+// Keeps a wrong file from filling memory; far above what can be pinned.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 absl::Status Damaged(std::string_view what) {
@@ -48,14 +48,14 @@ absl::Status Failed(
                absl::StrCat("pinned-prefixes-file: cannot ", ToAbsl(what), " ", path, ": ", why));
 }
 
-// Where a link points: what is replaced is the file, and the link stays.
+// Resolves a symbolic link, so that saving replaces the file and keeps the link.
 std::string TargetOf(const std::string& path) {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(path, error);
   return error ? path : target.string();
 }
 
-// Against accidents, so the key is no secret.
+// Finds accidental damage only, so the key need not be secret.
 std::string HashOf(std::string_view body) {
   const Hash128 hash = SipHash128({}, std::as_bytes(std::span(body)));
   return absl::StrFormat("%016x%016x", hash.high, hash.low);
@@ -80,14 +80,15 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
       return Damaged("a token id is no number");
     }
   }
-  // Whatever else the salt's digits were, they are not what is written here.
+  // HexStringToBytes does not check its digits; a wrong salt fails this comparison.
   if (prefix.token_ids.empty() || LineOf(prefix) != ToStd(line)) {
     return Damaged("a line is not as it is written");
   }
   return prefix;
 }
 
-// Nothing when there is no such file. A pipe would be waited for, and a device never ends.
+// Returns nullopt if there is no such file. Refuses a pipe, which would block, and a device, which
+// never ends.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
@@ -121,7 +122,7 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
-// Closes it in any case.
+// Writes and syncs bytes, then closes fd in any case. Keeps the errno of a failure.
 bool WriteAndClose(int fd, std::string_view bytes) {
   const bool is_written = WriteAll(fd, bytes) && ::fsync(fd) == 0;
   const int error = errno;
@@ -130,7 +131,7 @@ bool WriteAndClose(int fd, std::string_view bytes) {
   return is_written;
 }
 
-// A rename is on the disk when its folder is.
+// A rename is durable once its folder is synced.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -144,7 +145,7 @@ std::string FileOf(std::string_view body) {
 
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   const std::string temporary = absl::StrCat(path, ".new");
-  ::unlink(temporary.c_str());  // of a scheduler that died; its mode may be anything
+  ::unlink(temporary.c_str());  // a crash may have left it, with any mode
   const int fd =
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   const bool is_replaced = fd >= 0 && WriteAndClose(fd, text) &&
@@ -228,7 +229,7 @@ std::vector<SavedPrefix> PrefixStore::prefixes() const {
   return prefixes;
 }
 
-// The lock is the loop's too: tokens are copied without it.
+// Copies pointers only: the loop takes this lock too, so tokens are copied after its release.
 std::vector<std::shared_ptr<const SavedPrefix>> PrefixStore::Snapshot() const {
   const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const SavedPrefix>> prefixes;

@@ -1,17 +1,17 @@
 // PrefixStore keeps the pinned prefixes in a file, so that they outlive the scheduler. The file is
-// replaced as a whole (temporary file, fsync, rename): it holds what was pinned before a change or
-// after it, whatever dies in between. It has prompts in plain token ids: mode 0600.
+// replaced as a whole (temporary file, fsync, rename), so a crash leaves the state before or after
+// a change. It holds prompts as plain token ids, hence its mode 0600.
 //
-// What is in the file is pinned again when the first workers are ready. What they refuse then (the
-// pool has become too small for it) stays in the file, for another start.
+// Saved prefixes are pinned again when the first workers are ready. A prefix that is refused then,
+// since the pool has become too small, stays in the file for another start.
 //
 //   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
 //   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
 //
-// Trouble with the file never keeps a scheduler from serving: it may be one that streams wait for.
+// A bad file never stops a scheduler from serving: clients with broken streams may wait for it.
 //
-// Thread safety: safe from any thread. Open, Save and the destructor wait for the disk; all else
-//                takes a lock that is held for O(prefixes) steps, whatever their length.
+// Thread safety: safe from any thread. Open, Save and the destructor wait for the disk; the other
+//                methods hold a lock for O(prefixes) steps, however long these are.
 // Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
@@ -41,47 +41,48 @@ struct SavedPrefix {
   friend bool operator==(const SavedPrefix&, const SavedPrefix&) = default;
 };
 
-// Far above what can be pinned: what is refused at a start stays in the file.
+// Far above what can be pinned at once, since prefixes refused at a start stay in the file.
 inline constexpr size_t kMaxSavedPrefixes = 4096;
 
-// The text of the file, and back. Errors: kDataLoss PREFIX_FILE, with what is wrong; so are more
-// than kMaxSavedPrefixes.
+// Convert prefixes to the text of the file and back. Errors: kDataLoss PREFIX_FILE if the text is
+// damaged or holds more than kMaxSavedPrefixes.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
 class PrefixStore {
  public:
-  // Reads the file, if there is one. A damaged file is set aside as PATH.damaged. One that cannot
-  // be read is left alone: nothing is pinned from it, and every Save fails.
+  // Reads the file, if there is one. A damaged file is renamed to PATH.damaged. An unreadable file
+  // is left alone: nothing is pinned from it, and every Save fails.
   static std::unique_ptr<PrefixStore> Open(const std::string& path);
 
-  // Saves for the calls of SaveLater that wait.
+  // Saves for the waiting calls of SaveLater.
   ~PrefixStore();
   PrefixStore(const PrefixStore&) = delete;
   PrefixStore& operator=(const PrefixStore&) = delete;
 
   std::vector<SavedPrefix> prefixes() const;
 
-  // In memory: the prefix is pinned under this id, no longer pinned. Known ones are not doubled.
+  // Record a change in memory; Save writes it. OnPinned gives a known prefix its new id.
   void OnPinned(RequestId id, const SavedPrefix& prefix);
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // unpinned before its id was known
 
-  // Writes what is pinned now; on return it is on the disk. More than can be read are not written.
+  // Writes the current prefixes; on return they are on disk. Fails above kMaxSavedPrefixes, which
+  // Open would refuse.
   absl::Status Save();
 
-  // The same on the store's own thread, which then calls `done`. Calls that come while it writes
-  // share the next write. Calls `done` at once, with RESOURCE_EXHAUSTED QUEUE_FULL, if
-  // kMaxSavedPrefixes calls wait.
+  // Saves on the store's thread, which then calls `done`. Calls that arrive during a write share
+  // the next one. If kMaxSavedPrefixes calls wait, calls `done` at once with RESOURCE_EXHAUSTED
+  // QUEUE_FULL.
   using DoneFn = std::function<void(const absl::Status& status)>;
   void SaveLater(DoneFn done);
-  // All calls of SaveLater are done.
+  // Returns true if every call of SaveLater is done.
   bool is_idle() const;
 
  private:
   struct Entry {
     std::shared_ptr<const SavedPrefix> prefix;
-    std::optional<RequestId> id;  // none: of a scheduler before this one, not pinned again yet
+    std::optional<RequestId> id;  // nullopt: saved by an earlier scheduler, not pinned again yet
   };
 
   explicit PrefixStore(std::string path);
@@ -97,7 +98,7 @@ class PrefixStore {
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
-  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // for calls of SaveLater
+  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // a write for SaveLater runs
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };

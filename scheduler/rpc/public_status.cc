@@ -13,7 +13,7 @@ namespace {
 struct RetryRule {
   std::string_view reason;
   absl::Duration delay;
-  bool is_of_queue = false;  // as long as what waits takes to drain, where that is known
+  bool is_of_queue = false;  // queue_drain, if known, replaces delay
 };
 
 constexpr RetryRule kRetryRules[] = {

@@ -1,4 +1,4 @@
-// What a client sees of a failure: grpc_status with the delay after which a retry may help.
+// Converts a failure to the gRPC status that a client sees, with a delay if a retry may help.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_PUBLIC_STATUS_H_
@@ -12,16 +12,16 @@
 
 namespace quire {
 
-// Zero for reasons where a retry at the same server does not help. Who is refused for what waits is
-// told how long that takes to drain, from 0.1 to 60 s; a second, while that is not known (zero).
-// Spread by 20 % either way, so that clients refused together do not come back together.
+// Returns zero if a retry at the same server does not help. For a full queue, returns queue_drain
+// clamped to 0.1 to 60 s, or 1 s if it is zero (unknown). Delays are spread by 20 % either way,
+// so that clients refused together do not return together.
 absl::Duration RetryDelayFor(std::string_view reason,
                              absl::Duration queue_drain = absl::ZeroDuration());
 
 grpc::Status ToPublicStatus(const absl::Status& status,
                             absl::Duration queue_drain = absl::ZeroDuration());
 
-// What a call ends with whose client has left.
+// Status of a call that its client cancelled.
 absl::Status CancelledByClient();
 
 }  // namespace quire

@@ -15,13 +15,13 @@ namespace quire {
 namespace {
 
 constexpr char kSequences[] = "resume.sequences";
-constexpr size_t kTokensPerStopCheck = 4096;  // a millisecond or less
+constexpr size_t kTokensPerStopCheck = 4096;  // replayed within 1 ms
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", OutOf(kSequences, rule, got, limit));
 }
 
-// The seed in use: all draws hang on it.
+// Sets the seed of the broken stream, else the sequence would go on with other draws.
 absl::Status SetSeed(const v1::GenerateRequest& message, SamplingParams* sampling) {
   const v1::Resume& resume = message.resume();
   if (resume.has_seed() && message.sampling().has_seed() &&
@@ -67,7 +67,7 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
     return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
-  // A model may sample an id that its tokenizer lacks, so unlike a prompt output may hold one.
+  // Unlike a prompt, output may hold an id that the tokenizer lacks: the model can sample it.
   const int32_t vocab_size = rules.model->config.vocab_size;
   for (TokenId id : sequence.token_ids) {
     if (id < 0 || id >= vocab_size) {
@@ -84,7 +84,7 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
   return sequence;
 }
 
-// The text behind the tokens.
+// Rebuilds the text of the resumed tokens.
 absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence,
                                   const GenerateSpec& spec,
                                   const StopCheck& stop_check) {

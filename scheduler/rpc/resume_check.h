@@ -1,13 +1,13 @@
-// The rules of GenerateRequest.resume, and what becomes of it. A client may say anything: nothing
-// that it has not been sent, or that ends its sequence, is taken for output.
+// Checks GenerateRequest.resume and applies it to the request. The client is not trusted: output
+// that no server could have sent, or that would have ended its sequence, is refused.
 //
-// Sampling goes on behind the tokens (Request::resumed). Beam search and best_of > n start anew and
-// send what the client lacks, since nothing of them was sent before their end.
+// Sampling goes on after the resumed tokens (Request::resumed). Beam search and best_of > n send
+// nothing before their end, so they start anew and then send what the client lacks.
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE,
 //                EXCEEDS_CAPACITY; kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats
-//                tokens or text of the user's.
+//                user text or a valid token.
 #ifndef QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 #define QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 
@@ -21,25 +21,24 @@
 
 namespace quire {
 
-// Of resume.max_tokens, the length that a server before admitted. Before anything else is checked
-// for which the context may be too small. REQUIRES: it is set.
+// Checks resume.max_tokens, which an earlier server admitted. Call it first: other checks answer
+// INVALID_ARGUMENT if only this server's context is too small. REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 
-// Whether the context holds so many tokens, prompt and promised output.
+// Returns OK if the context holds num_tokens of prompt and promised output.
 absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules);
 
-// What can be said without the prompt. REQUIRES: all else of spec is set but the prompt.
+// Checks and sets what needs no prompt. REQUIRES: spec is complete except for the prompt.
 absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec);
 
-// Whether blocks for the tokens that it brings could ever be there, before anything is done for
-// them: the core, which counts prompt and output to come as well, would refuse it later. OK while
-// nothing is known of the blocks.
+// Returns OK if the pool could ever hold the resumed tokens, or if its size is unknown. The core
+// counts the prompt and further output too, but only after the costly replay.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 
-// The rest, once the prompt is set; the text of the tokens is made again, as long as stop_check
-// says OK. O(bytes of the text).
+// Does the rest, once the prompt is set: rebuilds the text of the resumed tokens while stop_check
+// returns OK. O(bytes of the text).
 absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec);
 
 }  // namespace quire

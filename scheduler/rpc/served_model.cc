@@ -32,7 +32,7 @@ void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
   }
 }
 
-// A default that no request could have asked for would make every request fail.
+// Refuses defaults out of range, else every request would fail.
 absl::Status CheckDefaults(const ServedModel& model) {
   SamplingParams params = DefaultSampling(model);
   params.banned_before_min_tokens = model.defaults.eos_token_ids;
@@ -44,8 +44,8 @@ absl::Status CheckDefaults(const ServedModel& model) {
       "CONFIG", absl::StrCat("generation_config.json: ", absl::string_view(status.message())));
 }
 
-// A model need not have defaults. A directory that was named for its defaults has them, or the name
-// is a mistake.
+// A model need not have defaults. A directory given by --generation-config must have them, else its
+// name is a mistake.
 absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
   if (source.generation_config == "auto") {
     return LoadGenerationDefaults(source.model_dir);

@@ -1,7 +1,7 @@
-// ServedModel is what the scheduler itself knows about the model: no weights, but the numbers that
-// bound a request, the tokenizer and the defaults.
+// ServedModel is what the scheduler knows about the model: the numbers that bound a request, the
+// tokenizer and the defaults, but no weights.
 //
-// Thread safety: immutable after Load.
+// Thread safety: immutable after LoadServedModel.
 #ifndef QUIRE_SCHEDULER_RPC_SERVED_MODEL_H_
 #define QUIRE_SCHEDULER_RPC_SERVED_MODEL_H_
 
@@ -20,32 +20,31 @@
 namespace quire {
 
 struct ServedModel {
-  std::vector<std::string> names;  // at least one; any of them may be asked for
+  std::vector<std::string> names;  // at least one; a request may use any of them
   ModelConfig config;
   GenerationDefaults defaults;
-  std::vector<TokenId> eos_token_ids;    // of both files, without repeats
+  std::vector<TokenId> eos_token_ids;    // of config and defaults, without repeats
   std::unique_ptr<Tokenizer> tokenizer;  // null: token ids only
 };
 
-// Of a request that says nothing about sampling, without a seed.
+// Returns the parameters of a request that sets none. The seed is left to the caller.
 SamplingParams DefaultSampling(const ServedModel& model);
 
-// What decides the bits and the text of an answer, for clients: `numerics` of the workers
-// (Numerics::fingerprint), and a digest of all that a request gets by default: sampling parameters,
-// end-of-sequence tokens, tokenizer. The same for the same model and flags, on any machine. Empty
-// while there are no numerics.
+// Returns what decides the bits and the text of an answer: `numerics` of the workers
+// (Numerics::fingerprint) and a digest of sampling defaults, end-of-sequence tokens and tokenizer.
+// The digest is the same for the same model and flags on any machine. Empty if `numerics` is empty.
 std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);
 
 struct ServedModelSource {
   std::string model_dir;
   std::vector<std::string> names;  // empty: the last part of model_dir
-  // "auto": generation_config.json of model_dir, where there is one; "none" or "vllm": no defaults;
-  // else the directory that has the file.
+  // "auto": generation_config.json of model_dir, if there is one; "none" or "vllm": no defaults;
+  // else a directory that must have the file.
   std::string generation_config = "auto";
 };
 
 // Errors: those of LoadModelConfig, LoadGenerationDefaults, ResolveModelFile and Tokenizer::Load,
-// and kInvalidArgument CONFIG when the defaults themselves are out of range.
+// and kInvalidArgument CONFIG if a default is out of range.
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source);
 
 }  // namespace quire

@@ -1,11 +1,10 @@
-// StateAnswers answers GetState. A moment of the loop serves all calls of StateCalls::kIntervalNs:
-// each makes its message of it on its own thread. A later call waits for the next moment.
+// StateAnswers answers GetState. One moment of the loop (LoopState) serves all calls within
+// StateCalls::kIntervalNs: each builds its message on its own thread. A later call waits for the
+// next moment.
 //
-// Thread safety: safe from any thread. Answers of those that wait are made on the loop's thread:
-//                they must be quick, and at most kMaxWaiting wait.
-// Cost:          to the loop, a message and kMaxWaiting answers each kIntervalNs, whatever the
-// number
-//                of calls.
+// Thread safety: safe from any thread. Waiting calls are answered on the loop's thread: their
+//                answers must be quick, and at most kMaxWaiting wait.
+// Cost:          to the loop, one message and kMaxWaiting answers per kIntervalNs, at any load.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 #define QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 
@@ -31,12 +30,12 @@ class StateAnswers {
 
   using Answer = std::function<void(const grpc::ByteBuffer& message)>;
 
-  // All must outlive this object, and the inbox' loop must have ended before it.
+  // All must outlive this object, and the loop of the inbox must have ended before it.
   StateAnswers(const ServedModel* model, Inbox* inbox, const ServingState* state)
       : model_(*model), inbox_(*inbox), state_(*state) {}
 
-  // A GetStateResponse of less than 64 KiB, now or later, once. With as many waiting as may: of the
-  // last moment, however old, or, before the first one, without steps and map.
+  // Calls `answer` once, now or later, with a GetStateResponse of less than 64 KiB. If kMaxWaiting
+  // calls wait, answers from the last moment, however old; before the first, without steps and map.
   void Get(Instant now, Answer answer);
 
  private:
@@ -47,8 +46,8 @@ class StateAnswers {
   Inbox& inbox_;
   const ServingState& state_;
   Mutex mutex_;
-  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // the last one; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);              // not empty: the loop is asked
+  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // the last; null: none yet
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);              // if any, the loop was asked
 };
 
 }  // namespace quire

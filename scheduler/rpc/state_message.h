@@ -1,7 +1,7 @@
-// What the loop knows of itself, as messages for operators (proto/v1/admin.proto).
+// Builds messages for operators (proto/v1/admin.proto) from the state that the loop publishes.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          StateMessage a few microseconds for each hundred cells.
+// Cost:          StateMessage takes a few microseconds per hundred cells.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_STATE_MESSAGE_H_
 
@@ -15,12 +15,12 @@ namespace quire {
 
 v1::GetLoadResponse LoadMessage(const ServingState::Snapshot& serving);
 
-// Readiness and ranks as `serving` says, all else as of the moment.
+// Takes readiness and ranks from `serving`, all else from `state`.
 v1::GetStateResponse StateMessage(const ServedModel& model,
                                   ServingState::Snapshot serving,
                                   const LoopState& state);
 
-// Where there is no moment: the load alone, as `serving` says.
+// For callers without a LoopState: leaves steps and block_map unset.
 v1::GetStateResponse StateMessage(const ServedModel& model, const ServingState::Snapshot& serving);
 
 }  // namespace quire

@@ -17,7 +17,7 @@ class StatePage::Latest {
     return state_;
   }
 
-  // Whether the loop is to be asked: it is asked once at a time.
+  // Returns true if the caller must ask the loop; one question at a time is open.
   bool BeginAsking() {
     const MutexLock lock(mutex_);
     return !std::exchange(is_asking_, true);
@@ -53,7 +53,7 @@ std::string StatePage::Json(Instant now) {
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  // A name of the operator's that is not UTF-8 has no JSON.
+  // A configured name that is not UTF-8 has no JSON form.
   return MessageToJsonString(message, &json, options).ok() ? json : "{}";
 }
 

@@ -1,6 +1,6 @@
-// StatePage is AdminService.GetState for a page that must not wait for the loop: it gives the last
-// moment that the loop has handed out, and asks it for the next one. So whoever asks every second
-// sees what was a second ago.
+// StatePage is AdminService.GetState for a page that must not wait for the loop. It returns the
+// loop's last moment and asks for the next one, so a page that polls every second is a second
+// behind.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_PAGE_H_
@@ -18,13 +18,14 @@ namespace quire {
 
 class StatePage {
  public:
-  // A moment that is older is not shown: nobody has asked for so long, or the loop does not answer.
+  // An older moment is not shown: no page has polled for so long, or the loop does not answer.
   static constexpr int64_t kMaxAgeNs = 5 * kNanosPerSecond;
 
-  // All must outlive the page; the inbox' loop may answer after its end.
+  // All must outlive the page. The loop may answer after the page is destroyed.
   StatePage(const ServedModel* model, Inbox* inbox, const ServingState* state);
 
-  // A GetStateResponse as JSON, names as in the proto, every field there; less than 64 KiB.
+  // Returns a GetStateResponse as JSON, with the proto's field names and with fields that are zero.
+  // Less than 64 KiB.
   std::string Json(Instant now);
 
  private:

@@ -24,7 +24,7 @@ std::shared_ptr<StepStream> StepStream::Start(const std::shared_ptr<grpc::Channe
 void StepStream::Send(grpc::ByteBuffer request) {
   absl::MutexLock lock(&mutex_);
   if (!has_hold_) {
-    return;  // the call has failed; on_end tells
+    return;  // the call has failed; on_end reports it
   }
   waiting_.Swap(&request);
   has_waiting_ = true;
@@ -62,7 +62,7 @@ void StepStream::OnWriteDone(bool ok) {
 }
 
 void StepStream::OnDone(const grpc::Status& status) {
-  // What the callbacks hold goes last, when this returns.
+  // On return, this object is destroyed first, then what the callbacks hold.
   const Callbacks callbacks = std::move(callbacks_);
   const std::shared_ptr<StepStream> self = std::move(self_);
   absl::Status end = FromGrpcStatus(status);

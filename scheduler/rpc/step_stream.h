@@ -1,6 +1,5 @@
 // StepStream is one Steps call to one worker: requests go out as bytes, responses and the end of
-// the call come back as callbacks. Bytes, since the same plan goes to every rank and is encoded
-// once.
+// the call come back as callbacks. Requests are bytes so that a plan is encoded once for all ranks.
 //
 // Thread safety: Send and Cancel may be called from any thread. Callbacks come from library
 //                threads, one at a time, on_end last and exactly once.
@@ -32,7 +31,7 @@ class StepStream : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   static std::shared_ptr<StepStream> Start(const std::shared_ptr<grpc::Channel>& channel,
                                            Callbacks callbacks);
 
-  // Never blocks. REQUIRES: the request before was answered.
+  // Never blocks. REQUIRES: the previous request was answered.
   void Send(grpc::ByteBuffer request);
 
   // Ends the call; on_end still comes.
@@ -56,7 +55,7 @@ class StepStream : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   grpc::ByteBuffer waiting_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_waiting_ ABSL_GUARDED_BY(mutex_) = false;
-  // Keeps the call from ending between two of our own operations; given back when reading fails.
+  // A reactor hold keeps the call from ending between two operations; a failed read drops it.
   bool has_hold_ ABSL_GUARDED_BY(mutex_) = true;
 };
 

@@ -1,10 +1,10 @@
-// TaskPool runs small tasks (tokenizing a prompt) on a few threads of its own, so that the threads
-// of the library stay free for the network. What waits is bounded by its number and by the bytes of
-// text that it holds (TenantShares). Owners take turns: however much one of them has waiting, a new
-// owner's first task waits for one task of each other owner.
+// TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that the library's
+// threads stay free for the network. TenantShares bounds the number of waiting tasks and the bytes
+// of text that tasks hold. Owners take turns (round-robin): a new owner's first task waits for one
+// task of each other owner, however many those have queued.
 //
 // Thread safety: every method may be called from any thread.
-// Cost:          O(log owners) a task, besides itself.
+// Cost:          O(log owners) a task, besides running it.
 #ifndef QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 #define QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 
@@ -27,35 +27,35 @@ namespace quire {
 
 class TaskPool {
  public:
-  // Whose a task is that no tenant has asked for. No tenant is called so.
+  // Owners of tasks without a tenant. No tenant has such a name: ids hold no parentheses.
   static constexpr char kOperator[] = "(operator)";
   static constexpr char kTokenizeCalls[] = "(tokenize)";
 
   struct Task {
     std::function<void()> run;
     std::string owner = kOperator;
-    int64_t num_bytes = 0;  // of the text that it holds until it has run
+    int64_t num_bytes = 0;  // of text, held until the task has run
     bool is_resumed = false;
   };
 
-  // Bounds: requests that wait, bytes of those that wait or run. Without shares all tasks are of
-  // one owner: first come, first served.
+  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running ones. Without
+  // shares all tasks have one owner: first come, first served.
   TaskPool(int num_threads, const TenantShares::Bounds& bounds);
-  // Runs what is queued, then ends the threads.
+  // Runs the queued tasks, then joins the threads.
   ~TaskPool();
 
-  // RESOURCE_EXHAUSTED where a bound says no: QUEUE_FULL, or TENANT_LIMIT.
+  // Errors: RESOURCE_EXHAUSTED QUEUE_FULL, or TENANT_LIMIT if only the tenant's share is full.
   absl::Status Submit(Task task);
 
-  // What all tasks hold now.
+  // Bytes that all tasks hold now.
   int64_t num_bytes() const;
 
-  // No task waits or runs.
+  // Returns true if no task waits or runs.
   bool is_idle() const;
 
  private:
   void RunTasks();
-  // The next one; waits for one. Nothing once the pool ends and nothing waits.
+  // Waits for the next task. Returns nullopt once the pool is closed and no task is left.
   std::optional<Task> Pop();
 
   const bool has_shares_;
@@ -63,8 +63,8 @@ class TaskPool {
   CondVar changed_;  // notified under mutex_
   TenantShares shares_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);  // by owner; none empty
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // the owners that wait, each once
-  int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // that wait or run
+  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // owners with waiting tasks, each once
+  int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // waiting or running
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

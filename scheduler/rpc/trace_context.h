@@ -1,7 +1,7 @@
-// The trace that a call is part of, as its client says: the W3C recommendation "Trace Context",
-// part 3.2, the header traceparent "00-<trace id>-<parent id>-<flags>".
+// The trace of a call, read from its header traceparent: "00-<trace id>-<parent id>-<flags>".
 //
 // Thread safety: free functions, safe from any thread.
+// Source:        W3C recommendation "Trace Context", section 3.2.
 #ifndef QUIRE_SCHEDULER_RPC_TRACE_CONTEXT_H_
 #define QUIRE_SCHEDULER_RPC_TRACE_CONTEXT_H_
 
@@ -16,8 +16,8 @@ struct TraceContext {
   std::string parent_id;  // 16 likewise: the client's span
 };
 
-// Nothing when the header is not as the recommendation has it: it is ignored then. Of a later
-// version what this one knows is read.
+// Returns nullopt if the header is malformed, which the recommendation says to ignore. Reads a
+// later version as far as version 00 defines it.
 std::optional<TraceContext> ParseTraceParent(std::string_view header);
 
 }  // namespace quire

@@ -1,7 +1,7 @@
-// UnaryCall is one call of a method with one answer, of which UnreadAnswers keeps watch.
+// UnaryCall is one call of a unary method, tracked by UnreadAnswers.
 //
 // Thread safety: Answer or Refuse is called once, from any thread.
-// Lifetime:      it deletes itself when the library is done with it, some time after that.
+// Lifetime:      deletes itself in OnDone, which the library calls some time after that.
 #ifndef QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 #define QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 
@@ -20,11 +20,11 @@ namespace quire {
 
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  // REQUIRES: all of them live until the library is done with the call.
+  // REQUIRES: all arguments live until OnDone.
   UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, UnreadAnswers* unread)
       : context_(context), response_(response), unread_(*unread) {}
 
-  // Whether the client still waits.
+  // Returns an error if the client has cancelled the call.
   absl::Status CheckWanted() const {
     return context_->IsCancelled() ? CancelledByClient() : absl::OkStatus();
   }

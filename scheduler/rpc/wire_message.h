@@ -1,12 +1,10 @@
-// Messages of the public methods, parsed and built by us. The library's own parser answers bytes
-// that are no message with UNIMPLEMENTED and an empty text; a client deserves to hear what is
-// wrong.
+// Parses and builds the messages of raw methods. The library's own parser would answer malformed
+// bytes with UNIMPLEMENTED and no text, so a client would not learn what is wrong.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument: MALFORMED_PROTO (not the message, nested too deep, a known field
 //                of another wire type, or more than kMaxMessageFields fields); UNKNOWN_FIELDS (more
-//                than kMaxUnknownFieldBytes of them: a newer client is served, a wrong one is
-//                told).
+//                than kMaxUnknownFieldBytes: a newer client stays below, a wrong one does not).
 #ifndef QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 
@@ -19,7 +17,7 @@
 namespace quire {
 
 inline constexpr size_t kMaxUnknownFieldBytes = 1024;
-// As expansion_guard.h counts them; many times what the limits of a request allow.
+// Fields as expansion_guard.h counts them; many times what the limits of a request allow.
 inline constexpr int kMaxMessageFields = 4096;
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);

@@ -1,5 +1,5 @@
-// From the answer to a handshake to what the group knows of a worker. The numbers are as they came:
-// CheckHello and Agree (agreement.h) say whether they make sense.
+// Converts the answer to a handshake to a WorkerHello. The numbers are not checked here: CheckHello
+// and Agree (agreement.h) do that.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kFailedPrecondition CONFIG_MISMATCH: the worker speaks another version.

@@ -17,8 +17,8 @@
 namespace quire {
 namespace {
 
-// A worker that cannot answer since it is stopped shows by its reports; one that allocates and
-// touches a large pool may take as long as it needs.
+// Bounds a handshake or the begin of an epoch; long, since allocating and touching a large pool
+// takes time. A stopped worker is noticed earlier, by its missing reports.
 constexpr std::chrono::minutes kCallTimeout(30);
 constexpr int64_t kMaxSilenceMs = int64_t{24} * 3600 * 1000;
 
@@ -37,7 +37,7 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
-// A worker may say anything: as far as it can be added up with other times.
+// Clamps what the worker reports, so that sums with other times cannot overflow.
 int64_t SilenceNs(const v1::WatchReport& report) {
   return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
 }
@@ -58,7 +58,7 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .holder_silence_ns = SilenceNs(report)};
 }
 
-// A worker is no stranger: what it sends need not be searched for unknown fields, as a client's is.
+// Workers are trusted: unlike a client's message, theirs is not searched for unknown fields.
 absl::StatusOr<StepResult> ResultOf(const grpc::ByteBuffer& buffer) {
   grpc::ByteBuffer bytes(buffer);  // another reference to the same memory
   grpc::ProtoBufferReader reader(&bytes);
@@ -145,7 +145,7 @@ void WorkerLink::OpenSteps() {
     }
     LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
     const bool is_damaged = ReasonOf(result.status()) == "DAMAGED";
-    // Damage happens on the way, so it says nothing of the step: a broken connection.
+    // Damage happens on the way and says nothing about the step: treat it as a broken connection.
     self->callbacks_.on_steps_end(is_damaged
                                       ? absl::UnavailableError("worker: its answer was damaged")
                                       : absl::DataLossError("worker: answered with nonsense"));

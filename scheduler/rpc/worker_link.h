@@ -1,11 +1,11 @@
 // WorkerLink is one connection to the worker of one rank, with the calls over it: handshake, begin
-// of an epoch, the stream of steps, the stream of reports. It decides nothing; what it hears goes
-// to the callbacks.
+// of an epoch, the stream of steps, the stream of reports. It decides nothing: every event goes to
+// the callbacks.
 //
 // Thread safety: one caller at a time. Callbacks come from library threads, several at once, and
 //                may come until the link is destroyed, after Close too.
-// Lifetime:      every call under way holds the link. The last reference must not be given up in a
-//                callback: the library joins its callback threads when the last channel goes, and a
+// Lifetime:      every call under way holds the link. A callback must not drop the last reference:
+//                the library joins its callback threads when the last channel is destroyed, and a
 //                thread that joins itself ends the process.
 #ifndef QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 #define QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
@@ -40,7 +40,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(absl::Status)> on_watch_end;
   };
 
-  // Connects over a channel of its own, and begins to watch as this scheduler.
+  // Starts a link over `channel`, which no other link may use, and opens its watch stream.
   static std::shared_ptr<WorkerLink> Start(std::shared_ptr<grpc::Channel> channel,
                                            uint64_t scheduler_incarnation,
                                            Callbacks callbacks);
@@ -48,16 +48,16 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
   void OpenSteps();
-  // Nothing when no stream of steps is open.
+  // Does nothing if no stream of steps is open.
   void Send(const grpc::ByteBuffer& request);
   void BreakSteps();
-  // Ends all calls.
+  // Cancels all calls.
   void Close();
 
  private:
   template <typename Request, typename Response>
   struct UnaryCall;
-  // What a call under way holds. The link goes last.
+  // References that a call under way holds. The link's is dropped last.
   template <typename Call>
   struct Held {
     std::shared_ptr<WorkerLink> link;

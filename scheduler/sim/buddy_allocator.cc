@@ -54,7 +54,7 @@ void BuddyAllocator::Free(const Chunk& chunk) {
   QUIRE_CHECK(chunk.num_slots == 1 << order && begin % chunk.num_slots == 0);
   num_free_slots_ += chunk.num_slots;
   QUIRE_CHECK(num_free_slots_ <= num_slots_);
-  // A chunk of the pool's first cut has no buddy inside the pool: the search ends there by itself.
+  // An initial chunk has no buddy inside the pool, so merging ends there.
   while (free_[static_cast<size_t>(order)].erase(begin ^ (1 << order)) == 1) {
     begin &= ~(1 << order);
     ++order;

@@ -28,8 +28,8 @@ class BuddyAllocator {
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
-  // num_slots rounded up to a power of two, from the smallest free chunk that holds it, at the
-  // lowest address. Nothing when there is none. REQUIRES: num_slots >= 1.
+  // Returns num_slots rounded up to a power of two, cut from the smallest free chunk that holds
+  // it, at the lowest address. Returns nullopt if there is none. REQUIRES: num_slots >= 1.
   std::optional<Chunk> Allocate(int32_t num_slots);
 
   // REQUIRES: chunk came from Allocate and was not freed since.

@@ -7,7 +7,7 @@
 namespace quire {
 
 std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
-  // What is left after so many sticks is no longer among the likeliest: (alpha / (alpha + 1)) ^ 64.
+  // After 64 sticks (alpha / (alpha + 1)) ^ 64 = 1e-5 is left on average: none of the likeliest.
   constexpr int32_t kNumSticks = 64;
   if (count == 0) {
     return {};  // most requests search for no beams
@@ -15,7 +15,7 @@ std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
-    const double uniform = random_.Uniform();  // however soon the rest is known to be smaller
+    const double uniform = random_.Uniform();  // even if unused: every Draw takes as many numbers
     if (parts_.size() == static_cast<size_t>(count) && left <= parts_.back()) {
       continue;
     }

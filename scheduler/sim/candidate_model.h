@@ -1,9 +1,9 @@
-// CandidateModel draws what a language model finds likely next, for beam search: of a random
-// distribution over tokens, the likeliest ones. Beams compete by these; which beams descend from
-// which, and so what they share, follows from the search.
+// CandidateModel draws the candidates of a beam search: the likeliest tokens of a random
+// distribution. Beams compete by these; the search decides which beams descend from which, and so
+// which blocks they share.
 //
-// The distribution is that of stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha)
-// part of what is there, the next such a part of the rest, and so on. Its expected entropy is
+// The distribution is stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha) part of
+// the probability, the next such a part of the rest, and so on. Its expected entropy is
 // digamma(alpha + 1) + 0.5772 nats; alpha is chosen so that this is ln 10.13 = 2.32, where 10.13 is
 // the perplexity of OPT-13B on WikiText-2.
 //
@@ -26,12 +26,12 @@ class CandidateModel {
 
   explicit CandidateModel(uint64_t seed) : random_(seed) {}
 
-  // Best first, of distinct tokens. REQUIRES: 0 <= count <= 64.
+  // Returns count distinct tokens, likeliest first. REQUIRES: 0 <= count <= 64.
   std::vector<TokenLogprob> Draw(int32_t count);
 
  private:
   SimRandom random_;
-  std::vector<double> parts_;  // the largest so far, in order; reused
+  std::vector<double> parts_;  // the largest so far, descending; reused
 };
 
 }  // namespace quire

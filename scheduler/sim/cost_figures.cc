@@ -1,4 +1,4 @@
-// Fig 18b and Fig 19: what the size of a block does to latency, to swapping and to recomputing.
+// Fig 18b and Fig 19: effect of the block size on latency, on swapping and on recomputing.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -17,10 +17,10 @@ namespace {
 constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr int32_t kBlockSizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 
-// The paper does not give the rate of Fig 18b: this share of what blocks of 16 sustain.
+// Request rate of Fig 18b, as a share of what blocks of 16 sustain. The paper does not give it.
 constexpr double kLoad = 0.9;
 
-// "As good as the best", and "degrades sharply", in numbers.
+// The paper's "as good as the best" and "degrades sharply", as multiples of the least latency.
 constexpr double kAsGood = 1.1;
 constexpr double kMuchWorse = 1.5;
 

@@ -18,7 +18,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kFlopsShare = 0.5;
 constexpr double kMemoryShare = 0.8;
 
-// A small sum over GPUs of one NVLink box takes about this long, whatever its size.
+// Fixed time of a sum over the GPUs of one NVLink box: the time of a small one.
 constexpr double kReduceLatencySeconds = 15e-6;
 constexpr int32_t kReducesPerLayer = 2;
 
@@ -109,7 +109,7 @@ ModelSpec Yi34B() {
           .query_size = 7168};
 }
 
-// With long prompts.
+// For long prompts: attention's products count.
 ModelSpec Llama3Of8BLong() {
   ModelSpec model = Llama3Of8B();
   model.query_size = 4096;
@@ -132,7 +132,7 @@ constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3
 // Third-party measurement of vLLM 0.27: 541 us a step and 12.7 us a sequence.
 constexpr StepOverhead kSystemsOf2026 = {.fixed_s = 541e-6, .per_sequence_s = 12.7e-6};
 
-// What is left of nine tenths of the memory after weights and 3 GB of activations on each GPU.
+// Nine tenths of the memory, less the weights and 3 GB of activations on each GPU.
 double PoolBytes(double gpu_bytes, int32_t num_gpus, const ModelSpec& model) {
   return num_gpus * (0.9 * gpu_bytes - 3e9) - model.weight_bytes;
 }

@@ -1,6 +1,6 @@
-// CostModel says how long a step takes on a named machine with a named model, by roofline
-// arithmetic: what must be read, what must be computed, what must be sent, and a fixed part. No
-// constant is fitted to a figure that the simulator reproduces; README.md says where each is from.
+// CostModel computes how long a step takes on a named machine with a named model, by roofline
+// arithmetic: bytes read, products computed, bytes sent between GPUs, and a fixed part. No constant
+// is fitted to a figure that the simulator reproduces; README.md gives their sources.
 //
 // Thread safety: value types; const methods share nothing.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.
@@ -31,14 +31,14 @@ struct ModelSpec {
   int32_t hidden_size = 0;
   int32_t kv_size = 0;  // elements of K, and of V, of one token in one layer
   int32_t head_dim = 128;
-  // Elements of Q of one token in one layer. 0: what attention multiplies is not counted. Prompts
-  // of the PagedAttention paper are too short for it to matter.
+  // Elements of Q of one token in one layer. 0: attention's products cost nothing. Prompts of the
+  // PagedAttention paper are too short for them to matter.
   int32_t query_size = 0;
 
   int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16
 };
 
-// What a step costs whatever it computes: planning, building the batch, launching, sampling.
+// Time of a step beside the model's arithmetic: planning, building the batch, launching, sampling.
 struct StepOverhead {
   double fixed_s = 0;
   double per_sequence_s = 0;
@@ -49,7 +49,7 @@ struct Platform {
   GpuSpec gpu;
   int32_t num_gpus = 1;
   ModelSpec model;
-  double kv_pool_bytes = 0;  // of all GPUs
+  double kv_pool_bytes = 0;  // sum over GPUs
   StepOverhead overhead;
 
   // Tokens that the pool holds.
@@ -58,22 +58,20 @@ struct Platform {
   }
 };
 
-// Every known pair of machine and model.
 const std::vector<Platform>& AllPlatforms();
 
-// Errors: kNotFound, naming all that there are.
+// Errors: kNotFound, listing the known names.
 absl::StatusOr<Platform> FindPlatform(std::string_view name);
 
-// What one step does.
 struct StepWork {
   int64_t num_tokens = 0;          // computed
-  int64_t num_context_tokens = 0;  // whose K and V are read
+  int64_t num_context_tokens = 0;  // their K and V are read
   int32_t num_sequences = 0;
-  int64_t num_attended_tokens = 0;  // that the computed tokens look at: the sum over them
+  int64_t num_attended_tokens = 0;  // pairs of a computed token and one that it attends to
 };
 
-// What num_tokens tokens look at of whom the last is the num_context_tokens-th of its sequence.
-// Each looks at itself and all before it.
+// Pairs of attention for num_tokens consecutive tokens, the last of which is the
+// num_context_tokens-th of its sequence. Each token attends to itself and to all before it.
 constexpr int64_t NumAttendedTokens(int64_t num_tokens, int64_t num_context_tokens) {
   return num_tokens * (2 * num_context_tokens - num_tokens + 1) / 2;
 }
@@ -87,9 +85,9 @@ class CostModel {
 
   double StepSeconds(const StepWork& work) const;
 
-  // The times of StepSeconds, which adds them up; of the two of attention the longer one.
-  double LinearSeconds(int64_t num_tokens) const;             // all that multiplies with weights
-  double AttentionSeconds(int64_t num_context_tokens) const;  // K and V are read
+  // The parts of StepSeconds, which sums them; of the two attention times it takes the longer.
+  double LinearSeconds(int64_t num_tokens) const;             // products with weights
+  double AttentionSeconds(int64_t num_context_tokens) const;  // reading K and V
   double AttentionProductSeconds(int64_t num_attended_tokens) const;
   double ReduceSeconds(int64_t num_tokens) const;  // sums over the GPUs
 

@@ -107,7 +107,7 @@ std::string FormatTable(const Figure& figure) {
                        std::string_view verdict,
                        const std::string& rule) {
     std::string verdict_cell(verdict);
-    verdict_cell.resize(std::max<size_t>(verdict_cell.size(), 7), ' ');  // "verdict"
+    verdict_cell.resize(std::max<size_t>(verdict_cell.size(), 7), ' ');  // the header "verdict"
     absl::StrAppend(&table,
                     "  ",
                     quantity,

@@ -16,7 +16,7 @@ namespace quire {
 enum class Verdict : uint8_t {
   kMatch,
   kMiss,
-  kNoPaperNumber,  // shown for itself
+  kNoPaperNumber,  // shown, not judged
 };
 
 struct FigureRow {
@@ -47,26 +47,26 @@ struct Figure {
   std::vector<Plot> plots;
 };
 
-// Rows by how a number is judged. Numbers are printed with three significant digits or more.
+// Each returns a row that judges a number by the rule in its name; Shown judges nothing.
 FigureRow WithinPoints(std::string quantity, double paper, double ours, double points);
 FigureRow WithinPercent(std::string quantity, double paper, double ours, double percent);
 FigureRow WithinRange(std::string quantity, double low, double high, double ours);
 FigureRow Claim(std::string quantity, std::string paper, std::string ours, bool holds);
 FigureRow Shown(std::string quantity, double ours);
 
-// "match", "MISS", "-".
+// Returns "match", "MISS" or "-".
 std::string_view NameOf(Verdict verdict);
 
-// Four significant digits, fixed notation.
+// Fixed notation. Whole numbers and numbers from 1000 have no decimals; smaller ones have 1 to 4.
 std::string FormatNumber(double value);
 
-// The table that is printed.
+// The rows as a table of text, under the title.
 std::string FormatTable(const Figure& figure);
 
-// quantity,paper,ours,rule,verdict with a line of names. Fields with commas or quotes are quoted.
+// CSV with a header line: quantity,paper,ours,rule,verdict. Quotes fields with commas or quotes.
 std::string FormatRowsCsv(const Figure& figure);
 
-// series,x,y with a line of names.
+// CSV with a header line: series, x, y.
 std::string FormatPlotCsv(const Plot& plot);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// What the figures have in common: their platforms, datasets and runs.
+// Datasets, configurations and labels that the figures share.
 //
 // Thread safety: calls share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_RUNS_H_
@@ -25,7 +25,7 @@ Dataset AlpacaDataset();
 // REQUIRES: the platform is known.
 SimConfig ConfigFor(std::string_view platform, MemoryPolicy policy);
 
-// The lengths at a rate, for as long as the options and the paper let it run.
+// Options of a trace that lasts as long as the paper's, or options.trace_minutes if that is less.
 TraceOptions TraceFor(const LengthShape& lengths,
                       double requests_per_second,
                       std::string_view platform,

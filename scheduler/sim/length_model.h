@@ -1,9 +1,9 @@
 // LengthModel draws prompt and output lengths of synthetic requests: two independent log-normals,
 // rounded to whole tokens and truncated together by the rules of vLLM's benchmark scripts. The
-// medians are solved for, so that the means after truncation are the wanted ones; nothing else is
-// free but the two shapes.
+// medians are solved for, so that the means after truncation are the wanted ones. Only the two
+// shapes are free.
 //
-// Thread safety: const methods may be called at once; the random source is the caller's.
+// Thread safety: const methods may be called concurrently; the random source is the caller's.
 // Source:        means: Kwon et al. 2023, section 6.1 and Fig 11. Rules: the dataset sampling of
 //                vLLM's benchmarks.
 #ifndef QUIRE_SCHEDULER_SIM_LENGTH_MODEL_H_
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// Lengths that are kept. Units: tokens.
+// Bounds of the truncation. Units: tokens.
 struct LengthRules {
   int32_t min_prompt = 4;
   int32_t min_output = 4;
@@ -40,8 +40,8 @@ LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();
 
-// The two traces of papers from arXiv in microsoft/vattention, artifact of ASPLOS 2025: means,
-// shortest and longest are theirs.
+// The two traces of arXiv papers in microsoft/vattention, artifact of ASPLOS 2025, with their
+// means, shortest and longest lengths.
 LengthShape ArxivOfflineLike();
 LengthShape ArxivOnlineLike();
 inline constexpr int32_t kArxivOfflineRequests = 427;
@@ -58,12 +58,12 @@ class LengthModel {
 
   Lengths Draw(SimRandom& random) const;
 
-  // Of the truncated distribution, by summation.
+  // Means of the truncated distribution, by summation.
   double mean_prompt() const { return mean_prompt_; }
   double mean_output() const { return mean_output_; }
 
  private:
-  // The means under the rules of the present densities.
+  // Computes the running sums of prompt_ and output_, and their means under the rules.
   void ComputeMeans();
 
   LengthRules rules_;

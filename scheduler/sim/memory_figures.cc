@@ -1,4 +1,4 @@
-// Table 1, Fig 2 and Fig 13: how many tokens fit, what the memory holds, how many requests run.
+// Table 1, Fig 2 and Fig 13: tokens that fit, use of the memory, requests that run.
 #include <algorithm>
 #include <utility>
 
@@ -18,13 +18,13 @@ constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr double kShareGptRate = 2;
 constexpr double kAlpacaRate = 30;
 
-// More than any of the systems can serve, so that memory is all that limits them. The paper gives
+// Rates above what any of the systems can serve, so that memory alone limits them. The paper gives
 // no rate for Fig 2.
 constexpr double kShareGptOverload = 4;
 constexpr double kAlpacaOverload = 120;
-constexpr double kAlpacaOverloadMinutes = 15;  // says no less: requests are short
+constexpr double kAlpacaOverloadMinutes = 15;  // enough: requests are short
 
-// In thousands with one digit, as the paper prints slots.
+// Thousands with one decimal, as the paper prints slots.
 std::string Thousands(int32_t n) { return absl::StrFormat("%.1fK", n / 1000.0); }
 
 struct MemoryShares {
@@ -35,7 +35,7 @@ struct MemoryShares {
   double external;
 };
 
-// Fig 2. Of vLLM the paper gives only what is stored.
+// Fig 2. For vLLM the paper gives only the stored share.
 constexpr MemoryShares kPaperShares[] = {
     {MemoryPolicy::kOrcaMax, 20.4, 13.3, 57.3, 8.9},
     {MemoryPolicy::kOrcaPow2, 26.8, 17.9, 13.6, 41.6},

@@ -1,5 +1,5 @@
-// PagedEngine serves with the production core: it adds requests, asks for plans and answers them as
-// a worker would that needs no time. Nothing of the scheduling is modelled.
+// PagedEngine serves with the production core: it adds requests, asks for plans and answers them
+// like a worker that needs no time. No part of the scheduling is modeled.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_
@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// Large enough to give the prompts of a trace tokens of their own.
+// Large enough to give each prompt of a trace its own token.
 inline constexpr int32_t kSimVocabSize = 1 << 30;
 
 class PagedEngine : public Engine {
@@ -36,16 +36,16 @@ class PagedEngine : public Engine {
   int64_t num_slots() const override;
 
  private:
-  // What a worker knows of a sequence.
+  // A sequence as the worker knows it.
   struct Known {
     int32_t num_known_tokens = 0;
     int32_t num_computed_tokens = 0;
-    int32_t num_candidates = 0;  // of beam search
+    int32_t num_candidates = 0;  // for each sampled token, for beam search
   };
 
-  // Executes the plan: fills result_, adds up the work.
+  // Executes the plan: fills result_ and returns the work.
   StepWork Execute(const StepPlan& plan);
-  // The step has ended.
+  // Completes result_ at the end of the step and gives it to the core.
   void Answer(Instant now);
   MemoryUse Memory() const;
 
@@ -59,7 +59,7 @@ class PagedEngine : public Engine {
   CandidateModel candidates_{1};
   SwapLink link_;
   StepResult result_;  // of the step that runs
-  Instant begin_ = 0;  // when it was planned
+  Instant begin_ = 0;  // when that step was planned
 };
 
 }  // namespace quire

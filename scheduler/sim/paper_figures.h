@@ -1,4 +1,4 @@
-// The paper's tables and figures that need no GPU, each made anew by one call.
+// The paper's tables and figures that need no GPU, each reproduced by one call.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of RunSimulation and FindSustainedRate.
@@ -20,21 +20,21 @@ namespace quire {
 
 struct FigureOptions {
   uint64_t seed = 1;
-  // The longest trace. The paper's are an hour, and a quarter for OPT-175B; longer is not made.
+  // Upper bound on traces, beside the paper's own lengths: an hour, and 15 minutes for OPT-175B.
   double trace_minutes = 60;
 };
 
 // table1, fig2, fig12, ...
 const std::vector<std::string>& FigureNames();
 
-// Errors: also kInvalidArgument, naming all that there are, for a name that is none.
+// Errors: also kInvalidArgument for an unknown name, listing the known ones.
 absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& options);
 
 absl::StatusOr<Figure> MakeTable1(const FigureOptions& options);  // KV slots
 absl::StatusOr<Figure> MakeFig2(const FigureOptions& options);    // where memory goes
 absl::StatusOr<Figure> MakeFig12(const FigureOptions& options);   // basic sampling
 absl::StatusOr<Figure> MakeFig13(const FigureOptions& options);   // batched requests
-absl::StatusOr<Figure> MakeFig14(const FigureOptions& options);   // the same, several outputs
+absl::StatusOr<Figure> MakeFig14(const FigureOptions& options);   // as Fig 12, several outputs
 absl::StatusOr<Figure> MakeFig15(const FigureOptions& options);   // sharing in a group
 absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);   // shared prefix
 absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);   // chats
@@ -42,7 +42,7 @@ absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);   // block size
 absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);   // swap and recompute
 // The vAttention paper's figures (Prabhu et al. 2024): KV memory in windows of virtual memory.
 absl::StatusOr<Figure> MakeVattention(const FigureOptions& options);
-// Not the paper's: swap, recompute and the measured choice between them, under overload.
+// Our own figure: swap, recompute and the measured choice between them, under overload.
 absl::StatusOr<Figure> MakePreemption(const FigureOptions& options);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Our own figure: what a measured choice between swapping and recomputing gains over either.
+// Our own figure: the gain of a measured choice between swapping and recomputing over either.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -16,13 +16,13 @@ namespace {
 constexpr char kPlatform[] = "a100-opt-13b";
 constexpr int32_t kBlockSizes[] = {1, 8, 16, 64, 256};
 constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // times the platform's
-constexpr double kOverload = 1.2;               // times the rate that is sustained
+constexpr double kOverload = 1.2;               // times the sustained rate
 
-// Our targets: never worse than the better of the two, clearly better somewhere.
+// Our targets for latency over that of the better fixed mode: never worse, somewhere much better.
 constexpr double kNeverAbove = 1.02;
 constexpr double kSomewhereBelow = 0.85;
 
-// An hour of short requests is a tenth of a million of them; minutes say the same.
+// An hour of short requests is about 100,000 of them; minutes give the same result.
 constexpr double kAlpacaMinutes = 10;
 
 // Seconds a token.
@@ -50,7 +50,7 @@ absl::StatusOr<Latencies> MeasureCell(SimConfig config, double link_speed, const
   return cell;
 }
 
-// The requests of 1.2 times the rate that blocks of this size sustain when groups are recomputed.
+// A trace at 1.2 times the rate that blocks of this size sustain when groups are recomputed.
 absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
                                     double guess,
                                     const SimConfig& config,

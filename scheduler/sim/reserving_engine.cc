@@ -29,7 +29,7 @@ int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t ma
 
 bool FitsReserved(const SimConfig& config, const SimRequest& request) {
   const int32_t reserved = ReservedSlots(config.policy, request, config.max_model_len);
-  // Chunks are of powers of two and lie at multiples of their length.
+  // A chunk's length is a power of two, and a chunk begins at a multiple of its length.
   const auto chunk = std::bit_ceil(static_cast<uint32_t>(reserved));
   return static_cast<uint32_t>(config.platform.num_kv_slots()) / chunk >=
          static_cast<uint32_t>(config.group_size());
@@ -58,7 +58,7 @@ void ReservingEngine::AdmitWaiting() {
     const int32_t reserved = ReservedSlots(config_.policy, first.request, config_.max_model_len);
     std::vector<BuddyAllocator::Chunk> chunks = Reserve(reserved);
     if (chunks.empty()) {
-      return;  // first come, first served: nobody overtakes
+      return;  // first come, first served: no request overtakes
     }
     budget -= group_size * first.request.prompt_tokens;
     num_sequences += group_size;

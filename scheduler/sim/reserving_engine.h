@@ -1,7 +1,7 @@
-// ReservingEngine serves as the paper's three versions of Orca: iteration-level scheduling, first
-// come first served, and for each sequence one run of slots that is reserved when it begins and is
-// given back when it ends. The sequences of a request begin together and share nothing: each has
-// its own copy of the prompt. Copies of K and V from beam to beam take no time.
+// ReservingEngine serves like the paper's three versions of Orca: iteration-level scheduling, first
+// come first served. Each sequence reserves one run of slots when it begins and returns it when it
+// ends. The sequences of a request begin together and share nothing: each has its own copy of the
+// prompt. Copies of K and V from beam to beam take no time.
 //
 // Thread safety: not thread-safe.
 // Source:        Kwon et al. 2023, section 6.1, "Baseline 2: Orca".
@@ -21,7 +21,7 @@ namespace quire {
 // policy is one of Orca's.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
-// An empty pool has a run for each sequence of the request. REQUIRES: as above.
+// True if an empty pool has a run for each sequence of the request. REQUIRES: as above.
 bool FitsReserved(const SimConfig& config, const SimRequest& request);
 
 class ReservingEngine : public Engine {
@@ -40,8 +40,8 @@ class ReservingEngine : public Engine {
     SimRequest request;
     size_t index = 0;
     std::vector<BuddyAllocator::Chunk> chunks;  // one for each sequence
-    int32_t num_reserved = 0;                   // of each chunk, asked for
-    int32_t num_output_tokens = 0;              // of each sequence, so far
+    int32_t num_reserved = 0;                   // slots asked for, for each sequence
+    int32_t num_output_tokens = 0;              // so far, of each sequence
   };
   struct Waiting {
     SimRequest request;
@@ -49,7 +49,7 @@ class ReservingEngine : public Engine {
   };
 
   void AdmitWaiting();
-  // A run for each sequence of a request; none without all.
+  // Returns a run for each sequence of a request, or none if not all fit.
   std::vector<BuddyAllocator::Chunk> Reserve(int32_t num_slots);
   void Free(const std::vector<BuddyAllocator::Chunk>& chunks);
   static int32_t NumTokensToCompute(const Running& running);

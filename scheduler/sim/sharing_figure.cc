@@ -1,4 +1,4 @@
-// Fig 15 and what section 6.3 says of ShareGPT: blocks saved by sharing within a request.
+// Fig 15, and section 6.3's numbers for ShareGPT: blocks saved by sharing within a request.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Far below what the pool holds: what is shared does not hang on the rate.
+// Rates far below saturation: how much is shared does not depend on the rate.
 constexpr double kAlpacaCalmRate = 2;
 constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;

@@ -18,8 +18,8 @@
 namespace quire {
 namespace {
 
-// Adds up what lasts, over the time until the last arrival: later the trace is over and batches run
-// empty, which says nothing about the load. Where all arrive at the start, over the whole time.
+// Averages steps over the time until the last arrival. Later steps run ever emptier batches, which
+// say nothing about the load. If all requests arrive at the start, averages over the whole time.
 class Meter {
  public:
   explicit Meter(Instant last_arrival)
@@ -77,7 +77,7 @@ StepLimits LimitsOf(const SimConfig& config) {
           .vocab_size = kSimVocabSize};
 }
 
-// The request's sequences find room in an empty pool, all at once.
+// True if all sequences of the request fit an empty pool at once.
 bool FitsPool(const SimConfig& config, const SimRequest& request) {
   if (config.policy == MemoryPolicy::kFasterTransformer) {
     return MaxBatchRequests(config) >= 1;
@@ -212,7 +212,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     }
     EngineStep step;
     if (!engine->BeginStep(now, &step)) {
-      // Nothing runs, so somebody must be still to come: requests that fit are never stuck.
+      // No request runs, so one is still to arrive: requests that fit are never stuck.
       QUIRE_CHECK(num_arrived < requests.size());
       now = requests[num_arrived].arrival;
       continue;

@@ -1,5 +1,5 @@
 // RunSimulation serves a trace in virtual time: requests arrive, an engine decides what each step
-// computes, a cost model says how long it takes. The same trace, engine and seed give the same
+// computes, a cost model gives the step's duration. The same trace, engine and seed give the same
 // result to the last bit.
 //
 // Thread safety: calls share nothing.
@@ -28,9 +28,9 @@ namespace quire {
 enum class MemoryPolicy : uint8_t {
   kPaged,              // the production core
   kOrcaMax,            // reserves the model's whole context for every request
-  kOrcaPow2,           // the prompt, and the output rounded up to a power of two
-  kOrcaOracle,         // exactly prompt and output: knows the output's length beforehand
-  kFasterTransformer,  // static batches, the whole context for every request
+  kOrcaPow2,           // reserves the prompt, and the output rounded up to a power of two
+  kOrcaOracle,         // reserves prompt and output exactly: knows the output's length beforehand
+  kFasterTransformer,  // static batches; reserves the whole context for every request
 };
 
 inline constexpr MemoryPolicy kAllPolicies[] = {MemoryPolicy::kOrcaMax,
@@ -41,7 +41,7 @@ inline constexpr MemoryPolicy kAllPolicies[] = {MemoryPolicy::kOrcaMax,
 
 std::string_view NameOf(MemoryPolicy policy);
 
-// Errors: kInvalidArgument, naming all that there are.
+// Errors: kInvalidArgument, listing the known names.
 absl::StatusOr<MemoryPolicy> ParseMemoryPolicy(std::string_view name);
 
 struct SimConfig {
@@ -52,72 +52,71 @@ struct SimConfig {
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
-  // Of each request: sequences that are sampled side by side, or beams of a search that answers
-  // with one. At most one of the two is above 1.
+  // Per request: sequences sampled side by side, or beams of a search with one answer. At most one
+  // of the two is above 1.
   int32_t num_sequences = 1;
   int32_t num_beams = 1;
-  // These are of the paged policy. Host memory holds as many blocks as the pool.
+  // For the paged policy alone. Host memory holds as many blocks as the pool.
   bool prefix_caching = false;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
-  Instant target_inter_token = kInfiniteFuture;  // as in CoreConfig
-  BlockLayout layout = BlockLayout::kBlockMajor;  // decides what swapping costs
+  Instant target_inter_token = kInfiniteFuture;   // as in CoreConfig
+  BlockLayout layout = BlockLayout::kBlockMajor;  // sets the cost of a swap
   bool checks_invariants = false;                 // after every step: slow
-  // Stop as soon as the mean normalised latency is sure to be above this.
+  // The simulation stops as soon as the mean normalized latency is certain to exceed this.
   double latency_limit_s = std::numeric_limits<double>::infinity();
 
-  // Sequences of a request, whichever they are.
+  // Sequences or beams of a request.
   int32_t group_size() const { return std::max(num_sequences, num_beams); }
 };
 
-// Where the slots of the pool are. Units: tokens. They add up to the pool.
+// Use of the pool's slots. Units: tokens. The four add up to the pool.
 struct MemoryUse {
   double stored = 0;    // hold K and V
-  double reserved = 0;  // will hold those of a token of a running request
-  double internal = 0;  // given to a running request, which will never use them
+  double reserved = 0;  // will hold K and V of a running request
+  double internal = 0;  // held by a running request that will never fill them
   double external = 0;  // everything else: free, or lost between chunks
 };
 
 struct SimResult {
-  std::vector<Instant> finished;         // by request; -1: stopped before
-  bool is_over_limit = false;            // latency_limit_s: the simulation was stopped
+  std::vector<Instant> finished;         // by request; -1: not finished
+  bool is_over_limit = false;            // latency_limit_s stopped the simulation
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
   double mean_batch = 0;                 // sequences in a step, over time, until the last arrival
-  MemoryUse mean_memory;                 // shares of the pool, the same way
-  // Of the blocks that sequences would hold if they shared none, those that sharing saves: over
-  // time.
+  MemoryUse mean_memory;                 // shares of the pool, averaged likewise
+  // Share of blocks that sharing saves, of those held without it; averaged likewise.
   double mean_saved_share = 0;
   Instant end = 0;  // of the last step
   int64_t num_steps = 0;
-  // How long steps are, which is how long a stream waits for a token: median, 99th of 100.
+  // Duration of steps, which is a stream's wait for a token: median and 99th percentile.
   Instant step_p50 = 0;
   Instant step_p99 = 0;
   int64_t num_preemptions = 0;
-  int64_t num_swap_preemptions = 0;  // of them
+  int64_t num_swap_preemptions = 0;  // part of num_preemptions
   int64_t num_recomputed_tokens = 0;
 };
 
-// What an engine plans for one step.
+// An engine's plan for one step.
 struct EngineStep {
-  Instant begin = 0;  // of the work; until then swaps are handed over or waited for
+  Instant begin = 0;  // of the work; until then swaps are submitted or waited for
   StepWork work;
   MemoryUse memory;  // while the step runs
-  // Likewise: blocks in use, and the same with shared ones counted for each sequence.
+  // While the step runs: blocks in use, and the same with shared ones counted for each sequence.
   double held_blocks = 0;
   double table_blocks = 0;
 };
 
-// An engine decides who runs. It is told of arrivals in order, and of each step's end.
+// An engine decides which requests run. It is told of arrivals in order, and of each step's end.
 class Engine {
  public:
   virtual ~Engine() = default;
-  // index: of the request in the trace, 0, 1, 2, ...
+  // index: the request's place in the trace, 0, 1, 2, ...
   virtual void Arrive(const SimRequest& request, size_t index, Instant now) = 0;
-  // False: there is nothing to do.
+  // Returns false if there is nothing to do.
   virtual bool BeginStep(Instant now, EngineStep* step) = 0;
   // Appends the indices of the requests that ended.
   virtual void EndStep(Instant now, std::vector<size_t>* finished) = 0;
   virtual void Report(SimResult* /*result*/) const {}
-  // Slots that nobody holds; the whole pool once all requests have ended.
+  // Slots that no request holds; the whole pool once all requests have ended.
   virtual int64_t num_free_slots() const = 0;
   virtual int64_t num_slots() const = 0;
 };
@@ -125,8 +124,8 @@ class Engine {
 // REQUIRES: Validate(config, trace) is OK.
 std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace);
 
-// Every request fits the context and the pool; limits are positive and within what the core and the
-// wire agree on. Errors: kInvalidArgument.
+// Checks that every request fits the context and the pool, and that limits are positive and within
+// those of the core and the wire. Errors: kInvalidArgument.
 absl::Status Validate(const SimConfig& config, const Trace& trace);
 
 // Errors: those of Validate.

@@ -23,7 +23,7 @@ constexpr double kTop = 40;
 constexpr double kBottom = 60;
 constexpr int kNumTicks = 5;
 
-// Dark enough on white, and told apart by the colour-blind (Okabe and Ito).
+// Dark enough on white, and distinct for the color-blind (Okabe and Ito).
 constexpr const char* kColours[] = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 
@@ -31,7 +31,7 @@ std::string Escape(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
-// The least of 1, 2, 5 times a power of ten that is at least x.
+// Returns the least number of the form 1, 2 or 5 times a power of ten that is at least x.
 double RoundNumber(double x) {
   const double power = std::pow(10, std::floor(std::log10(x)));
   for (double digit : {1.0, 2.0, 5.0}) {
@@ -81,8 +81,8 @@ class Axes {
   std::vector<double> TicksY() const { return Multiples(step_, 0, top_ / step_); }
 
  private:
-  // step * first, step * (first + 1), ... up to step * last, which rounding may have made a little
-  // less.
+  // step * first, step * (first + 1), ... up to step * last. Tolerates a last that rounding made a
+  // little too small.
   static std::vector<double> Multiples(double step, double first, double last) {
     const double count = std::floor(last - first + 1e-9) + 1;
     std::vector<double> multiples(static_cast<size_t>(std::max(count, 0.0)));

@@ -7,9 +7,8 @@
 namespace quire {
 namespace {
 
-// What it takes to hand one asynchronous operation to the device, back to back: NVIDIA's
-// introduction to CUDA graphs measures 3.8 us for a small kernel launched that way. A copy is
-// handed over along the same path.
+// Time to submit one asynchronous copy, back to back with others. NVIDIA's introduction to CUDA
+// graphs measures 3.8 us for a small kernel; a copy is submitted along the same path.
 constexpr double kSubmitSeconds = 3.8e-6;
 
 }  // namespace
@@ -25,7 +24,7 @@ CopyCost CostOfCopy(const Platform& platform,
   const double bytes =
       static_cast<double>(num_blocks * block_size_tokens * platform.model.kv_bytes_per_token()) /
       platform.num_gpus;
-  // The copy engine works while the host hands over: the slower of the two decides.
+  // The copy engine works while the host submits: the slower of the two decides.
   return {.submit_s = submitted, .total_s = std::max(submitted, bytes / platform.gpu.host_rate)};
 }
 

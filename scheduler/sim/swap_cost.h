@@ -1,5 +1,5 @@
-// What it costs to preempt a sequence and bring it back: by swapping its blocks to the host and in
-// again, or by computing it anew.
+// Cost of preempting a sequence and bringing it back, by swapping its blocks to the host and back
+// or by recomputing it.
 //
 // Thread safety: functions share nothing.
 // Source:        Kwon et al. 2023, section 7.3 and Fig 19.
@@ -12,16 +12,15 @@
 
 namespace quire {
 
-// How a block lies in memory.
 enum class BlockLayout : uint8_t {
   kLayerMajor,  // the paper: each layer has its K and its V; a block is 2 * layers pieces
   kBlockMajor,  // Quire: all layers of a block in one piece
 };
 
-// Blocks on their way in one direction. Units: seconds.
+// Cost of copying blocks in one direction. Units: seconds.
 struct CopyCost {
-  double submit_s = 0;  // the host hands the copies over, one by one
-  double total_s = 0;   // until the last one is done; copying goes on beside handing over
+  double submit_s = 0;  // until the host has submitted the copies, one by one
+  double total_s = 0;   // until the last one is done; copying overlaps submitting
 };
 
 CopyCost CostOfCopy(const Platform& platform,
@@ -29,13 +28,14 @@ CopyCost CostOfCopy(const Platform& platform,
                     int32_t block_size_tokens,
                     int64_t num_blocks);
 
-// Out and in again, in seconds.
+// Seconds to swap num_tokens out and in again.
 double SwapSeconds(const Platform& platform,
                    BlockLayout layout,
                    int32_t block_size_tokens,
                    int32_t num_tokens);
 
-// One prefill of all tokens, in seconds, without the fixed part of a step: it rides in one.
+// Seconds of one prefill of num_tokens, without a step's fixed part: it joins a step that runs
+// anyway.
 double RecomputeSeconds(const Platform& platform, int32_t block_size_tokens, int32_t num_tokens);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// SwapLink is the way between the pool and host memory in virtual time: one copy engine for each
-// direction, each takes its orders one after the other and works beside the steps.
+// SwapLink models the copies between the pool and host memory in virtual time. Each direction has
+// one copy engine, which copies in the order of submission, beside the steps.
 //
 // Thread safety: not thread-safe.
 // Units:         nanoseconds of virtual time.
@@ -22,12 +22,12 @@ class SwapLink {
  public:
   SwapLink(const Platform& platform, BlockLayout layout, const StepLimits& limits);
 
-  // Takes the swaps of a plan that is executed from now on. Returns when its slices can begin: the
-  // copies are handed over first, and blocks that come in are used at once. A plan without slices
-  // waits for everything.
+  // Submits the swaps of a plan that is executed from now on. Returns when its slices can begin:
+  // once all copies are submitted and all swapped-in blocks have arrived. A plan without slices
+  // waits for all copies.
   Instant Begin(const StepPlan& plan, Instant now);
 
-  // The last step of those up to last_step_id whose swaps are done by now.
+  // Returns the last step, at most last_step_id, up to which all swaps are done by now.
   uint64_t SwapsDone(uint64_t last_step_id, Instant now);
 
  private:
@@ -36,9 +36,9 @@ class SwapLink {
     Instant done_at = 0;
   };
 
-  // Appends a transfer to an engine's queue; returns when it has been handed over.
+  // Appends a transfer to an engine's queue; returns when it has been submitted.
   Instant Start(int64_t num_blocks, uint64_t step_id, Instant now, Instant* engine_free_at);
-  // When what lies in the host blocks of the swaps has arrived there.
+  // Returns when the last of the swaps' host blocks has been written.
   Instant WrittenAt(const std::vector<BlockSwapIn>& swaps) const;
 
   Platform platform_;
@@ -47,7 +47,7 @@ class SwapLink {
   Instant out_free_at_ = 0;
   Instant in_free_at_ = 0;
   std::vector<Instant> written_at_;  // by host block
-  std::deque<Transfer> under_way_;   // in the order of their orders
+  std::deque<Transfer> under_way_;   // in the order of submission
 };
 
 }  // namespace quire

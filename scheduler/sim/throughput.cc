@@ -10,10 +10,10 @@ namespace {
 
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
-constexpr double kFarthest = 1000;  // from the guess, either way
+constexpr double kFarthest = 1000;  // factor from the guess, either way
 constexpr int kMaxTrials = 40;      // 10 to reach the farthest, 7 to come within the tolerance
 
-// Runs at one rate. True when the latency is within the limit.
+// Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,
                            const Trace& trace,
                            double rate,
@@ -36,8 +36,8 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess) {
   SustainedRate found;
-  double low = 0;   // holds; 0: none is known
-  double high = 0;  // does not hold; 0: none is known
+  double low = 0;   // highest rate known to hold; 0: none
+  double high = 0;  // lowest rate known not to hold; 0: none
   double rate = guess;
   for (int trial = 0; low == 0 || high == 0 || high / low > kTolerance; ++trial) {
     if (trial == kMaxTrials || rate < guess / kFarthest || rate > guess * kFarthest) {

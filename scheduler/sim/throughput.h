@@ -1,5 +1,5 @@
-// The highest request rate that a configuration serves at a given latency: how the paper compares
-// systems.
+// The highest request rate that a configuration serves at a given latency, by which the paper
+// compares systems.
 //
 // Thread safety: calls share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_THROUGHPUT_H_
@@ -15,22 +15,22 @@
 
 namespace quire {
 
-// Read at the middle of the paper's latency axis, which ends at 1 s a token.
-inline constexpr double kLatencyLimitSeconds = 0.5;  // mean normalised latency
+// Mean normalized latency at which rates are compared: mid-axis in the paper, which ends at 1 s.
+inline constexpr double kLatencyLimitSeconds = 0.5;
 
 struct RatePoint {
   double requests_per_second = 0;
-  double latency_s = 0;  // mean normalised
+  double latency_s = 0;  // mean normalized
 };
 
 struct SustainedRate {
   double requests_per_second = 0;
-  std::vector<RatePoint> points;  // those tried that were within the limit, by rate
+  std::vector<RatePoint> points;  // rates tried that were within the limit, ascending
 };
 
-// Halves the interval until it is within 1 %. guess is an order of magnitude. The requests are the
-// same at all rates but for their number. Errors: those of RunSimulation, and kOutOfRange when even
-// a thousandth of the guess is too much.
+// Bisects to within 1 %, starting from guess, an order of magnitude. Traces of different rates hold
+// the same requests, except their number and spacing. Errors: those of RunSimulation, and
+// kOutOfRange if the rate is not within a factor of 1,000 of guess.
 absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess);

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// Of Fig 12: one panel for each model and dataset.
+// Fig 12 has one panel for each model and dataset.
 struct BasicSampling {
   const char* platform;
   bool is_share_gpt;
@@ -29,7 +29,7 @@ constexpr BasicSampling kBasicSampling[] = {
     {"a100x8-opt-175b", false, 20},
 };
 
-// "Up to 22 times", said of ShareGPT.
+// The paper's "up to 22 times", for ShareGPT.
 constexpr double kPaperOverFasterTransformer = 22;
 
 void AddBasicSamplingRows(const BasicSampling& paper,

@@ -38,11 +38,11 @@ struct ThroughputPanel {
 
 using PolicyRates = std::map<MemoryPolicy, double>;  // requests per second
 
-// The sustained rate of each of the panel's policies; adds the panel's plot. Errors: those of
-// FindSustainedRate.
+// Returns the sustained rate of each of the panel's policies and adds the panel's plot to figure.
+// Errors: those of FindSustainedRate.
 absl::StatusOr<PolicyRates> MakePanel(const ThroughputPanel& panel, Figure* figure);
 
-// How many times the rate of the other policy paging serves.
+// The paged policy's rate over the other's.
 double PagedOver(const PolicyRates& rates, MemoryPolicy other);
 
 }  // namespace quire

@@ -21,7 +21,7 @@ constexpr int32_t kMaxChatOutput = 1024;
 constexpr double kMaxArrivalSeconds = 1e8;  // three years; keeps nanoseconds far from overflow
 constexpr int32_t kMaxLength = 1 << 24;     // of a prompt or an output in a file
 
-// Arrivals and lengths come from sources of their own, so that one does not shift the other.
+// Separate sources for arrivals and lengths, so that one does not shift the other.
 struct Sources {
   explicit Sources(uint64_t seed) : arrivals(seed), lengths(~seed) {}
   SimRandom arrivals;

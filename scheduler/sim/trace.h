@@ -1,5 +1,5 @@
-// A Trace is the workload of a simulation: who arrives when, with how long a prompt, and how many
-// tokens it will make.
+// A Trace is the workload of a simulation: when each request arrives, its prompt's length and its
+// output's.
 //
 // Thread safety: a value type; the functions share nothing.
 // Units:         arrivals are nanoseconds from the start of the trace, ascending.
@@ -28,7 +28,7 @@ struct SimRequest {
 
 struct Trace {
   std::vector<SimRequest> requests;
-  // The first tokens of every prompt, the same in all. Counted in prompt_tokens.
+  // Tokens at the beginning of every prompt that all share. Counted in prompt_tokens.
   int32_t shared_prefix_tokens = 0;
 
   friend bool operator==(const Trace&, const Trace&) = default;
@@ -42,10 +42,10 @@ struct TraceOptions {
 };
 
 // Poisson arrivals. Lengths and the order of arrivals depend on the seed alone: a higher rate
-// is the same requests, closer together, and more of them.
+// gives the same requests, closer together, and more of them.
 Trace PoissonTrace(const TraceOptions& options);
 
-// So many requests, all there at the start. The rate and the duration are not used.
+// num_requests requests that all arrive at the start. Ignores the rate and the duration.
 Trace OfflineTrace(const TraceOptions& options, int32_t num_requests);
 
 // The same as PoissonTrace with prefix_tokens put before every prompt.
@@ -58,11 +58,11 @@ inline constexpr int32_t kTurnsPerChat = 8;
 Trace ChatTrace(const TraceOptions& options);
 
 // One request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin with
-// '#', and a first line of names, are skipped. Errors: kInvalidArgument, with the line's number,
-// for what is not three numbers, for lengths below 1, and for arrivals that go back in time.
+// '#', and a header line, are skipped. Errors: kInvalidArgument, with the line's number, for a line
+// that is not three numbers, a length below 1, or an arrival before the previous one.
 absl::StatusOr<Trace> ParseTrace(std::string_view text);
 
-// Errors: kNotFound when the file cannot be read, and those of ParseTrace.
+// Errors: kNotFound if the file cannot be read or is empty, and those of ParseTrace.
 absl::StatusOr<Trace> ReadTraceFile(const std::string& path);
 
 }  // namespace quire

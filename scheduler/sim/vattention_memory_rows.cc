@@ -1,4 +1,4 @@
-// How much memory the vAttention paper's windows take: section 4, Fig 6, Tables 7 and 8.
+// Memory that the vAttention paper's windows take: section 4, Fig 6, Tables 7 and 8.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -120,7 +120,7 @@ struct Range {
   double most = 0;
 };
 
-// What a request wastes at worst, of all models with one GPU and with two, in MB.
+// Range of a request's worst waste over all models, with one GPU and with two, in MB.
 absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   Range waste;
   for (const VattentionModel& model : kVattentionModels) {

@@ -1,4 +1,4 @@
-// The rows of the vAttention paper's figures, in two parts, and what both print.
+// Rows of the vAttention paper's figures, in two parts, and the labels that both use.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of ServeInWindows.
@@ -18,7 +18,7 @@
 
 namespace quire {
 
-// The paper's models, with what it says of each.
+// The paper's models, with its numbers for each.
 struct VattentionModel {
   const char* name;
   const char* platform;

@@ -1,4 +1,4 @@
-// What the figures of the vAttention paper are made of: runs of requests in windows.
+// Runs of requests in windows, from which the vAttention paper's figures are made.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of ServeInWindows.
@@ -28,26 +28,26 @@ struct DecodePoint {
 // 1,536.
 absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& config);
 
-// The smallest batch that makes nine tenths of the most tokens a second. REQUIRES: a point.
+// The smallest batch with nine tenths of the highest throughput. REQUIRES: points is not empty.
 int32_t SaturatingBatch(const std::vector<DecodePoint>& points);
 
-// How decode steps wait for mappings, all requests at the same length: from 16,384 tokens on, over
-// 4,096 steps.
+// Waits of decode steps for mappings. All requests have the same length, 16,384 tokens at first,
+// over 4,096 steps.
 struct DecodeWaits {
   double usual_ms = 0;      // a step that does not wait: median
   double waiting_ms = 0;    // a step that waits: mean; 0: none does
-  double longest_ms = 0;    // waited
+  double longest_ms = 0;    // longest wait
   int64_t steps_apart = 0;  // from one that waits to the next; 0: fewer than two do
 };
 absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
 
-// By how many percent a prefill of a prompt alone is longer when its pages are mapped before it.
+// Percent by which the prefill of a lone prompt is longer if its pages are mapped first.
 absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// Bytes a second, on each GPU, that the driver maps while a prompt waits.
+// Bytes that the driver maps a second, on each GPU, while a prompt waits.
 absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// The most that is mapped for a request and not filled, of all GPUs.
+// Highest number of bytes that are mapped for a request and not filled, summed over GPUs.
 absl::StatusOr<int64_t> WorstWasteBytes(const WindowRunConfig& config);
 
 }  // namespace quire

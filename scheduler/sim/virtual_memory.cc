@@ -9,8 +9,8 @@
 namespace quire {
 namespace {
 
-// The paper: a call of its driver that maps a page of 64 to 256 KB takes about 9 us. What one that
-// unmaps takes is not in its text; the same is assumed.
+// The paper: a call of its driver that maps a page of 64 to 256 KB takes about 9 us. Its text gives
+// no time for unmapping; the same is assumed.
 constexpr Instant kSmallPageMap = 9 * kNanosPerMicro;
 constexpr Instant kSmallPageUnmap = 9 * kNanosPerMicro;
 
@@ -78,7 +78,7 @@ void PageMapper::FindNeeded(const std::vector<int64_t>& tokens, int64_t more_tok
 
 int32_t PageMapper::Begin(int64_t num_tokens) {
   const int64_t wanted = GroupsFor(num_tokens);
-  // Enough is better than too few, then the nearer.
+  // Enough groups are better than too few; among equals, the count nearer to wanted.
   const auto is_better = [&](int64_t a, int64_t b) {
     const bool a_is_enough = a >= wanted;
     return a_is_enough == (b >= wanted) ? (a_is_enough ? a < b : a > b) : a_is_enough;
@@ -155,7 +155,7 @@ std::optional<Instant> PageMapper::BeginStep(Instant now, const std::vector<int6
 void PageMapper::MapAhead(Instant begin) {
   background_free_at_ = begin;
   for (size_t slot = 0; slot < groups_.size(); ++slot) {
-    // What does not fit is left to the step that needs it.
+    // Pages that do not fit are left to the step that needs them.
     const int64_t missing = needed_[slot] - groups_[slot];
     if (missing > 0 && Reclaim(missing, &background_free_at_)) {
       Map(slot, missing, &background_free_at_);

@@ -1,7 +1,7 @@
-// KV memory in windows of virtual memory, in virtual time: a sequence sees its K and V at addresses
-// that follow each other, pages of physical memory are mapped there as it grows, and the driver
-// takes its time for each. Two layouts: the vAttention paper's, which has a window for K and one
-// for V of every layer, and Quire's, which has one window of blocks that hold all layers.
+// KV memory in windows of virtual memory, in virtual time. A sequence's K and V have contiguous
+// addresses, pages of physical memory are mapped there as it grows, and each mapping takes the
+// driver's time. Two layouts: the vAttention paper's, with a window for K and one for V of every
+// layer, and Quire's, with one window of blocks that hold all layers.
 //
 // Thread safety: WindowShape and VmmCost are value types; PageMapper is not thread-safe.
 // Units:         bytes and pages are those of one GPU: each maps the same at the same time.
@@ -25,50 +25,50 @@ inline constexpr int64_t kMiB = 1024 * kKiB;
 // CUDA's own driver maps 2 MB or multiples of it; the smaller pages need the paper's driver.
 inline constexpr int64_t kCudaPageBytes = 2 * kMiB;
 
-// Mappings that Linux lets a process have unless told otherwise, vm.max_map_count. Windows in main
-// memory are such mappings.
+// Linux's default bound on the mappings of a process, vm.max_map_count. Windows in main memory are
+// such mappings.
 inline constexpr int64_t kMaxMapCount = 65'530;
 
-// What the driver takes for one page. README.md says where the numbers are from.
+// The driver's time for one page. README.md gives the sources.
 struct VmmCost {
-  Instant map = 0;    // it is in its place and may be used
-  Instant unmap = 0;  // and can be mapped elsewhere
+  Instant map = 0;    // until the page may be used
+  Instant unmap = 0;  // until the page can be mapped elsewhere
 };
 VmmCost CostOfPage(int64_t page_bytes);
 
-// How the windows of one sequence grow: by a group of pages at a time.
+// Growth of one sequence's windows: by a group of pages at a time.
 struct WindowShape {
   int64_t page_bytes = 0;
   int32_t tokens_per_group = 0;
   int32_t pages_per_group = 0;
-  int32_t mappings_per_group = 0;  // ranges of addresses that the group is in
+  int32_t mappings_per_group = 0;  // address ranges that the group is mapped in
   int64_t bytes_per_token = 0;
 
   int64_t group_bytes() const { return pages_per_group * page_bytes; }
 };
 
-// kLayerMajor: a page for K and one for V of each layer. kBlockMajor: as few whole blocks as are
-// whole pages, in one mapping; block_size_tokens is used there only. REQUIRES: a page holds at
-// least one token of a layer; page_bytes is a power of two.
+// A group of kLayerMajor is a page for K and one for V of each layer. A group of kBlockMajor is the
+// fewest whole blocks that are whole pages, in one mapping; only it depends on block_size_tokens.
+// REQUIRES: a page holds at least one token of a layer; page_bytes is a power of two.
 WindowShape ShapeOfWindows(const Platform& platform,
                            BlockLayout layout,
                            int64_t page_bytes,
                            int32_t block_size_tokens);
 
 struct MapperOptions {
-  // A background thread maps what the next step needs while this one runs.
+  // A background thread maps pages for the next step while this one runs.
   bool maps_ahead = true;
-  // Pages of a request that has ended stay where they are, for the next one that takes its slot,
-  // until they are needed elsewhere.
+  // Pages of an ended request stay mapped, for the next request in its slot, until they are needed
+  // elsewhere.
   bool defers_reclamation = true;
 };
 
-// What a mapper has done so far.
+// Totals of a mapper so far.
 struct MapperCounts {
   int64_t num_pages_on_path = 0;  // mapped while a step waited
   int64_t num_pages_ahead = 0;    // mapped beside a step
   int64_t num_pages_unmapped = 0;
-  int64_t num_pages_found = 0;  // that a request took over from the one before it in its slot
+  int64_t num_pages_found = 0;  // taken over from the slot's previous request
   Instant waited = 0;           // by steps
 };
 
@@ -86,16 +86,16 @@ class PageMapper {
              int64_t num_groups,
              const MapperOptions& options);
 
-  // A slot for a request of so many tokens: of those that no request has, the one whose mapped
-  // groups fit best: the fewest that are enough, or else the most. REQUIRES: there is one.
+  // Takes a slot for a request of num_tokens: the free slot with the fewest mapped groups that are
+  // enough, or else with the most. REQUIRES: a slot is free.
   int32_t Begin(int64_t num_tokens);
 
-  // The request in the slot has ended. REQUIRES: there is one.
+  // Ends the request in the slot. REQUIRES: the slot has one.
   void End(int32_t slot);
 
-  // tokens: by slot, those of each request once the step has run; of slots without one it is not
-  // looked at. Returns when the step can begin: the background thread has finished, and what was
-  // still missing is mapped. Nothing, when physical memory does not suffice.
+  // tokens: of each slot's request, once the step has run; ignored for slots without one. Returns
+  // when the step can begin: the background thread has finished, and missing pages are mapped.
+  // Returns nullopt if physical memory does not suffice.
   std::optional<Instant> BeginStep(Instant now, const std::vector<int64_t>& tokens);
 
   int64_t num_mapped_groups(int32_t slot) const { return groups_[static_cast<size_t>(slot)]; }
@@ -105,10 +105,10 @@ class PageMapper {
 
  private:
   int64_t GroupsFor(int64_t num_tokens) const;
-  // Fills needed_, for requests that have so many tokens more.
+  // Fills needed_, for requests with more_tokens more than tokens.
   void FindNeeded(const std::vector<int64_t>& tokens, int64_t more_tokens);
-  // Takes groups that are not needed, from whatever slot, until so many are free; false: there are
-  // too few. Adds what that takes to *now.
+  // Unmaps unneeded groups, of any slot, until num_groups are free. Returns false if there are too
+  // few. Adds the time that this takes to *now.
   bool Reclaim(int64_t num_groups, Instant* now);
   void Unmap(size_t slot, int64_t num_groups, Instant* now);
   void Map(size_t slot, int64_t num_groups, Instant* now);
@@ -119,9 +119,9 @@ class PageMapper {
   MapperOptions options_;
   int64_t num_free_groups_;
   std::vector<int64_t> groups_;  // mapped, by slot
-  std::vector<int64_t> needed_;  // of them, by this step, or by the next while mapping for that
-  std::vector<bool> is_active_;  // a request has the slot
-  Instant unmapping_ = 0;        // that the next step waits for
+  std::vector<int64_t> needed_;  // groups, by slot, for this step; for the next while mapping ahead
+  std::vector<bool> is_active_;  // by slot: a request has it
+  Instant unmapping_ = 0;        // time that the next step waits for
   Instant background_free_at_ = 0;
   MapperCounts counts_;
 };

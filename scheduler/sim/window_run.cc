@@ -87,7 +87,7 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // The last output token's K and V are never stored.
+  // Ends a request one token early: K and V of the last output token are never stored.
   void EndIfDone(size_t slot) {
     if (running_[slot].has_value() &&
         tokens_[slot] + 1 >= running_[slot]->prompt_tokens + running_[slot]->output_tokens) {

@@ -1,6 +1,6 @@
-// ServeInWindows serves requests in virtual time from KV memory that is mapped as they grow: a
-// fixed number run side by side, whoever ends makes room for the next one. A prompt is computed in
-// a step of its own, between two in which all running requests decode. Attention reads windows
+// ServeInWindows serves requests in virtual time from KV memory that is mapped as they grow. A
+// fixed number run side by side; a request that ends makes room for the next. A prompt is computed
+// in a separate step, between two in which all running requests decode. Attention reads windows
 // without a block table.
 //
 // Thread safety: calls share nothing.
@@ -27,18 +27,18 @@ struct WindowRunConfig {
   int32_t block_size_tokens = 16;  // of the block-major layout
   int32_t batch = 1;               // requests side by side
   MapperOptions mapper;
-  // Mapping takes no time: what is left is what it costs.
+  // Mapping takes no time. The difference from a run without this is the cost of mapping.
   bool maps_at_no_cost = false;
 };
 
-// The steps of one kind.
+// Totals of the prefill steps or of the decode steps.
 struct WindowSteps {
   std::vector<Instant> durations;
-  std::vector<Instant> waits;    // for mappings, in these
+  std::vector<Instant> waits;    // for mappings, part of durations
   int64_t num_tokens = 0;        // computed
   int64_t num_pages_mapped = 0;  // on their path or beside them, of each GPU
-  Instant total = 0;             // sums of the above
-  Instant waited = 0;
+  Instant total = 0;             // sum of durations
+  Instant waited = 0;            // sum of waits
 };
 
 struct WindowRunResult {
@@ -46,12 +46,12 @@ struct WindowRunResult {
   WindowSteps decode;
   MapperCounts counts;
   int64_t most_mappings = 0;
-  // The most that was mapped for a request and not filled, of all GPUs, at the end of a step.
+  // Most bytes mapped for a request and not filled at the end of a step, summed over GPUs.
   int64_t most_wasted_bytes = 0;
 };
 
-// Arrivals are not looked at: requests begin in their order. Errors: kResourceExhausted when the
-// pool is too small for those that run; the serving layer would preempt.
+// Ignores arrival times: requests begin in their order. Errors: kResourceExhausted if the pool is
+// too small for the running requests, where the serving layer would preempt.
 absl::StatusOr<WindowRunResult> ServeInWindows(const WindowRunConfig& config,
                                                const std::vector<SimRequest>& requests);
 

@@ -1,9 +1,9 @@
-// ByteWriter and ByteReader put numbers and strings into bytes and take them out again: integers as
-// LEB128 varints (signed ones zigzag), the rest in little-endian order.
+// ByteWriter and ByteReader encode numbers and strings as bytes and decode them: integers as LEB128
+// varints (signed ones zigzag), the rest in little-endian order.
 //
 // Thread safety: not thread-safe.
 // Errors:        reading past the end or a varint of more than 64 bits fails the reader for good;
-//                it gives zeros from there on.
+//                it returns zeros from then on.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 #define QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 
@@ -43,7 +43,8 @@ class ByteWriter {
  private:
   static constexpr size_t kMaxVarintBytes = 10;
 
-  // Where the next bytes go. A string that grew with every byte would cost more than the bytes.
+  // Returns where the next bytes go. Doubles the buffer: growing it byte by byte would cost more
+  // than writing.
   char* Room(size_t more) {
     if (buffer_.size() - size_ < more) {
       buffer_.resize(2 * buffer_.size() + more);
@@ -62,7 +63,7 @@ class ByteWriter {
   size_t size_ = 0;
 };
 
-// Where ByteWriter would write, HashWriter folds the same values into a hash.
+// HashWriter has the interface of ByteWriter, but folds the values into a hash.
 class HashWriter {
  public:
   void Varint(uint64_t value) { hash_.Add(value); }
@@ -82,7 +83,7 @@ class ByteReader {
 
   bool ok() const { return ok_; }
   bool at_end() const { return rest_.empty(); }
-  // For values that are well encoded and out of their type's range.
+  // Fails the reader. For callers that find a decoded value out of its type's range.
   void Fail() {
     ok_ = false;
     rest_ = {};

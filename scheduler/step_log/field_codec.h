@@ -1,10 +1,10 @@
 // The field codec writes values to bytes and reads them back, field by field, as FieldsOf lists
-// them: Put and Get are each other's inverse. Put also makes digests. AddLayout folds the kinds of
-// all fields into a hash: logs of two builds with different lists have different ones.
+// them. Put and Get are each other's inverse; Put also makes digests. AddLayout folds the types of
+// all fields into a hash, so builds with different lists of fields have different layouts.
 //
 // Thread safety: free functions, safe from any thread.
-// Errors:        Get fails the reader when a number is out of its type's range.
-// Cost:          O(bytes). What Get makes of a vector is at most a few times the bytes it reads.
+// Errors:        Get fails the reader if a number is out of its type's range.
+// Cost:          O(bytes). A vector from Get takes at most a few times the bytes that Get reads.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 #define QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 
@@ -97,7 +97,7 @@ void Put(const T& value, Out& out) {
 
 namespace field_codec_internal {
 
-// The number as a T; fails the reader when it is none.
+// Returns the number as a T; fails the reader if it does not fit.
 template <typename T, typename Wide>
 T Narrow(Wide number, ByteReader& in) {
   if (!std::in_range<T>(number)) {
@@ -109,7 +109,7 @@ T Narrow(Wide number, ByteReader& in) {
 
 }  // namespace field_codec_internal
 
-// REQUIRES: value is as its constructor made it.
+// REQUIRES: value is default-constructed.
 template <typename T>
 void Get(ByteReader& in, T& value) {
   using namespace field_codec_internal;  // NOLINT(google-build-using-namespace)
@@ -137,7 +137,7 @@ void Get(ByteReader& in, T& value) {
   } else if constexpr (std::same_as<T, std::string>) {
     value = in.Raw(in.Varint());
   } else if constexpr (kIsVector<T>) {
-    // Grown as it is read: the count alone makes no memory.
+    // Grown as it is read, else a forged count could allocate any amount of memory.
     for (uint64_t left = in.Varint(); left > 0 && in.ok(); --left) {
       Get(in, value.emplace_back());
     }

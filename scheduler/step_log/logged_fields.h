@@ -1,10 +1,10 @@
 // Every type that goes into a step log, with every one of its fields. This list is the format:
 // field_codec.h writes and reads what it names.
 //
-// A field that is added to one of these types and not named here does not compile: the structured
-// binding inside the macro wants all of them, in the order of their declaration. Name it, and the
-// log carries it; logs of before are refused, since the layout is part of their head. Where they
-// are to be read, the field goes to the end of its record instead (step_log_record.h, PutTail).
+// A field added to one of these types must be named here, else this does not compile: the macro's
+// structured binding wants all fields, in the order of declaration. A named field is logged, and
+// changes the layout in the head, so older logs are refused. To keep them readable, append the
+// field to its record instead (step_log_record.h, PutTail).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
@@ -24,7 +24,7 @@
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/request.h"
 
-// FieldsOf(value): references to all fields.
+// FieldsOf(value) returns references to all fields.
 #define QUIRE_LOGGED_FIELDS(Type, ...)                \
   template <typename T>                               \
   requires std::same_as<std::remove_const_t<T>, Type> \
@@ -33,7 +33,7 @@
     return std::tie(__VA_ARGS__);                     \
   }
 
-// LastOf(value): the greatest enumerator. REQUIRES: they are numbered from 0 without gaps.
+// LastOf(value) returns the greatest enumerator. REQUIRES: numbers from 0 without gaps.
 #define QUIRE_LOGGED_ENUM(Type, last) \
   constexpr Type LastOf(Type /*value*/) { return Type::last; }
 
@@ -60,7 +60,7 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-// By hand: EpochBegun carries the last field, at its end (PutTail).
+// Without the macro, since EpochBegun carries the last field at its own end (PutTail).
 template <typename T>
 requires std::same_as<std::remove_const_t<T>, StepLimits>
 auto FieldsOf(T& logged) {
@@ -130,7 +130,7 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     row_hash,
                     timings)
 
-// Events are not written themselves, only their digest.
+// Events are not written, only their digest.
 QUIRE_LOGGED_FIELDS(
     TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
 QUIRE_LOGGED_FIELDS(SequenceFinished,

@@ -1,13 +1,11 @@
-// RecordedCore is a SchedulerCore whose life is written to a step log: every call that changes it,
-// before it is made, and what came out of it, after. Whoever has the log can make the same plans
-// again (replay.h). The core itself knows nothing of it. Without a log this is the core and nothing
-// else.
+// RecordedCore wraps a SchedulerCore and writes to a step log every call that changes the core,
+// before the call, and its outcome, after it. replay.h makes the same plans again from the log. The
+// core does not know of the log. Without a log, RecordedCore only forwards the calls.
 //
 // The log holds prompts, output and the key of the block hashes: it is as secret as they are.
 //
-// Thread safety: as the core.
-// Cost:          with a log, O(what goes in and comes out); scheduler/step_log/README.md has
-// figures.
+// Thread safety: as SchedulerCore.
+// Cost:          with a log, O(arguments and outcome); scheduler/step_log/README.md has figures.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_RECORDED_CORE_H_
 #define QUIRE_SCHEDULER_STEP_LOG_RECORDED_CORE_H_
 
@@ -35,7 +33,7 @@ class RecordedCore {
   explicit RecordedCore(const CoreConfig& config) : RecordedCore(config, Log{}) {}
   RecordedCore(const CoreConfig& config, const Log& log);
 
-  // As those of SchedulerCore.
+  // As in SchedulerCore.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,

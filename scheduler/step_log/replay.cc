@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// What no server accepts. It bounds what a forged log can ask for.
+// No server accepts more; bounds what a forged log can ask for.
 constexpr int32_t kMaxSequencesPerRequest = kMaxSequencesLimit;
 
 std::string Describe(const CallAnswered& answered) { return absl::StrCat(answered.value); }
@@ -52,7 +52,7 @@ absl::Status Impossible(std::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "STEP_LOG", what);
 }
 
-// What SchedulerCore::AddRequest REQUIRES of a request by itself.
+// Returns true if the request alone meets what SchedulerCore::AddRequest REQUIRES.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
       request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix ||
@@ -74,8 +74,8 @@ bool IsAcceptable(const Request& request) {
          request.sampling.num_logprobs >= params.num_candidates();
 }
 
-// Feeds one record after the other. The core trusts its caller; a log is not to be trusted, so what
-// the core REQUIRES is checked before each call.
+// Feeds records to the core, one by one. The core trusts its caller, but the log is not trusted:
+// what the core REQUIRES is checked before each call.
 class Replayer {
  public:
   explicit Replayer(ReplayReport* report) : report_(*report) {}
@@ -197,7 +197,7 @@ class Replayer {
     return Compare("the output", taken, std::make_optional(replayed));
   }
 
-  // Takes `replayed`: each call has one answer.
+  // Clears answer_ and plan_ too, since each call has one answer.
   template <typename T>
   absl::Status Compare(std::string_view what, const T& logged, std::optional<T> replayed) {
     if (!replayed.has_value()) {
@@ -221,7 +221,7 @@ class Replayer {
   std::optional<SchedulerCore> core_;
   bool has_epoch_ = false;
   std::optional<RequestId> last_id_;
-  std::optional<CallAnswered> answer_;  // of the last call, until the log says it too
+  std::optional<CallAnswered> answer_;  // of the last call, until compared
   std::optional<PlanMade> plan_;        // likewise
 };
 

@@ -1,7 +1,7 @@
 // Replay feeds the events of a step log to a fresh SchedulerCore, the production one, and compares
-// every plan and all output with what the log says came out. The core is a function of its events,
-// so a log of the same program replays to identical plans; a difference is a bug in that promise,
-// or the log of another program.
+// every plan and all output with those in the log. The core is a function of its events, so a log
+// of the same program replays to identical plans. A difference means that the core broke this
+// promise, or that another program wrote the log.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          that of the core, O(log).
@@ -19,15 +19,15 @@
 namespace quire {
 
 struct ReplayReport {
-  // Up to the end, the damage or the first difference.
+  // Counts up to the end, the damage or the first difference.
   int64_t num_records = 0;
   int64_t num_epochs = 0;
   int64_t num_requests = 0;  // accepted
   int64_t num_steps = 0;     // plans
   int64_t num_tokens = 0;    // committed
   bool is_torn = false;      // the last record was cut short: the process or its disk died
-  absl::Status damage;       // OK, or what in the log is no record or no possible event
-  std::string difference;    // empty, or the first thing that came out otherwise
+  absl::Status damage;       // OK, or the first invalid record or impossible event
+  std::string difference;    // empty, or the first outcome that differs
 
   bool is_identical() const { return damage.ok() && difference.empty(); }
 };

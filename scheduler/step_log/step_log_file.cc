@@ -28,7 +28,7 @@ absl::Status CannotMake(const std::string& path) {
                absl::StrCat("--step-log: cannot make ", path, ": ", Describe(errno)));
 }
 
-// 0, or what went wrong.
+// Returns 0, or the errno of the failure.
 int WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t size = ::write(fd, bytes.data(), bytes.size());
@@ -56,7 +56,7 @@ absl::Status StepLogFile::Open() {
   if (is_there && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
     return CannotMake(path_);
   }
-  // Exclusively: whatever has come to this name since is not opened, which a pipe would hold up.
+  // O_EXCL: a file that has appeared here since is not opened, as opening a pipe would block.
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (fd_ < 0) {
     return CannotMake(path_);

@@ -1,8 +1,8 @@
-// StepLogFile is a step log on disk. Bytes are handed to a thread of its own, so that a slow disk
-// never holds up the core. When the disk is full, fails, or falls behind by more than the buffer,
-// the log ends with a warning; the service goes on.
+// StepLogFile is a step log on disk. A separate thread writes the bytes, so that a slow disk never
+// holds up the core. If the disk is full, fails, or falls behind by more than the buffer, the log
+// ends with a warning; the service goes on.
 //
-// Nothing is synced: what the system has taken survives the end of the process, not of the machine.
+// Nothing is synced: written bytes survive a crash of the process, but not of the machine.
 //
 // Thread safety: Write from one thread; Open, construction and destruction from any.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
@@ -26,15 +26,15 @@ class StepLogFile : public StepLogSink {
   // Bytes that may wait for the disk.
   static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
 
-  // No file yet: what is written waits for Open.
+  // Makes no file yet: bytes written before Open wait for it.
   explicit StepLogFile(std::string path, size_t buffer_bytes = kDefaultBufferBytes);
 
-  // Makes a new file that only its owner may read. What was there under this name, the log of the
-  // process before, is kept as path + ".previous". Call once.
-  // Errors: kFailedPrecondition STEP_LOG when it cannot be made.
+  // Makes a new file that only its owner may read. An existing file of this name, the log of the
+  // previous process, is renamed to path + ".previous". Call once.
+  // Errors: kFailedPrecondition STEP_LOG if the file cannot be made.
   absl::Status Open();
 
-  // Writes what waits, then closes.
+  // Writes the waiting bytes, then closes the file.
   ~StepLogFile() override;
   StepLogFile(const StepLogFile&) = delete;
   StepLogFile& operator=(const StepLogFile&) = delete;
@@ -43,7 +43,7 @@ class StepLogFile : public StepLogSink {
 
  private:
   void Run();
-  // Takes no more. The reason is logged once.
+  // Makes Write drop all further bytes. Logs the reason once.
   void End(const std::string& reason);
 
   const std::string path_;

@@ -4,15 +4,15 @@
 //            checksum: u64, of all that
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
 //   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h), then
-//            those that it got later, if they are needed (PutTail); they are not in the layout
+//            fields added later, if they are needed (PutTail), which are not in the layout
 //
-// The checksum of a record covers its payload and the checksum before it, so that a record that is
-// changed, missing or out of place is found. The layout is a hash over the kinds of all fields: a
-// log is read by programs of the same layout only. There is nothing to migrate: other versions plan
-// otherwise, and a replay of a log by them would prove nothing.
+// The checksum of a record covers its payload and the previous checksum, so that a changed, missing
+// or misplaced record is found. The layout is a hash over the types of all fields: only programs of
+// the same layout read a log. Logs are not migrated: another version plans differently, so its
+// replay would prove nothing.
 //
 // Thread safety: not thread-safe.
-// Cost:          16 bytes and about 20 ns a record beside its payload.
+// Cost:          16 bytes and about 20 ns a record in addition to its payload.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 
@@ -32,13 +32,13 @@
 
 namespace quire {
 
-// More than the record of any request can have.
+// Above the size of any request's record. Bounds the memory that a damaged log can ask for.
 inline constexpr uint32_t kMaxStepLogRecordBytes = 1U << 28;
 
-// Makes the bytes of one log, in order.
+// Encodes one log, record by record.
 class StepLogEncoder {
  public:
-  // Bytes are valid until the next call. Head first, once.
+  // Returns the head. Call it first, once. All returned bytes are valid until the next call.
   std::string_view Head(std::string_view program_version);
 
   // T is an alternative of StepLogRecord.
@@ -51,24 +51,24 @@ class StepLogEncoder {
     return Framed(payload_.bytes());
   }
 
-  // The record with this payload, whatever is in it.
+  // Returns the record with this payload, which is not checked.
   std::string_view Framed(std::string_view payload);
 
  private:
   ByteWriter payload_;
   ByteWriter framed_;
-  uint64_t checksum_ = 0;  // of the record before
+  uint64_t checksum_ = 0;  // of the previous record
 };
 
 // Reads a log from a stream.
 class StepLogReader {
  public:
   // Reads the head. The stream must outlive the reader.
-  // Errors: kInvalidArgument STEP_LOG when it is no step log or one of another layout.
+  // Errors: kInvalidArgument STEP_LOG if it is no step log or has another layout.
   static absl::StatusOr<StepLogReader> Open(std::istream* stream);
 
-  // The next record; nothing at the end, also when the last record was cut short (is_torn).
-  // Errors: kDataLoss STEP_LOG, message with number and place of the record that is damaged.
+  // Returns the next record, or nullopt at the end and if the last record is cut short (is_torn).
+  // Errors: kDataLoss STEP_LOG; the message has number and place of the damaged record.
   absl::StatusOr<std::optional<StepLogRecord>> Next();
 
   const std::string& program_version() const { return version_; }
@@ -79,7 +79,7 @@ class StepLogReader {
   explicit StepLogReader(std::istream* stream) : stream_(stream) {}
 
   absl::Status ReadHead();
-  // False when the stream ends before.
+  // Returns false if the stream ends first.
   bool Read(size_t size, std::string& bytes);
   absl::Status Damaged(std::string_view what) const;
 

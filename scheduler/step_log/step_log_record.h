@@ -1,5 +1,5 @@
-// StepLogRecord is one entry of a step log: a call of the core with all that went in, or what came
-// out of the call before it. CoreConfig is the first: it makes the core.
+// StepLogRecord is one entry of a step log: a call of the core with its arguments, or the outcome
+// of the previous call. CoreConfig is the first: it constructs the core.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_
@@ -23,7 +23,7 @@
 
 namespace quire {
 
-// What goes in. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
+// Calls. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
 struct EpochBegun {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -53,14 +53,14 @@ struct TimePassed {  // ExpireRequests
   Instant now = 0;
 };
 
-// What comes out.
+// Outcomes.
 struct CallAnswered {
   // An AddOutcome or PinOutcome; 1 or 0 for true or false; an absl::StatusCode.
   int64_t value = 0;
 
   friend bool operator==(const CallAnswered&, const CallAnswered&) = default;
 };
-struct PlanMade {  // a plan in a few numbers; all 0 when there was none
+struct PlanMade {  // a plan in a few numbers; all 0 if there was none
   uint64_t digest = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
@@ -74,7 +74,7 @@ struct PlanMade {  // a plan in a few numbers; all 0 when there was none
 
   friend bool operator==(const PlanMade&, const PlanMade&) = default;
 };
-struct EventsTaken {  // written when there were any
+struct EventsTaken {  // written only if there were any
   uint64_t digest = 0;
   uint32_t num_tokens = 0;
   uint32_t num_finished = 0;
@@ -98,8 +98,8 @@ using StepLogRecord = std::variant<CoreConfig,
                                    EventsTaken>;
 
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
-// Fields that a record got later stand behind all others, where they are not as they were before:
-// logs without them keep their bytes and their layout. Most records have none.
+// Fields added to a record later come after all others, and only if they differ from their default,
+// so that logs without them keep their bytes and layout. Most records have none.
 template <typename T>
 void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
 template <typename T>
@@ -129,7 +129,7 @@ QUIRE_LOGGED_FIELDS(EventsTaken, digest, num_tokens, num_finished)
 
 // O(plan).
 PlanMade Summarize(const StepPlan& plan);
-// Of everything in the events. O(events).
+// The digest covers everything in the events. O(events).
 EventsTaken Summarize(const std::vector<OutputEvent>& events);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// StepLogSink is where a step log goes.
+// StepLogSink takes the bytes of a step log.
 //
 // Thread safety: called by the thread that owns the core.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_SINK_H_
@@ -11,7 +11,7 @@ namespace quire {
 class StepLogSink {
  public:
   virtual ~StepLogSink() = default;
-  // The next bytes of the log: its head, or one record. Must not block.
+  // Appends the head of the log, or one record. Must not block.
   virtual void Write(std::string_view bytes) = 0;
 };
 

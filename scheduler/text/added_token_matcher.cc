@@ -45,13 +45,13 @@ size_t SkipSpaceLeft(std::string_view text, size_t end, size_t floor) {
   return end;
 }
 
-// Ends of white space in one text, asked for from left to right: a run is read once, however many
+// Finds ends of white space in one text, from left to right. A run is read once, however many
 // tokens are found inside it.
 class SpaceReader {
  public:
   explicit SpaceReader(std::string_view text) : text_(text) {}
 
-  // The end of the white space that starts at `start`, a character's front. Spends what is read.
+  // The end of the white space at `start`, a character's front. Adds the bytes read to *num_steps.
   size_t SkipRight(size_t start, size_t* num_steps) {
     if (start >= end_) {
       end_ = start;

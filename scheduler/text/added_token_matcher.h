@@ -1,5 +1,5 @@
-// AddedTokenMatcher cuts text at added tokens: leftmost match first, the longest of those that
-// start there, then the rules of each token (single_word, lstrip, rstrip).
+// AddedTokenMatcher cuts text at added tokens: leftmost match first, and the longest that starts
+// there. The token's rules (single_word, lstrip, rstrip) apply to that match.
 //
 // Thread safety: immutable after Create; safe from any thread.
 // Cost:          O(bytes), and a step of the text's budget for every byte compared with a token;
@@ -31,12 +31,12 @@ struct TextSection {
 
 class AddedTokenMatcher {
  public:
-  // Looks for `pattern`, which is the token's content or its normalised form. Returns false, and
-  // changes nothing, when the pattern is empty or already taken.
+  // Adds `pattern`, the token's content or its normalized form. Returns false, and changes nothing,
+  // if the pattern is empty or already taken.
   [[nodiscard]] bool Add(std::string_view pattern, const AddedToken& token);
 
-  // Appends the sections of text, none of them empty. match_special false: special tokens are text.
-  // Errors: those of the budget.
+  // Appends the sections of text, none of them empty. If match_special is false, special tokens are
+  // plain text. Errors: those of the budget.
   absl::Status Split(std::string_view text,
                      bool match_special,
                      TextBudget* budget,
@@ -55,7 +55,7 @@ class AddedTokenMatcher {
     const Rules* rules;
   };
 
-  // *num_steps grows by the bytes compared.
+  // Returns the longest token at start, and adds the bytes compared to *num_steps.
   std::optional<Match> LongestAt(std::string_view text, size_t start, size_t* num_steps) const;
 
   // A trie: (node, byte) -> node. Node 0 is the root.

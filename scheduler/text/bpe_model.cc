@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 
-// Up to here searching all pairs for the best one is faster than keeping a queue.
+// Up to this many symbols, searching all pairs for the best one is faster than keeping a queue.
 constexpr size_t kShortWordSymbols = 48;
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
@@ -171,8 +171,8 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
   return absl::OkStatus();
 }
 
-// SentencePiece vocabularies see a whole text as one piece. Where no token has U+2581 after another
-// character, no merge crosses the front of one, and the text can be cut there beforehand.
+// With SentencePiece vocabularies a whole text is one piece. If no token has U+2581 after another
+// character, no merge crosses the front of a U+2581, and the text can be cut there beforehand.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;
@@ -296,8 +296,8 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// An unknown character waits in `pending_unk` until the next known one, and bytes that stand in for
-// a character overtake it. That is what Hugging Face does, so it is what we do.
+// An unknown character waits in `pending_unk` until the next known one, and fallback bytes overtake
+// it, as in Hugging Face's code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;

@@ -1,12 +1,12 @@
-// BpeModel merges the characters or bytes of a piece of text into tokens: again and again the
+// BpeModel merges the characters or bytes of a piece of text into tokens. It repeatedly merges the
 // adjacent pair with the lowest rank, leftmost first.
 //
-// Thread safety: immutable after Create; safe from any thread. Scratch is one caller's.
+// Thread safety: immutable after Create; safe from any thread. Each thread needs its own Scratch.
 // Errors:        kInvalidArgument, reason TOKENIZER.
 // Cost:          a piece that is itself a token: one look-up. Else O(n^2) up to a few dozen
-// symbols, where that is
-//                fastest, and O(n log n) beyond, by a priority queue over a linked list. A step
-//                of the text's budget for each byte, and for each pair that leaves the queue.
+//                symbols, where that is fastest, and O(n log n) beyond, by a priority queue over a
+//                linked list. A step of the text's budget for each byte, and for each pair that
+//                leaves the queue.
 // Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
 #ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
 #define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
@@ -91,7 +91,7 @@ class BpeModel {
   bool cut_before_metaspace_ = false;
   std::optional<TokenId> unk_;
 
-  std::array<TokenId, 256> byte_tokens_;  // of a byte; -1: none
+  std::array<TokenId, 256> byte_tokens_;  // by byte; -1: none
   absl::flat_hash_map<char32_t, TokenId> character_tokens_;
   absl::flat_hash_map<uint64_t, Merge> merges_;  // by left << 32 | right
   std::vector<TokenId> merged_by_rank_;

@@ -16,8 +16,8 @@ namespace quire {
 char32_t ByteToCharacter(uint8_t byte);
 std::optional<uint8_t> CharacterToByte(char32_t character);
 
-// The bytes that a token of the alphabet stands for, or nullopt when one of its characters is not
-// in it. REQUIRES: token is valid UTF-8.
+// The bytes that a token stands for. Returns nullopt if one of its characters is not in the
+// alphabet. REQUIRES: token is valid UTF-8.
 std::optional<std::string> AlphabetToBytes(std::string_view token);
 
 }  // namespace quire

@@ -23,7 +23,7 @@ namespace quire {
 class Detokenizer {
  public:
   // prompt: the tokens in front of the output, as the model sees them (with the
-  // beginning-of-sequence token). Only its first and last few tokens are looked at. REQUIRES:
+  // beginning-of-sequence token). Only its first and last few tokens are read. REQUIRES:
   // tokenizer outlives this object.
   Detokenizer(const Tokenizer* tokenizer,
               std::span<const TokenId> prompt,
@@ -33,7 +33,7 @@ class Detokenizer {
   // inside a character. An id without a token adds nothing.
   std::string Push(TokenId id);
 
-  // Call once, after the last token: the bytes held back, as U+FFFD.
+  // Returns the bytes held back, as U+FFFD. Call once, after the last token.
   std::string Flush();
 
  private:

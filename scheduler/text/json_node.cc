@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, cons
     int depth;
   };
   std::vector<JsonNode> leaves;
-  std::vector<Open> open;  // the next one to look at is the last
+  std::vector<Open> open;  // a stack
   if (!node.json().is_null()) {
     open.push_back({node, 0});
   }

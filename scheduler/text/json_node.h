@@ -1,5 +1,5 @@
-// JsonNode is a JSON value that knows where in the file it is, so that every complaint about it
-// names the place: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
+// JsonNode is a JSON value that knows its place in the file, so that every error about it names the
+// place: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
 //
 // Thread safety: a value type over a Json that must outlive it.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -36,13 +36,13 @@ class JsonNode {
   absl::StatusOr<JsonNode> Get(const char* key) const;
   absl::StatusOr<std::string> GetString(const char* key) const;
   absl::StatusOr<bool> GetBool(const char* key) const;
-  // absent or null: fallback.
+  // Returns fallback if the member is absent or null.
   absl::StatusOr<bool> GetBool(const char* key, bool fallback) const;
   absl::StatusOr<int64_t> GetInt(const char* key) const;
   // The elements of the array member.
   absl::StatusOr<std::vector<JsonNode>> GetArray(const char* key) const;
 
-  // Refuses an object with any other member: what is not known is not ignored.
+  // Refuses an object with any other member, so that no unknown setting is ignored.
   absl::Status CheckKeys(std::initializer_list<std::string_view> known) const;
 
  private:

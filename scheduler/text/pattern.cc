@@ -47,14 +47,14 @@ absl::Status Refused(std::string_view rule) {
 }
 
 // Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. A
-// reference to a group reads all of it in one item; \c takes the next character, also a bracket.
+// reference to a group reads all of it in one item; \c consumes the next character, even a bracket.
 constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 
-// What may follow "(?". The others capture, call a part of the pattern, which copies what all items
-// of the pattern remember, or change how the rest is read.
+// Accepted after "(?". Other groups capture, change how the rest is read, or call a part of the
+// pattern, which copies the state of all its items, uncounted.
 constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
-// The largest number of a count like {1,3}, which starts at pattern[0]; 0 when it is none.
+// The largest number of a count like {1,3}, which starts at pattern[0]; 0 if it is not a count.
 int LargestRepeat(std::string_view pattern) {
   int largest = 0;
   for (size_t i = 1; i < pattern.size() && pattern[i] != '}'; ++i) {
@@ -74,13 +74,14 @@ int LargestRepeat(std::string_view pattern) {
   return largest;
 }
 
-// What the calls before items know of the text.
+// State of CountItem over one text.
 struct Progress {
   TextBudget* budget;
-  size_t position;  // where the item before was tried
+  size_t position;  // where the previous item was tried
 };
 
-// Called before each item of a pattern is tried.
+// PCRE2 calls this before it tries an item of a pattern. Spends the item, and the characters read
+// since the previous one.
 int CountItem(pcre2_callout_block* item, void* data) {
   auto* progress = static_cast<Progress*>(data);
   const size_t position = item->current_position;
@@ -89,7 +90,7 @@ int CountItem(pcre2_callout_block* item, void* data) {
   return progress->budget->Spend(1 + num_read) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
-// The length of a class inside of a class, like [:alpha:], at the front of text; 0 without one.
+// The length of a named class, like [:alpha:], at the front of text; 0 without one.
 size_t NamedClassBytes(std::string_view text) {
   if (!text.starts_with("[:")) {
     return 0;
@@ -101,7 +102,7 @@ size_t NamedClassBytes(std::string_view text) {
   return text.substr(end).starts_with(":]") ? end + 2 : 0;
 }
 
-// Finds the syntax that both engines accept and read differently.
+// Refuses syntax that both engines accept and read differently, or that costs uncounted steps.
 absl::Status CheckPortable(std::string_view pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -197,7 +198,7 @@ absl::Status Pattern::FindAll(std::string_view text,
                               std::vector<TextSpan>* spans) const {
   MatchDataPtr match(pcre2_match_data_create_from_pattern(code_->code.get(), nullptr));
   MatchContextPtr context(pcre2_match_context_create(nullptr));
-  JitStackPtr stack;  // made when the 32 KiB that a match may use by itself are not enough
+  JitStackPtr stack;  // made if PCRE2's default of 32 KiB is not enough
   if (match == nullptr || context == nullptr) {
     return Error(absl::StatusCode::kResourceExhausted, "TOKENIZE_MEMORY", "text: no memory left");
   }

@@ -1,11 +1,11 @@
 // Pattern is a regular expression of the operator's tokenizer.json, run by PCRE2 with Unicode
-// properties. Hugging Face runs Oniguruma, whose language differs in places; a pattern that uses
-// one of those places is refused rather than matched otherwise.
+// properties. Hugging Face runs Oniguruma, whose syntax differs in places. A pattern that uses such
+// syntax is refused rather than matched differently.
 //
 // Thread safety: immutable after Compile; safe from any thread.
-// Cost:          every item of the pattern that is tried, and every character that it reads on the
-//                way, is a step of the text's budget. PCRE2 calls us before each item, which costs
-//                about 10 ns; its own limit is a match's, and knows nothing of what an item reads.
+// Cost:          every item of the pattern that is tried, and every character that it reads, is a
+//                step of the text's budget. PCRE2 calls us before each item, which costs about
+//                10 ns. Its own limit bounds one match and does not count characters.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 
@@ -29,7 +29,7 @@ struct TextSpan {
   bool is_match;
 };
 
-// Looking for a string costs at most so much at each byte of the text.
+// Bounds a literal, and so the bytes that looking for it compares at each byte of the text.
 inline constexpr size_t kMaxLiteralBytes = 256;
 
 // Appends spans that cover text in order; every occurrence of literal is a match. REQUIRES: literal
@@ -38,8 +38,8 @@ void FindLiteral(std::string_view literal, std::string_view text, std::vector<Te
 
 class Pattern {
  public:
-  // Errors: kInvalidArgument with reason TOKENIZER when the pattern does not compile, may match the
-  // empty string, uses syntax that means another thing in Oniguruma, has an item that reads more
+  // Errors: kInvalidArgument with reason TOKENIZER if the pattern does not compile, may match the
+  // empty string, uses syntax with another meaning in Oniguruma, has an item that may read more
   // than 256 characters before the next one is tried (a count, a reference to a group), or a group
   // that captures or is called. Plain groups do not capture.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
@@ -49,7 +49,7 @@ class Pattern {
   ~Pattern();
 
   // Appends spans that cover text in order. REQUIRES: text is valid UTF-8.
-  // Errors: those of the budget, and TOKENIZE_BUDGET when PCRE2's own limits are hit.
+  // Errors: those of the budget, and TOKENIZE_BUDGET if PCRE2's own limits are hit.
   absl::Status FindAll(std::string_view text,
                        TextBudget* budget,
                        std::vector<TextSpan>* spans) const;

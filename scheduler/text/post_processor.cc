@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// The token ids that a template means by a special token's name.
+// The token ids that a special token's name stands for in a template.
 absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
                                                  const std::string& name,
                                                  const Vocabulary& vocabulary) {
@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
     return items.Error("must be an array");
   }
   std::vector<TokenId> ids;
-  for (const Json& item : items.json()) {  // no nodes: each would have a copy of the name
+  for (const Json& item : items.json()) {  // no JsonNodes: each would copy the name
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
         !vocabulary.Contains(static_cast<TokenId>(item.get<uint64_t>()))) {
@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
   return ids;
 }
 
-// ["</s>", 2], a token and its id.
+// The id in ["</s>", 2], a token and its id.
 absl::StatusOr<TokenId> TokenPair(const JsonNode& node,
                                   const char* key,
                                   const Vocabulary& vocabulary) {

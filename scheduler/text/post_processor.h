@@ -19,13 +19,13 @@
 
 namespace quire {
 
-// Tokens that every text gets, on both sides together. A file of a few bytes can name many.
+// Upper bound on the tokens put around a text, both sides together. A small file could name many.
 inline constexpr size_t kMaxSpecialIds = 1024;
 
 class PostProcessor {
  public:
-  // node: the value of the key "post_processor"; null means none. Linear in the file, whatever its
-  // templates stand for.
+  // node: the value of the key "post_processor"; null means none. Cost: linear in the file, however
+  // many ids its templates stand for.
   static absl::StatusOr<PostProcessor> Parse(const JsonNode& node, const Vocabulary& vocabulary);
 
   const std::vector<TokenId>& prefix() const { return prefix_; }
@@ -34,7 +34,7 @@ class PostProcessor {
  private:
   absl::Status AddTemplate(const JsonNode& node, const Vocabulary& vocabulary);
   absl::Status AddRoberta(const JsonNode& node, const Vocabulary& vocabulary);
-  // Whether so many more ids may be added.
+  // Returns an error if num_ids more would exceed kMaxSpecialIds.
   absl::Status CheckRoom(const JsonNode& node, size_t num_ids) const;
 
   std::vector<TokenId> prefix_;

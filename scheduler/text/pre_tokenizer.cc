@@ -15,14 +15,14 @@
 namespace quire {
 namespace {
 
-// Appends one span of text, joining nothing.
+// Appends the span unless it is empty.
 void AddSpan(size_t begin, size_t end, bool is_match, std::vector<TextSpan>* spans) {
   if (begin < end) {
     spans->push_back({begin, end, is_match});
   }
 }
 
-// Every character that is_member accepts is a match of its own.
+// Every character that is_member accepts is a separate match.
 template <typename IsMember>
 void FindCharacters(IsMember is_member, std::string_view text, std::vector<TextSpan>* spans) {
   size_t done = 0;
@@ -57,7 +57,7 @@ void FindWordsAndSymbols(std::string_view text, std::vector<TextSpan>* spans) {
   }
 }
 
-// Spans that join each match with what is before it, in reading order.
+// Joins each match with the span before it, unless that is a match, too.
 void MergeForward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* spans) {
   size_t first = spans->size();
   bool previous_match = false;
@@ -71,6 +71,7 @@ void MergeForward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* s
   }
 }
 
+// Joins each match with the span after it, unless that is a match, too.
 void MergeBackward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* spans) {
   size_t first = spans->size();
   bool previous_match = false;

@@ -1,10 +1,10 @@
-// PreTokenizer cuts normalised text into the pieces that the model merges within: the
+// PreTokenizer cuts normalized text into the pieces that the model merges within: the
 // `pre_tokenizer` of tokenizer.json. Known: ByteLevel (last), Split, Digits, Metaspace, Whitespace,
 // WhitespaceSplit, and Sequence of them.
 //
 // Thread safety: immutable after Parse; safe from any thread.
-// Cost:          O(bytes) for everything but Split with a pattern of its own, which costs what the
-//                pattern does; all of it out of the text's budget.
+// Cost:          O(bytes), except for Split with a Pattern, which costs what the Pattern does; all
+//                of it out of the text's budget.
 #ifndef QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 #define QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 
@@ -23,7 +23,7 @@
 
 namespace quire {
 
-// The pieces of one text. They are views of `text`, which is the given text or, when a step had to
+// The pieces of one text. They are views of `text`, which is the given text or, if a step had to
 // rewrite it, `buffer`. Reuse one object for many texts to save allocations.
 struct PieceList {
   std::vector<TextSpan> spans;
@@ -42,11 +42,11 @@ class PreTokenizer {
   // node: the value of the key "pre_tokenizer"; null means that a text is one piece.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
 
-  // Whether the model sees the bytes of a piece (through the byte-level alphabet) or its
+  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if its
   // characters.
   bool is_byte_level() const { return is_byte_level_; }
 
-  // Fills *pieces. at_text_start: text is the beginning of what the caller asked to encode.
+  // Fills *pieces. at_text_start: text is at the front of the whole text to encode.
   // REQUIRES: text is valid UTF-8 and outlives *pieces.
   // Errors: as for Pattern::FindAll.
   absl::Status Split(std::string_view text,

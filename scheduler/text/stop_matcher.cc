@@ -10,10 +10,10 @@
 
 namespace quire {
 
-// States are the prefixes of the stop strings; state 0 is the empty one. At most
-// kMaxStopStrings * kMaxStopStringBytes + 1 of them, of 3 bytes each, for every waiting request has
-// an automaton. What a string adds to the strings before it is a branch: states in a row, each the
-// child of the one before. So only the first states of branches are looked for.
+// States are the prefixes of the stop strings; state 0 is the empty one. There are at most
+// kMaxStopStrings * kMaxStopStringBytes + 1. A state takes 3 bytes only, because every waiting
+// request has an automaton. The states that a string adds form a branch: they are consecutive, each
+// the child of the one before. So only the first states of branches have to be searched.
 class StopAutomaton {
  public:
   // The end of a stop string.
@@ -40,7 +40,7 @@ class StopAutomaton {
 
   bool empty() const { return links_.size() == 1; }
 
-  // Amortised O(1): every step to a fallback undoes an earlier step deeper.
+  // Amortized O(1): every step to a fallback undoes an earlier step deeper.
   int32_t Next(int32_t state, char byte) const {
     while (state != 0) {
       int32_t child = Child(state, byte);
@@ -52,7 +52,7 @@ class StopAutomaton {
     return first_bytes_[static_cast<unsigned char>(byte)] ? Child(0, byte) : 0;
   }
 
-  // The length of the prefix that the state stands for: what has to be held back.
+  // The length of the state's prefix: as many bytes have to be held back.
   size_t Depth(int32_t state) const {
     auto branch = branches_.rbegin();
     while (branch != branches_.rend() && branch->first > state) {
@@ -61,9 +61,9 @@ class StopAutomaton {
     return branch == branches_.rend() ? 0 : static_cast<size_t>(branch->DepthOf(state));
   }
 
-  // Whether a stop string ends in the state.
+  // True if a stop string ends in the state.
   bool IsMatch(int32_t state) const { return At(state).is_match; }
-  // The longest that does, of equal ones the first. REQUIRES: IsMatch(state).
+  // The longest of these, and the first of equal ones. REQUIRES: IsMatch(state).
   const End& Match(int32_t state) const {
     while (true) {
       for (const End& end : ends_) {
@@ -83,8 +83,8 @@ class StopAutomaton {
   struct Link {
     uint16_t fallback : 13 = 0;  // the longest proper suffix that is a state, too
     bool is_match : 1 = false;
-    bool has_next : 1 = false;      // the state behind it in its branch
-    bool has_branches : 1 = false;  // that begin here
+    bool has_next : 1 = false;      // state + 1 is its child, in the same branch
+    bool has_branches : 1 = false;  // its child is the first state of another branch
   };
   static_assert(sizeof(Link) == 2);
 
@@ -94,12 +94,12 @@ class StopAutomaton {
     int32_t parent;
     int32_t parent_depth;
     int32_t first;
-    int32_t end;  // behind its last state
+    int32_t end;  // one past its last state
   };
 
   const Link& At(int32_t state) const { return links_[static_cast<size_t>(state)]; }
   Link& At(int32_t state) { return links_[static_cast<size_t>(state)]; }
-  // That leads here from the parent.
+  // The byte that leads from the parent to the state.
   char ByteOf(int32_t state) const { return bytes_[static_cast<size_t>(state)]; }
 
   int32_t Child(int32_t state, char byte) const {
@@ -137,7 +137,7 @@ class StopAutomaton {
         {.state = state, .index = static_cast<int32_t>(ends_.size()), .num_bytes = text.size()});
   }
 
-  // Returns its last state.
+  // Returns the branch's last state.
   int32_t AddBranch(int32_t parent, std::string_view text, int32_t parent_depth) {
     const auto first = static_cast<int32_t>(links_.size());
     const int32_t end = first + static_cast<int32_t>(text.size());
@@ -152,7 +152,7 @@ class StopAutomaton {
     return end - 1;
   }
 
-  // By depth: a fallback is shallower than its state, so it is complete before.
+  // Goes by depth: a fallback is shallower than its state, so it is linked before.
   void LinkFallbacks() {
     for (int32_t depth = 1; depth <= static_cast<int32_t>(kMaxStopStringBytes); ++depth) {
       for (const Branch& branch : branches_) {
@@ -170,9 +170,9 @@ class StopAutomaton {
     At(state).is_match = At(state).is_match || At(fallback).is_match;
   }
 
-  std::bitset<256> first_bytes_;  // of strings: most bytes of a text are none
+  std::bitset<256> first_bytes_;  // of the strings; skips most bytes of a text
   std::string bytes_;             // by state
-  std::vector<Link> links_;       // likewise
+  std::vector<Link> links_;       // by state
   std::vector<Branch> branches_;  // by first
   std::vector<End> ends_;
 };

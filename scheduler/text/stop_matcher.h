@@ -1,6 +1,6 @@
-// StopMatcher finds the first stop string in streamed text and holds back what may be the beginning
-// of one, so that a client never sees part of a stop string. The result does not depend on how the
-// text is cut into pieces.
+// StopMatcher finds the first stop string in streamed text and holds back text that may begin one,
+// so that a client never sees part of a stop string. The result does not depend on how the text is
+// cut into pieces.
 //
 // Which match counts: the one that is complete first; of several that end at the same byte, the
 // longest. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
@@ -46,7 +46,7 @@ class StopMatcher {
   // Takes the next text. After a match it returns {"", true} for ever.
   Output Push(std::string_view text);
 
-  // The end came without a match: returns what was held back. "" after a match.
+  // Ends the text. Returns the text held back, or "" after a match.
   std::string Flush();
 
   bool matched() const { return matched_index_ >= 0; }
@@ -60,7 +60,7 @@ class StopMatcher {
   bool include_stop_in_output_;
   int32_t state_ = 0;
   int32_t matched_index_ = -1;
-  std::string held_;  // always the `depth of state_` last bytes of the text
+  std::string held_;  // the last bytes of the text, as many as the depth of state_
 };
 
 }  // namespace quire

@@ -1,10 +1,10 @@
-// TextBudget bounds what one text may cost on its way to tokens, whatever the text and whatever the
-// operator's tokenizer.json asks for. Work is counted in steps: a byte that a pass reads, an item
-// of a pattern that is tried, a byte that is compared with an added token, a pair of symbols that
-// may merge. Counts, not time: the same text ends the same way on every machine.
+// TextBudget bounds the cost of tokenizing one text, for any text and any tokenizer.json of the
+// operator's. It counts steps: a byte that a pass reads, an item of a pattern that is tried, a byte
+// that is compared with an added token, a pair of symbols that may merge. It does not measure time,
+// so the same text ends the same way on every machine.
 //
 // Limits: kMaxStepsPerByte steps for each byte of the text, and kMaxBytesPerByte bytes of rewritten
-//         text, each with some more that even the shortest text may use. Ordinary text with the
+//         text, each plus an allowance that even the shortest text has. Ordinary text with the
 //         tokenizers that README.md names takes less than a quarter of them.
 //
 // Thread safety: not thread-safe; one for each text.
@@ -26,21 +26,21 @@ inline constexpr size_t kMaxBytesPerByte = 4;
 inline constexpr size_t kMaxFreeBytes = 4096;
 inline constexpr size_t kStepsPerStopCheck = size_t{1} << 16;
 
-// Whether somebody still waits for the text; an error is what the text ends with. Called on the
-// thread that tokenizes, every kStepsPerStopCheck steps.
+// Returns an error, which ends the text, if its client no longer waits. Called on the thread that
+// tokenizes, every kStepsPerStopCheck steps.
 using StopCheck = std::function<absl::Status()>;
 
 class TextBudget {
  public:
   explicit TextBudget(size_t text_bytes, StopCheck stop_check = nullptr);
 
-  // Counts steps. False: the text is to be given up for status(), now and ever after.
+  // Counts steps. Returns false, now and ever after, if the text must end with status().
   [[nodiscard]] bool Spend(size_t num_steps) {
     num_steps_ += num_steps;
     return num_steps_ < next_look_ || Look();
   }
 
-  // Whether a rewritten text may have so many bytes. False: as for Spend.
+  // Returns false, as Spend does, if a rewritten text must not have num_bytes.
   [[nodiscard]] bool HasRoomFor(size_t num_bytes);
 
   const absl::Status& status() const { return status_; }
@@ -53,7 +53,7 @@ class TextBudget {
   const size_t max_bytes_;
   const StopCheck stop_check_;
   size_t num_steps_ = 0;
-  size_t next_look_ = 0;  // num_steps_ at which to look; 0 also once the text is given up
+  size_t next_look_ = 0;  // num_steps_ at which Spend calls Look; 0 at first and once it must end
   absl::Status status_;
 };
 

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// What an unfinished character holds at most.
+// Most bytes of an unfinished UTF-8 character.
 constexpr size_t kMaxPendingBytes = 3;
 
 absl::StatusOr<std::string> TypeOf(const JsonNode& node) { return node.GetString("type"); }
@@ -57,7 +57,7 @@ absl::Status TokenDecoder::ParseLeaves(const std::vector<JsonNode>& leaves) {
   return leaves[0].CheckKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
 }
 
-// Replace... ByteFallback? Fuse? Strip?, with Strip only after Fuse, where it means the whole text.
+// Accepts Replace... ByteFallback? Fuse? Strip?. Only after Fuse does Strip mean the whole text.
 absl::Status TokenDecoder::ParseChain(const std::vector<JsonNode>& leaves) {
   kind_ = Kind::kSentencePiece;
   bool fused = false;
@@ -307,7 +307,7 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   return state;
 }
 
-// The last bytes of prompt, as far as they are loose and an unfinished character can reach back.
+// The loose bytes at the end of prompt, as far back as an unfinished character can reach.
 std::string TokenDecoder::LooseTail(std::span<const TokenId> prompt,
                                     bool skip_special_tokens) const {
   std::string tail;

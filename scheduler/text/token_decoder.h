@@ -5,12 +5,12 @@
 // Known: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
 // Strip.
 //
-// Two kinds of loose bytes exist. Byte-level vocabularies: any token may end inside a character,
-// and bytes that form none become one U+FFFD for each maximal part, as Rust's from_utf8_lossy does.
-// Byte fallback vocabularies: only tokens "<0x00>" to "<0xFF>" carry loose bytes; a complete
-// character among them is text at once, every other byte becomes a U+FFFD of its own. (Hugging Face
-// turns a whole run of byte tokens into U+FFFD when one byte of it is bad, which a stream cannot
-// know in time.)
+// Loose bytes need not be whole characters. In byte-level vocabularies any token may end inside a
+// character; bytes that form none become one U+FFFD for each maximal part, as in Rust's
+// from_utf8_lossy. In byte-fallback vocabularies only tokens "<0x00>" to "<0xFF>" carry loose
+// bytes; a complete character among them is text at once, every other byte becomes a separate
+// U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD if one byte of it is bad,
+// which a stream cannot know in time.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -33,7 +33,7 @@
 
 namespace quire {
 
-// Where a decode stands between two tokens. A value; copy it freely.
+// State of a decode between two tokens. A value; copy it freely.
 struct DecodeState {
   std::string pending;         // bytes of an unfinished character, at most 3
   int64_t strip_left = 0;      // leading characters that may still be stripped
@@ -42,16 +42,16 @@ struct DecodeState {
 
 class TokenDecoder {
  public:
-  // node: the value of the key "decoder". added_texts: how the added tokens are written; those that
-  // are looked for in normalised text in normalised form.
+  // node: the value of the key "decoder". added_texts: the added tokens' contents, in normalized
+  // form for tokens that are matched in normalized text.
   static absl::StatusOr<TokenDecoder> Parse(const JsonNode& node,
                                             const Vocabulary& vocabulary,
                                             const std::vector<std::string>& added_texts);
 
   DecodeState Start() const;
-  // Appends the text that token id completes. Nothing for an id without a token.
+  // Appends the text that token id completes. An id without a token adds nothing.
   void Append(TokenId id, bool skip_special_tokens, DecodeState* state, std::string* text) const;
-  // Appends what is left: U+FFFD for unfinished bytes.
+  // Ends the text: appends U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
 
   // The state after prompt. Cost: the first and last few tokens.
@@ -61,7 +61,7 @@ class TokenDecoder {
   std::string_view Bytes(TokenId id) const;
 
  private:
-  // How loose bytes are read, and what happens at the front of the text.
+  // Decides how loose bytes are read, and which rules the front of the text has.
   enum class Kind { kByteLevel, kSentencePiece, kMetaspace };
 
   struct Token {

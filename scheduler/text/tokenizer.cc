@@ -24,10 +24,10 @@ namespace {
 
 // The largest known file (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
-// Published ones have up to two million: a token is one value, a merge up to three.
+// Published files have up to two million values: a token is one, a merge up to three.
 constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
 
-// A component that may be absent, as the parsers expect it: null when it is.
+// The component of the file, or null, as the parsers expect, if it is absent.
 JsonNode Component(const JsonNode& root, const char* key) {
   static const Json null;
   auto it = root.json().find(key);
@@ -43,10 +43,10 @@ struct Tokenizer::Parts {
   std::unique_ptr<const BpeModel> model;
   PostProcessor post_processor;
   TokenDecoder decoder;
-  AddedTokenMatcher original_matcher;    // added tokens of the text as it was given
-  AddedTokenMatcher normalized_matcher;  // those of the normalised text
+  AddedTokenMatcher original_matcher;    // added tokens matched in the given text
+  AddedTokenMatcher normalized_matcher;  // added tokens matched in the normalized text
 
-  // The added tokens as the texts that are searched have them, in the order of the vocabulary.
+  // The added tokens as their matchers look for them, in the order of the vocabulary.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   absl::Status EncodeSection(std::string_view section,
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
 }
 
 absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
-  TextBudget budget(vocabulary->added_bytes());  // one for all: a file holds many of them
+  TextBudget budget(vocabulary->added_bytes());  // one for all: a file may hold many tokens
   size_t num_bytes = 0;
   std::vector<std::string> texts;
   texts.reserve(vocabulary->added_tokens().size());
@@ -182,7 +182,7 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
       QUIRE_RETURN_IF_ERROR(
           parts_->EncodeSection(section.text, at_text_start, parse_special, budget, &ids));
     }
-    if (!budget->HasRoomFor(ids.size())) {  // sections that grow, each for itself
+    if (!budget->HasRoomFor(ids.size())) {  // the sum: each section alone stays below the limit
       return budget->status();
     }
   }

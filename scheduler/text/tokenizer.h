@@ -7,7 +7,7 @@
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
 //                Encode: INVALID_UTF8, and those of the text's budget: TOKENIZE_BUDGET for a file
 //                that makes this text slow or long (impossible with the files of the models named
-//                above), or what ended the text in between.
+//                above), or the error of its StopCheck.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -43,16 +43,15 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // add_special_tokens: apply the post-processor of the file (usually: put the
-  // beginning-of-sequence
-  //   token in front).
+  //   beginning-of-sequence token in front).
   // parse_special: true reads the text of a special token ("</s>") as that token, anywhere in the
   //   text, as Hugging Face does by default; false reads it as plain text. Use false for text that
   //   comes from people: otherwise a prompt can forge the turns of a chat. Added tokens that are
-  //   not special are always recognised.
+  //   not special are always recognized.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // The same out of a budget made for this text, which tells what it cost, or ends it in between.
+  // The same with the caller's budget for this text, which counts the cost and may end the text.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
@@ -63,16 +62,15 @@ class Tokenizer {
   // text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  // Tells the bytes of the file apart from those of others (FoldHash); 0 of a tokenizer without
-  // one.
+  // FoldHash of the file's bytes, which tells files apart; 0 if there was no file.
   uint64_t file_digest() const { return file_digest_; }
 
   // One more than the largest id. Ids below it may still have no token: see IsValidId.
   int32_t vocab_size() const;
-  // Whether the id names a token. False for negative ids, ids of gaps, and ids at or past
+  // True if the id names a token. False for negative ids, ids of gaps, and ids at or past
   // vocab_size(), which a model may well have as padding.
   bool IsValidId(TokenId id) const;
-  // Whether the id names a special added token, one that skip_special_tokens leaves out.
+  // True if the id names a special added token, one that skip_special_tokens leaves out.
   bool IsSpecial(TokenId id) const;
 
   // The token as the file writes it ("Ġthe", "▁the", "<0x0A>", "</s>"); "" when !IsValidId(id).
@@ -80,7 +78,7 @@ class Tokenizer {
   // The bytes the token stands for inside a text (" the", " the", "\n", "</s>"): not always whole
   // characters. "" when !IsValidId(id). For logprobs and other per-token output.
   std::string_view TokenBytes(TokenId id) const;
-  // The id of the token that the file writes so.
+  // The id of the token with this text in the file, if there is one.
   std::optional<TokenId> FindToken(std::string_view token_text) const;
 
   // For Detokenizer.

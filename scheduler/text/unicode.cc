@@ -46,7 +46,7 @@ constexpr Range kNewNumbers[] = {
 };
 
 // Characters that compose, decompose or reorder in Unicode 15.0 and did not exist in the version
-// that Hugging Face's normaliser knows. To it they are strangers that block and never change.
+// that Hugging Face's normalizer knows. There they never change, and nothing composes across them.
 // U+11A7 is here because utf8proc 2.8.0 loses it after a Hangul syllable; nothing composes with it.
 constexpr Range kUnknownToNormalizer[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},
@@ -173,7 +173,7 @@ void OrderMarks(std::vector<utf8proc_int32_t>* text) {
   }
 }
 
-// Normalises text without characters of kUnknownToNormalizer and appends it to out.
+// Normalizes the segment, which has no characters of kUnknownToNormalizer, and appends it to out.
 void FlushSegment(NormalizationForm form,
                   std::vector<utf8proc_int32_t>* segment,
                   std::string* out) {

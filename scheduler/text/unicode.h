@@ -1,4 +1,4 @@
-// The character classes that tokenizer patterns speak of, in the Unicode version that Hugging Face
+// The character classes of tokenizer patterns, in the Unicode version that Hugging Face
 // `tokenizers` uses today (16.0), so that the same text is cut in the same places.
 //
 // Thread safety: free functions, safe from any thread.
@@ -32,8 +32,8 @@ inline bool IsWhiteSpace(char32_t code_point) {
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// text in the given form. Characters newer than Unicode 9 are left as they are, because Hugging
-// Face's normaliser does not know them. REQUIRES: text is valid UTF-8.
+// Returns text in the given form. Characters newer than Unicode 9 stay as they are, because Hugging
+// Face's normalizer does not know them. REQUIRES: text is valid UTF-8.
 // Cost: O(n log n), also for endless runs of combining marks.
 std::string Normalize(NormalizationForm form, std::string_view text);
 

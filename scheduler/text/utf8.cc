@@ -11,10 +11,10 @@
 namespace quire {
 namespace {
 
-// What may follow a lead byte: how many continuation bytes, and the range of the first of them,
-// which is where overlong forms, surrogates and values above U+10FFFF are told apart.
+// The length of a character, by its lead byte, and the range of its second byte. That range
+// excludes overlong forms, surrogates and values above U+10FFFF.
 struct LeadRule {
-  size_t length;  // 0: no lead byte
+  size_t length;  // 0: not a lead byte
   uint8_t second_min;
   uint8_t second_max;
 };

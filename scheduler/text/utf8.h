@@ -1,5 +1,5 @@
 // Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing
-// above U+10FFFF, no cut tail. Everything behind Tokenizer::Encode relies on it.
+// above U+10FFFF, no cut tail. All code behind Tokenizer::Encode relies on it.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.
@@ -16,17 +16,17 @@
 
 namespace quire {
 
-// U+FFFD, what a byte that is no text decodes to.
+// U+FFFD, to which bytes that form no character decode.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
-// What the bytes at one position are.
+// Kind of the bytes at one position.
 enum class Utf8Unit {
   kCharacter,   // a complete character of `length` bytes
   kIncomplete,  // the text ends inside a character that is well formed so far
   kInvalid,     // `length` bytes that no continuation can make valid
 };
 
-// `length` counts the bytes that one U+FFFD stands for when kInvalid (the "maximal subpart").
+// If kInvalid, `length` counts the bytes that one U+FFFD stands for (the "maximal subpart").
 struct Utf8Step {
   Utf8Unit unit;
   size_t length;

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Longer contents than any known model has (43 bytes), short enough that looking for them costs
+// Longer than any content of known models (43 bytes), short enough that looking for one costs
 // little at every byte of a text.
 constexpr size_t kMaxAddedTokenBytes = 256;
 

@@ -1,9 +1,9 @@
 // Vocabulary maps token texts and ids, over the model's own tokens and the added ones.
 //
-// Thread safety: immutable after Create; safe from any thread. Not copyable: others keep views into
-// it. Invariants:    no two tokens share an id or a text; size() is at most twice the number of
-// tokens, so that a
-//                file cannot make the process allocate much more than its own size.
+// Thread safety: immutable after Create; safe from any thread. Not copyable: the other components
+//                keep views into it.
+// Invariants:    no two tokens share an id or a text; size() is at most twice the number of tokens,
+//                so that a file cannot make the process allocate much more than its own size.
 // Errors:        kInvalidArgument, reason TOKENIZER; a token has at most kMaxTokenBytes.
 // Cost:          look-ups O(1); memory about 40 bytes a token and its text.
 #ifndef QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
@@ -25,17 +25,18 @@
 
 namespace quire {
 
-// Several times what known vocabularies have (some hundreds), so that few tokens are short text.
+// Several times the longest token of known vocabularies (some hundreds), yet low enough that the
+// text of a few tokens is short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
-// A token outside the model's merges, found in the text before everything else.
+// A token outside the model's merges, matched in the text before all other steps.
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;  // only between characters that are not of a word
-  bool lstrip = false;       // takes the white space on its left with it
-  bool rstrip = false;       // takes the white space on its right with it
-  bool normalized = false;   // looked for in normalised text, not in the original
+  bool single_word = false;  // matches only as a whole word
+  bool lstrip = false;       // includes the white space on its left
+  bool rstrip = false;       // includes the white space on its right
+  bool normalized = false;   // matched in normalized text, not in the original
   bool special = false;      // left out of decoded text when asked
 };
 
@@ -52,7 +53,7 @@ class Vocabulary {
   bool Contains(TokenId id) const { return id >= 0 && id < size() && At(id).exists; }
   bool IsSpecial(TokenId id) const { return Contains(id) && At(id).special; }
   bool IsInModel(TokenId id) const { return Contains(id) && At(id).in_model; }
-  // "" when there is no such token.
+  // Returns "" if there is no such token.
   std::string_view Text(TokenId id) const {
     return Contains(id) ? At(id).text : std::string_view();
   }
@@ -62,7 +63,7 @@ class Vocabulary {
   std::optional<TokenId> FindInModel(std::string_view text) const;
 
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
-  // Of the contents of all added tokens.
+  // Bytes of the contents of all added tokens.
   size_t added_bytes() const { return added_bytes_; }
 
  private:

@@ -69,16 +69,16 @@ class Reader {
         (first == 'l' && second == 'l')) {
       return position + 3;
     }
-    // U+017F, the long s, is an s without regard to case.
+    // Ignoring case, U+017F (the long s) is an s.
     if (ignore_case && text_.substr(position + 1).starts_with("\xC5\xBF")) {
       return position + 3;
     }
     return position;
   }
 
-  // White space at position. `\s+(?!\S)|\s+`: a run leaves its last character to the word that
-  // follows; before it, with lines_first, `\s*[\r\n]+`: a run with line ends in it goes up to the
-  // last of them.
+  // The end of the white space at position. `\s+(?!\S)|\s+`: a run leaves its last character to the
+  // word that follows. With lines_first, `\s*[\r\n]+` comes first: a run with line ends goes up to
+  // the last of them.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;
@@ -151,13 +151,13 @@ size_t Llama3WordEnd(const Reader& reader, std::string_view text, size_t start, 
   return reader.SpaceEnd(start, /*lines_first=*/true);
 }
 
-// Whether a character belongs to no word of BLOOM's.
+// True if a character belongs to no word of BLOOM's pattern.
 bool SeparatesBloomWords(char32_t c) {
   constexpr std::u32string_view kSeparators = U"()|.,!?…。，、।۔،";
   return kSeparators.find(c) != std::u32string_view::npos || IsWhiteSpace(c);
 }
 
-// The end of the word that starts at position, or position itself where none does.
+// The end of the word that starts at position, or position itself if none does.
 size_t BloomWordEnd(std::string_view text, size_t position) {
   const size_t first = text[position] == ' ' ? position + 1 : position;
   size_t end = first;
@@ -169,7 +169,7 @@ size_t BloomWordEnd(std::string_view text, size_t position) {
   return end > first ? end : position;
 }
 
-// A word, or all up to the next word.
+// The word at start, or the text up to the next word.
 TextSpan BloomSpan(std::string_view text, size_t start) {
   if (const size_t end = BloomWordEnd(text, start); end > start) {
     return {start, end, true};

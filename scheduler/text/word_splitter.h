@@ -8,8 +8,8 @@
 //   Qwen2    the same with \p{N} in place of \p{N}{1,3}
 // Each of them matches at every position, so the words cover the text.
 //   BLOOM     ?[^(\s|[.,!?…。，、।۔،])]+
-// It leaves white space and punctuation out, and runs of them are no match. Its inner brackets are
-// read as Oniguruma reads them, as part of the class.
+// BLOOM's pattern does not match runs of white space and punctuation. Its inner brackets are part
+// of the class, as Oniguruma reads them.
 //
 // Thread safety: a value without state; safe from any thread.
 // Cost:          O(bytes).
@@ -27,11 +27,11 @@ namespace quire {
 
 class WordSplitter {
  public:
-  // The splitter for a pattern, if it is one of the four.
+  // Returns the splitter for a pattern, or nullopt if it is not one of the four.
   static std::optional<WordSplitter> ForPattern(std::string_view pattern);
   static WordSplitter Gpt2();
 
-  // Appends the words of text as matches, and what lies between them. REQUIRES: text is valid
+  // Appends the words of text as matches, and the text between them. REQUIRES: text is valid
   // UTF-8.
   void FindAll(std::string_view text, std::vector<TextSpan>* spans) const;
 

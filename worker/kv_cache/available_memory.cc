@@ -17,11 +17,11 @@ namespace {
 
 // The files of one version of control groups.
 struct CgroupFiles {
-  const char* directory;   // where groups are mounted
-  const char* membership;  // what the line of /proc/self/cgroup has before the group's path
+  const char* directory;   // mount point of the groups
+  const char* membership;  // precedes the group's path in its line of /proc/self/cgroup
   const char* limit;
   const char* usage;
-  const char* droppable[2];  // the fields of memory.stat
+  const char* droppable[2];  // fields of memory.stat that count file pages
 };
 constexpr CgroupFiles kCgroupFiles[] = {
     {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -33,7 +33,7 @@ constexpr CgroupFiles kCgroupFiles[] = {
 
 enum class Which : uint8_t { kAvailable, kTotal };
 
-// Empty when the file cannot be read.
+// Returns "" if the file cannot be read.
 std::string ReadText(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -47,7 +47,7 @@ std::optional<int64_t> ParseBytes(absl::string_view text) {
   return is_number ? std::optional<int64_t>(value) : std::nullopt;
 }
 
-// The number behind the name at the beginning of a line.
+// Returns the number after `name` on the first line that begins with it.
 std::optional<int64_t> FieldOf(absl::string_view text, absl::string_view name) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::ConsumePrefix(&line, name)) {
@@ -58,7 +58,7 @@ std::optional<int64_t> FieldOf(absl::string_view text, absl::string_view name) {
   return std::nullopt;
 }
 
-// Nothing counts as without limit.
+// nullopt means no limit.
 std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b) {
   if (a.has_value() && b.has_value()) {
     return std::min(*a, *b);
@@ -92,7 +92,7 @@ std::optional<int64_t> OfGroup(const std::string& group, const CgroupFiles& file
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - droppable));
 }
 
-// The path of this process's group, "" where it is in none. A line is "4:memory:/path" or
+// Returns the path of this process's group, "" if it is in none. A line is "4:memory:/path" or
 // "5:cpu,memory:/path" in version 1, and "0::/path" in version 2.
 std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   const std::string text = ReadText(root + "/proc/self/cgroup");
@@ -105,8 +105,8 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   return "";
 }
 
-// Of the group and all around it, each of which may have the least. A container often sees its own
-// group where groups are mounted, and the path from outside.
+// Returns the least of the group and its ancestors: any of them may have the tightest limit. The
+// mount point counts too: a container often sees its own group there, but the host's path in /proc.
 std::optional<int64_t> OfGroups(const std::string& root, const CgroupFiles& files, Which which) {
   const std::string top = root + files.directory;
   std::optional<int64_t> least = OfGroup(top, files, which);

@@ -1,5 +1,5 @@
-// How much memory this process may take: the machine's, or that of its control group (version 1 or
-// 2) or of a group around it, whichever is less.
+// Memory that this process may take: the least of the machine's memory and the limits of its
+// control group (version 1 or 2) and that group's ancestors.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_WORKER_KV_CACHE_AVAILABLE_MEMORY_H_
@@ -11,11 +11,11 @@
 
 namespace quire {
 
-// What may still be taken without swapping: pages of files that can be dropped count as free.
-// Nothing when the kernel does not say. root: where /proc and /sys are; another one in tests.
+// Returns the bytes that can still be taken without swapping; file pages that can be dropped count
+// as free. Returns nullopt if the kernel does not report it. root: holds /proc and /sys; for tests.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
-// All there is, whoever has it now. Nothing when the kernel does not say.
+// Returns the total, used and free. Returns nullopt if the kernel does not report it.
 std::optional<int64_t> TotalMemoryBytes(const std::string& root = "");
 
 }  // namespace quire

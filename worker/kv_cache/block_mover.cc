@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Adds the time until its end.
+// Adds its lifetime to *nanos.
 class Stopwatch {
  public:
   explicit Stopwatch(int64_t* nanos) : nanos_(*nanos), begin_(SteadyNow()) {}
@@ -76,7 +76,7 @@ std::vector<BlockId> BlockMover::SwapIn(const std::vector<BlockSwapIn>& swaps, u
   blocks_.clear();
   host_blocks_.clear();
   for (const BlockSwapIn& swap : swaps) {
-    // 0 is no step: nobody may ask for what was never swapped out.
+    // Generation 0 marks an empty host block, so a swap-in that names 0 fails too.
     const uint64_t generation = generations_[static_cast<size_t>(swap.host_block)];
     if (generation == 0 || generation != swap.generation) {
       failed.push_back(swap.block);

@@ -1,7 +1,6 @@
-// KvCacheStorage owns the memory of the KV pool of this rank: num_blocks blocks, one after another,
-// and where they are asked for the windows through which they are seen a second time.
-// It knows nothing of sequences; which block belongs to whom is the scheduler's knowledge. The null
-// block, which nobody writes, is zero.
+// KvCacheStorage owns the memory of this rank's KV pool: num_blocks blocks, one after another, and,
+// if places are asked for, the windows that show them a second time. It knows no sequences: the
+// scheduler knows which block belongs to which. The null block is never written and stays zero.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    view().base is 64-byte aligned.
@@ -22,9 +21,9 @@ namespace quire {
 
 class KvCacheStorage {
  public:
-  // With num_places, layout's blocks are multiples of KernelBackend::window_page_bytes.
-  // Errors: kInvalidArgument for a pool without blocks or of a size that overflows;
-  // kResourceExhausted, reason MEMORY, when the backend has no such memory.
+  // num_places > 0 makes windows. REQUIRES: then layout.block_bytes() is a multiple of
+  // KernelBackend::window_page_bytes. Errors: kInvalidArgument if the pool has no blocks or its
+  // size overflows; kResourceExhausted, reason MEMORY, if the backend lacks the memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,
                                                                 const KvCacheLayout& layout,
                                                                 int32_t num_blocks,
@@ -36,7 +35,7 @@ class KvCacheStorage {
   WindowMemory* windows() { return windows_.get(); }
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->shape().num_places; }
 
-  // Every byte reads as zero again. Nothing of one scheduler's sequences is left for the next.
+  // Zeroes every byte, so that nothing of one scheduler's sequences is left for the next.
   absl::Status Clear() { return windows_ == nullptr ? memory_->Clear() : windows_->Clear(); }
 
  private:
@@ -46,7 +45,7 @@ class KvCacheStorage {
       : memory_(std::move(memory)), windows_(std::move(windows)), view_(view) {}
 
   std::unique_ptr<DeviceMemory> memory_;   // null with windows
-  std::unique_ptr<WindowMemory> windows_;  // else null
+  std::unique_ptr<WindowMemory> windows_;  // null without places
   KvCacheView view_;
 };
 

@@ -1,4 +1,4 @@
-// PlaceMapper maps places of a WindowMemory on a thread of its own, beside what the executor does.
+// PlaceMapper maps places of a WindowMemory on its own thread, beside the executor's work.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        vAttention, Prabhu et al. 2024, section 6.2.1 (overlapping memory allocation).
@@ -24,16 +24,16 @@ struct MapOrder {
 
 class PlaceMapper {
  public:
-  // Both outlive the mapper.
+  // Both must outlive the mapper.
   PlaceMapper(KernelBackend& backend, WindowMemory& memory);
-  // Finishes what was started.
+  // Waits for the orders that were started.
   ~PlaceMapper();
   PlaceMapper(const PlaceMapper&) = delete;
   PlaceMapper& operator=(const PlaceMapper&) = delete;
 
-  // REQUIRES: Wait was called since the last Start.
+  // Starts mapping the orders. REQUIRES: Wait was called since the last Start.
   void Start(const std::vector<MapOrder>& orders);
-  // Until all of them were tried. False: some places may show nothing now.
+  // Waits until all orders were tried. Returns false if some places may show nothing now.
   bool Wait();
 
  private:
@@ -41,14 +41,14 @@ class PlaceMapper {
 
   KernelBackend& backend_;
   WindowMemory& memory_;
-  std::vector<MapOrder> orders_;  // the thread's while is_under_way_, else the caller's
+  std::vector<MapOrder> orders_;  // owned by thread_ while is_under_way_, else by the caller
 
   Mutex mutex_;
   CondVar changed_;
   bool is_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses all above
+  std::thread thread_;  // last member: it uses all above
 };
 
 }  // namespace quire

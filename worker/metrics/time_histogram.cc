@@ -17,7 +17,7 @@ TimeHistogram::TimeHistogram() : counts_(StepBuckets().size() + 1) {
 }
 
 void TimeHistogram::Observe(int64_t nanos) {
-  // A bucket holds what is as long as its bound.
+  // A bucket includes its upper bound.
   const auto bound = std::lower_bound(bounds_ns_.begin(), bounds_ns_.end(), nanos);
   const auto bucket = static_cast<size_t>(bound - bounds_ns_.begin());
   sum_ns_.fetch_add(nanos, std::memory_order_relaxed);

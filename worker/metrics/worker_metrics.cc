@@ -27,7 +27,7 @@ double Bytes(const WorkerPools& pools, int64_t num_blocks) {
   return static_cast<double>(pools.block_bytes * num_blocks);
 }
 
-// Those that sequences may have: the null block is nobody's.
+// Returns the number of blocks that sequences may have: all except the null block.
 double NumUsable(const WorkerPools& pools) {
   return static_cast<double>(std::max<int64_t>(0, pools.num_blocks - 1));
 }

@@ -1,5 +1,5 @@
-// WorkerMetrics hears what the executor does and gives it as Prometheus metrics. Names and meanings
-// stand in common/metrics/metric_names.h.
+// WorkerMetrics observes the executor and exports Prometheus metrics. Their names and meanings are
+// in common/metrics/metric_names.h.
 //
 // Thread safety: OnEpoch and OnStep from the executor thread, everything else from any.
 // Cost:          OnStep: some twenty atomic additions and no lock, 0.1 us (step_metrics_bench).
@@ -25,7 +25,7 @@ namespace quire {
 
 class WorkerMetrics : public StepObserver, public prometheus::Collectable {
  public:
-  // The model is loaded. The scrubber must outlive every later call of Collect.
+  // Called once the model is loaded. The scrubber must outlive every later call of Collect.
   void SetWeights(int64_t weight_bytes, const WeightScrubber& scrubber);
 
   void OnEpoch(const EpochObservation& epoch) override;
@@ -34,7 +34,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  // The order of kPartNames.
+  // In the order of kPartNames.
   enum Part : uint8_t {
     kBuild,
     kSwap,
@@ -54,7 +54,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   prometheus::MetricFamily Parts() const;
   void AddWindows(const WorkerPools& pools, std::vector<prometheus::MetricFamily>* families) const;
 
-  int64_t block_bytes_ = 0;  // of the executor thread
+  int64_t block_bytes_ = 0;  // used by the executor thread only
 
   std::array<TimeHistogram, kNumParts> parts_;
   Number num_epochs_{0};
@@ -77,7 +77,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::atomic<const WeightScrubber*> scrubber_{nullptr};
 
   mutable Mutex mutex_;
-  EpochObservation epoch_ ABSL_GUARDED_BY(mutex_);  // the last one; no step looks at it
+  EpochObservation epoch_ ABSL_GUARDED_BY(mutex_);  // the last one; OnStep takes no lock
 };
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// Batch is one step's work in the form kernels want: flat arrays over tokens and sequences. Built
-// from a StepPlan by runtime/batch_builder.
+// Batch is one step's work in the form that kernels take: flat arrays over tokens and sequences.
+// runtime/batch_builder builds it from a StepPlan.
 //
 // Thread safety: a value type; vectors are reused from step to step.
 // Invariants:    query_start.front() == 0, query_start.back() == token_ids.size();
@@ -19,14 +19,14 @@ struct Batch {
   std::vector<int32_t> positions;     // [num_tokens]
   std::vector<int64_t> slot_mapping;  // [num_tokens], block_id * block_size_tokens + offset
   std::vector<int32_t> query_start;   // [num_seqs + 1]
-  std::vector<int32_t> seq_lens;      // [num_seqs], context with this step's tokens
+  std::vector<int32_t> seq_lens;      // [num_seqs], context including this step's tokens
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;     // of the longest context
-  // [num_seqs], in place of block_tables: where each sequence begins in the windows; or empty.
+  // [num_seqs], used instead of block_tables: first place of each sequence's window; or empty.
   std::vector<int64_t> first_places;
   std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted
-  // [num_logits], how many of the greatest are wanted (SamplingRow::num_candidates), 0: all; or
-  // empty: all of all.
+  // [num_logits], how many of a row's greatest logits are wanted (SamplingRow::num_candidates); 0:
+  // all of the row; empty vector: all of every row.
   std::vector<int32_t> num_candidates;
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }

@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// The inputs of a batch as they lie in host memory.
+// Returns a view of the batch's arrays in host memory.
 StepInputs ViewOf(const Batch& batch) {
   return {.num_tokens = batch.num_tokens(),
           .num_seqs = batch.num_seqs(),
@@ -30,7 +30,7 @@ StepInputs ViewOf(const Batch& batch) {
           .logits_rows = batch.logits_rows.data()};
 }
 
-// Those of the checkpoint are for fp8; a cache with a scale for each token needs none.
+// Returns the checkpoint's scales for an fp8 cache without a scale per token, else the default.
 KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout) {
   return layout.dtype == DType::kF8E4M3 && !layout.has_scales() ? weights.kv_cache_scales
                                                                 : KvCacheScales{};
@@ -53,7 +53,7 @@ DecoderModel::DecoderModel(ModelConfig config,
 
 float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
   const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
-  // Without memory nothing can be computed; the scheduler recovers a lost worker.
+  // A worker without memory cannot go on: it ends, and the scheduler recovers the lost worker.
   QUIRE_CHECK(Reserve(inputs.num_tokens, inputs.num_logits).ok());
   if (rope_.has_value() && !batch.positions.empty()) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
@@ -133,7 +133,7 @@ void DecoderModel::Embed(const StepInputs& inputs) {
                             .first_token = share_.vocab.begin};
   pending_delta_ = nullptr;
   if (weights_.project_in != nullptr) {
-    // Positions are as wide as the layers: they are added to the projected rows.
+    // Position rows have hidden_size columns, so they are added after the projection.
     const DType activation = backend_.activation_dtype();
     tokens.out_dtype = activation;
     tokens.out = w.embedding.data();
@@ -168,7 +168,7 @@ void DecoderModel::Embed(const StepInputs& inputs) {
     Normalize(weights_.embedding_norm, /*delta=*/nullptr, /*replace=*/true, inputs.num_tokens);
   }
   if (!config_.norm_before) {
-    // The first sub-layer reads the embedding as it is.
+    // With post-norm the first sub-layer reads the embedding without a norm: hidden = residual.
     backend_.Embed({.num_tokens = inputs.num_tokens,
                     .token_ids = static_cast<const TokenId*>(w.row_ids.data()),
                     .table = {.data = w.residual.data(),
@@ -180,8 +180,8 @@ void DecoderModel::Embed(const StepInputs& inputs) {
   }
 }
 
-// The rows and their positions, which are looked up as the rows of a table -> residual. It may be
-// the residual that the rows lie in.
+// Sets residual to the rows plus their position rows. Embed takes `rows` as its token table; they
+// may be the residual.
 void DecoderModel::EmbedPositions(const StepInputs& inputs, void* rows, DType dtype) {
   EmbeddingParams params = {.num_tokens = inputs.num_tokens,
                             .token_ids = static_cast<const TokenId*>(workspace_.row_ids.data()),
@@ -315,8 +315,8 @@ void DecoderModel::Normalize(const NormWeights& norm,
                  .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
-// Only the rows that are asked for go through the last norm and the output matrix. They are looked
-// up as rows of a table, the pending sum as rows of a position table: residual + delta.
+// Only the wanted rows go through the last norm and the output matrix. The Embed operation gathers
+// them: the residual is its token table, the pending delta its position table.
 void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates) {
   Workspace& w = workspace_;
   const int64_t num_logits = inputs.num_logits;
@@ -373,9 +373,9 @@ void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num
   }
 }
 
-// Layers only add to the residual, or make it anew from what all ranks have: a rank that once had
-// other bits still has them here. Bits that were wrong before they were added up are the same on
-// all ranks, and cannot be told.
+// Layers only add to the residual, or derive it anew from values that all ranks share, so a rank
+// whose bits once differed still differs here. An error made before a sum over the ranks is in all
+// of them alike and cannot be detected.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

@@ -1,7 +1,7 @@
 // DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM with the operations of a
-// KernelBackend. The configuration says which parts are present; there is no class per family. Of a
-// model that is split, a rank computes its share; in each layer two sums over the ranks put it
-// together, and all ranks go on with the same numbers.
+// KernelBackend. The configuration says which parts are present; there is no class per family. If
+// the model is split, each rank computes its share; two sums over the ranks in each layer give all
+// of them the same activations.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Cost:          Forward allocates only when a batch is larger than every one before it.
@@ -30,8 +30,7 @@ namespace quire {
 
 class DecoderModel : public Model {
  public:
-  // The backend must outlive the model. REQUIRES: weights of this share of
-  // this configuration.
+  // The backend must outlive the model. REQUIRES: the weights are this share of this configuration.
   DecoderModel(ModelConfig config,
                const RankShare& share,
                DecoderWeights weights,
@@ -50,7 +49,8 @@ class DecoderModel : public Model {
   }
 
  private:
-  // Memory of one step. Rows are tokens; of the activations' type, except where fp32 is said.
+  // Memory of one step. Elements have the backend's activation type unless a comment says fp32. 'Of
+  // the share' dimensions count this rank's part only.
   struct Workspace {
     DeviceBuffer residual;   // fp32 [num_tokens, hidden_size], the sum over layers
     DeviceBuffer hidden;     // [num_tokens, hidden_size], what a sub-layer reads
@@ -62,7 +62,7 @@ class DecoderModel : public Model {
     DeviceBuffer mlp;        // [num_tokens, intermediate, twice that when gated], of the share
     DeviceBuffer activated;  // [num_tokens, intermediate], of the share
     DeviceBuffer rows;       // fp32 [num_logits, hidden_size]
-    DeviceBuffer last;       // [num_logits, hidden_size], normalised rows
+    DeviceBuffer last;       // [num_logits, hidden_size], normalized rows
     DeviceBuffer projected;  // [num_logits, embedding_dim]
     DeviceBuffer logits;     // fp32 [num_logits, vocab], of the share
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], on rank 0 of several
@@ -73,15 +73,15 @@ class DecoderModel : public Model {
                const KvCacheView& cache);
   void Embed(const StepInputs& inputs);
   void EmbedPositions(const StepInputs& inputs, void* rows, DType dtype);
-  // Puts together what the ranks have of [num_rows, width]; nothing to do for one rank.
+  // Sums the ranks' parts of [num_rows, width] by AllReduce. Does nothing with one rank.
   void MergeRanks(const AllReduceParams& params);
   void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunPostNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   // Workspace hidden -> workspace delta.
   void Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunMlp(int32_t layer, int64_t num_tokens);
-  // residual += delta where given; hidden = norm(residual), which replaces the residual where
-  // asked.
+  // residual += delta unless null; hidden = norm(residual). With `replace`, residual = hidden in
+  // fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
   void Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates);
   uint64_t HashRows(int64_t num_tokens) const;
@@ -93,7 +93,7 @@ class DecoderModel : public Model {
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;
   Workspace workspace_;
-  // The sum that the next norm has to add to the residual, or null.
+  // A sub-layer's output that the next norm must add to the residual, or null.
   const void* pending_delta_ = nullptr;
   uint64_t row_hash_ = 0;
 };

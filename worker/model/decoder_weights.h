@@ -1,7 +1,7 @@
 // DecoderWeights holds the weights of a decoder in the form kernels read: linear layers packed by
 // the backend, tables in the type of the file, norms in fp32.
 //
-// Of a rank of several they are its part: see RankShare.
+// With several ranks it holds this rank's part; see RankShare.
 //
 // Thread safety: immutable after loading.
 #ifndef QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
@@ -27,7 +27,7 @@ struct NormWeights {
 
 // A matrix that is looked up by rows.
 struct TableWeights {
-  DeviceBuffer data;  // or empty: a tied model's tokens are looked up in lm_head
+  DeviceBuffer data;  // empty if a tied model looks tokens up in lm_head
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t width = 0;
@@ -43,7 +43,7 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
-  // fp32 [hidden_size] of a rank of several whose backend adds it to sums, or empty.
+  // fp32 [hidden_size] with several ranks, on a backend that adds_bias_to_sums; else empty.
   DeviceBuffer attention_out_bias;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;

@@ -1,4 +1,4 @@
-// DeviceBuffer is memory of a backend that grows. Growing loses what it held.
+// DeviceBuffer is growable memory of a backend. Growing discards its contents.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_WORKER_MODEL_DEVICE_BUFFER_H_
@@ -19,7 +19,7 @@ namespace quire {
 
 class DeviceBuffer {
  public:
-  // Makes room for `bytes`, keeping the memory when it is already large enough. Errors: those of
+  // Makes room for `bytes`, keeping the memory if it is already large enough. Errors: those of
   // KernelBackend::Allocate.
   absl::Status Reserve(KernelBackend& backend, int64_t bytes) {
     if (bytes > capacity_bytes()) {
@@ -38,10 +38,10 @@ class DeviceBuffer {
     return absl::OkStatus();
   }
 
-  // The memory of this object from now on.
+  // Replaces the buffer's memory.
   void Take(std::unique_ptr<DeviceMemory> memory) { memory_ = std::move(memory); }
 
-  // Null before the first Reserve of more than nothing.
+  // Null until memory was reserved or taken.
   void* data() const { return memory_ == nullptr ? nullptr : memory_->data(); }
   float* floats() const { return static_cast<float*>(data()); }
   int64_t capacity_bytes() const { return memory_ == nullptr ? 0 : memory_->size_bytes(); }

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 4> kValueNames = {
     ".v_scale", ".v_proj.v_scale", ".v_proj.output_scale", ".kv_scale"};
 constexpr std::string_view kQueryName = ".q_scale";
 
-// Far beyond what keys and values of a model can need: they are numbers of f16 or about that size.
+// Far outside what any model needs: its keys and values are about the size of f16 numbers.
 constexpr float kLeastScale = 1e-9F;
 constexpr float kMostScale = 1e9F;
 
@@ -43,7 +43,7 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   const auto raw = std::span(bytes).first(static_cast<size_t>(tensor.bytes));
   QUIRE_RETURN_IF_ERROR(weight.file->Read(tensor, 0, raw));
   const float scale = ElementToFloat(bytes.data(), *tensor.dtype);
-  // Written so that NaN is refused.
+  // The negated form refuses NaN too.
   if (!(scale >= kLeastScale && scale <= kMostScale)) {
     return error(
         absl::StrCat("a scale must be in [", kLeastScale, ", ", kMostScale, "] (got ", scale, ")"));
@@ -51,7 +51,7 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   return scale;
 }
 
-// The first of the names that is in the files.
+// Returns the scale under the first of the names that is in the files.
 absl::StatusOr<std::optional<float>> FindScale(const LayerLayout& layer,
                                                const std::array<std::string_view, 4>& names,
                                                const WeightFiles& files) {

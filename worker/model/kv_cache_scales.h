@@ -1,15 +1,14 @@
-// Scales of an fp8 KV cache that a checkpoint brings along: one for the keys and one for the values
-// of a layer, found by calibration, so that what is stored fits e4m3. Published under several
-// names:
+// Scales that a checkpoint carries for an fp8 KV cache: per layer one for the keys and one for the
+// values, found by calibration so that stored numbers fit e4m3. Published under several names:
 //
 //   <attention>.k_scale, <attention>.v_scale                        compressed-tensors
 //   <attention>.k_proj.k_scale, <attention>.v_proj.v_scale          ModelOpt
 //   <attention>.k_proj.output_scale, <attention>.v_proj.output_scale   compressed-tensors, older
 //   <attention>.kv_scale, for both                                  AutoFP8
 //
-// where <attention> is a layer's attention module ("model.layers.0.self_attn"). The first that is
-// there counts. A layer with one of the two scales takes it for both; one with none has 1. A scale
-// of the queries (<attention>.q_scale) may be there and is not used: queries stay in 16 bits.
+// where <attention> is a layer's attention module ("model.layers.0.self_attn"). The first name that
+// is present counts. A layer with one of the two scales uses it for both; a layer with none has 1.
+// A scale of the queries (<attention>.q_scale) is accepted and ignored: queries stay in 16 bits.
 //
 // Thread safety: free functions.
 // Source:        the names and the rules are those that vLLM follows when it loads a checkpoint.
@@ -26,18 +25,18 @@
 
 namespace quire {
 
-// What is stored times the scale is the value.
+// A key or value is the stored number times its scale.
 struct KvCacheScales {
   float key = 1.0F;
   float value = 1.0F;
 };
 
-// Every name under which a scale of this layer may stand in the files.
+// Returns every name that a scale of this layer may have in the files.
 std::vector<std::string> KvCacheScaleNames(const LayerLayout& layer);
 
-// One entry a layer. Errors: kInvalidArgument, reason MODEL_FILE, for a scale that is not one
-// number from 1e-9 to 1e9 in F32, F16 or BF16, also where the cache will need none: a directory
-// that one device takes, all take.
+// Returns one entry per layer. Errors: kInvalidArgument, reason MODEL_FILE, if a scale is not one
+// number from 1e-9 to 1e9 in F32, F16 or BF16. Caches that use no scales check them too, so that
+// all devices accept the same directories.
 absl::StatusOr<std::vector<KvCacheScales>> ReadKvCacheScales(const WeightLayout& layout,
                                                              const WeightFiles& files);
 

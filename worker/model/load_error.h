@@ -13,7 +13,7 @@
 
 namespace quire {
 
-// The name with every byte outside printable ASCII as '?', at most 120 bytes.
+// Returns the name with '?' for each byte outside printable ASCII, cut to 120 bytes and "...".
 std::string Printable(std::string_view name);
 
 absl::Status LoadError(std::string_view file, std::string_view rule);

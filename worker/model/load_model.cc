@@ -1,4 +1,4 @@
-// From a model directory, or from a seed, to a model that runs.
+// Makes a model from a model directory or from a seed.
 #include <cstddef>
 #include <memory>
 #include <set>
@@ -24,7 +24,7 @@
 namespace quire {
 namespace {
 
-// The names of tensors of which the rank before holds the same part: it has counted them.
+// Returns the tensors of which the rank before holds the same part and counts it in its sum.
 std::set<std::string> HeldByTheRankBefore(const RankShare& share,
                                           const ModelConfig& config,
                                           const WeightLayout& whole) {
@@ -32,7 +32,7 @@ std::set<std::string> HeldByTheRankBefore(const RankShare& share,
   if (share.rank == 0) {
     return names;
   }
-  // There is one, since this rank has a share of the same size.
+  // Not an error: this rank's share has the same size.
   const absl::StatusOr<RankShare> before =
       ShareOf(config, {.rank = share.rank - 1, .size = share.size});
   const std::vector<TensorGroup> theirs = TensorGroups(SliceFor(*before, config, whole));
@@ -49,7 +49,7 @@ std::set<std::string> HeldByTheRankBefore(const RankShare& share,
   return names;
 }
 
-// What will be read, once there is room for it: a start that fails says one line.
+// Called only after the weights were admitted, so that a start that fails logs one line.
 void LogFound(const WeightFiles& files) {
   int64_t bytes = 0;
   for (const SafetensorsFile& file : files.files()) {
@@ -61,7 +61,7 @@ void LogFound(const WeightFiles& files) {
            {"bytes", absl::StrCat(bytes)}});
 }
 
-// `scales` has an entry a layer, or none.
+// `scales` has one entry per layer or is empty.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
                                                  const RankShare& share,
                                                  WeightLayout layout,

@@ -1,5 +1,5 @@
-// LoadProgressBar shows on standard error how far loading weights has come: one line, redrawn.
-// Where that is no terminal it logs a line at every quarter instead, and every 10 s.
+// LoadProgressBar shows on standard error how far weights are loaded: one line, redrawn. If
+// standard error is no terminal, it logs a line at every quarter and every 10 s instead.
 //
 //   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //
@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// The line for a state reached after `elapsed_seconds`.
+// Returns the line for a state reached after `elapsed_seconds`.
 std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seconds);
 
 class LoadProgressBar {
@@ -26,7 +26,7 @@ class LoadProgressBar {
   LoadProgressBar(const LoadProgressBar&) = delete;
   LoadProgressBar& operator=(const LoadProgressBar&) = delete;
 
-  // Ready to be given to LoadModel: [&bar](const LoadProgress& p) { bar.Update(p); }.
+  // Shows a line if one is due. For LoadModel: [&bar](const LoadProgress& p) { bar.Update(p); }.
   void Update(const LoadProgress& progress);
 
  private:

@@ -1,4 +1,4 @@
-// MatrixRows are the rows of a model's matrices, read as they are packed.
+// MatrixRows reads the rows of a model's matrices on demand, while a backend packs them.
 //
 // Thread safety: Read is safe from any thread.
 // Errors:        those of TensorSource::Read.
@@ -22,8 +22,8 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // `tick` is called on the thread that made the object, for each part that it reads, with the
-  // bytes that all threads had begun to read before. The source outlives the object.
+  // The constructing thread calls `tick` for each part that it reads itself, with the bytes that
+  // all threads had begun to read before. The source must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);

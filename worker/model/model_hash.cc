@@ -15,14 +15,14 @@ namespace {
 constexpr int64_t kSampleBytes = 64;
 constexpr int64_t kSamplesPerTensor = 16;
 
-// The first and the last bytes of the tensor and some between, evenly spread.
+// Adds the first and the last bytes of the tensor and evenly spread ones between.
 absl::Status AddSample(const WeightRef& weight, Digest& digest) {
   const int64_t bytes = weight.tensor->bytes;
   const int64_t size = std::min(bytes, kSampleBytes);
   std::array<std::byte, kSampleBytes> buffer = {};
   const auto sample = std::span(buffer).first(static_cast<size_t>(size));
   for (int64_t i = 0; i < kSamplesPerTensor; ++i) {
-    // Divided before it is multiplied: the size of a tensor may be any 63-bit number.
+    // Divides first: the size of a tensor may be near 2^63, and a product would overflow.
     const int64_t begin =
         i + 1 == kSamplesPerTensor ? bytes - size : (bytes - size) / (kSamplesPerTensor - 1) * i;
     QUIRE_RETURN_IF_ERROR(weight.file->Read(*weight.tensor, begin, sample));

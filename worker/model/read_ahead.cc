@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// A cache line and the widest vector.
+// Bytes of a cache line, and of the widest vector.
 constexpr int64_t kTensorAlignment = 64;
 constexpr unsigned kMaxReaders = 8;
 
@@ -57,12 +57,12 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::Place(std::vector<TensorGroup> groups) {
-  const MutexLock lock(mutex_);  // before there are threads: for who checks locks
+  const MutexLock lock(mutex_);  // for the thread safety analysis: no thread runs yet
   int64_t at = 0;
   for (TensorGroup& group : groups) {
     const int64_t bytes = BytesOf(group, source_);
     if (at % ring_bytes_ + bytes > ring_bytes_) {
-      at = RoundUp(at, ring_bytes_);  // a group lies in one piece
+      at = RoundUp(at, ring_bytes_);  // a group is contiguous
     }
     PlacedGroup placed = {
         .first_tensor = tensors_.size(), .end_tensor = 0, .begin = at, .end = at + bytes};
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
   MutexLock lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
-  freed_ = group.begin;  // the group before is used up
+  freed_ = group.begin;  // the caller is done with the group before
   changed_.NotifyAll();
   while (pieces_left_[next_group_] != 0) {
     const size_t seen = num_pieces_read_;

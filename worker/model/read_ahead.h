@@ -1,17 +1,16 @@
-// ReadAhead reads tensors before they are asked for: several threads fill one buffer, in pieces,
-// while the caller packs and uploads what was read before. One thread reads a file at a fraction of
-// what the page cache, a RAID or a network file system gives to several.
+// ReadAhead reads tensors before they are needed: several threads fill one buffer, in pieces, while
+// the caller packs and uploads earlier ones. A single thread gets only a fraction of the bandwidth
+// of the page cache, a RAID or a network file system.
 //
-// The buffer is a ring of host memory of the backend, pinned where there is a GPU. Tensors that are
-// used together are a group; a group lies in one piece, and its memory is used again when the next
-// one is taken.
+// The buffer is a ring of host memory of the backend, pinned for a GPU. Tensors that are used
+// together form a group. A group is contiguous, and its memory is reused once the next group is
+// taken.
 //
-// Thread safety: one caller; the threads are the object's own.
-// Errors:        those of TensorSource::Read, when their tensor is taken; kResourceExhausted
-// without
-//                memory for the buffer.
-// Cost:          memory of the largest group, at least kMinRingBytes or all tensors, whichever is
-//                less.
+// Thread safety: one caller at a time; the object owns its threads.
+// Errors:        those of TensorSource::Read, returned by Next for the group that they hit;
+//                kResourceExhausted without memory for the buffer.
+// Cost:          memory of the largest group, or if more, the lesser of kMinRingBytes and all
+//                tensors.
 #ifndef QUIRE_WORKER_MODEL_READ_AHEAD_H_
 #define QUIRE_WORKER_MODEL_READ_AHEAD_H_
 
@@ -37,7 +36,7 @@ class ReadAhead {
  public:
   static constexpr int64_t kMinRingBytes = int64_t{256} << 20;
 
-  // Groups are read in their order. The source outlives the object.
+  // Groups are read in their order. The source must outlive the object.
   static absl::StatusOr<std::unique_ptr<ReadAhead>> Start(const TensorSource& source,
                                                           std::vector<TensorGroup> groups,
                                                           KernelBackend& backend,
@@ -47,13 +46,13 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // The tensors of the next group, one after another, valid until the next call. Waits for them;
-  // `tick` is called when it does, and after each piece of any tensor that was read meanwhile, with
-  // the bytes of this group that are there. REQUIRES: fewer calls than there are groups.
+  // Waits for the next group and returns its tensors, valid until the next call. While it waits, it
+  // calls `tick` at first and after each piece read of any group, with the bytes read of this one.
+  // REQUIRES: fewer calls than there are groups.
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
-  // The buffer with the only group. REQUIRES: there is one, and it was taken.
+  // Returns the buffer, which holds the only group. REQUIRES: one group, and Next returned it.
   std::unique_ptr<DeviceMemory> TakeBuffer();
 
  private:
@@ -66,7 +65,7 @@ class ReadAhead {
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    int64_t begin = 0;  // counted on through all rounds of the ring
+    int64_t begin = 0;  // in bytes since the first round of the ring, not modulo ring_bytes_
     int64_t end = 0;
   };
   struct Piece {
@@ -77,10 +76,10 @@ class ReadAhead {
 
   explicit ReadAhead(const TensorSource& source) : source_(source) {}
 
-  // Where everything lies in the ring, and in which pieces it is read.
+  // Decides where each tensor lies in the ring, and the pieces in which it is read.
   void Place(std::vector<TensorGroup> groups);
   void ReadPieces();
-  // The next piece is to be read now, or there is none to be read any more.
+  // Returns true if the ring has room for the next piece's group, or no piece is left to read.
   bool CanGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TensorSource& source_;
@@ -94,8 +93,8 @@ class ReadAhead {
   CondVar changed_;
   size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;             // to be taken
-  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                 // all before may be overwritten
+  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;             // to be returned by Next
+  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                 // bytes before may be overwritten
   std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group, of its first failed piece

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMinPositions = 1024;
 
-// Long wavelengths are stretched by factor, short ones kept, those between interpolated.
+// Stretches long wavelengths by `factor`, keeps short ones, and interpolates between the two.
 float ScaleLlama3(const RopeConfig& rope, float frequency) {
   const auto context = static_cast<float>(rope.original_max_position_embeddings);
   const auto factor = static_cast<float>(rope.factor);
@@ -40,7 +40,7 @@ std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim) 
   const double theta = static_cast<float>(rope.theta);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    // In double and rounded once: the nearest fp32 value, where powf may be off by one.
+    // In double, rounded once to the nearest fp32 value: powf may be off by one ulp.
     const double power = std::pow(theta, static_cast<double>(exponent));
     float frequency = 1.0F / static_cast<float>(power);
     if (rope.scaling == RopeScalingKind::kLinear) {

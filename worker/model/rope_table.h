@@ -4,7 +4,7 @@
 // Angles follow Hugging Face transformers: inverse frequencies, and their product with the
 // position, are rounded to fp32 in its order of operations. At position 100,000 an exact angle
 // would differ from theirs by some thousandths of a radian. (PyTorch's own power function is off by
-// one unit in the last place for one frequency in a hundred; that much stays.)
+// one unit in the last place for one frequency in a hundred; that difference remains.)
 //
 // Thread safety: one caller at a time.
 // Shapes:        cos() and sin() [num_positions(), head_dim / 2].
@@ -23,12 +23,12 @@
 
 namespace quire {
 
-// [head_dim / 2], scaled as the configuration asks.
+// Returns [head_dim / 2] frequencies, scaled as the configuration asks.
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim);
 
 class RopeTable {
  public:
-  // The backend, which must outlive the table, reads it.
+  // The backend must outlive the table.
   RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
 
   // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. Grows to

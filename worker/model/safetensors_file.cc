@@ -26,7 +26,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-// A tensor is six values and its sizes.
+// A tensor has six JSON values and one for each dimension.
 constexpr JsonLimits kHeaderLimits = {.max_depth = 3,  // header, tensor, shape
                                       .max_values = 16 * kMaxSafetensorsTensors};
 constexpr size_t kMaxRank = 16;
@@ -56,7 +56,7 @@ const DTypeInfo* FindDType(std::string_view name) {
   return nullptr;
 }
 
-// A non-negative integer that fits in int64, or nullopt.
+// Returns nullopt if the value is not an integer in [0, 2^63).
 std::optional<int64_t> AsSize(const Json& value) {
   if (!value.is_number_integer()) {
     return std::nullopt;
@@ -76,7 +76,7 @@ absl::Status CheckMetadata(const std::string& file, const Json& metadata) {
   return ok ? absl::OkStatus() : LoadError(file, "__metadata__ must map strings to strings");
 }
 
-// Bytes of a tensor, or the rule that its shape breaks.
+// Returns the bytes of a tensor. Errors: its shape overflows, or does not fill whole bytes.
 absl::StatusOr<int64_t> TensorBytes(const std::string& file,
                                     const SafetensorsTensor& tensor,
                                     int64_t bits_per_value) {

@@ -1,14 +1,14 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last one.
-// Tensor data is read on demand with pread, not mapped: a file that shrinks or fails under a reader
-// is then an error of Read instead of a SIGBUS that ends the process, and what it costs is one more
-// copy, from the page cache into a buffer that stays in the processor's.
+// Tensor data is read on demand with pread, not mapped: if the file shrinks or the disk fails, Read
+// returns an error, where a mapping would end the process with SIGBUS. The cost is one more copy,
+// from the page cache into a buffer that stays in the processor's cache.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.
-// Errors:        see load_error.h; kNotFound when the file is missing.
-// Cost:          Open reads the header alone and allocates in proportion to it, never to a number
-//                that merely stands in it.
+// Errors:        see load_error.h; kNotFound if the file is missing.
+// Cost:          Open reads only the header and allocates in proportion to its size, never to a
+//                number that it contains.
 // Source:        the format description of the safetensors project: 8 bytes little-endian header
 //                length, JSON header, data.
 #ifndef QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
@@ -37,13 +37,13 @@ inline constexpr int64_t kMaxSafetensorsTensors = 100'000;
 struct SafetensorsTensor {
   std::string name;
   std::string dtype_name;      // "F32", "BF16", "I64", ...
-  std::optional<DType> dtype;  // none: legal in the file, of no use as a weight
+  std::optional<DType> dtype;  // nullopt: legal in the file, but not as a weight
   std::vector<int64_t> shape;
   int64_t offset = 0;  // from the start of the file
   int64_t bytes = 0;
 };
 
-// "[2, 3]".
+// Returns "[2, 3]" for {2, 3}.
 std::string ShapeToString(std::span<const int64_t> shape);
 
 class SafetensorsFile {

@@ -16,12 +16,11 @@ namespace {
 
 constexpr size_t kTableSize = 4096;
 
-// Read at once, so that it is added up while it is in the cache.
+// Bytes per read: few enough that they are still in the cache when they are summed.
 constexpr size_t kSumBytes = size_t{64} << 10;
 
-// The nearest representable number, rounding toward zero: exact roundness does not matter for
-// numbers that mean nothing. REQUIRES: normal in both types, as small uniform numbers of a table
-// are.
+// Rounds toward zero: exact rounding does not matter for random weights. f16 numbers below the
+// smallest normal one become 0. REQUIRES: |value| is at most the greatest number of the type.
 uint16_t Narrow(float value, DType dtype) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (dtype == DType::kBF16) {
@@ -41,9 +40,9 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
   }
 }
 
-// Calls fn(first byte in the whole tensor, bytes) for each part of `out`, which begins at byte
-// `begin` of the held part, that lies together in the tensor: rows of which some columns are held
-// lie apart.
+// Splits `out`, which begins at byte `begin` of the held part, into runs that are contiguous in the
+// tensor, and calls fn(first byte in the whole tensor, bytes) for each. A run is the whole part, or
+// one row if only some columns are held.
 template <typename Fn>
 void ForEachRun(const TensorShape& tensor,
                 int64_t element_bytes,
@@ -64,7 +63,7 @@ void ForEachRun(const TensorShape& tensor,
   }
 }
 
-// The numbers of a piece of a tensor, kPieceBytes long, of which any part can be made by itself.
+// The numbers of a piece of a tensor, kPieceBytes long. Any part of it can be made alone.
 class DummyPiece {
  public:
   DummyPiece(const TensorShape& tensor, int64_t begin, DType dtype, uint64_t seed) {
@@ -81,8 +80,8 @@ class DummyPiece {
     state_ = state;
   }
 
-  // From the element of this index in the piece on. Drawing from a table of numbers is some times
-  // as fast as drawing each: billions are drawn.
+  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table:
+  // a model needs billions, and computing each one takes several times as long.
   void Fill(int64_t first, std::span<std::byte> out) const {
     constexpr int kBitsPerDraw = 12;
     uint64_t state = SplitMix64After(state_, static_cast<uint64_t>(first / kDrawsPerWord));

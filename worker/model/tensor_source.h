@@ -1,4 +1,4 @@
-// TensorSource is where the numbers of a model come from: its safetensors files, or a seed.
+// TensorSource provides a model's weights: from its safetensors files, or from a seed.
 //
 // Thread safety: Read is safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
@@ -22,37 +22,37 @@ namespace quire {
 
 class TensorSource {
  public:
-  // What one thread reads at a time: enough to keep a disk busy, little enough to share out.
+  // Bytes that one thread reads at a time: enough for a busy disk, few enough to share out.
   static constexpr int64_t kPieceBytes = int64_t{8} << 20;
 
   virtual ~TensorSource() = default;
 
-  // What a progress bar counts to; 0 when it is not known.
+  // Totals for a progress bar; 0 if unknown.
   virtual int64_t num_tensors() const = 0;
   virtual int64_t num_bytes() const = 0;
 
   virtual DType dtype(const std::string& name) const = 0;
 
-  // Of what was read; see WeightsSum. 0 where nothing is compared.
+  // WeightsSum of the bytes read so far; 0 if the source's weights are not compared.
   virtual uint64_t weights_sum() const { return 0; }
 
-  // Fills `out` with bytes of the tensor's held part from `begin` on, whole numbers of dtype(name)
-  // in row-major order. Errors: those of the file.
+  // Fills `out` with the tensor's held part from byte `begin` on: complete elements of dtype(name),
+  // row-major. Errors: those of the file.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
                             std::span<std::byte> out) const = 0;
 };
 
-// Of the tensor's part, in the source's type.
+// Returns the bytes of the tensor's held part, in the source's type.
 inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
   return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
 }
 
-// REQUIRES: every name was found in the files before, of F32, F16 or BF16.
+// REQUIRES: every tensor that is asked for is in the files, as F32, F16 or BF16.
 class FileTensors final : public TensorSource {
  public:
-  // The files must outlive the source. Tensors that are not counted add nothing to the sum: another
-  // rank reads the same of them.
+  // The files must outlive the source. Tensors in not_counted add nothing to the sum, because
+  // another rank adds the same part of them.
   explicit FileTensors(const WeightFiles& files, std::set<std::string> not_counted = {})
       : files_(files), not_counted_(std::move(not_counted)) {}
 
@@ -74,11 +74,12 @@ class FileTensors final : public TensorSource {
   mutable std::atomic<uint64_t> sum_ = 0;  // several threads read
 };
 
-// Numbers from a seed and the tensor's name, for benchmarks without model files: matrices uniform
-// with variance 1 / cols, so that activations neither grow nor vanish; norm weights 1; biases 0.
+// Random numbers from a seed and the tensor's name, for benchmarks without model files: matrices
+// uniform with variance 1 / cols, so that activations neither grow nor vanish; norm weights 1;
+// biases 0.
 class DummyTensors final : public TensorSource {
  public:
-  // bf16 or f16.
+  // dtype: bf16 or f16.
   DummyTensors(DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
   int64_t num_tensors() const override { return 0; }

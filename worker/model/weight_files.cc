@@ -17,10 +17,10 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
-// Of all files. The largest published models have a tenth of it.
+// Bounds the tensors of all files. The largest published models have a tenth of it.
 constexpr size_t kMaxTensors = 1'000'000;
 
-// The path with links resolved, or why it may not be read.
+// Returns the path with links resolved. Errors: the file is missing or may not be read.
 absl::StatusOr<std::string> Resolve(const std::string& model_dir, const std::string& name) {
   absl::StatusOr<std::string> path = ResolveModelFile(model_dir, name);
   if (!path.ok()) {
@@ -68,7 +68,7 @@ absl::Status WeightFiles::AddFiles(const std::string& model_dir,
     QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, name));
     QUIRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, name));
     files_.push_back(std::move(file));
-    QUIRE_RETURN_IF_ERROR(AddTensors(files_.back()));  // before the next one costs anything
+    QUIRE_RETURN_IF_ERROR(AddTensors(files_.back()));  // fails before the next file is read
   }
   return absl::OkStatus();
 }

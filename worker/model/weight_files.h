@@ -2,12 +2,11 @@
 // shards that model.safetensors.index.json names. Tensors are found by name whichever file holds
 // them.
 //
-// A file must lie in the model folder. A symbolic link out of it is refused, with one exception: in
-// a Hugging Face hub cache (.../snapshots/<revision>/) links lead to .../blobs/, and those are
-// followed.
+// A file must lie in the model folder. Symbolic links out of it are refused, except those of a
+// Hugging Face hub cache from .../snapshots/<revision>/ to .../blobs/.
 //
 // Thread safety: reading is const and safe from any thread.
-// Errors:        see load_error.h; kNotFound when a file is missing.
+// Errors:        see load_error.h; kNotFound if a file is missing.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_FILES_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_FILES_H_
 
@@ -36,11 +35,11 @@ class WeightFiles {
 
   // Every tensor of every file, by name.
   const std::map<std::string, WeightRef, std::less<>>& tensors() const { return tensors_; }
-  // File null when there is no such tensor.
+  // Returns null pointers if there is no such tensor.
   WeightRef Find(std::string_view name) const;
 
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  // What messages call the whole: the single file or the index.
+  // Name of the set in messages: the single file or the index.
   const std::string& name() const { return name_; }
 
  private:

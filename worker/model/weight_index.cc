@@ -14,7 +14,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxShards = 4096;
-constexpr JsonLimits kIndexLimits = {.max_depth = 8, .max_values = 1'000'000};  // a tensor is one
+constexpr JsonLimits kIndexLimits = {.max_depth = 8, .max_values = 1'000'000};  // one per tensor
 
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name.find("..") == std::string::npos &&

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kOpt = "OPTForCausalLM";
 constexpr std::string_view kBloom = "BloomForCausalLM";
 
-// The names of the modules outside the layers, and what stands before the number of a layer.
+// Names of the modules outside the layers, and the prefix of a layer's number.
 struct ModelNames {
   std::string_view token_table = "embed_tokens";
   std::string_view embedding_norm = "";
@@ -31,7 +31,7 @@ ModelNames ModelNamesFor(const ModelConfig& config) {
   return {};
 }
 
-// The names of the modules of a layer, after its number.
+// Names of a layer's modules, without the layer's prefix.
 struct LayerNames {
   std::string_view attention_norm;
   std::vector<std::string_view> qkv;  // one: interleaved
@@ -75,7 +75,7 @@ NormLayout Norm(const ModelConfig& config, std::string name) {
           .has_bias = config.norm_affine && config.norm == NormKind::kLayerNorm};
 }
 
-// A layer whose input dimension tensor parallelism splits: its sum is a fixed tree, see dense.h.
+// Returns a layer whose input dimension is split over ranks: its sum is a fixed tree, see dense.h.
 LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_bias) {
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
@@ -155,12 +155,12 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
 
 namespace {
 
-// Of rows that are [whole, width each], those of a range.
+// Returns the rows (or columns) of the heads, tokens or inputs in `range`, `width` for each.
 Slice Times(const IndexRange& range, int64_t width) {
   return {.begin = range.begin * width, .count = range.count * width};
 }
 
-// The rank's inputs of a layer whose outputs are added up over ranks.
+// Cuts a layer whose outputs are summed over the ranks down to this rank's inputs.
 void SliceRowParallel(const RankShare& share,
                       const IndexRange& range,
                       int64_t width,

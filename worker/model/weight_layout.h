@@ -1,12 +1,11 @@
-// WeightLayout says which tensors a model of a given configuration consists of, under the names
-// that Hugging Face transformers gives them, and how they are put together: q, k and v (gate and
-// up) stand one above the other in one linear layer. Where a file has q, k and v as one tensor that
-// goes from head to head (BLOOM), they are sorted as they are loaded. SliceFor says which rows and
-// columns of them one rank of several holds.
+// WeightLayout lists the tensors of a model of a given configuration, under the names of Hugging
+// Face transformers, and how they are fused: the rows of q, k and v (gate and up) are concatenated
+// in one linear layer. BLOOM's files interleave q, k and v head by head in one tensor; loading
+// sorts them. SliceFor gives the rows and columns that one rank of several holds.
 //
 // Thread safety: a value type.
 // Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
-//                with has_bias, <p.name>.bias [p.rows]; of both, the slices that are given.
+//                with has_bias, <p.name>.bias [p.rows]; only the held slices of both.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 
@@ -23,7 +22,7 @@
 
 namespace quire {
 
-// Which indices of a dimension are held.
+// The indices of a dimension that a rank holds.
 struct Slice {
   int64_t begin = 0;
   int64_t count = 0;
@@ -45,14 +44,14 @@ struct LinearLayout {
   int64_t cols = 0;
   Slice held = Whole(cols);  // of the columns
   bool has_bias = false;
-  // The bias is added once: to the sum over all ranks, or by the first one's product (see
-  // KernelBackend::adds_bias_to_sums).
+  // With several ranks the bias is added once: to the sum over all ranks, or by the first rank's
+  // product (KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
-  // > 0: the held rows of the one part are [interleaved_heads, 3, head_dim]: q, k and v of the
-  // first head, of the second, ...
+  // > 0: the held rows of the only part are [interleaved_heads, 3, head_dim]: q, k and v of the
+  // first head, then of the second, ...
   int32_t interleaved_heads = 0;
   int64_t num_segments = 1;     // of the sum, see dense.h
-  bool is_quantizable = false;  // a layer's; not what stands before and after the layers
+  bool is_quantizable = false;  // true inside layers; false before and after them
 };
 
 // <name>.weight [width] and, for LayerNorm, <name>.bias [width].
@@ -96,14 +95,14 @@ struct WeightLayout {
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
 
-// What becomes of a tensor, which decides how it may be read.
+// Use of a tensor, which decides how it may be read.
 enum class TensorUse : uint8_t {
-  kWhole,   // it is read whole, and then looked at
-  kTable,   // it is kept as it is
-  kPacked,  // rows of it are packed, each as it is
+  kWhole,   // converted or reordered, so read completely first
+  kTable,   // kept in the form of the file
+  kPacked,  // packed row by row, in the order of the file
 };
 
-// A tensor of the files, [rows, cols] or a vector [cols], and the part of it that is read.
+// A tensor of the files, [rows, cols] or a vector [cols], and its part that is read.
 struct TensorShape {
   std::string name;
   int64_t rows = 0;  // 0: a vector
@@ -112,36 +111,37 @@ struct TensorShape {
   Slice held_cols = Whole(cols);
   TensorUse use = TensorUse::kWhole;
 
-  // Of the part.
+  // Elements of the held part.
   int64_t num_elements() const { return held_rows.count * held_cols.count; }
 };
 
-// The tensors that one part of the model is made of: a linear layer's weights, each followed by its
-// bias; a norm's weight and bias; a table.
+// The tensors of one part of the model: a linear layer's weights, each followed by its bias; a
+// norm's weight and bias; or a table.
 using TensorGroup = std::vector<TensorShape>;
 
-// All groups, in the order in which they are loaded. A tied lm_head is not among them.
+// Returns all groups in loading order, except a tied lm_head.
 std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 
-// All that are there, a tied lm_head among them. They point into the layout.
+// Returns pointers to all linear layers in `layout`, a tied lm_head included.
 std::vector<const LinearLayout*> LinearLayers(const WeightLayout& layout);
 
-// That of one layer, or table.
+// Returns the group of one linear layer or table.
 TensorGroup GroupOf(const LinearLayout& linear);
 TensorGroup GroupOf(const TableLayout& table);
 
-// `prefix` goes before every name but lm_head ("model.", "model.decoder.", "decoder.",
-// "transformer.", "").
+// `prefix` begins every name except lm_head: "model.", "model.decoder.", "decoder.",
+// "transformer." or "".
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);
 
-// The part of a whole layout that a rank holds.
+// Returns the part of a whole layout that a rank holds.
 WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightLayout whole);
 
-// The prefixes under which checkpoints of this architecture are published, the usual one first.
+// Returns the prefixes under which checkpoints of this architecture are published, most usual
+// first.
 std::vector<std::string> NamePrefixes(const ModelConfig& config);
 
-// A tensor that published files carry beside the weights and that decides nothing: buffers of old
-// transformers versions, and the output matrix of a model that ties it to the embedding.
+// Returns true for a tensor that published files carry and that has no effect: a buffer of old
+// transformers versions, or the output matrix of a model that ties it to the embedding.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
 
 }  // namespace quire

@@ -22,12 +22,13 @@
 namespace quire {
 namespace {
 
-// Compares what the files hold with what the layout names.
+// Compares the tensors of the files with those of the layout.
 class FileChecker {
  public:
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
-  // The matrices of a group become one and have one type.
+  // Errors: a tensor is missing or has another shape or type. A group's matrices become one, so
+  // they must have one type.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -51,10 +52,10 @@ class FileChecker {
     return absl::OkStatus();
   }
 
-  // Tensors that may be there, and are read elsewhere.
+  // Allows tensors that are read elsewhere.
   void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
-  // Every tensor of the files was asked for, or is known to decide nothing.
+  // Errors: a tensor of the files was neither checked nor expected, and is no harmless extra.
   absl::Status CheckExtras(const ModelConfig& config) const {
     for (const auto& [name, weight] : files_.tensors()) {
       if (!seen_.contains(name) && !IsHarmlessExtra(config, name)) {
@@ -98,8 +99,8 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-// Calls fn with all rows of a tensor, or, where they are [heads, 3, head_dim], with the q of every
-// head, then the k, then the v.
+// Calls fn with all rows of a tensor if heads is 0. Else the rows are [heads, 3, head_dim], and fn
+// gets the q of every head, then the k, then the v.
 template <typename T, typename Fn>
 void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {
@@ -114,8 +115,8 @@ void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
   }
 }
 
-// What goes through the buffer, in order. A backend that packs while it reads takes the matrices
-// past it; tables are then read to where they stay.
+// Returns the tensors that go through the read-ahead buffer, in order. A backend that packs while
+// reading bypasses it for matrices, and tables are read directly into their memory then.
 std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const KernelBackend& backend) {
   std::vector<TensorGroup> groups = TensorGroups(layout);
   if (backend.packs_while_reading()) {
@@ -129,7 +130,7 @@ std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const Kerne
   return groups;
 }
 
-// Of what the layer's matrices become.
+// Returns the bytes of the layer's matrices once packed.
 int64_t PackedBytes(const LinearLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend) {
@@ -143,14 +144,14 @@ int64_t PackedBytes(const LinearLayout& layout,
   return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
 
-// None: the layer's matrices are not read as they are packed.
+// Returns the matrices that can be read while they are packed: none if q, k and v are interleaved.
 TensorGroup PackedMatricesOf(const LinearLayout& layout) {
   TensorGroup matrices = GroupOf(layout);
   std::erase_if(matrices, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
   return matrices;
 }
 
-// Brings tensors, group by group in the order of TensorGroups, into the memory of a backend.
+// Loads tensors, group by group in the order of TensorGroups, into the memory of a backend.
 class WeightReader {
  public:
   WeightReader(const TensorSource& source,
@@ -172,8 +173,8 @@ class WeightReader {
     return table.data.Assign<std::byte>(backend_, tensors[0]);
   }
 
-  // The table of a tied model, and the output matrix that it also is. A backend that packs while it
-  // reads looks tokens up in what it packed: no table is kept.
+  // Reads a tied model's table, which is its output matrix too. A backend that packs while reading
+  // looks tokens up in the packed matrix, so no table is kept.
   absl::Status ReadTied(const TableLayout& layout,
                         TableWeights& table,
                         std::unique_ptr<PackedLinear>& packed) {
@@ -209,7 +210,7 @@ class WeightReader {
     return Assign(layout.name + ".weight", tensors.front(), weight);
   }
 
-  // `bias_apart` is filled where the layout says so and the backend adds it to sums.
+  // Fills `bias_apart` if layout.bias_is_apart and the backend adds it to sums.
   absl::Status Read(const LinearLayout& layout,
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
@@ -253,7 +254,7 @@ class WeightReader {
     return absl::OkStatus();
   }
 
-  // Extras were not read, but the bar should end full.
+  // Fills the bar: its totals include extra tensors, which are not read.
   void Finish() {
     state_.tensors_done = state_.tensors_total;
     state_.bytes_done = state_.bytes_total;
@@ -275,7 +276,7 @@ class WeightReader {
     return tensors;
   }
 
-  // The table's type and size, without data yet.
+  // Sets the table's type and size. Returns a view without data.
   MatrixView Describe(const TableLayout& layout, TableWeights& table) const {
     table.dtype = source_.dtype(layout.name + ".weight");
     table.rows = layout.held.count;
@@ -283,7 +284,7 @@ class WeightReader {
     return {.data = nullptr, .dtype = table.dtype, .rows = table.rows, .cols = table.width};
   }
 
-  // The one tensor of the group, by several threads.
+  // Reads the group's only tensor on several threads, into memory that the buffer then owns.
   absl::Status ReadInPlace(const TensorGroup& group, DeviceBuffer& buffer) {
     QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadAhead> read,
                            ReadAhead::Start(source_, {group}, backend_, /*min_ring_bytes=*/0));
@@ -301,7 +302,7 @@ class WeightReader {
     Report();
   }
 
-  // The matrix of a part: null where it is not read yet.
+  // Adds the views of a part's matrix; `matrix` is null if it is read while it is packed.
   void AddViews(const LinearLayout& layout,
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,
@@ -321,7 +322,7 @@ class WeightReader {
     });
   }
 
-  // Tensors may be of any of the three types; norms and biases are kept as fp32.
+  // Converts F32, F16 or BF16 to fp32, in which norms and biases are kept.
   std::vector<float> Floats(const std::string& name, std::span<const std::byte> raw) const {
     const DType dtype = source_.dtype(name);
     const auto size = static_cast<size_t>(SizeOf(dtype));
@@ -341,7 +342,7 @@ class WeightReader {
     return out.Assign<float>(backend_, values);
   }
 
-  // Bytes under way are those of a group that is not done, so fewer than it has.
+  // bytes_under_way: bytes read of the current group, which is not in state_ yet.
   void Report(int64_t bytes_under_way = 0) const {
     if (progress_) {
       LoadProgress told = state_;
@@ -402,7 +403,7 @@ int64_t LoadedBytes(const WeightLayout& layout,
                     const KernelBackend& backend) {
   int64_t bytes = 0;
   if (layout.is_tied() && backend.packs_while_reading()) {
-    bytes -= BytesOf(GroupOf(layout.token_table).front(), source);  // which is not kept
+    bytes -= BytesOf(GroupOf(layout.token_table).front(), source);  // the table is not kept
   }
   for (const TensorGroup& group : TensorGroups(layout)) {
     for (const TensorShape& tensor : group) {

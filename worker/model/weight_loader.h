@@ -1,16 +1,17 @@
 // CheckWeightFiles compares a model's files with its configuration; LoadWeights reads the weights
 // through a backend.
 //
-// The check comes first and is complete: every tensor is there, has the shape that config.json asks
-// for and a type that can be computed with, and nothing unknown lies beside them. Only then is
-// memory for weights taken, so that memory is bounded by the size of the files. Files are read
-// ahead by several threads (read_ahead.h) while the backend packs what was read before. A backend
-// that packs while it reads does without: each of its threads reads the rows of a panel, adds them
-// up and packs them while they are in its cache. Tables are read to where they stay, but for a tied
-// model's: it is packed too, and not kept beside that. The rest is small.
+// The check comes first and is complete: every tensor is present, has the shape that config.json
+// asks for and a supported type, and no unknown tensor lies beside them. Memory for weights is
+// taken only then, so it is bounded by the size of the files. Several threads read ahead
+// (read_ahead.h) while the backend packs what was read before.
+//
+// With a backend that packs while reading, matrices bypass that buffer: each thread reads the rows
+// of a panel, sums them and packs them while they are in its cache. Tables are read directly into
+// their memory, except a tied model's: it is packed, and no other copy is kept.
 //
 // Thread safety: one caller at a time per backend.
-// Errors:        see load_error.h; kResourceExhausted when memory ends.
+// Errors:        see load_error.h; kResourceExhausted if memory runs out.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
 
@@ -27,12 +28,12 @@
 
 namespace quire {
 
-// The layout under the name prefix that the files use, after checking the files against it.
+// Checks the files. Returns the layout with the name prefix that the files use.
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
-// What LoadWeights takes of main memory on a CPU: matrices as the backend packs them; tables as
-// they are; norms and biases as fp32; the buffer for reading ahead. The output matrix of a tied
-// model stands beside the token table, or, where the backend packs while it reads, for it.
+// Returns the main memory that LoadWeights takes on a CPU: packed matrices, tables in the type of
+// the files, norms and biases in fp32, and the buffer for reading ahead. A tied model's output
+// matrix adds to the token table, or replaces it if the backend packs while reading.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kLineBytes = WeightsSum::kWordsPerLine * sizeof(uint32_t);
 
-// What the products of a line's words add up to is multiplied by this.
+// Returns the odd factor by which a line's sum is multiplied.
 uint64_t FactorOfLine(uint64_t seed, uint64_t line) {
   uint64_t state = seed + line;
   return SplitMix64(state) | 1;
@@ -33,7 +33,7 @@ uint64_t SumOfWords(const std::byte* line, const WeightsSum::Factors& factors) {
 }
 
 #if defined(__x86_64__)
-// The same, eight words at a time. gcc does not find out that the factors have 32 bits.
+// SumOfWords, eight words at a time: gcc cannot know that the factors fit in 32 bits.
 [[gnu::target("avx2")]] uint64_t SumOfWordsAvx2(const std::byte* line,
                                                 const WeightsSum::Factors& factors) {
   __m256i of_even = _mm256_setzero_si256();
@@ -104,7 +104,7 @@ uint64_t WeightsSum::Of(int64_t begin, std::span<const std::byte> bytes) const {
       bytes = bytes.subspan(whole.size());
       continue;
     }
-    // The rest is zero here, and the other way round where it is read: the two add up.
+    // The line's other bytes count as zero; sums are linear, so the calls with them add the rest.
     std::array<std::byte, kLineBytes> part = {};
     const size_t size = std::min(kLineBytes - in_line, bytes.size());
     std::memcpy(part.data() + in_line, bytes.data(), size);

@@ -1,11 +1,10 @@
-// WeightsSum is a number by which all bytes of a model's weights are compared, however many ranks
-// share them: each rank adds up what it reads, and the sums of all ranks add up to that of the
-// whole.
+// WeightsSum compares all bytes of a model's weights, however many ranks share them: each rank sums
+// what it reads, and the sums of all ranks add up to that of the whole model.
 //
-// Tensors are lines of 64 words of 32 bits. A line adds (the sum of word * a number of its place
-// in the line) * a number of its place in the tensor, modulo 2^64; the numbers are odd and come
-// from the tensor's name. One word that is changed changes the sum for certain, any other accident
-// all but certainly. Whoever means harm finds another file with the same sum.
+// A tensor is a sequence of lines of 64 words of 32 bits. Each word is multiplied by a factor of
+// its place in the line, each line's sum by a factor of its place in the tensor, all modulo 2^64.
+// The factors are odd and derived from the tensor's name. One changed word always changes the sum,
+// any other accident almost certainly. An attacker can construct other weights with the same sum.
 //
 // Thread safety: a value type.
 // Cost:          a multiplication a word; bytes that were just read are still in the cache.
@@ -24,16 +23,17 @@ class WeightsSum {
  public:
   static constexpr size_t kWordsPerLine = 64;
 
-  // Of words at even and at odd places: odd numbers of 32 bits. Vectors are loaded from there.
+  // Factors of words at even and odd places: odd numbers of 32 bits, aligned for vector loads.
   struct alignas(32) Factors {
     std::array<uint64_t, kWordsPerLine / 2> even;
     std::array<uint64_t, kWordsPerLine / 2> odd;
   };
 
-  // Of a tensor.
+  // `name`: the tensor's name, from which the factors are derived.
   explicit WeightsSum(std::string_view name);
 
-  // What these bytes, which begin at this byte of the tensor, add. A word may be cut anywhere.
+  // Returns what these bytes, from byte `begin` of the tensor on, add to the sum. They may begin or
+  // end inside a word.
   uint64_t Of(int64_t begin, std::span<const std::byte> bytes) const;
 
  private:

@@ -1,11 +1,11 @@
-// ExecutorThread runs tasks one after another, in the order in which they were given. It is the one
-// thread that touches the model, the KV pool and the sequences once it has started; RPC threads
-// only hand it work.
+// ExecutorThread runs tasks one after another, in the order of the Run calls. Once it has started
+// it is the only thread that touches the model, the KV pool and the sequences; RPC threads only
+// hand it tasks.
 //
-// The progress hears of every task that is given, begun and ended: an executor that hangs between
-// two tasks is one that has some and begins none.
+// WorkerProgress counts every task that is queued, begun and ended: an executor that has tasks but
+// begins none hangs between two of them.
 //
-// Thread safety: all methods may be called from any thread, Stop not from a task.
+// Thread safety: all methods may be called from any thread, except Stop from a task.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
 #define QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
 
@@ -22,12 +22,12 @@ class ExecutorThread {
  public:
   // At most this many tasks wait. The progress must outlive the object.
   ExecutorThread(size_t capacity, WorkerProgress& progress);
-  // Stops.
+  // Calls Stop.
   ~ExecutorThread();
   ExecutorThread(const ExecutorThread&) = delete;
   ExecutorThread& operator=(const ExecutorThread&) = delete;
 
-  // False, and the task is dropped, when too many wait or Stop was called.
+  // Queues the task. Returns false and drops it if the queue is full or Stop was called.
   [[nodiscard]] bool Run(std::function<void()> task);
 
   // Finishes the waiting tasks, then ends the thread. Later tasks are refused.

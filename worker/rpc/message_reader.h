@@ -1,8 +1,8 @@
-// ReadMessage parses what a peer sent. The service takes raw bytes, so that malformed ones are
-// answered with INVALID_ARGUMENT MALFORMED_PROTO and not with whatever the library says.
+// ReadMessage parses a peer's message. The service takes raw bytes, so that malformed ones are
+// answered with INVALID_ARGUMENT MALFORMED_PROTO and not with the library's own status.
 //
-// Messages with more fields than any real one has are refused before they are parsed
-// (common/wire/expansion_guard.h).
+// Messages with more fields than any valid one has are refused before they are parsed, else a short
+// message could unfold into far more memory (common/wire/expansion_guard.h).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_WORKER_RPC_MESSAGE_READER_H_
@@ -14,13 +14,13 @@
 
 namespace quire {
 
-// Of the largest message: an introduction with its sampling parameters for each sequence.
+// Fields of the largest message: an introduction with its sampling parameters for each sequence.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 
-// Clears `message` first. The buffer is only read.
+// Replaces the contents of `message`. The buffer stays as it is.
 absl::Status ReadMessage(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
-// The bytes of a message, to send.
+// Returns the serialized message.
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message);
 
 }  // namespace quire

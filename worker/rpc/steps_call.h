@@ -1,11 +1,11 @@
 // StepsCall is one open call of Steps: it reads requests, hands them to the service and writes the
-// answers, as bytes. It knows nothing of steps.
+// answers, all as bytes that it does not interpret.
 //
 // At most kMaxUnanswered requests are read ahead of their answers, so a peer cannot fill the
-// worker's memory. A failed stream sends the answers it has, then ends with its status.
+// worker's memory. A failed call sends the answers that it has, then ends with its status.
 //
 // Thread safety: Answer, Fail and has_failed may be called from any thread.
-// Ownership:     the call holds the stream until gRPC is done with it; who answers holds it too.
+// Ownership:     the call owns itself until gRPC is done with it; tasks that answer it share it.
 #ifndef QUIRE_WORKER_RPC_STEPS_CALL_H_
 #define QUIRE_WORKER_RPC_STEPS_CALL_H_
 
@@ -24,25 +24,25 @@ namespace quire {
 
 class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // One step runs and one waits.
+  // One step runs while the next one waits.
   static constexpr int kMaxUnanswered = 2;
 
   using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;
 
-  // Starts to read. The handler is called on an RPC thread for each request and must not block;
-  // each request is to be followed by one Answer or by Fail.
+  // Starts reading. The handler is called on an RPC thread for each request and must not block. It
+  // or its task answers each request with one Answer, or ends the call with Fail.
   static std::shared_ptr<StepsCall> Start(Handler handler);
 
   void Answer(grpc::ByteBuffer response);
 
-  // Ends the stream. Later answers are dropped. REQUIRES: status is not OK.
+  // Ends the call. Later answers are dropped. REQUIRES: status is not OK.
   void Fail(const absl::Status& status);
 
   bool has_failed() const;
 
  private:
-  // What is to be told to gRPC, decided under the lock and done after it: gRPC may answer at once,
-  // on this very thread.
+  // Calls into gRPC, decided under the lock and made after its release: gRPC may call back at once
+  // on the same thread, which would deadlock.
   struct Action {
     bool read = false;
     const grpc::ByteBuffer* write = nullptr;
@@ -56,8 +56,8 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   void OnCancel() override;
   void OnDone() override;
 
-  // Reads are started from reactions only: until a reaction returns gRPC keeps the call alive, even
-  // when another thread has finished it.
+  // Returns the calls to make now. Only reactions start reads: gRPC keeps the call alive until a
+  // reaction returns, even if another thread has finished it.
   Action Next(bool in_reaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const Action& action);
 

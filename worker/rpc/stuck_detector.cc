@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// The executor has something to do that should be seen to move.
+// Returns true if the executor has work whose progress is counted.
 bool IsAtWork(const WorkerProgress::State& state) {
   switch (state.report.phase()) {
     case v1::WORKER_PHASE_EXECUTING:
@@ -18,7 +18,7 @@ bool IsAtWork(const WorkerProgress::State& state) {
   }
 }
 
-// A step that nobody waits for may stand still; for anything else somebody waits.
+// A step may stand still while nothing waits for it; all other work is awaited.
 bool IsAwaited(const WorkerProgress::State& state) {
   return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
 }

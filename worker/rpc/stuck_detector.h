@@ -1,12 +1,12 @@
-// StuckDetector decides when a worker has to end itself: its executor stands still while somebody
-// waits for it to go on. Nothing inside the process can free a thread that hangs; a new process can
-// take its place. What the executor does decides what is a standstill:
+// StuckDetector decides when a worker must end its process: the executor stands still while a task
+// waits for it. A thread that hangs cannot be freed from inside the process, but a new process can
+// replace it. A standstill depends on what the executor does:
 //
-//   a step             no progress, and a newer epoch or the end waits. A step that makes progress
-//                      is never given up, however long it takes, nor one that nobody waits for.
+//   a step             no progress, while a newer epoch or the shutdown waits. A step that makes
+//                      progress, or that nothing waits for, is never given up.
 //   an epoch begins    no progress for longer than its pools and the other ranks can take
-//   nothing (IDLE)     it has tasks, and neither begins nor ends one
-//   the model loads    never: whoever started the process looks at that
+//   nothing (IDLE)     the executor has tasks, and neither begins nor ends one
+//   the model loads    never: the supervisor watches that
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_WORKER_RPC_STUCK_DETECTOR_H_
@@ -21,24 +21,24 @@ namespace quire {
 
 class StuckDetector {
  public:
-  // Standing still for so long is no longer work.
+  // Any work makes progress more often than this.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
-  // Beginning an epoch makes no progress that is counted. It meets the other ranks, which has a
-  // limit of its own, joins their devices, and takes memory: pinning that of the host is slowest.
+  // Beginning an epoch counts no progress, so its time is bounded: to meet the other ranks, which
+  // has its own timeout, and join their devices; then to allocate pools, slowest in pinned memory.
   static constexpr Instant kMaxMeeting = 20 * kNanosPerSecond;
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
-  // More than this between two observations is not counted: the whole process was stopped, and the
-  // executor with it.
+  // Most of the time between two observations that counts: in a longer gap the whole process was
+  // stopped, the executor included.
   static constexpr Instant kMaxGap = kNanosPerSecond;
 
-  // What is seen now. True: the process must end.
+  // Adds an observation. Returns true if the process must end.
   bool Observe(Instant now, const WorkerProgress::State& state);
 
-  // Of the last observation: whether it has stood still for so long, awaited or not.
+  // Whether the executor stood still for too long at the last observation, awaited or not.
   bool stands_still() const { return stands_still_; }
 
  private:
-  Instant last_ = 0;  // 0: nothing was observed
+  Instant last_ = 0;  // 0: no observation yet
   Instant standstill_ = 0;
   bool stands_still_ = false;
   uint64_t progress_ = 0;

@@ -22,7 +22,7 @@ void WatchCall::Send(const grpc::ByteBuffer& report) {
     is_writing_ = true;
     report_ = report;
   }
-  // Not under the lock: gRPC may react on this very thread.
+  // Not under the lock: gRPC may call back on the same thread.
   StartWrite(&report_);
 }
 

@@ -1,8 +1,8 @@
 // WatchCall is one open call of Watch. It sends reports, as bytes, to a peer that may be slow: a
-// report that comes while the one before is still on its way is dropped.
+// report is dropped if the previous one is still being written.
 //
 // Thread safety: Send, End and has_ended may be called from any thread.
-// Ownership:     the call holds itself until gRPC is done with it; who sends holds it too.
+// Ownership:     the call owns itself until gRPC is done with it; the reporter shares it.
 #ifndef QUIRE_WORKER_RPC_WATCH_CALL_H_
 #define QUIRE_WORKER_RPC_WATCH_CALL_H_
 
@@ -21,17 +21,17 @@ namespace quire {
 
 class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // scheduler_incarnation: of the scheduler that watches; 0: it is none.
+  // scheduler_incarnation: the watching scheduler's; 0 for any other client.
   static std::shared_ptr<WatchCall> Start(uint64_t scheduler_incarnation);
 
   uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
 
   void Send(const grpc::ByteBuffer& report);
 
-  // Ends the call, after the report that is on its way. REQUIRES: status is not OK.
+  // Ends the call, after the report that is being written. REQUIRES: status is not OK.
   void End(const absl::Status& status);
 
-  // By either side.
+  // Returns true if either side has ended the call.
   bool has_ended() const;
 
  private:
@@ -42,9 +42,9 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnCancel() override;
   void OnDone() override;
 
-  // The call is over for this reason, unless it was before.
+  // Ends the call with this status, unless it has ended already.
   void EndWith(const grpc::Status& status);
-  // Tells gRPC that the call is over once no report is on its way.
+  // Finishes an ended call with gRPC, once no report is being written.
   void FinishIfEnded();
 
   const uint64_t scheduler_incarnation_;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kUuidBytes = 16;
 
-// Every call below is something that was done.
+// Called by every method that notes some progress.
 void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 1); }
 
 }  // namespace

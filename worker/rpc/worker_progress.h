@@ -1,9 +1,9 @@
-// WorkerProgress is what a worker says of itself while it works: what it does, how far it is,
-// whether anything moves, and which scheduler has it. The threads that load and execute write it;
-// the reporter reads it.
+// WorkerProgress is the state that a worker reports: its phase, how far it is, a counter that moves
+// while it works, and its holder. The loading thread and the executor write it; the reporter reads
+// it.
 //
 // Thread safety: all methods may be called from any thread.
-// Cost:          a short critical section a call; a step makes two calls.
+// Cost:          a short critical section per call; a step makes a few calls.
 #ifndef QUIRE_WORKER_RPC_WORKER_PROGRESS_H_
 #define QUIRE_WORKER_RPC_WORKER_PROGRESS_H_
 
@@ -24,49 +24,49 @@ namespace quire {
 
 class WorkerProgress {
  public:
-  // Loading. The backend and the peers must outlive the object.
-  // Peers: where the other ranks find this one, or null.
+  // Starts in the phase LOADING. The backend and `peers`, the listener for the other ranks or null,
+  // must outlive the object.
   explicit WorkerProgress(const KernelBackend& backend, const PeerListener* peers = nullptr);
 
-  // 16 random bytes, one value per process start.
+  // 16 random bytes, drawn at the start of the process.
   const std::string& uuid() const { return uuid_; }
 
-  // More of the model was read: bytes so far, and in all.
+  // Notes how much of the model was read.
   void Load(int64_t loaded_bytes, int64_t total_bytes);
   void FinishLoad();
 
-  // Pools of so many bytes are taken, or cleared.
+  // Notes that an epoch begins, with pools of so many bytes to allocate or clear.
   void BeginEpoch(int64_t pool_bytes);
-  // What holds now, whether or not the epoch was refused.
+  // Notes the state after BeginEpoch, whether or not the epoch was refused.
   void EndBeginEpoch(uint64_t scheduler_incarnation,
                      uint64_t group_epoch,
                      uint64_t last_step_id,
                      int64_t num_window_places);
 
   void BeginStep(uint64_t step_id);
-  // Another last step than the one that began: that one was refused.
+  // Notes the end of a step. It was refused if last_step_id is another one than BeginStep's.
   void EndStep(uint64_t last_step_id, int64_t num_window_places);
 
-  // Something was done that the backend does not count.
+  // Counts progress that the backend does not count.
   void Tick();
 
-  // Somebody waits for the executor to leave its step for good: a newer epoch, the end.
+  // Counts requests that need the executor to leave its step for good: a newer epoch, the shutdown.
   void AddWaiter();
   void RemoveWaiter();
 
-  // The executor was given something to do; it is done, or was not taken.
+  // Count tasks of the executor: added before they are queued, removed once done or refused.
   void AddTask();
   void RemoveTask();
 
   struct State {
     v1::WatchReport report;
     int num_waiters = 0;
-    int num_tasks = 0;       // that wait, and the one that runs
-    int64_t pool_bytes = 0;  // of the epoch that began last
+    int num_tasks = 0;       // waiting ones and the running one
+    int64_t pool_bytes = 0;  // of the last BeginEpoch
   };
   State Read() const;
 
-  // Of SchedulerClaim, at this moment.
+  // As SchedulerClaim's methods, at the current time.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch);
   absl::Status CheckClaim(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
   void Hear(uint64_t scheduler_incarnation);
@@ -78,7 +78,7 @@ class WorkerProgress {
 
   mutable Mutex mutex_;
   SchedulerClaim claim_ ABSL_GUARDED_BY(mutex_);
-  State state_ ABSL_GUARDED_BY(mutex_);  // its progress is what was done beside the backend
+  State state_ ABSL_GUARDED_BY(mutex_);  // report.progress() is without the backend's
 };
 
 }  // namespace quire

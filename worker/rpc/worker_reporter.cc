@@ -113,7 +113,7 @@ bool WorkerReporter::is_live() const {
          SteadyNow() - last_look_.load(std::memory_order_relaxed) < kMaxBlindness;
 }
 
-// Ends the process when it has to.
+// Observes the state, and ends the process if the executor is stuck.
 void WorkerReporter::Look(const WorkerProgress::State& state) {
   const Instant now = SteadyNow();
   const bool is_stuck = stuck_detector_.Observe(now, state);
@@ -127,7 +127,7 @@ void WorkerReporter::Look(const WorkerProgress::State& state) {
            {{"epoch", absl::StrCat(state.report.group_epoch())},
             {"step", absl::StrCat(state.report.step_id())},
             {"phase", v1::WorkerPhase_Name(state.report.phase())}});
-  // No destructor waits for a thread that hangs.
+  // Without destructors: they would wait for the thread that hangs.
   ExitNow(kExitStuck);
 }
 

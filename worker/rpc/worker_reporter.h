@@ -1,9 +1,9 @@
 // WorkerReporter is the thread that looks at the worker's progress four times a second: it reports
-// it to all who watch, hears by their calls which schedulers are there, and ends the process when
+// it to all Watch calls, notes the holder as connected while it watches, and ends the process if
 // the executor is stuck (StuckDetector).
 //
 // Thread safety: all methods may be called from any thread.
-// Cost:          one report is encoded a round, however many watch.
+// Cost:          encodes one report per round for all calls.
 #ifndef QUIRE_WORKER_RPC_WORKER_REPORTER_H_
 #define QUIRE_WORKER_RPC_WORKER_REPORTER_H_
 
@@ -29,56 +29,54 @@ namespace quire {
 class WorkerReporter {
  public:
   static constexpr std::chrono::milliseconds kInterval{250};
-  // A scheduler, a supervisor, and what is left of those before them.
+  // Far more than a scheduler, its standbys, a supervisor, and calls left over from earlier ones.
   static constexpr size_t kMaxCalls = 64;
+  // Most time between two looks of a live worker; a normal round takes kInterval.
   static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
   // The progress must outlive the object.
   explicit WorkerReporter(WorkerProgress& progress);
-  // Stops.
+  // Calls Stop.
   ~WorkerReporter();
   WorkerReporter(const WorkerReporter&) = delete;
   WorkerReporter& operator=(const WorkerReporter&) = delete;
 
-  // A call that gets the first report at once, or ends with this status if it is not OK. It ends
-  // with RESOURCE_EXHAUSTED, reason QUEUE_FULL, when too many watch, and with UNAVAILABLE, reason
-  // SHUTTING_DOWN, on Stop.
-  // scheduler_incarnation: of the scheduler that watches; 0: it is none.
+  // Returns a call that gets its first report at once, or ends with `status` if that is not OK. It
+  // ends with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls are open, and with UNAVAILABLE,
+  // reason SHUTTING_DOWN, on Stop. scheduler_incarnation: as of WatchCall::Start.
   std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 
-  // The next report leaves now, not when its time has come: whoever waits for the news waits no
-  // longer than it takes to tell.
+  // Sends the next report at once, not at the end of the interval: a peer waits for its news.
   void ReportNow();
 
   void Stop();
 
-  // False: the executor has stood still for longer than any work takes, whether or not somebody
-  // waits for it, or nobody has looked for kMaxBlindness. A rank that waits for another one is
-  // live.
+  // Returns false if the executor has stood still for longer than any work takes, awaited or not,
+  // or this thread has not looked for kMaxBlindness. A rank that waits for another rank is live.
   bool is_live() const;
 
  private:
-  // Among those that get reports. Errors: as Watch.
+  // Adds a call that gets reports. Errors: as Watch.
   absl::Status Add(const std::shared_ptr<WatchCall>& call);
   void Loop();
-  // Waits for one interval, or for news. True: it is to stop.
+  // Waits for one interval, or for ReportNow. Returns true if the thread must stop.
   bool WaitOrStop();
-  // Calls that go on.
+  // Returns the open calls.
   std::vector<std::shared_ptr<WatchCall>> Calls();
   void Look(const WorkerProgress::State& state);
 
   WorkerProgress& progress_;
-  StuckDetector stuck_detector_;  // of the thread
+  StuckDetector stuck_detector_;  // used by thread_ only
   std::atomic<bool> stands_still_{false};
   std::atomic<Instant> last_look_;
 
   Mutex mutex_;
-  CondVar changed_;  // one of the two below
+  CondVar changed_;  // is_stopping_ or has_news_ was set
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_news_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<WatchCall>> calls_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: it uses all above
+  std::thread thread_;  // last member: it uses all above
 };
 
 }  // namespace quire

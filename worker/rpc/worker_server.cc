@@ -17,7 +17,7 @@
 namespace quire {
 namespace {
 
-// For the last answers to leave, and for peers to see why their streams end.
+// Time for the last answers to leave, and for peers to read why their streams end.
 constexpr std::chrono::milliseconds kShutdownGrace(500);
 
 }  // namespace
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   server->listener_->AddTo(builder, MakeServerCredentials(std::move(tls)));
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
-  QUIRE_CHECK(server->server_ != nullptr);  // without ports there is nothing that can fail
+  QUIRE_CHECK(server->server_ != nullptr);  // it binds no port itself, so it cannot fail
   grpc::HealthCheckServiceInterface* health = server->server_->GetHealthCheckService();
   health->SetServingStatus("", false);
   health->SetServingStatus("liveness", true);

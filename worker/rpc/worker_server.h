@@ -1,8 +1,8 @@
-// WorkerServer listens for a scheduler and serves one WorkerService on its address, and beside it
-// grpc.health.v1 for probes: "liveness" from the start on, "" from SetReady on.
+// WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes: "liveness"
+// is SERVING from the start, "" from SetReady on.
 //
 // Thread safety: one caller at a time.
-// Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
+// Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.
 #ifndef QUIRE_WORKER_RPC_WORKER_SERVER_H_
 #define QUIRE_WORKER_RPC_WORKER_SERVER_H_
 
@@ -21,23 +21,23 @@ namespace quire {
 
 class WorkerServer {
  public:
-  // Serves at once, without TLS files in plain text. Port 0 takes any free one. The service must
-  // outlive the server, and so must the registry, which counts calls; null: nobody does.
+  // Serves at once, in plain text if tls is null. Port 0 takes any free one. The registry counts
+  // calls; null: they are not counted. The service and the registry must outlive the server.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(
       const Address& address,
       WorkerService& service,
       std::shared_ptr<TlsFiles> tls = nullptr,
       MetricsRegistry* registry = nullptr);
 
-  // Shuts down.
+  // Calls Shutdown.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
   WorkerServer& operator=(const WorkerServer&) = delete;
 
-  // With the port that was taken.
+  // The bound address, with its actual port.
   const Address& address() const { return listener_->address(); }
 
-  // The model is loaded. REQUIRES: not shut down.
+  // Reports SERVING to probes; called once the model is loaded. REQUIRES: not shut down.
   void SetReady();
 
   // Stops the service, then ends all connections.

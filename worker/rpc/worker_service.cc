@@ -21,9 +21,9 @@
 namespace quire {
 namespace {
 
-// Far more than the schedulers of one worker ever have waiting.
+// Bounds the tasks that wait; far more than the schedulers of one worker ever have waiting.
 constexpr size_t kMaxWaitingTasks = 64;
-// Requests above this size are parsed into memory of their own, which is given back.
+// Larger requests are parsed into a temporary message, so that their memory is given back.
 constexpr size_t kMaxKeptRequestBytes = 4 << 20;
 
 absl::Status QueueFull() {
@@ -70,7 +70,7 @@ void AddKvMemory(const KvMemory& memory, v1::HandshakeResponse* response) {
   }
 }
 
-// Nobody could take the worker back from such a scheduler.
+// Refuses an incarnation far in the future: no later scheduler could take the worker back.
 absl::Status CheckClock(uint64_t scheduler_incarnation) {
   if (scheduler_incarnation <= WallClockNanos() + kNanosPerYear) {
     return absl::OkStatus();
@@ -83,8 +83,8 @@ absl::Status CheckClock(uint64_t scheduler_incarnation) {
                             ")"));
 }
 
-// The plan must be the one that its digest was made from: a peer with another digest function, or a
-// message that was damaged, must not be executed.
+// Checks that the digest is the plan's: a plan from a peer with another digest function, or a
+// damaged one, must not be executed.
 absl::Status CheckDigest(const StepPlan& plan) {
   if (DigestOf(plan) == plan.digest) {
     return absl::OkStatus();
@@ -107,18 +107,18 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
   QUIRE_CHECK(thread_.Run([&executor] { executor.BindThread(); }));
   progress_.FinishLoad();
   is_loaded_.store(true, std::memory_order_release);
-  reporter_.ReportNow();  // a scheduler that was told LOADING waits for it
+  reporter_.ReportNow();  // a scheduler that was told LOADING waits for the end of loading
 }
 
 void WorkerService::Stop() {
-  progress_.AddWaiter();  // for what the executor does now
+  progress_.AddWaiter();  // so that a hanging executor ends the process
   if (CheckIsLoaded().ok()) {
-    executor_->AbortGroup();  // it may wait for ranks that are stopped too
+    executor_->AbortGroup();  // the executor may wait for ranks that are stopping too
   }
   bool is_queued = thread_.Run([this] {
     EndStreams(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down"));
   });
-  static_cast<void>(is_queued);  // refused when it was stopped before
+  static_cast<void>(is_queued);  // false if Stop was called before
   thread_.Stop();
   reporter_.Stop();
 }
@@ -161,10 +161,10 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  reporter_.ReportNow();    // to the scheduler that had the worker
-  executor_->AbortGroup();  // the executor may wait for ranks that come to this epoch, too
-  // The response stays valid until the call is finished.
+  reporter_.ReportNow();    // tells the previous holder of the takeover
+  executor_->AbortGroup();  // the executor may wait for ranks that leave for the new epoch too
   progress_.AddWaiter();
+  // `response` stays valid until the call is finished.
   bool is_queued = thread_.Run([this, reactor, parsed, response] {
     progress_.RemoveWaiter();
     auto answer = DoBeginEpoch(*parsed);
@@ -243,6 +243,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
+  // Read before the claim is checked: a newer claim either fails that check or ends the meeting.
   const uint64_t num_aborts = executor_->num_aborts();
   QUIRE_RETURN_IF_ERROR(
       progress_.CheckClaim(request.scheduler_incarnation(), request.group_epoch()));

@@ -1,16 +1,16 @@
 // WorkerService speaks proto/v1/worker.proto to a scheduler and drives the StepExecutor.
 //
 // RPC threads hand epochs and steps to one executor thread, which owns the model, the pool and the
-// sequences. Handshakes and reports are given without it, so a worker that is busy or stuck still
-// says who and where it is. Nothing that a peer sends can end the process: bytes that are no
-// message, and plans that do not pass the checks, are answered with a status. An executor that
-// hangs does (StuckDetector).
+// sequences. Handshakes and reports do not need it, so a busy or stuck worker still gives its
+// identity and state. No bytes from a peer can end the process: malformed messages, and plans that
+// do not pass the checks, are answered with a status. An executor that hangs ends the process
+// (StuckDetector).
 //
-// A worker listens before it has loaded its model: until Serve all but Watch is answered with
-// UNAVAILABLE, reason LOADING.
+// A worker listens before it has loaded its model. Until Serve, all methods except Watch are
+// answered with UNAVAILABLE, reason LOADING.
 //
-// A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim): steps of
-// older epochs are refused from then on, and their streams end, when it begins at the latest, with
+// A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim). Steps of
+// older epochs are refused from then on, and their streams end by the time that epoch begins, with
 // FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
 //
 // Thread safety: the RPC methods may be called from any thread, Serve and Stop from one.
@@ -37,7 +37,7 @@
 
 namespace quire {
 
-// What a worker says of itself in the handshake.
+// The worker's identity in the handshake.
 struct WorkerIdentity {
   std::string version;
   uint64_t model_hash = 0;
@@ -54,15 +54,16 @@ class WorkerService
   explicit WorkerService(WorkerProgress& progress);
   ~WorkerService() override;
 
-  // The model is loaded: schedulers are served from now on. The executor must outlive the service
-  // and be used by nobody else. REQUIRES: called once, before Stop.
+  // Starts serving schedulers; called when the model is loaded. The executor must outlive the
+  // service and have no other user. REQUIRES: called once, before Stop.
   void Serve(WorkerIdentity identity, StepExecutor& executor);
 
-  // Finishes what was received, ends watches and the streams of the current epoch with UNAVAILABLE,
-  // reason SHUTTING_DOWN, and refuses everything later. An executor that hangs ends the process.
+  // Finishes the requests that were received, ends Watch calls and the streams of the current epoch
+  // with UNAVAILABLE, reason SHUTTING_DOWN, and refuses later requests. An executor that hangs ends
+  // the process.
   void Stop();
 
-  // Whether the model is loaded, and whether the executor gets on (WorkerReporter). Any thread.
+  // Whether the model is loaded, and whether the executor is live (WorkerReporter). Any thread.
   bool is_loaded() const { return is_loaded_.load(std::memory_order_acquire); }
   bool is_live() const { return reporter_.is_live(); }
 
@@ -78,12 +79,12 @@ class WorkerService
                                                     const grpc::ByteBuffer* request) override;
 
  private:
-  // Not before Serve. Any thread.
+  // Errors: kUnavailable, reason LOADING, before Serve. Any thread.
   absl::Status CheckIsLoaded() const;
   absl::StatusOr<grpc::ByteBuffer> AnswerHandshake(const grpc::ByteBuffer& bytes) const;
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
 
-  // All below: on the executor thread only.
+  // The methods below run on the executor thread only.
   absl::StatusOr<grpc::ByteBuffer> DoBeginEpoch(const v1::BeginEpochRequest& request);
   void DoStep(const std::shared_ptr<StepsCall>& stream, const grpc::ByteBuffer& request);
   absl::StatusOr<grpc::ByteBuffer> ExecuteStep(const grpc::ByteBuffer& bytes);
@@ -92,16 +93,16 @@ class WorkerService
 
   WorkerProgress& progress_;
 
-  // Set by Serve, and not changed any more once is_loaded_ says so.
+  // Set by Serve; constant once is_loaded_ is true.
   WorkerIdentity identity_;
   StepExecutor* executor_ = nullptr;
   std::atomic<bool> is_loaded_{false};
 
-  v1::StepRequest step_request_;                   // reused, so that its columns are allocated once
+  v1::StepRequest step_request_;                   // reused, to allocate its columns only once
   v1::StepResponse step_response_;                 // reused
-  std::vector<std::weak_ptr<StepsCall>> streams_;  // those that had a step of this epoch
+  std::vector<std::weak_ptr<StepsCall>> streams_;  // carried a step of this epoch
   WorkerReporter reporter_;
-  ExecutorThread thread_;  // last: ends before the rest
+  ExecutorThread thread_;  // last member: ends before the rest is destroyed
 };
 
 }  // namespace quire

@@ -42,7 +42,7 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   }
 }
 
-// Blocks beyond the sequence's length are left out: nobody reads them.
+// Omits blocks beyond the sequence's length: no kernel reads them.
 void FillBlockTables(const std::vector<ScheduledSlice>& slices,
                      int32_t block_size_tokens,
                      Batch* batch) {

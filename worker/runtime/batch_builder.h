@@ -1,5 +1,5 @@
-// BuildBatch lays the slices of a plan out as the flat arrays that kernels want. Positions follow
-// from what was computed before; the input of a decode slice is the token sampled last.
+// BuildBatch lays the slices of a plan out as the flat arrays that kernels take. Positions go on
+// from the computed tokens; the input of a decode slice is the token sampled last.
 //
 // Thread safety: a free function over its arguments.
 // Cost:          O(tokens + blocks of the sliced sequences). Vectors of `batch` are reused.
@@ -14,14 +14,14 @@
 
 namespace quire {
 
-// A slice and its sequence, whose block table holds the slice's new blocks already.
+// A slice and its sequence, whose block table already holds the slice's new blocks.
 struct ScheduledSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;
   SequenceState* sequence = nullptr;
-  int64_t first_place = 0;  // of its window, where there are any
+  int64_t first_place = 0;  // of the sequence's window, if there are windows
 
-  // The slice ends at the last known token, so its last row of logits becomes a token.
+  // Returns true if the slice ends at the last known token, so that a token is sampled.
   bool is_sampled() const {
     return sequence->num_computed_tokens + num_tokens == sequence->num_known_tokens();
   }
@@ -30,8 +30,8 @@ struct ScheduledSlice {
 // Where attention finds the blocks of a sequence.
 enum class BlockLookup : uint8_t { kTables, kWindows };
 
-// logits_rows holds one row for each sampled slice, in order. The batch has block tables or first
-// places, not both.
+// Fills `batch`: block tables or first places, as `lookup` says; one row in logits_rows for each
+// sampled slice, in order.
 // REQUIRES: the slices passed StepPlanChecker.
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,

@@ -28,7 +28,7 @@ absl::Status Mistake(absl::string_view point, absl::string_view rule) {
   return InvalidArgument("FLAG", absl::StrCat("--fail-points: ", point, ": ", rule));
 }
 
-// At most `limit`.
+// Parses a number in [min, limit].
 template <typename T>
 absl::Status ParseNumber(absl::string_view point, absl::string_view text, T min, T limit, T* out) {
   T value = 0;
@@ -60,7 +60,7 @@ absl::Status ParseSwitch(absl::string_view point, absl::string_view text, bool* 
   return text.empty() ? absl::OkStatus() : Mistake(point, "takes no value");
 }
 
-// "NAME" or "NAME=VALUE".
+// Parses "NAME=VALUE", or "NAME" if the value is "".
 absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPointList* list) {
   if (name == "stick-at-step") {
     return ParseStep(name, value, &list->stick_at_step);

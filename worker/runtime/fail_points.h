@@ -1,16 +1,16 @@
 // Fail-points make a worker fail on purpose, at a place that a test chooses: hang, be slow, crash.
 // They are off unless --fail-points says otherwise.
 //
-//   stick-at-step=N         the executor stands still for ever in step N
-//   stick-when-idle=N       it stands still for ever when step N is answered
-//   slow-step=N:MILLIS      step N takes so much longer; progress is seen all the while
-//   crash-on-token=ID       a step that computes this input token ends the process as a crash would
-//   stick-on-token=ID       a step that computes this input token stands still for ever
-//   crash-before-step=N     the process crashes before step N is computed,
-//   crash-after-step=N      or when it is computed and not answered yet
+//   stick-at-step=N         the executor hangs in step N
+//   stick-when-idle=N       the executor hangs once step N is answered
+//   slow-step=N:MILLIS      step N takes MILLIS longer, but makes progress
+//   crash-on-token=ID       a step that computes this input token ends the process with SIGABRT
+//   stick-on-token=ID       a step that computes this input token hangs
+//   crash-before-step=N     the process crashes before step N is computed
+//   crash-after-step=N      the process crashes after step N is computed, before it is answered
 //   wrong-digests           every answer carries the digest of another plan
-//   stick-in-load           loading the model stands still for ever
-//   slow-load=MILLIS        loading takes so much longer; progress is seen all the while
+//   stick-in-load           loading the model hangs
+//   slow-load=MILLIS        loading takes MILLIS longer, but makes progress
 //
 // Steps are counted from 1, from the start of the process.
 //
@@ -31,7 +31,7 @@
 
 namespace quire {
 
-// Step 0 is none.
+// Steps are counted from 1; 0: the point is off.
 struct FailPointList {
   uint64_t stick_at_step = 0;
   uint64_t stick_when_idle = 0;
@@ -48,21 +48,21 @@ struct FailPointList {
   friend bool operator==(const FailPointList&, const FailPointList&) = default;
 };
 
-// Of the flag's text: names from above, separated by commas, each at most once. Empty: none.
+// Parses the flag's text: points from above, separated by commas, each named at most once.
 absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text);
 
 class FailPoints {
  public:
-  // `tick` is called while a step is slow, to say that it makes progress.
+  // `tick` is called while a step is slow, to report progress.
   FailPoints(const FailPointList& list, std::function<void()> tick);
 
-  // The same while loading is.
+  // Called while the model loads. Calls `tick` while loading is slow.
   void InLoad(const std::function<void()>& tick) const;
-  // The next step is about to compute these tokens.
+  // Called before a step computes these tokens.
   void BeforeStep(std::span<const TokenId> token_ids);
-  // It is done, and about to be answered with this digest.
+  // Called after the step, before it is answered. May falsify the answer's digest.
   void AfterStep(uint64_t* plan_digest) const;
-  // It is answered.
+  // Called once the step is answered.
   void WhenIdle() const;
 
  private:

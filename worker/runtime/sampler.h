@@ -1,10 +1,10 @@
-// Sampler turns rows of logits into tokens through the backend, with each sequence's parameters. Of
-// several ranks the first one samples, since it has the logits, and tells the others the tokens;
-// they have no log-probabilities.
+// Sampler turns rows of logits into tokens through the backend, with each sequence's parameters.
+// With several ranks, rank 0 samples, since only it has the logits, and broadcasts the tokens; the
+// other ranks have no log-probabilities.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Cost:          no allocation once it has seen its most rows, but for the lists of likeliest
-//                tokens where they are asked for.
+// Cost:          no allocation once it has seen its most rows, except the lists of top
+//                log-probabilities that requests ask for.
 #ifndef QUIRE_WORKER_RUNTIME_SAMPLER_H_
 #define QUIRE_WORKER_RUNTIME_SAMPLER_H_
 
@@ -25,7 +25,7 @@ class Sampler {
   Sampler(KernelBackend& backend, int32_t vocab_size, const RankShare& share);
 
   // Row i of `logits` belongs to the i-th sampled slice; slices that are not sampled have no row.
-  // Overwrites logits [sampled slices, vocab_size], which are rank 0's alone. Appends one entry a
+  // Overwrites logits [sampled slices, vocab_size], which only rank 0 has. Appends one entry per
   // row to `sampled`.
   void Sample(const std::vector<ScheduledSlice>& slices,
               float* logits,
@@ -34,10 +34,10 @@ class Sampler {
  private:
   // Grows the outputs of the kernel to this many rows.
   void Reserve(size_t num_rows);
-  // Fills rows_ and handles_; returns the most likeliest tokens that any row asks for.
+  // Fills rows_ and handles_. Returns the greatest num_logprobs of any row.
   int32_t CollectRows(const std::vector<ScheduledSlice>& slices);
   void SampleRows(float* logits, int64_t top_stride);
-  // token_ids_ and finite_, from rank 0 to the others.
+  // Broadcasts token_ids_ and finite_ from rank 0.
   void Share();
   SampledToken Result(size_t row, int64_t top_stride) const;
 
@@ -49,7 +49,7 @@ class Sampler {
   std::vector<SequenceHandle> handles_;
   std::vector<TokenId> token_ids_;
   std::vector<float> logprobs_;
-  std::unique_ptr<bool[]> finite_;  // vector<bool> has no bools to point at
+  std::unique_ptr<bool[]> finite_;  // not vector<bool>, which has no bool* to its elements
   size_t num_finite_ = 0;
   std::vector<SampledLogprob> top_logprobs_;
 };

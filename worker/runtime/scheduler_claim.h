@@ -1,9 +1,9 @@
-// SchedulerClaim is what a worker knows of the scheduler that has it: the newest one that asked,
-// from the moment at which it asked, long before its epoch has begun. Schedulers that start
-// together would otherwise end each other's meetings of ranks again and again.
+// SchedulerClaim records the worker's holder: the newest scheduler that asked, from the moment it
+// asked, long before its epoch begins. Otherwise schedulers that start together would break up each
+// other's meetings of ranks again and again.
 //
-// A standby takes over when the worker has heard nothing of the scheduler that has it for some
-// time, so the worker counts that time.
+// A standby takes over once the worker has not heard from its holder for some time, so the claim
+// measures that silence.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_WORKER_RUNTIME_SCHEDULER_CLAIM_H_
@@ -19,21 +19,20 @@ namespace quire {
 
 class SchedulerClaim {
  public:
-  // The scheduler asks for the worker, to begin this epoch, and has it if that is no error. Errors:
-  // as Check.
+  // Makes this scheduler the holder, for this epoch. Errors: as Check; the holder stays then.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch, Instant now);
 
-  // Whether nobody has asked since. Errors: STALE_SCHEDULER, when a newer scheduler has;
-  // STALE_GROUP, when the same one has for a later epoch.
+  // Checks that no newer claim was made. Errors: STALE_SCHEDULER if a newer scheduler asked;
+  // STALE_GROUP if the same one asked for a later epoch.
   absl::Status Check(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
-  // A scheduler is connected. Ignored unless it is the one that has the worker.
+  // Notes that a scheduler is connected. Ignored unless it is the holder.
   void Hear(uint64_t scheduler_incarnation, Instant now);
 
-  // 0: nobody has asked yet.
+  // Incarnation of the holder; 0: no scheduler has asked yet.
   uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
 
-  // Since that scheduler was last heard of; 0 if nobody has asked.
+  // Time since the worker last heard from the holder; 0 without one.
   int64_t SilenceNs(Instant now) const;
 
  private:

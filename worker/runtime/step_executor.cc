@@ -16,11 +16,11 @@
 namespace quire {
 namespace {
 
-// Ranks begin an epoch at the same time; one that takes its pools for the first time needs a
-// moment.
+// Bounds the wait for other ranks. All begin an epoch at the same time, but allocating pools for
+// the first time takes a rank a moment.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
-// What they show is kept, in 4 bytes each.
+// Upper bound on the places of all windows; KvWindows keeps a 4-byte block id for each.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
 // Time spent in operations with other ranks so far.
@@ -41,7 +41,7 @@ int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
       std::clamp<int64_t>(bytes / std::max<int64_t>(1, block_bytes), 0, kMaxBlocksLimit));
 }
 
-// The most that a sequence can have.
+// Returns the blocks of a sequence of max_model_len tokens.
 int32_t BlocksOfSequence(const StepLimits& limits) {
   return DivCeil(limits.max_model_len, limits.block_size_tokens);
 }
@@ -203,7 +203,7 @@ absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& 
   }
   absl::Status status = TakeWindows(limits);
   if (!status.ok()) {
-    mover_.reset();  // steps are refused
+    mover_.reset();  // Execute refuses steps without a mover
   }
   return status;
 }
@@ -239,7 +239,7 @@ absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, const StepLimits& l
   const KvCacheLayout layout = LayoutFor(spec);
   auto storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
   if (absl::IsResourceExhausted(storage.status())) {
-    // A GPU has no room for the old pool and the new one.
+    // A GPU has no room for both pools, so give up the old one first.
     mover_.reset();
     storage_.reset();
     storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
@@ -282,7 +282,7 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
                                        limits.max_sequences + kMaxPaddingRows));
   QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
   if (absl::Status status = MeetRanks(params); !status.ok()) {
-    order_.LeaveEpoch();  // its pool is gone
+    order_.LeaveEpoch();  // the pool of the old epoch is gone
     return status;
   }
   checker_ = std::make_unique<StepPlanChecker>(limits);
@@ -355,7 +355,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   QUIRE_RETURN_IF_ERROR(
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
-  // From here on nothing can fail.
+  // The plan takes effect from here on, and no check may refuse it any more.
   const int64_t swap_before = mover_->busy_nanos();
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
@@ -381,11 +381,12 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
   if (windows_ != nullptr) {
-    // Places may show something else from now on, also in an epoch that begins after a group broke.
+    // The next step may remap places that running operations still read. A broken group returns
+    // below, but its next epoch remaps places too.
     backend_.WaitForOperations();
   }
   if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
-    // Blocks may hold anything now.
+    // A broken collective leaves block contents undefined, so leave the epoch.
     order_.LeaveEpoch();
     return status;
   }
@@ -397,7 +398,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     }
   }
   if (slices_.empty()) {
-    mover_->FinishSwaps();  // there may be no other step before they are done
+    mover_->FinishSwaps();  // the scheduler may have no other step to send until they are done
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
   step.build_ns = built - begin;

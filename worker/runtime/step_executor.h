@@ -1,5 +1,5 @@
-// StepExecutor is the worker without its wire: it owns the KV pool, the host pool and the sequence
-// table and executes plans in the order in which they were numbered.
+// StepExecutor is the worker without its wire protocol: it owns the KV pool, the host pool and the
+// sequence table, and executes plans in the order of their numbers.
 //
 // One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
 // the model, sample, release. A step that is refused has changed nothing.
@@ -43,31 +43,31 @@
 
 namespace quire {
 
-// What a scheduler agrees on with a worker when an epoch begins.
+// Terms of an epoch, set by the scheduler that begins it.
 struct EpochParams {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
-  StepLimits limits;  // vocab_size is the model's; what is given here is not read
+  StepLimits limits;  // vocab_size is ignored: the model's counts
   DType kv_cache_dtype = DType::kF32;
-  std::string group_secret = {};             // of several ranks
-  uint64_t num_aborts = 0;                   // StepExecutor::num_aborts, before the epoch was taken
+  std::string group_secret = {};  // with several ranks
+  uint64_t num_aborts = 0;        // num_aborts() before the scheduler's claim was checked
   std::vector<std::string> rendezvous = {};  // by rank
 };
 
-// How large the KV pool and the host pool may be, and how the KV pool is read.
+// Upper bounds of the KV pool and the host pool, and how attention reads the KV pool.
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
-  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they take no more than the next
+  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they fit in most_bytes
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
   KvBackend backend = KvBackend::kPaged;
 };
 
 class StepExecutor {
  public:
-  // All of these must outlive the executor; the backend is the model's. No fail-points: no step
-  // fails on purpose. Peers: where the other ranks find this one, where there are others. No
-  // observer: nobody hears.
+  // All arguments except the budget must outlive the executor; the backend is the model's. Null
+  // fail_points: no step fails on purpose. peers: the listener for the other ranks, null with one
+  // rank. Null observer: none is told.
   StepExecutor(Model& model,
                KernelBackend& backend,
                const KvCacheBudget& budget,
@@ -75,67 +75,66 @@ class StepExecutor {
                PeerListener* peers = nullptr,
                StepObserver* observer = nullptr);
 
-  // Called on the thread that calls everything below, where it is not the one that made the
-  // backend.
+  // Binds the calling thread to the device. REQUIRES: called on the executor thread before it
+  // executes anything, unless that thread made the backend.
   void BindThread() { backend_.BindThread(); }
 
-  // From here to MaxHostBlocks: any thread, at any time.
+  // From here to num_aborts: any thread, at any time.
 
-  // The cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, for a block
-  // size that is no power of two in [1, kMaxBlockSizeTokens] and a type that the backend cannot
-  // store.
+  // Returns the cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, if the
+  // block size is no power of two in [1, kMaxBlockSizeTokens] or the backend cannot store the type.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
-  // The model's stored type where the backend can store keys and values so, else its activations'
-  // type.
+  // Returns the type of the model's weights if the backend can store keys and values so, else the
+  // type of its activations.
   DType DefaultKvCacheDtype() const;
 
-  // Bytes of one block as the backend lays it out, with what fills its last page under windows.
+  // Bytes of one block in the backend's layout, padding to full pages included under windows.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
-  // How blocks are kept; of places only how many may be shown (see num_places).
+  // Returns how blocks are kept, except num_places (see num_places()).
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
-  // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 when not
-  // even one fits.
+  // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 if not even
+  // one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
-  // That there is memory for the blocks of an override. Errors: kResourceExhausted, reason MEMORY.
+  // Checks that the override's blocks fit. Errors: kResourceExhausted, reason MEMORY.
   absl::Status CheckOverride(const KvCacheSpec& spec) const;
   // Blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 
-  // As of KernelBackend.
+  // See KernelBackend.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
-  // Whether plans are to name blocks that come next: windows map them ahead.
+  // Whether plans should name the blocks that come next, for windows to map them ahead.
   bool wants_next_blocks() const { return budget_.backend == KvBackend::kVmm; }
 
-  // Where other ranks find this one; "" where there are none.
+  // The address that other ranks dial; "" with one rank.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
 
-  // Whatever waits for another rank goes on without it: the step under way fails and its epoch is
-  // left.
+  // Ends every wait for another rank. A step under way fails, and its epoch is left.
   void AbortGroup();
-  // Calls of it. An epoch whose params have an older number does not wait for other ranks.
+  // Calls of AbortGroup. BeginEpoch with params of an older number does not wait for other ranks.
   uint64_t num_aborts() const { return peers_ == nullptr ? 0 : peers_->num_aborts(); }
 
-  // Not these: one thread. What the pools of an epoch take, as far as the budget allows; 0 for one
-  // that cannot be.
+  // From here on: the executor thread only, except model().
+
+  // Bytes of an epoch's pools, as far as the budget allows; 0 if its cache geometry is refused.
   int64_t PoolBytes(const EpochParams& params) const;
 
-  // Forgets all sequences, takes the pools and the workspace of the largest step, and waits for
-  // step 1; of several ranks, when all of them have met. A refusal changes nothing, except that
-  // without memory for the new pools the old ones are given up: then steps are refused too. Errors:
-  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
-  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and for
-  // memory that there is not; those of PeerListener::Connect.
+  // Forgets all sequences, allocates the pools and the workspace of the largest step, meets the
+  // other ranks, and expects step 1. A refusal changes nothing, except: without memory for the new
+  // pools the old ones are given up, and if ranks do not meet the old epoch is left. Then steps are
+  // refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
+  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and if
+  // memory runs out; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // The result is valid until the next call. Errors: also kUnavailable, reason GROUP_BROKEN, when
-  // another rank was lost in the step, which ends the epoch. REQUIRES: plan.digest is
-  // DigestOf(plan).
+  // Executes a step, or returns the kept result of a repeated one. Valid until the next call.
+  // Errors: also kUnavailable, reason GROUP_BROKEN, if another rank was lost in the step, which
+  // ends the epoch. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // What Execute gave was sent to the scheduler.
+  // Called once the result was handed to the scheduler's stream; for fail-points.
   void WhenAnswered() const;
 
   // Places of windows that show something.
@@ -154,20 +153,21 @@ class StepExecutor {
   absl::Status TakeWindows(const StepLimits& limits);
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   absl::Status MeetRanks(const EpochParams& params);
-  // Null for one rank. Valid until the next epoch.
+  // Returns null with one rank. Valid until the next epoch.
   const Communicator* Group() const;
   WorkerHoldings Holdings() const;
 
   void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_ and appends the new blocks.
   void Schedule(const std::vector<SequenceSlice>& slices);
-  // Has windows show the blocks of slices_ where there are windows, and tells what that took.
+  // Shows the blocks of slices_ in windows, if there are windows, and notes the work in `step`.
+  // Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
-  // Has those mapped, beside the step, that slices will probably get next.
+  // Starts mapping the blocks that slices will probably get next, beside the step.
   void ExpectBlocks(const std::vector<SequenceSlice>& slices);
-  // Whether the windows show all blocks of the slices.
+  // Shows the blocks of slices_ in windows. Returns false if there is no room for all.
   bool ShowWindows();
-  // What was computed and sampled becomes known.
+  // Marks the slices' tokens as computed and appends the sampled ones.
   void Commit(const std::vector<SampledToken>& sampled);
 
   Model& model_;
@@ -184,7 +184,7 @@ class StepExecutor {
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
   std::unique_ptr<SequenceTable> sequences_;  // of this epoch
   std::unique_ptr<KvCacheStorage> storage_;
-  std::unique_ptr<BlockMover> mover_;   // on storage_; null means that there are no pools
+  std::unique_ptr<BlockMover> mover_;   // on storage_; null: there are no pools
   std::unique_ptr<KvWindows> windows_;  // on storage_; of this epoch; null: attention reads tables
   KvCacheSpec spec_;
   Sampler sampler_;

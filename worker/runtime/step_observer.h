@@ -1,7 +1,7 @@
-// StepObserver hears what the executor does, for metrics. Kept apart so that the executor knows no
-// metrics library.
+// StepObserver is told of epochs and steps, for metrics. An interface, so that the executor does
+// not depend on a metrics library.
 //
-// Thread safety: called by the executor thread; must be quick, and wait for nobody.
+// Thread safety: called on the executor thread; must be quick and must not block.
 #ifndef QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
 #define QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
 
@@ -9,39 +9,39 @@
 
 namespace quire {
 
-// What the worker holds for its sequences.
+// Memory in use for the worker's sequences.
 struct WorkerHoldings {
   int32_t num_sequences = 0;
-  int32_t num_blocks = 0;       // named by block tables, shared ones once
+  int32_t num_blocks = 0;       // in block tables, shared ones counted once
   int32_t num_host_blocks = 0;  // filled in this epoch
-  int64_t num_places = 0;       // of windows that show something
+  int64_t num_places = 0;       // places of windows that show a block
 };
 
-// The pools that there are; all 0: none.
+// Sizes of the pools; all 0: there are none.
 struct WorkerPools {
   int64_t block_bytes = 0;
-  int64_t padding_bytes = 0;  // of these
-  int64_t max_places = 0;     // that may show something at once; 0: no windows
+  int64_t padding_bytes = 0;  // part of block_bytes
+  int64_t max_places = 0;     // upper bound on num_places; 0: no windows
   int64_t num_blocks = 0;     // the null block included
   int64_t num_host_blocks = 0;
 };
 
-// What holds after an epoch was asked for, whether it began or was refused.
+// State after an epoch was asked for, whether it began or was refused.
 struct EpochObservation {
   bool has_begun = false;
   uint64_t scheduler_incarnation = 0;
-  uint64_t group_epoch = 0;  // 0: none so far
+  uint64_t group_epoch = 0;  // 0: none has begun yet
   WorkerPools pools;
   WorkerHoldings holdings;
 };
 
-// What a step did to the windows through which attention reads. Places, see KvWindows.
+// Changes of one step to the windows that attention reads, in places (see WindowCounts).
 struct WindowWork {
-  int64_t num_found = 0;  // show the right block since a sequence before
+  int64_t num_found = 0;  // already showed the right block, from an earlier sequence
   int64_t num_mapped = 0;
-  int64_t num_mapped_ahead = 0;  // in a step before, beside it
+  int64_t num_mapped_ahead = 0;  // needed now, mapped beside an earlier step
   int64_t num_taken_down = 0;
-  bool was_refused = false;  // no room: attention read block tables
+  bool was_refused = false;  // no room, so attention read block tables
 };
 
 // A step that was executed. Durations in nanoseconds.
@@ -49,15 +49,14 @@ struct ExecutedStep {
   int64_t build_ns = 0;
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
-  // Parts of these three.
-  int64_t swap_ns = 0;                // of build and sample
-  int64_t map_ns = 0;                 // of build
-  int64_t forward_collective_ns = 0;  // of forward
-  int64_t sample_collective_ns = 0;   // of sample
+  int64_t swap_ns = 0;                // part of build_ns and sample_ns
+  int64_t map_ns = 0;                 // part of build_ns
+  int64_t forward_collective_ns = 0;  // part of forward_ns
+  int64_t sample_collective_ns = 0;   // part of sample_ns
   int64_t num_tokens = 0;
   int64_t num_sampled = 0;
   int64_t num_swapped_out = 0;
-  int64_t num_swapped_in = 0;  // those that failed are not among them
+  int64_t num_swapped_in = 0;  // without failed ones
   int64_t num_failed_swap_ins = 0;
   WindowWork windows;
   WorkerHoldings holdings;

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// A refusal that carries the number the peer should have known.
+// Returns an error whose metadata tells the peer the current number.
 absl::Status Refusal(absl::StatusCode code,
                      std::string_view reason,
                      std::string_view message,

@@ -1,5 +1,5 @@
-// StepOrder decides whether a step is executed, answered from memory or refused. It makes steps
-// idempotent and strictly ordered inside one (scheduler incarnation, group epoch).
+// StepOrder decides whether a step is executed, answered with the kept result, or refused. It makes
+// steps idempotent and strictly ordered inside one (scheduler incarnation, group epoch).
 //
 // The rules, in this order:
 //   an older scheduler incarnation           FAILED_PRECONDITION STALE_SCHEDULER{incarnation}
@@ -8,7 +8,7 @@
 //   the last step again, other digest        INTERNAL PROTOCOL_VIOLATION
 //   the step after the last one              execute
 //   any other                                OUT_OF_RANGE STEP_GAP{last_done}
-// A newer incarnation is unknown until it begins an epoch, so its steps are STALE_GROUP.
+// A newer incarnation is unknown until it begins an epoch; until then its steps are STALE_GROUP.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_WORKER_RUNTIME_STEP_ORDER_H_
@@ -24,21 +24,21 @@
 
 namespace quire {
 
-// Is this scheduler the newest, or one as new? Errors: STALE_SCHEDULER.
+// Checks that no newer scheduler is known. Errors: STALE_SCHEDULER.
 absl::Status CheckIncarnation(uint64_t scheduler_incarnation, uint64_t newest_incarnation);
 
 class StepOrder {
  public:
   enum class Verdict : uint8_t { kExecute, kReplay };
 
-  // May this epoch begin? Errors: STALE_SCHEDULER; STALE_GROUP when the same scheduler has begun
-  // this epoch or a later one.
+  // Checks that this epoch may begin. Errors: STALE_SCHEDULER; STALE_GROUP if the same scheduler
+  // has begun this epoch or a later one.
   absl::Status CheckEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
-  // The next step is 1. REQUIRES: CheckEpoch is OK.
+  // Begins the epoch; its first step is 1. REQUIRES: CheckEpoch is OK.
   void BeginEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch);
 
-  // No step of this epoch is executed or answered any more.
+  // Refuses all further steps of this epoch, repeated ones included.
   void LeaveEpoch() { has_left_ = true; }
 
   absl::StatusOr<Verdict> Classify(const StepHeader& header, uint64_t digest) const;
@@ -62,7 +62,7 @@ class StepOrder {
   StepResult last_result_;
 };
 
-// The status with which a step of another epoch is refused.
+// Returns the status that refuses a step of another epoch.
 absl::Status StaleGroup(uint64_t current_group_epoch);
 
 }  // namespace quire

@@ -56,10 +56,10 @@ WeightScrubber::~WeightScrubber() {
 }
 
 void WeightScrubber::Loop() {
-  // Of this thread alone. Without it the scrubber takes its share of a core, which is small.
+  // Lowers the priority of this thread only. A failure is harmless: the scrubber needs little CPU.
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19));
   for (size_t num_read = 0; sums_.num_pieces() > 0; ++num_read) {
-    // The first time without a pause: what changes before it was read once is not found.
+    // The first pass does not pause: a change before a piece's first sum goes unnoticed.
     if (WaitOrStop(num_read < sums_.num_pieces() ? kNoTime : kInterval)) {
       return;
     }

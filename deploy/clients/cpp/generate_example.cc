@@ -1,10 +1,9 @@
 // generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: one sampled answer on standard output. Kill
 // the server while it streams and start it again: the answer goes on.
-// QUIRE_API_KEY in the environment is the client's key, where the server asks for one.
 //
-// With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's
-// certificate is of, it speaks TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own
-// certificate, where the server asks for one. All are PEM.
+// Environment: QUIRE_API_KEY is the client's key, if the server asks for one. QUIRE_SSL_CA_CERTS
+// names a file of the authorities of the server's certificate, and turns TLS on. QUIRE_SSL_CERTFILE
+// and QUIRE_SSL_KEYFILE are the client's own certificate, if the server asks for one. All are PEM.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -21,7 +20,7 @@
 
 namespace {
 
-// What is in the file that a variable names; empty without one.
+// The contents of the file that a variable names; empty without one.
 std::string FileOf(const char* variable) {
   const char* path = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   std::ifstream file(path == nullptr ? "" : path, std::ios::binary);

@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// The server ends what is late, and says why; this is for one that no longer can.
+// The server ends late requests and says why. The grace is for a server that no longer can.
 constexpr milliseconds kDeadlineGrace(1000);
 constexpr std::chrono::hours kLongestTimeout(24 * 365);
 
@@ -40,15 +40,15 @@ std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
   return std::nullopt;
 }
 
-// A full server refuses a new request. One that goes on was accepted, and waits for its place.
+// A full server's refusal ends a new request. A resumed one was accepted, and waits for a place.
 bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
-    case grpc::StatusCode::CANCELLED:  // by gRPC in a server that closes: the caller's is final
+    case grpc::StatusCode::CANCELLED:  // by gRPC in a server that closes; the caller's is final
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
-      return status.error_details().empty();  // no server of ours ends a call without them
+      return status.error_details().empty();  // our servers always send details
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return is_resuming && RetryDelayOf(status).has_value();
     default:
@@ -65,13 +65,13 @@ milliseconds TimeoutOf(const v1::GenerateRequest& request) {
       milliseconds(request.timeout_ms()), milliseconds(0), kLongestTimeout);
 }
 
-// What has come of an answer so far, over all its streams.
+// The part of an answer that has come so far, over all its streams.
 class Progress {
  public:
   explicit Progress(int num_sequences) : num_sequences_(num_sequences) {}
 
-  // Takes a message in. It keeps what the caller has not seen before: everything but a second
-  // `started`. DATA_LOSS when it does not go on where the last one ended.
+  // Takes a message in, and drops from it a second `started`, which the caller has seen. Returns
+  // DATA_LOSS if the message does not go on where the last one ended.
   grpc::Status Take(v1::GenerateResponse* response) {
     grpc::Status status;
     if (response->has_started() && has_started()) {
@@ -89,7 +89,7 @@ class Progress {
     return status;
   }
 
-  // The request to go on with; the first one is as the caller made it.
+  // Adds to the request what has come so far: the next attempt resumes there.
   void FillNext(v1::GenerateRequest* request) const {
     *request->mutable_resume() = resume_;
     if (has_started()) {
@@ -108,7 +108,7 @@ class Progress {
   void Start(const v1::Started& started) {
     resume_.set_seed(started.seed());
     resume_.set_determinism_fingerprint(started.determinism_fingerprint());
-    if (started.max_tokens() > 0) {  // a server of before does not tell
+    if (started.max_tokens() > 0) {  // older servers do not send it
       resume_.set_max_tokens(started.max_tokens());
     }
     request_id_ = started.request_id();
@@ -123,7 +123,7 @@ class Progress {
     return is_same ? grpc::Status::OK : DataLoss("a server went on with another seed or numerics");
   }
 
-  // nullptr when there is none that may go on.
+  // Returns nullptr if there is no such sequence, or it has ended.
   v1::ResumedSequence* Find(int index) {
     if (index < 0 || index >= resume_.sequences_size() || resume_.sequences(index).has_ended()) {
       return nullptr;
@@ -154,11 +154,11 @@ class Progress {
   std::string request_id_;
 };
 
-// One stream, to its end.
+// Outcome of one stream.
 struct Attempt {
   grpc::Status status;
   bool has_brought_something = false;
-  bool is_final = false;  // whatever the status: it is not the server's
+  bool is_final = false;  // the client itself ended the stream: never retried
 };
 
 Attempt Stream(v1::GenerationService::Stub& stub,
@@ -177,7 +177,7 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   Attempt attempt;
   v1::GenerateResponse response;
   while (!attempt.is_final && reader->Read(&response)) {
-    attempt.status = progress.Take(&response);  // a second `started` is nothing new
+    attempt.status = progress.Take(&response);  // clears a second `started`
     attempt.has_brought_something |=
         response.has_started() || response.has_chunk() || response.has_finished();
     if (attempt.status.ok() && !on_response(response)) {
@@ -214,16 +214,16 @@ grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
           last.error_details()};
 }
 
-// gRPC connects again in the threads that wait in it; in one that sleeps outside, nobody would
-// for up to 5 s, the interval of its own polls.
+// Sleeps inside gRPC, which reconnects only in threads that wait in it. While this thread slept
+// outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls.
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
-  // Once: a server that ends each connection would be dialled without a pause.
+  // Once only: else a server that ends each connection would be dialed without a pause.
   bool tries_to_connect = true;
   while (Clock::now() < end) {
     const grpc_connectivity_state state = channel.GetState(std::exchange(tries_to_connect, false));
-    if (state == GRPC_CHANNEL_SHUTDOWN) {  // a channel within the process has no other one to tell
+    if (state == GRPC_CHANNEL_SHUTDOWN) {  // an in-process channel has no other state
       std::this_thread::sleep_until(end);
     } else {
       channel.WaitForStateChange(state, deadline);
@@ -271,7 +271,7 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
       return attempt.status;
     }
     if (progress.is_complete()) {
-      return grpc::Status::OK;  // also when the stream broke behind its last message
+      return grpc::Status::OK;  // even if the stream broke after its last message
     }
     auto lasted = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     if (attempt.has_brought_something) {

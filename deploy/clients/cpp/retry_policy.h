@@ -15,15 +15,15 @@ struct RetryPolicy {
   // dead node: Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later,
   // a scheduler starts within seconds, and a rank loads its model in the rest.
   std::chrono::milliseconds max_unanswered{180'000};
-  // The same until the first message has come; nullopt: max_unanswered. Set less where a person
-  // waits: a wrong address is more likely then than a server that is away.
+  // The same until the first message has come; nullopt: max_unanswered. Set less if a person waits:
+  // then a wrong address is more likely than a server that is away.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
-  // Waits double from first_wait to max_wait, each shortened by up to half at random, so a server
-  // that comes back is asked within max_wait, and its clients come spread over half of that.
+  // Waits double from first_wait to max_wait, each shortened by up to half at random. So a server
+  // that returns is asked within max_wait, and its clients arrive spread over half of that.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Bounds the waits at the word of full servers, in all since the last message. The last one is
-  // cut to what is left.
+  // Bounds the sum of waits for full servers since the last message. The last wait is cut to the
+  // rest.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 
@@ -31,12 +31,12 @@ class Patience {
  public:
   explicit Patience(const RetryPolicy& policy) : policy_(policy) {}
 
-  // A message has come: both accounts start anew.
+  // Restarts both accounts, because a message has come.
   void NoteMessage();
 
   // Returns how long to wait after an attempt that no server answered, or nullopt to give up.
-  // lasted: of the attempt. At most 10 s of it count: keepalive ends an attempt at a dead server
-  // sooner, so a longer one was in the queue of a server that lived.
+  // lasted: duration of the attempt. At most 10 s of it count: keepalive ends an attempt at a dead
+  // server sooner, so a longer one was in a live server's queue.
   std::optional<std::chrono::milliseconds> WaitUnanswered(std::chrono::milliseconds lasted);
 
   // Returns how long to wait after a full server's refusal, `asked` at least, or nullopt to give

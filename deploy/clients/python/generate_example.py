@@ -3,9 +3,9 @@
 
 Kill the server while it streams and start it again: the answer goes on.
 
-QUIRE_API_KEY in the environment is the client's key, where the server asks for one.
-With QUIRE_SSL_CA_CERTS in the environment, the file of the authorities that the server's certificate is of, it speaks
-TLS; QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own certificate, where the server asks for one. All are PEM.
+Environment: QUIRE_API_KEY is the client's key, if the server asks for one. QUIRE_SSL_CA_CERTS names a file of the
+authorities of the server's certificate, and turns TLS on. QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own
+certificate, if the server asks for one. All are PEM.
 """
 import codecs
 import os
@@ -17,7 +17,7 @@ from proto.v1 import generation_pb2 as api
 
 
 class Output:
-    """Standard output. Where it is a terminal, no answer can control it."""
+    """Standard output. If it is a terminal, control characters are escaped, so that no answer controls it."""
 
     def __init__(self):
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")

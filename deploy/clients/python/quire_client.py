@@ -1,8 +1,8 @@
 """Streams one answer from Quire, whatever happens to the server meanwhile.
 
-When a stream breaks, generate() asks again, at the same server or at another one, for what it does
-not have yet. Its caller sees one stream, with the tokens, text and log-probabilities of an
-undisturbed run. Needs grpcio and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
+When a stream breaks, generate() asks the same server or another one for the rest. Its caller sees one
+stream, with the tokens, text and log-probabilities of an undisturbed run. Needs grpcio and the stubs
+made from proto/v1 and proto/google/rpc, and nothing else.
 
 Thread safety: functions; call them from any thread.
 """
@@ -20,44 +20,44 @@ from proto.v1 import generation_pb2_grpc as api_grpc
 # Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later, a scheduler starts within seconds,
 # and a rank loads its model in the rest.
 MAX_UNANSWERED_S = 180.0
-# At most so much of one attempt counts: keepalive ends an attempt at a dead server sooner, so a longer one was in the
-# queue of a server that lived.
+# Upper bound on the time of one attempt that counts: keepalive ends an attempt at a dead server sooner, so a longer one
+# was in a live server's queue.
 LONGEST_UNANSWERED_ATTEMPT_S = 10.0
-# Waits double from the first to the longest, each shortened by up to half at random, so a server that comes back is
-# asked within MAX_WAIT_S, and its clients come spread over half of that.
+# Waits double from the first to the longest, each shortened by up to half at random. So a server that returns is asked
+# within MAX_WAIT_S, and its clients arrive spread over half of that.
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
-# Waits at the word of full servers, in all, since the last message.
+# Bounds the sum of waits for full servers since the last message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
-# The server ends what is late, and says why; this is for one that no longer can.
+# The server ends late requests and says why. The grace is for a server that no longer can.
 DEADLINE_GRACE_S = 1.0
 UNANSWERED_WITHOUT_DETAILS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL,
                               grpc.StatusCode.UNKNOWN)
 
 CHANNEL_OPTIONS = [
-    # Connect again soon. The "minimum" is no pause but the limit of one attempt.
+    # Reconnect soon. The "minimum" is not a pause but the limit of one attempt.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Notice within 7 s that a server is gone without a word, though the stream only receives. From gRPC 1.60 on the
+    # Notice within 7 s that a server is gone without a word, although the stream only receives. From gRPC 1.60 on the
     # keepalive timeout alone has no effect: without the ping timeout, 60 s count.
     ("grpc.keepalive_time_ms", 4000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Hold a connection to each address of a name, so that one that is silent or closes connections, as a standby does,
-    # costs no wait. Each such address is dialled once a second, and the name looked up every 5 s.
+    # Hold a connection to each address of a name, so that an address that is silent or closes connections, as a standby
+    # does, costs no wait. Each such address is dialed once a second, and the name looked up every 5 s.
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.dns_min_time_between_resolutions_ms", 5000),
-    # Attempts are ours: the library's own have no pause where a server ends each connection.
+    # Only generate() retries: gRPC's own retries have no pause if a server ends each connection.
     ("grpc.enable_retries", 0),
 ]
 
 
 def dial(address, ssl_ca_certs=None, ssl_certfile=None, ssl_keyfile=None):
-    """A channel that generate() takes. With ssl_ca_certs, the file of the authorities that the server's certificate is
-    of in PEM, it speaks TLS; the other two are our own certificate, where the server asks for one."""
+    """Returns a channel for generate(). ssl_ca_certs, a file of the authorities of the server's certificate in PEM,
+    turns TLS on; the other two are the client's own certificate, if the server asks for one."""
     if ssl_ca_certs is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(*(path and pathlib.Path(path).read_bytes()
@@ -66,7 +66,7 @@ def dial(address, ssl_ca_certs=None, ssl_certfile=None, ssl_keyfile=None):
 
 
 class ProtocolError(Exception):
-    """A server went on with something else than was begun."""
+    """A server did not continue the answer that was begun."""
 
 
 def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED_S, max_unanswered_at_first_s=None):
@@ -74,14 +74,14 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
 
     channels: to replicas, one at least; each failure moves on to the next. Make them with
     dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
-    for. Closing the generator cancels the request. api_key: where the servers ask for one. Send it over
+    for. Closing the generator cancels the request. api_key: if the servers ask for one. Send it over
     TLS alone, unless the server is on this machine. max_unanswered_s: how long servers may leave the request
-    unanswered since its last message; max_unanswered_at_first_s: the same until its first one, if it is to be
-    less, as where a person waits.
+    unanswered since its last message; max_unanswered_at_first_s: the same until its first one, for a caller with
+    less patience, such as a person.
 
     Raises grpc.RpcError: the server's refusal at once, or the last failure after max_unanswered_s, with a note
-    that says so (Python 3.11); TimeoutError; ProtocolError. What a full server refuses for the moment is no refusal
-    once the request is resumed: it had been accepted. It is asked again for MAX_WAIT_FOR_A_PLACE_S.
+    that says so (Python 3.11); TimeoutError; ProtocolError. A full server's refusal of a resumed request, which
+    had been accepted, is retried for MAX_WAIT_FOR_A_PLACE_S.
     """
     deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
     progress = _Progress(request.n if request.HasField("n") else 1)
@@ -96,7 +96,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
             attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S), metadata=metadata)
         try:
             for message in call:
-                progress.take(message)  # a second `started` is nothing new
+                progress.take(message)  # clears a second `started`
                 if message.HasField("started") or message.HasField("chunk") or message.HasField("finished"):
                     patience.note_message()
                     begin = None
@@ -106,7 +106,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
             return
         except grpc.RpcError as error:
             if progress.is_complete():
-                return  # it broke behind its last message
+                return  # the stream broke after its last message
             if not _is_worth_a_retry(error, attempt.HasField("resume")):
                 raise
             wait = patience.wait_after(error, 0.0 if begin is None else time.monotonic() - begin)
@@ -129,8 +129,8 @@ def _seconds_left(deadline, grace=0.0):
 
 
 def _sleep(seconds, channel):
-    """gRPC connects again in the threads that wait in it, so this one does, in a probe of any outcome. Beside one
-    that sleeps, nobody would for up to 5 s, the interval of gRPC's own polls."""
+    """Sleeps inside gRPC, in a probe of any outcome, because gRPC reconnects only in threads that wait in it. While
+    this thread slept outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls."""
     end = time.monotonic() + seconds
     try:
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=seconds, wait_for_ready=True)
@@ -140,11 +140,11 @@ def _sleep(seconds, channel):
 
 
 def _is_worth_a_retry(error, is_resuming):
-    """What no server answered: these codes without details, which a server of ours always gives.
+    """Returns True if no server answered: these codes without details, which our servers always send.
 
-    A torn connection ends calls INTERNAL or UNKNOWN, gRPC in a server that closes ends them CANCELLED:
-    nobody here has cancelled. A full server refuses a new request. One that goes on was accepted, and
-    waits for its place.
+    A torn connection ends calls with INTERNAL or UNKNOWN, gRPC in a server that closes with CANCELLED: this
+    client never cancels a call that it reads. A full server's refusal of a new request is final. A resumed
+    request was accepted before, and waits for a place.
     """
     if error.code() in UNANSWERED_WITHOUT_DETAILS:
         return _details(error) is None
@@ -158,7 +158,7 @@ def _is_full(error):
 
 
 class _Patience:
-    """How long a request has been unanswered, and has waited for a place, since its last message."""
+    """Times since a request's last message: unanswered, and waited for a place."""
 
     def __init__(self, max_unanswered_s, max_unanswered_at_first_s):
         self._max_unanswered_s = max_unanswered_s
@@ -170,7 +170,7 @@ class _Patience:
         self._start_anew()
 
     def wait_after(self, error, lasted_s):
-        """Seconds until the next attempt; None to give up. lasted_s: of the attempt."""
+        """Returns the seconds until the next attempt; None to give up. lasted_s: duration of the attempt."""
         if _is_full(error):
             return self._wait_for_a_place(_retry_delay(error))
         self._unanswered_s += min(lasted_s, LONGEST_UNANSWERED_ATTEMPT_S)
@@ -178,12 +178,12 @@ class _Patience:
         if left <= 0:
             return None
         wait = self._next_wait()
-        # A sum of waits rounds, so the last one sets it.
+        # A sum of waits is rounded, so the last wait sets the total.
         self._unanswered_s = self._unanswered_s + wait if wait < left else self._limit_s
         return min(wait, left)
 
     def add_note(self, error):
-        """Why it is over, for a traceback, from Python 3.11 on."""
+        """Adds the reason for giving up to a traceback, from Python 3.11 on."""
         if hasattr(error, "add_note"):
             error.add_note(f"(given up after waiting for a place for {self._waited_for_a_place_s:.0f} s)"
                            if _is_full(error) else f"(given up after {self._unanswered_s:.0f} s without an answer)")
@@ -198,7 +198,7 @@ class _Patience:
         return min(wait, left)
 
     def _next_wait(self):
-        # Where it has reached MAX_WAIT_S the power grows no more.
+        # The power is bounded: the wait has long reached MAX_WAIT_S.
         wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**min(self._num_waits, 20)) * random.uniform(0.5, 1)
         self._num_waits += 1
         return wait
@@ -214,7 +214,7 @@ def _details(error):
 
 
 def _retry_delay(error):
-    """Seconds, of google.rpc.RetryInfo; None without one."""
+    """Returns the seconds of google.rpc.RetryInfo; None without one."""
     info = error_details_pb2.RetryInfo()
     try:
         for detail in status_pb2.Status.FromString(_details(error) or b"").details:
@@ -227,7 +227,7 @@ def _retry_delay(error):
 
 
 class _Progress:
-    """What has come of an answer so far, over all its streams."""
+    """The part of an answer that has come so far, over all its streams."""
 
     def __init__(self, num_sequences):
         self._num_sequences = num_sequences
@@ -235,7 +235,7 @@ class _Progress:
         self._resume = api.Resume()
 
     def take(self, message):
-        """Takes a message in, which keeps what the caller has not seen before."""
+        """Takes a message in, and drops from it a second `started`, which the caller has seen."""
         if message.HasField("started"):
             self._take_started(message)
         if message.HasField("chunk"):
@@ -251,7 +251,7 @@ class _Progress:
             sequence.has_ended = True
 
     def fill(self, request):
-        """Makes it the request to go on with."""
+        """Adds to the request what has come so far: the next attempt resumes there."""
         request.resume.CopyFrom(self._resume)
         if self._request_id:
             request.request_id = self._request_id
@@ -266,7 +266,7 @@ class _Progress:
             self._request_id = started.request_id
             self._resume.seed = started.seed
             self._resume.determinism_fingerprint = started.determinism_fingerprint
-            if started.max_tokens > 0:  # a server of before does not tell
+            if started.max_tokens > 0:  # older servers do not send it
                 self._resume.max_tokens = started.max_tokens
             for _ in range(self._num_sequences):
                 self._resume.sequences.add()

@@ -1,12 +1,12 @@
 // cp.async: copies from global to shared memory that run beside the thread that starts them.
 //
-// A thread waits for its own copies; a barrier after the wait shows them to the other threads. A
-// thread waits for all of its copies before it returns.
+// A thread waits for its own copies; a barrier after the wait makes them visible to other threads.
+// A thread must wait for all its copies before it returns.
 //
 // Usage: CopyAsync16 for each 16 bytes of a tile, CommitCopies, the same for the next tile; then
 // WaitCopies<1>, after which all groups but the latest have landed, and a barrier.
 //
-// Thread safety: device functions; a thread's groups are its own.
+// Thread safety: device functions; each thread has its own groups.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
 
@@ -14,7 +14,8 @@
 
 namespace quire::gpu {
 
-// 16 bytes, both 16-byte aligned. Not valid: zeros are written and global is not read.
+// Copies 16 bytes; both addresses are 16-byte aligned. If !valid, writes zeros and does not read
+// `global`.
 QUIRE_DEVICE void CopyAsync16(void* shared,
                               const void* global,
                               bool valid,

@@ -1,5 +1,5 @@
-// What the current device can do. The emulated device is an H200, or one with less shared memory
-// where a test says so.
+// Capabilities of the current device. The emulated device is an H200; tests may reduce its shared
+// memory.
 //
 // Thread safety: as the CUDA runtime.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_CAPABILITY_H_
@@ -11,14 +11,14 @@
 
 namespace quire::gpu {
 
-// The shared memory that a CTA may ask for, in bytes: of compute capability 8.6, 8.9 and 12.x; 8.0
-// and 8.7; 9.0 and 10.x. A kernel for all of them that needs more than the first has a version
-// that does not.
+// Most shared memory of a CTA, in bytes, by compute capability: 8.6, 8.9 and 12.x; 8.0 and 8.7; 9.0
+// and 10.x. A kernel for all of them that needs more than the least also has a version that does
+// not.
 inline constexpr int32_t kLeastSharedBytes = 99 * 1024;
 inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;
 inline constexpr int32_t kMostSharedBytes = 227 * 1024;
 
-// 90 is sm_90. 0 or a cudaError_t.
+// Sets *capability, 90 for sm_90. Returns 0 or a cudaError_t.
 inline int QueryComputeCapability(int32_t* capability) {
 #ifdef __CUDACC__
   int device = 0;
@@ -42,7 +42,7 @@ inline int QueryComputeCapability(int32_t* capability) {
   return 0;
 }
 
-// 0 or a cudaError_t.
+// Sets *bytes to the most shared memory of a CTA. Returns 0 or a cudaError_t.
 inline int QuerySharedBytes(int32_t* bytes) {
 #ifdef __CUDACC__
   int device = 0;
@@ -62,9 +62,8 @@ inline int QuerySharedBytes(int32_t* bytes) {
   return 0;
 }
 
-// Of a kernel with a version for any kMaxSharedBytes, which needs kSharedBytes where there are
-// kMostSharedBytes: calls body with the kMaxSharedBytes for the current device. Its result, or a
-// cudaError_t.
+// Calls body with the kMaxSharedBytes for the current device. Returns its result, or a cudaError_t.
+// kSharedBytes: needed by the kernel's version for kMostSharedBytes.
 template <int kSharedBytes, typename Body>
 int DispatchSharedBytes(Body&& body) {
   if constexpr (kSharedBytes > kLeastSharedBytes) {

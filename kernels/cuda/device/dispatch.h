@@ -1,5 +1,5 @@
-// From types and sizes known at run time to template arguments. Each function calls body with the
-// argument and returns what it returns, or kUnsupported where there is no kernel.
+// Turns types and sizes known at run time into template arguments. Each function calls body with
+// the argument and returns its result, or kUnsupported if there is no kernel.
 //
 // Usage:
 //   return DispatchElement(args.dtype, [&]<typename T>() {
@@ -17,7 +17,7 @@
 
 namespace quire::gpu {
 
-// Bf16 or F16: the activations.
+// Bf16 or F16, the types of activations.
 template <typename Body>
 int DispatchElement(DType dtype, Body&& body) {
   switch (dtype) {

@@ -1,7 +1,7 @@
-// Bf16, F16 and F8E4M3 are numbers as they are stored; computation is in fp32.
+// Bf16, F16 and F8E4M3 are storage types; computation is in fp32.
 //
-// To fp32 is exact. From fp32 rounds to nearest, ties to even; NaN stays NaN. What is too large
-// becomes infinity, in e4m3, which has none, the largest number, 448.
+// Conversion to fp32 is exact. Conversion from fp32 rounds to nearest, ties to even; NaN stays NaN.
+// Numbers too large become infinity, or 448, the largest number, in e4m3, which has no infinity.
 //
 // Thread safety: value types and pure functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ELEMENT_H_
@@ -24,13 +24,13 @@ struct F8E4M3 {
   uint8_t bits;
 };
 
-// Same arithmetic on the CPU and on GPUs that cannot convert e4m3 (before sm_89).
+// The arithmetic of the CPU, and of GPUs that cannot convert e4m3 (before sm_89).
 namespace portable {
 
 QUIRE_DEVICE float FloatFromF16(uint16_t bits) {
   constexpr uint32_t kExponent = 0x7C00;
-  // The exponent moves to its new place with the old bias; the multiplication corrects it, and
-  // makes normal numbers of what was subnormal. Infinity and NaN need the largest exponent instead.
+  // The exponent moves to its new place with the old bias. The multiplication corrects the bias and
+  // normalizes subnormals. Infinity and NaN need the largest exponent instead.
   uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFF) << 13;
   magnitude = (bits & kExponent) == kExponent
                   ? magnitude | 0x7F800000
@@ -45,10 +45,10 @@ QUIRE_DEVICE uint16_t F16FromFloat(float value) {
   if (bits > 0x7F800000) {
     return 0x7FFF;
   }
-  if (bits >= 0x477FF000) {  // 65520, half way from the largest number to what would follow it
+  if (bits >= 0x477FF000) {  // 65520, half way from the largest number to the next power of two
     return static_cast<uint16_t>(sign | 0x7C00);
   }
-  if (bits < 0x38800000) {  // 2^-14: multiples of 2^-24, which is the last place of 0.5
+  if (bits < 0x38800000) {  // 2^-14: adding 0.5, whose last place is 2^-24, rounds to a subnormal
     return static_cast<uint16_t>(
         sign | (__float_as_uint(__uint_as_float(bits) + 0.5F) - __float_as_uint(0.5F)));
   }
@@ -64,7 +64,7 @@ QUIRE_DEVICE uint16_t Bf16FromFloat(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// The bits of the F16 of equal value.
+// Returns the bits of the F16 of equal value.
 QUIRE_DEVICE uint16_t F16FromF8E4M3(uint8_t bits) {
   const uint32_t sign = (bits & 0x80u) << 8;
   const uint32_t magnitude = bits & 0x7Fu;
@@ -92,7 +92,7 @@ QUIRE_DEVICE uint8_t F8E4M3FromFloat(float value) {
     return 0x7F;
   }
   uint32_t magnitude = 0;
-  if (bits < 0x3C800000) {  // 2^-6: multiples of 2^-9, which is the last place of 2^14
+  if (bits < 0x3C800000) {  // 2^-6: adding 2^14, whose last place is 2^-9, rounds to a subnormal
     magnitude = __float_as_uint(__uint_as_float(bits) + 0x1p14F) - __float_as_uint(0x1p14F);
   } else {
     bits += 0x7FFFF + ((bits >> 20) & 1);
@@ -136,13 +136,13 @@ QUIRE_DEVICE uint32_t F8x2ToF16x2(uint16_t pair) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
   return result;
 #else
-  // Exponents move to their new place with the old bias; times 256 corrects it, subnormals
-  // included.
+  // Exponents move to their new place with the old bias; times 256 corrects the bias, for
+  // subnormals too.
   const uint32_t spread = (pair & 0xFFu) | static_cast<uint32_t>(pair >> 8) << 16;
   const uint32_t magnitude = (spread & 0x007F007F) << 7;
   uint32_t result;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(magnitude), "r"(0x5C005C00));
-  // 0x7F + 1 carries into bit 7 of its half: all ones below the sign there, which is NaN.
+  // 0x7F, NaN, plus 1 carries into bit 7 of its half, which becomes all ones below the sign.
   const uint32_t nan = ((spread & 0x007F007F) + 0x00010001) & 0x00800080;
   return result | ((nan << 8) - (nan >> 7)) | ((spread & 0x00800080) << 8);
 #endif
@@ -190,7 +190,7 @@ QUIRE_DEVICE T FromFloat(float value) {
   }
 }
 
-// Two numbers of Bf16 or F16 in a register, the first in the lower half.
+// Packs two Bf16 or F16 numbers into a register, `low` in the lower half.
 template <typename T>
 QUIRE_DEVICE uint32_t Pack2(float low, float high) {
   if constexpr (std::is_same_v<T, Bf16>) {

@@ -1,9 +1,9 @@
-// Barriers of some of a CTA's threads, in whole warps, by number: 1 to 15 (0 is __syncthreads).
+// Numbered barriers for a subset of a CTA's warps: 1 to 15 (0 is __syncthreads).
 //
-// A barrier is complete when num_threads threads have come to it, by either function, and is then
-// new. What a thread wrote before it came is seen by those that Sync returns to.
+// A barrier completes when num_threads threads have called either function, and then starts anew. A
+// thread that returns from Sync sees all writes that other threads made before they came.
 //
-// Usage, of 128 threads that fill a buffer and 256 that use it:
+// Usage, if 128 threads fill a buffer and 256 use it:
 //   fill; ArriveNamedBarrier(kFull, 384);  |  SyncNamedBarrier(kFull, 384); use;
 //
 // Thread safety: device functions; all threads of a warp call together.

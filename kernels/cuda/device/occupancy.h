@@ -43,7 +43,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
 
 #else
 
-// The emulator runs one CTA after the other. More than one, so that CTAs do share the work.
+// The emulator runs CTAs one after another. Returns more than one, so that tests cover shared work.
 template <typename... Parameters>
 int CountResidentCtas(void (*)(Parameters...), int, size_t shared_bytes, int32_t* num_ctas) {
   *num_ctas = 3;

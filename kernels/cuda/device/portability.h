@@ -1,14 +1,14 @@
-// The CUDA names that kernels use, under nvcc and, with the emulator behind them, under g++.
+// The CUDA names that kernels use: CUDA's own under nvcc, the emulator's under g++.
 //
 // Usage:
 //   QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(128, 2) Scale(float* x, float factor) { ... }
 //   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
-// Shared memory is dynamic, of one size a launch: QUIRE_SHARED_MEMORY(name) makes name a uint8_t*
-// to it, 128-byte aligned. Warp operations name all 32 lanes unless there is a reason: kWholeWarp.
+// Shared memory is dynamic, of one size per launch: QUIRE_SHARED_MEMORY(name) declares a uint8_t*
+// to it, 128-byte aligned. Warp operations use kWholeWarp unless there is a reason.
 //
-// Thread safety: launches as the stream's; device functions as CUDA says.
+// Thread safety: launches as the stream's; device functions as in CUDA.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 
@@ -54,16 +54,16 @@ inline constexpr int kWarpSize = 32;
 
 namespace quire::gpu {
 
-// The emulator's reports name lines; on a device there is nothing to report.
+// The emulator's reports name lines; a device reports none.
 struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// Lets CTAs of the kernel have this much dynamic shared memory on the current device, and asks for
-// the division of L1 that holds the most of them: without, the driver may leave an SM fewer CTAs
-// than it has room for. Tells the driver once for each kernel and device. Any thread.
+// Allows the kernel's CTAs this much dynamic shared memory on the current device. Asks for the
+// largest shared part of L1, else an SM may get fewer CTAs than fit. Calls the driver once per
+// kernel and device. Any thread.
 inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
-  constexpr size_t kSmall = 16 * 1024;  // of such CTAs an SM has enough in any case
+  constexpr size_t kSmall = 16 * 1024;  // such CTAs need no larger limit or shared part of L1
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> allowed;
   if (bytes <= kSmall) {
@@ -100,7 +100,7 @@ int LaunchKernel(void (*kernel)(Parameters...),
   const void* function = reinterpret_cast<const void*>(kernel);
   cudaError_t error = AllowSharedBytes(function, shared_bytes);
   if (error == cudaSuccess) {
-    // One pointer more than there are arguments, so that the array is never empty.
+    // One extra pointer, so that the array is never empty.
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
     error = cudaLaunchKernel(
         function, grid, cta, pointers, shared_bytes, static_cast<cudaStream_t>(stream));
@@ -178,7 +178,7 @@ T __shfl_sync(uint32_t mask,
       mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
 }
 
-// Out of the segment of width lanes: the lane's own value.
+// The three shuffles below return the lane's own value if the source is outside its segment.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,
@@ -187,7 +187,7 @@ T __shfl_xor_sync(uint32_t mask,
                   quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
   const uint32_t lane = quire::gpu::emulator::Lane();
   const uint32_t source = lane ^ static_cast<uint32_t>(lane_mask);
-  // As in hardware, a lane may read from an earlier segment and not from a later one.
+  // As in hardware, a lane may read from an earlier segment, but not from a later one.
   const bool later = source > (lane | static_cast<uint32_t>(width - 1));
   return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
 }
@@ -279,7 +279,7 @@ inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(va
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline int __popc(uint32_t bits) { return std::popcount(bits); }
 inline int __clz(int bits) { return std::countl_zero(static_cast<uint32_t>(bits)); }
-inline int __ffs(int bits) {  // 0: none set
+inline int __ffs(int bits) {  // 0 if no bit is set
   return bits == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(bits)) + 1;
 }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
@@ -292,8 +292,8 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 
 namespace quire::gpu {
 
-// The same number, hidden from the compiler: what is computed from it in a loop is not computed
-// before the loop, where it would hold registers throughout.
+// Returns the number, but hides its value from the compiler. So computations from it stay inside a
+// loop; hoisted, they would hold registers throughout.
 QUIRE_DEVICE int32_t NotHoisted(int32_t number) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(number));

@@ -1,6 +1,6 @@
-// The launch of a kernel in which a CTA takes a row: every thread takes the same number of chunks
-// of it, and the CTA has as few warps as that allows. So threads, and what each adds up, follow
-// from the width alone.
+// Launches kernels with one CTA per row. Each thread takes the same number of chunks, and the CTA
+// has as few warps as that allows. So the width alone decides the threads and the elements that
+// each adds up.
 //
 // Thread safety: as the stream's.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
@@ -15,13 +15,13 @@ namespace quire::gpu {
 
 inline constexpr int32_t kMaxRowThreads = 512;
 
-// How many chunks a thread takes at the least. REQUIRES: num_chunks >= 1, of a row.
+// Returns the fewest chunks that a thread may take. REQUIRES: a row's num_chunks >= 1.
 constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
   return (num_chunks + kMaxRowThreads - 1) / kMaxRowThreads;
 }
 
-// Gives the kernel 32 floats of shared memory, for sums over the CTA. Returns an error of the
-// launch, 0 if none. REQUIRES: chunks_per_thread >= NumChunksPerThread(num_chunks), num_rows >= 1.
+// Gives the kernel 32 floats of shared memory, for sums over the CTA. Returns 0 or the launch's
+// error. REQUIRES: chunks_per_thread >= NumChunksPerThread(num_chunks), num_rows >= 1.
 template <typename Args>
 int LaunchRows(void (*kernel)(Args),
                int64_t num_rows,

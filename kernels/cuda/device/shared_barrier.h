@@ -1,13 +1,13 @@
-// SharedBarrier: a barrier object in shared memory (mbarrier), for threads that announce and others
-// that wait, each at its own pace.
+// SharedBarrier is a barrier object in shared memory (mbarrier): some threads arrive and go on,
+// others wait.
 //
-// It has phases, 0, 1, 2, ...: one ends when `count` arrivals have come, and the next begins. A
-// waiter names the parity of the phase whose end it waits for, and must not be two phases behind.
-// What a thread did before it arrived is seen by those that have waited for that phase.
+// It has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A waiter
+// names the parity of the phase whose end it waits for, and must not be two phases behind. After
+// the wait it sees everything that threads did before they arrived.
 //
-// Usage: one thread calls Init(4), all call __syncthreads. Of each of four warps that fill a buffer
-// one lane calls Arrive after __syncwarp; who wants to use the buffer calls Wait(0) first, and
-// Wait(1) before its second use.
+// Usage: one thread calls Init(4), all call __syncthreads. Four warps fill a buffer; one lane of
+// each calls Arrive after __syncwarp. Threads that use the buffer call Wait(0) first, and Wait(1)
+// before its second use.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_
@@ -19,7 +19,7 @@ namespace quire::gpu {
 
 class SharedBarrier {
  public:
-  // By one thread; a barrier of the CTA shows it to the others.
+  // Called by one thread; a barrier of the CTA makes it visible to the others.
   QUIRE_DEVICE void Init(int count, [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -39,8 +39,8 @@ class SharedBarrier {
 #endif
   }
 
-  // As Arrive, when all copies that the thread has started (async_copy.h) have landed; does not
-  // wait. Products may read them after a proxy fence of those that have waited for the phase.
+  // Arrives once all copies that the thread has started (async_copy.h) have landed; does not wait.
+  // Products may read them after waiters for the phase have called FenceAsyncProxy.
   QUIRE_DEVICE void ArriveAfterCopies([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
@@ -52,7 +52,7 @@ class SharedBarrier {
 #endif
   }
 
-  // Until the phase of this parity, 0 or 1, has ended.
+  // Waits until the phase of this parity, 0 or 1, has ended.
   QUIRE_DEVICE void Wait(int parity, [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile(

@@ -17,7 +17,7 @@ namespace quire::gpu {
 #ifndef __CUDACC__
 namespace emulator {
 
-// The emulator reads rows where no sanitizer looks.
+// Shows the row to sanitizers, which do not see the emulator's own reads.
 inline void TouchRow(const void* row) {
   const auto* words = static_cast<const volatile uint64_t*>(row);
   static_cast<void>(words[0]);
@@ -91,8 +91,8 @@ QUIRE_DEVICE void Mma16816(float (&d)[4],
 #endif
 }
 
-// Four of the eight bytes of b:a, numbered from a's lowest; the i-th nibble of selector names byte
-// i of the result.
+// Returns four of the eight bytes of b:a, numbered from a's lowest; the i-th nibble of selector
+// names byte i of the result.
 QUIRE_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDACC__
   return __byte_perm(a, b, selector);

@@ -1,5 +1,4 @@
-// LoadVector and StoreVector move N elements by accesses of 16 bytes, or one of 8, and convert
-// them.
+// LoadVector and StoreVector move N elements by accesses of 16 bytes, or one of 8, and convert.
 //
 // N * sizeof(T) is 8 or a multiple of 16; the pointer is aligned to the access.
 //
@@ -12,7 +11,7 @@
 
 namespace quire::gpu {
 
-// kBytes bytes as 32-bit words.
+// Loads kBytes bytes as 32-bit words.
 template <int kBytes>
 QUIRE_DEVICE void LoadWords(const void* from,
                             uint32_t (&words)[kBytes / 4],

@@ -1,5 +1,5 @@
-// Sums and maxima over a warp or a CTA, in an order that depends on nothing but the CTA's size.
-// Every thread gets the same bits.
+// Sums and maxima over a warp or a CTA, in an order that depends only on the CTA's size. Every
+// thread gets the same bits.
 //
 // All threads of the warp, or of the CTA, call together; a CTA is a whole number of warps. Maxima
 // ignore NaN.
@@ -46,8 +46,8 @@ QUIRE_DEVICE float WarpMax(float value, SourceLine at = SourceLine::Here()) {
   return value;
 }
 
-// One value a warp, from lane 0 to every thread of the CTA: thread i gets the value of warp i % 32,
-// or absent where there is none. scratch: 32 floats of shared memory, free again afterwards.
+// Gives thread i the value of lane 0 of warp i % 32, or `absent` if there is no such warp. scratch:
+// 32 floats of shared memory, reusable on return.
 QUIRE_DEVICE float GatherWarps(float value,
                                float absent,
                                float* scratch,

@@ -1,11 +1,12 @@
-// wgmma: matrix products of a warpgroup, four warps from a multiple of four on, for sm_90a alone.
+// wgmma: matrix products of a warpgroup, four warps of which the first is a multiple of four, for
+// sm_90a alone.
 //
 // A product runs beside the threads that start it. It reads B, and A unless A is in registers, from
-// shared memory through descriptors, and adds to an accumulator in registers. Until it has been
-// waited for, neither may be written and the accumulator not be read.
+// shared memory through descriptors, and adds to an accumulator in registers. Before the wait for
+// it, no thread may write operands or accumulator, or read the accumulator.
 //
-// Usage: copy the operands, WaitCopies, FenceAsyncProxy, and a barrier with those who copied; then
-// FenceAccumulator and FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts; then
+// Usage: copy the operands, WaitCopies, FenceAsyncProxy, and a barrier with the copying threads;
+// then FenceAccumulator and FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts; then
 // WaitProducts<0> and FenceAccumulator, after which the accumulator holds the sums.
 //
 // Fragments of warp w of the four, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments
@@ -27,15 +28,15 @@ inline constexpr int kWarpgroupRows = 64;
 
 // ---- Matrices in shared memory ------------------------------------------------------------------
 
-// Rows of 128 bytes, 16-byte units of row r exchanged: unit u lies at u ^ (r % 8). 8 rows are a
-// pattern, which begins at a multiple of 1024 bytes.
+// Rows are 128 bytes, swizzled: 16-byte unit u of row r lies at u ^ (r % 8). 8 rows are a pattern,
+// which begins at a multiple of 1024 bytes.
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleBytes = 1024;
 QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
   return row * kSwizzleRowBytes + ((unit ^ (row & 7)) << 4);
 }
 
-// The address in the shared window.
+// Returns the address in the shared window.
 QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -44,27 +45,27 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #endif
 }
 
-// A matrix of such rows. K contiguous: rows are of M or N, stride_bytes from 8 rows to the next 8;
-// leading_bytes does not count. M or N contiguous: rows are of K, stride_bytes likewise,
-// leading_bytes from 64 elements of M or N to the next 64.
+// Describes a matrix of such rows. stride_bytes lead from 8 rows to the next 8. K contiguous: rows
+// are those of M or N; leading_bytes is ignored. M or N contiguous: rows are those of K;
+// leading_bytes lead from 64 elements of M or N to the next 64.
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return (SharedAddress(start) & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading_bytes >> 4) << 16 |
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | kSwizzle128;
 }
 
-// The matrix that starts this many bytes later, a multiple of 16.
+// Returns the descriptor of the matrix that starts `bytes` later, a multiple of 16.
 QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
-  // No carry into the upper half, which the compiler then knows to be constant.
+  // No carry into the upper half, so the compiler knows it to be constant.
   const auto lower = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
   return (descriptor >> 32 << 32) | lower;
 }
 
 // ---- Order --------------------------------------------------------------------------------------
 
-// What the thread's stores and landed copies wrote to shared memory may be read by products, by
-// those who come to a barrier with the thread after this; and what others wrote before a barrier
-// that the thread has waited for, by the products that it starts after this.
+// Makes shared memory readable by products: the thread's own stores and landed copies, for threads
+// that meet it at a later barrier; and other threads' writes before a barrier that it has passed,
+// for products that it starts later.
 QUIRE_DEVICE void FenceAsyncProxy() {
 #ifdef __CUDACC__
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -73,7 +74,7 @@ QUIRE_DEVICE void FenceAsyncProxy() {
 #endif
 }
 
-// Before products that read or add to registers which anything but a product has touched.
+// Called before products that read or add to registers that other code has touched.
 QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -101,8 +102,8 @@ QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here
 #endif
 }
 
-// Keeps the compiler from moving its own accesses to the accumulator over this place: it does not
-// know that products write it late.
+// Keeps the compiler from moving accesses to the accumulator across this call: it does not know
+// that products write it late.
 template <int kTiles>
 QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #ifdef __CUDACC__
@@ -116,8 +117,8 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #endif
 }
 
-// The same for fragments of A, which products read late: around the products' start and after the
-// wait for them.
+// The same for fragments of A, which products read late: called before the products start and after
+// the wait for them.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__
@@ -131,8 +132,8 @@ QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) 
 #endif
 }
 
-// The registers that each thread of the warpgroup has from now on. The CTA's were divided evenly
-// before; who asks for more waits until others have given theirs up.
+// Sets the registers of each thread of the warpgroup. The CTA's are divided evenly at launch;
+// TakeRegisters waits until other warpgroups have given up enough.
 template <int kRegisters>
 QUIRE_DEVICE void TakeRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -152,7 +153,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
 
 #ifdef __CUDACC__
 
-// Four, 16, 32 and 64 operands of an accumulator.
+// 4, 16, 32 and 64 operands of an accumulator.
 #define QUIRE_D4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define QUIRE_D16(n) QUIRE_D4(n), QUIRE_D4((n) + 1), QUIRE_D4((n) + 2), QUIRE_D4((n) + 3)
 #define QUIRE_D32(n) QUIRE_D16(n), QUIRE_D16((n) + 4)
@@ -170,7 +171,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
   "%48, %49, %50, %51, %52, %53, %54, %55, "   \
   "%56, %57, %58, %59, %60, %61, %62, %63"
 
-// Operands after the accumulator: A, B, whether to accumulate; then signs and who is transposed.
+// Operands after the accumulator: A, B, whether to accumulate; then signs and transpositions.
 #define QUIRE_WGMMA(shape, type, names, operands, accumulates, ...)                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                           \
                ", 0;\n"                                                                  \
@@ -180,7 +181,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
 
 #endif  // __CUDACC__
 
-// d = a * b^T, or d += where accumulates: 64 x kColumns, 64 x 16 and kColumns x 16 elements T, K
+// d = a * b^T, or d += if accumulates: 64 x kColumns, 64 x 16 and kColumns x 16 elements T, K
 // contiguous in both.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],

@@ -12,8 +12,8 @@ bool SameLine(SourceLine a, SourceLine b) {
   return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
-// Addresses that stand for barriers towards TSan; nothing is stored there. Each CTA of a launch has
-// its own, or one CTA's barriers would order another's accesses.
+// Addresses that represent barriers to TSan; nothing is stored there. Each CTA of a launch has its
+// own, else one CTA's barriers would order another's accesses.
 constexpr size_t kTsanAddressesPerCta = 2 + 2 * kMaxWarps + 2 * kNumNamedBarriers;
 constexpr size_t kTsanCtas = 4096;
 char tsan_addresses[kTsanCtas * kTsanAddressesPerCta];
@@ -118,7 +118,7 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
   YieldToOtherWarps();
 }
 
-// The copies land as late as can be: when a thread waits for the phase, or with the first arrival
+// The copies land as late as possible: when a thread waits for the phase, or at the first arrival
 // of the next one.
 void Emulator::ArriveSharedBarrierAfterCopies(void* address, SourceLine at) {
   SharedBarrier& barrier = SharedBarrierAt(address, at);
@@ -142,7 +142,7 @@ bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
   });
 }
 
-// Ends the phase if all have arrived, those that arrive with their copies too: these land.
+// Ends the phase if all have arrived, counting arrivals that wait for copies, which land now.
 void Emulator::TryEndPhase(SharedBarrier& barrier) {
   if (barrier.num_arrived + barrier.num_landing < barrier.count) {
     return;
@@ -210,7 +210,7 @@ BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
   return result;
 }
 
-// All threads are at the barrier; last is the one that runs.
+// Called when all threads are at the barrier. `last`: the running thread, or null.
 void Emulator::ReleaseBarrier(const Fiber* last) {
   num_at_barrier_ = 0;
   ++barrier_generation_;
@@ -251,7 +251,7 @@ void Emulator::RunWarpOperation(const WarpOperation& operation,
   for (uint32_t lanes = mask; complete && lanes != 0; lanes &= lanes - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     const Fiber& other = fibers_[me.warp * kWarpSize + lane];
-    complete = other.mask == mask;  // else that lane still waits for lanes of its own
+    complete = other.mask == mask;  // else that lane waits for another mask
     if (complete &&
         (other.operation != &operation || (operation.from_one_line && !SameLine(other.at, at)))) {
       Fail(me, FaultKind::kDivergentWarp, "lanes of one mask are in different warp operations", at);

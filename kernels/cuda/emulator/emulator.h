@@ -1,17 +1,17 @@
 // The CUDA thread model on one CPU thread: a fiber for each CUDA thread, CTAs one after another.
-// The headers of kernels/cuda/device are written on top of it; kernels see only those.
+// kernels/cuda/device is written on top of it; kernels include only those headers.
 //
-// What hardware leaves open is decided the way that hurts most: an asynchronous copy lands when it
-// is waited for and no earlier, shared memory starts as NaN, and every thread runs until it must
-// wait. What hardware punishes at random is a fault, reported with kernel, CTA, thread, file and
-// line.
+// Where hardware leaves behavior open, the emulator makes the most hostile choice: an asynchronous
+// copy lands only when it is waited for, shared memory starts as NaN, and every thread runs until
+// it must wait. Errors that hardware punishes at random are faults, reported with kernel, CTA,
+// thread, file and line.
 //
 // Launches go to streams: see streams.h.
 //
-// Thread safety: each CPU thread has an emulator of its own; the fault handler and the streams are
-//                shared, so that one thread launches at a time.
-// Sanitizers:    ASan and TSan are told of the fibers. Under TSan barriers, and nothing else, order
-//                the threads of a launch. emulator.cc and warp_operation.cc are not instrumented.
+// Thread safety: each CPU thread has its own emulator; the fault handler and the streams are
+//                shared, so one thread launches at a time.
+// Sanitizers:    ASan and TSan are told of the fibers. Under TSan only barriers order the threads
+//                of a launch. emulator.cc and warp_operation.cc are not instrumented.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
 
@@ -45,7 +45,7 @@ struct dim3 {
       : x(size_x), y(size_y), z(size_z) {}
 };
 
-// Of the fiber that runs now.
+// The running fiber's.
 extern thread_local constinit uint3 threadIdx;
 extern thread_local constinit uint3 blockIdx;
 extern thread_local constinit dim3 blockDim;
@@ -54,8 +54,8 @@ extern thread_local constinit dim3 gridDim;
 
 namespace quire::gpu {
 
-// Where a kernel calls something that can be at fault. As the default argument of a function it is
-// that function's call; helpers take it from their callers and pass it on.
+// The line of a kernel's call that may fault. As a default argument it is the line of the
+// function's call; helpers take it from their callers and pass it on.
 struct SourceLine {
   const char* file = "";
   int line = 0;
@@ -73,8 +73,8 @@ namespace emulator {
 inline constexpr size_t kMaxSharedBytes = size_t{227} * 1024;
 inline constexpr uint32_t kMaxThreads = 1024;
 
-// The shared memory that a CTA of the emulated device may have: kMaxSharedBytes, or less where a
-// test plays a smaller device.
+// Most shared memory of an emulated CTA: kMaxSharedBytes, or less if a test emulates a smaller
+// device.
 size_t SharedBytesLimit();
 void SetSharedBytesLimit(size_t bytes);
 
@@ -96,28 +96,28 @@ inline constexpr int kErrorCaptureWrongThread = 908;
 // ---- Faults ----
 
 enum class FaultKind : uint8_t {
-  kDeadlock,          // every thread waits for another; a stream, for ranks that may never come
+  kDeadlock,  // all threads wait for each other; or a stream waits for ranks that may never come
   kDivergentBarrier,  // threads of one CTA in different __syncthreads
   kDivergentWarp,     // lanes of one mask in different collectives
   kNotInMask,         // the caller, or the lane it reads from, is not in the mask
   kLaneMissing,       // a lane of the mask has returned or never was
   kMisaligned,
-  kOutOfBounds,    // not in shared memory where it must be, or known to ASan as not allocated
+  kOutOfBounds,    // outside of shared memory, or not allocated according to ASan
   kCopyInFlight,   // a thread returned without waiting for its asynchronous copies
   kSharedOverrun,  // bytes behind the CTA's shared memory were written
   kStackOverflow,
   kOutsideOfLaunch,
-  kIncompleteBarrier,  // a named barrier that not all came to when the CTA ended
-  kNoBarrier,          // an mbarrier that was not initialised
+  kIncompleteBarrier,  // a named barrier was incomplete when the CTA ended
+  kNoBarrier,          // an mbarrier that was not initialized
   kBadDescriptor,      // of a matrix in shared memory
-  kMissingFence,       // registers or copies that wgmma reads without the fence it needs
-  kOperandChanged,     // of a wgmma, before it was waited for
+  kMissingFence,       // wgmma reads registers or copies without a fence
+  kOperandChanged,     // an operand of wgmma changed before the wait for it
   kProductInFlight,    // a thread returned without waiting for its wgmma
   kEmptyPlace,         // a copy from a place of windows that shows nothing
-  kChangedPlace,       // or something else than when the kernel was enqueued
-  // Of an operation on a stream, whose name is in `kernel`.
+  kChangedPlace,       // a copy from a place that changed since the kernel was enqueued
+  // Faults of an operation on a stream, whose name is in `kernel`.
   kFreedMemory,      // it refers to memory that was freed since it was enqueued or recorded
-  kChangedInFlight,  // what a copy reads or writes was written before the copy was waited for
+  kChangedInFlight,  // a copy's source or destination was written before the wait for it
 };
 
 struct Fault {
@@ -126,31 +126,30 @@ struct Fault {
   uint3 cta;
   uint3 thread;
   SourceLine at;
-  const char* text;  // all of the above in words, and what the other threads wait for
+  const char* text;  // all of the above in words, and the other threads' waits
 };
 
-// Called on the launching thread's own stack. When it returns, the launch ends with
-// kErrorLaunchFailure and what its threads still had to do is left undone. The default prints the
-// text and aborts. A handler launches nothing.
+// Called on the launching thread's own stack. When it returns, the launch is abandoned with
+// kErrorLaunchFailure. The default prints the text and aborts. A handler must not launch.
 using FaultHandler = void (*)(const Fault& fault);
 
-// Null: the default. Returns the former handler.
+// Sets the handler; null sets the default. Returns the former handler.
 FaultHandler SetFaultHandler(FaultHandler handler);
 
 // Does not return.
 [[noreturn]] void ReportFault(FaultKind kind, const char* what, SourceLine at);
 
-// The same of an operation on a stream. Returns kErrorLaunchFailure when the handler returns.
+// The same for an operation on a stream. Returns kErrorLaunchFailure if the handler returns.
 int ReportStreamFault(FaultKind kind, const char* operation, const char* what);
 
 // ---- Launch ----
 
 using ThreadBody = void (*)(void* context);
 
-// 0, or why the device does not launch this.
+// Returns 0, or why the device refuses the launch.
 int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
 
-// 0 or kErrorLaunchFailure. REQUIRES: CheckLaunch.
+// Returns 0 or kErrorLaunchFailure. REQUIRES: CheckLaunch returned 0.
 int RunLaunch(
     const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
@@ -192,11 +191,11 @@ struct BarrierResult {
   int32_t count;
 };
 
-// All threads of the CTA that have not returned.
+// Barrier of all threads of the CTA that have not returned.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
-// bar.sync and bar.arrive: the barrier is complete when num_threads threads have come, and then
-// those that wait go on and it starts anew. Barrier 0 is that of __syncthreads.
+// bar.sync and bar.arrive: once num_threads threads have come, waiting threads go on and the
+// barrier starts anew. Barrier 0 belongs to __syncthreads.
 inline constexpr uint32_t kNumNamedBarriers = 16;
 void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
@@ -204,22 +203,22 @@ void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 // mbarrier objects, 8 bytes of shared memory.
 void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at);
 void ArriveSharedBarrier(void* barrier, SourceLine at);
-// cp.async.mbarrier.arrive.noinc: arrives when the thread's copies so far have landed.
+// cp.async.mbarrier.arrive.noinc: arrives once the thread's copies so far have landed.
 void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
 
-// Of the warp operations below, the last lane of the mask to arrive does the work for all.
+// In the warp operations below, the last lane of the mask to arrive does the work for all.
 
 uint32_t Lane();
 
 void SyncWarp(uint32_t mask, SourceLine at);
 
-// The value of lane source.
+// Returns the value of lane `source`.
 uint64_t RunShuffle(uint32_t mask, uint64_t value, uint32_t source, SourceLine at);
 uint32_t RunBallot(uint32_t mask, bool predicate, SourceLine at);
 
-// Four 8 x 8 matrices of 16-bit elements; the rows of matrix i are at the pointers of lanes 8 i to
-// 8 i + 7, 16-byte aligned, in shared memory.
+// Loads four 8 x 8 matrices of 16-bit elements; lanes 8 i to 8 i + 7 point to the rows of matrix i,
+// 16-byte aligned, in shared memory.
 void RunLoadMatrix(uint32_t* registers, const void* row, bool transposed, SourceLine at);
 
 // d += a * b for the fragments of mma.m16n8k16: products and sums in fp32, k ascending.
@@ -230,11 +229,11 @@ void RunMmaF16(float* d, const uint32_t* a, const uint32_t* b, SourceLine at);
 
 void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
 void CommitCopies();
-// Until at most max_pending of the committed groups are in flight.
+// Waits until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
 
-// Matrices in shared memory that copies wrote may be read by wgmma only after this: of the thread
-// that copied, or of all threads of the warp that multiplies.
+// wgmma may read copied shared memory only after this call by the thread that copied, or by all
+// threads of the warp that multiplies.
 void FenceAsyncProxy();
 
 // ---- Products of a warpgroup: see warpgroup_operation.h ----
@@ -245,8 +244,8 @@ struct WgmmaArgs {
   uint64_t a_descriptor = 0;
   uint64_t b_descriptor = 0;
   uint32_t num_columns = 0;
-  bool b_is_column_major = true;  // K is contiguous; else N is
-  bool accumulates = true;        // else d is overwritten
+  bool b_is_column_major = true;  // K is contiguous; else N
+  bool accumulates = true;        // else overwrites d
   bool is_bf16 = true;
 };
 void RunWgmma(const WgmmaArgs& args, SourceLine at);
@@ -254,7 +253,7 @@ void RunWgmmaFence(SourceLine at);
 void RunWgmmaCommit(SourceLine at);
 void RunWgmmaWait(uint32_t max_pending, SourceLine at);
 
-// An address in the shared window, as descriptors hold it.
+// Returns the address in the shared window, as descriptors hold it.
 uint32_t SharedAddress(const void* pointer);
 
 // ---- Checks ----

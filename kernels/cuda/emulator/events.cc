@@ -11,12 +11,12 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// An event that is not done says so this often before it is done.
+// QueryEvent returns "not yet" this often before it runs the stream, so that callers must poll.
 constexpr int kNumPatientQueries = 2;
 
 struct EventState {
   int32_t device = 0;
-  std::shared_ptr<Mark> mark;  // null: never recorded, which is as if it had happened
+  std::shared_ptr<Mark> mark;  // null: never recorded, which counts as happened
   bool is_captured = false;    // last recorded on a stream that was being recorded
 };
 
@@ -31,7 +31,7 @@ EventState* FindEvent(void* handle) {
   return found == AllEvents().end() ? nullptr : found->second.get();
 }
 
-// 0 where the host may ask for the event or wait for it.
+// Returns 0 if the host may query the event or wait for it.
 int CheckAskedByHost(const EventState* event) {
   if (event == nullptr) {
     return kErrorInvalidResourceHandle;
@@ -51,7 +51,7 @@ int CreateStream(Stream* stream) {
   return 0;
 }
 
-// What was enqueued before takes place, as on a GPU.
+// Operations enqueued before still run, as on a GPU.
 int DestroyStream(Stream stream) {
   emulator::StreamQueue* queue = stream == nullptr ? nullptr : emulator::FindStream(stream);
   if (queue == nullptr) {
@@ -114,9 +114,9 @@ int WaitForEvent(Event event, Stream stream) {
     return emulator::kErrorCaptureIsolation;
   }
   if (queue->recording != nullptr) {
-    return queue->RecordingError();  // of the same stream: the order is there
+    return queue->RecordingError();  // an event of the same stream is already in order
   }
-  if (state->is_captured) {  // would record this stream, too
+  if (state->is_captured) {  // the wait would record this stream, too
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;
   }

@@ -31,7 +31,7 @@ void Emulator::Append(const char* format, ...) {
   }
 }
 
-// On the launcher's stack: what a thread writes here would be, for TSan, in no order with the
+// Runs on the launcher's stack: TSan would see no order between a thread's writes here and the
 // handler.
 void Emulator::DescribeFault() {
   constexpr int kMaxOthers = 8;

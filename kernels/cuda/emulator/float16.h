@@ -1,4 +1,4 @@
-// Numbers of 16 bits as fp32, four at a time, for the emulated matrix instructions.
+// Converts 16-bit numbers to fp32, four at a time, for the emulated matrix instructions.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_FLOAT16_H_
@@ -12,7 +12,7 @@ namespace quire::gpu::emulator {
 using Words = uint32_t __attribute__((vector_size(16)));
 using Floats = float __attribute__((vector_size(16)));
 
-// Four numbers of 16 bits, each in the lower half of its word.
+// bits: four 16-bit numbers, each in the lower half of its word.
 template <bool kBf16>
 Floats ToFloats(Words bits) {
   if constexpr (kBf16) {

@@ -28,7 +28,7 @@ struct GraphState {
   }
 };
 
-// Never destroyed: see Map in memory.cc. A graph that is destroyed goes when its launches are done.
+// Never destroyed: see Map in memory.cc. A destroyed graph lives until its launches are done.
 std::map<void*, std::shared_ptr<const GraphState>>& AllGraphs() {
   static auto& graphs = *new std::map<void*, std::shared_ptr<const GraphState>>();
   return graphs;

@@ -1,4 +1,4 @@
-// Copies between the host and the device and on the device, of runtime.h.
+// The copies of runtime.h: between the host and the device, and on the device.
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -12,7 +12,8 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// Whether the bytes may be memory of the device. Arrays of tests, which no allocation holds, may.
+// Returns whether the bytes may be the device's memory. True for tests' arrays, which no allocation
+// holds.
 bool MayBeOn(int32_t device, const void* memory, size_t bytes) {
   const std::optional<Allocation> found = FindAllocation(memory);
   return !found.has_value() ||
@@ -28,7 +29,7 @@ bool IsOn(int32_t device, const void* memory, size_t bytes) {
   return FindAllocation(memory).has_value() && MayBeOn(device, memory, bytes);
 }
 
-// Between memory that is there when the copies take place.
+// Enqueues copies whose sources are read when the copies run.
 int CopyOnStream(const char* name, StreamQueue* queue, std::vector<HostCopy> copies) {
   Operation operation = {.name = name};
   for (const HostCopy& copy : copies) {
@@ -48,14 +49,14 @@ int CopyOnStream(const char* name, StreamQueue* queue, std::vector<HostCopy> cop
   return queue->Add(std::move(operation));
 }
 
-// Reads the source now.
+// Enqueues a copy whose source is read now.
 int CopyFromHeap(const char* name, StreamQueue* queue, const HostCopy& copy) {
   const auto* from = static_cast<const std::byte*>(copy.from);
   auto read = std::make_shared<std::vector<std::byte>>(from, from + copy.bytes);
   const HostCopy from_read = {.to = copy.to, .from = read->data(), .bytes = copy.bytes};
   Operation operation = {.name = name};
   operation.references.Add(copy.to);
-  operation.run = [read] { return 0; };  // keeps it
+  operation.run = [read] { return 0; };  // owns the bytes
   queue->AddCopies(std::move(operation), {from_read});
   return 0;
 }

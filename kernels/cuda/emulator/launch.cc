@@ -9,9 +9,8 @@
 namespace quire::gpu::emulator {
 namespace {
 
-// TSan has room for about 8000 threads. Fibers that have ended are destroyed at the end of the
-// launch, since their numbers, used again, would hide races between CTAs; in a large launch,
-// earlier.
+// TSan has room for about 8000 threads. Ended fibers are destroyed only at the end of the launch,
+// since reused numbers would hide races between CTAs; in a large launch, earlier.
 constexpr size_t kMaxTsanFibers = 5000;
 
 }  // namespace
@@ -128,14 +127,14 @@ void Emulator::RunCta(uint3 index) {
   }
   if (failed_) {
     DescribeFault();
-    active = nullptr;  // the handler may leave by an exception
+    active = nullptr;  // the handler may throw
     fault_handler.load()(fault_);
   }
 }
 
 void Emulator::PrepareStacks() {
   const size_t needed = kStackStride * num_threads_;
-  // TSan takes a stack that is used again for one stack that two threads write to.
+  // TSan would take a reused stack for one that two threads write to.
   if (stacks_ != nullptr && (stack_area_bytes_ < needed || UnderTsan())) {
     munmap(stacks_, stack_area_bytes_);
     stacks_ = nullptr;
@@ -144,15 +143,15 @@ void Emulator::PrepareStacks() {
     stacks_ = static_cast<uint8_t*>(MapPages(needed));
     stack_area_bytes_ = needed;
   }
-  if (UnderAsan()) {  // frames of threads that did not return leave red zones behind
+  if (UnderAsan()) {  // threads that did not return leave red zones
     __asan_unpoison_memory_region(stacks_, needed);
   }
 }
 
 void Emulator::PrepareSharedMemory() {
   if (UnderAsan()) {
-    // Of the exact size, so that ASan knows its end, and new for each CTA, so that no pointer into
-    // the last CTA's works.
+    // Exact size, so that ASan knows its end; new for each CTA, so that pointers into the last
+    // CTA's memory fault.
     void* area = nullptr;
     if (posix_memalign(&area, 128, shared_bytes_) != 0) {
       abort();
@@ -179,7 +178,7 @@ void Emulator::ReleaseSharedMemory() {
   if (UnderAsan()) {
     free(shared_area_);
     shared_area_ = nullptr;
-  } else if (UnderTsan()) {  // what the next CTA does to its own must not meet what this one did
+  } else if (UnderTsan()) {  // else TSan would see races with the next CTA's accesses
     munmap(shared_area_, shared_area_bytes_);
     shared_area_ = nullptr;
   }
@@ -207,7 +206,7 @@ void Emulator::PrepareFiber(uint32_t thread) {
   fiber.stack_bottom = bottom;
   fiber.stack_bytes = kStackBytes;
   memset(bottom, kGuard, sizeof(uint64_t));
-  // As if quire_emulator_switch had been called by something that ThreadMain returns to.
+  // Prepares the stack so that quire_emulator_switch returns to the start of ThreadMain.
   constexpr int kSavedRegisters = 6;
   auto** top = reinterpret_cast<void**>(bottom + kStackBytes);
   *--top = nullptr;
@@ -228,8 +227,7 @@ void Emulator::DestroyTsanFibers() {
   ended_tsan_fibers_.clear();
 }
 
-// What the threads that will not go on have done is before the end of the launch, as what the
-// others have done.
+// Orders the abandoned threads' accesses before the end of the launch, as those of other threads.
 void Emulator::ReleaseFibers() {
   if (!UnderTsan()) {
     return;
@@ -251,7 +249,7 @@ void Emulator::CheckGuards() {
   }
 }
 
-// What no single thread did wrong.
+// Finds mistakes of several threads together.
 void Emulator::CheckEnd() {
   constexpr uint32_t kWarpsOfGroup = 4;
   for (const NamedBarrier& barrier : named_barriers_) {

@@ -1,11 +1,11 @@
 // Emulator is the machine behind emulator.h: a CTA's threads as fibers, shared memory, barriers,
-// asynchronous copies, and what is found to be wrong with them. Its parts are in launch.cc (CTAs,
-// stacks, shared memory), schedule.cc (which thread runs), barriers.cc, async_copies.cc and
-// faults.cc; emulator.cc is what kernels call.
+// asynchronous copies, and their faults. Its parts are in launch.cc (CTAs, stacks, shared memory),
+// schedule.cc (which thread runs), barriers.cc, async_copies.cc and faults.cc; kernels call
+// emulator.cc.
 //
-// These files are compiled without sanitizers, whatever the rest is compiled with: the machine
-// moves between stacks, and its own bookkeeping must not order, for TSan, what the kernel does not
-// order. It talks to the sanitizers' runtimes where they are linked.
+// These files are always compiled without sanitizers: the machine switches stacks, and TSan would
+// take its bookkeeping for synchronization of the kernel. It calls the sanitizers' runtimes if they
+// are linked.
 //
 // Thread safety: one Emulator for each thread that launches.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MACHINE_H_
@@ -50,25 +50,26 @@ inline constexpr uint32_t kMaxSharedBarriers = 64;
 inline constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 inline constexpr size_t kCopyBytes = 16;
 
-// Where shared memory begins in its window: no multiple of what swizzle patterns are aligned to.
+// Start of shared memory in its window: not a multiple of a swizzle pattern's alignment, so that
+// missing alignment is found.
 inline constexpr uint32_t kSharedWindow = 0x480;
 
-// Stacks are a little apart from a power of two: else the hot ends of all of them would share the
-// same few cache sets.
+// The stride of stacks is not a power of two: else their hot ends would share a few cache sets.
 inline constexpr size_t kStackBytes = 256 * 1024;
 inline constexpr size_t kStackStride = kStackBytes + 17 * 64;
 
-// Bytes that a kernel must not touch, before and behind shared memory and at the end of each stack.
+// Guard bytes before and after shared memory and at the end of each stack; a kernel must not write
+// them.
 inline constexpr size_t kGuardBytes = 128;
 inline constexpr uint8_t kGuard = 0xA5;
 
 inline bool UnderTsan() { return __tsan_create_fiber != nullptr; }
 inline bool UnderAsan() { return __asan_region_is_poisoned != nullptr; }
 
-// Whether the bytes are as they were put there.
+// Returns whether all bytes are still kGuard.
 bool IsGuard(const uint8_t* bytes, size_t count);
 
-// Zeroed; ends the process when there are none.
+// Returns zeroed memory; aborts if there is none.
 void* MapPages(size_t bytes);
 
 // A stack that can be left and returned to: a CUDA thread's, or the launching thread's own.
@@ -85,15 +86,15 @@ struct AsyncCopy {
   const void* global;
   bool valid;
   uint32_t group;
-  uint64_t number;  // of the thread's, from 0
+  uint64_t number;  // among the thread's copies, from 0
 };
 
 enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
 
-// What cp.async wrote to 16 bytes of shared memory.
+// The last cp.async that wrote to 16 bytes of shared memory.
 struct CopyMark {
   uint32_t thread;
-  uint64_t landing;  // counted from 1 over the CTA; 0: nothing landed here
+  uint64_t landing;  // counted from 1 in the CTA; 0: no copy landed here
 };
 
 struct Fiber : Context {
@@ -104,27 +105,27 @@ struct Fiber : Context {
 
   Wait wait = Wait::kNothing;
   SourceLine at;
-  uint32_t mask = 0;  // these three while wait is kWarp
+  uint32_t mask = 0;  // mask, operation and argument are valid while wait is kWarp
   const WarpOperation* operation = nullptr;
   void* argument = nullptr;
 
   std::vector<AsyncCopy> copies;  // in flight
   uint64_t num_copies = 0;        // started
   uint32_t committed_groups = 0;
-  uint64_t fenced_landings = 0;  // what had landed at the thread's last fence of the async proxy
+  uint64_t fenced_landings = 0;  // num_landings_ at the thread's last FenceAsyncProxy
 };
 
 // Bit i is lane i.
 struct Warp {
   uint32_t exists = 0;
   uint32_t returned = 0;
-  uint32_t runnable = 0;  // not the lane that runs
+  uint32_t runnable = 0;  // without the running lane
   uint32_t waiting = 0;   // in a warp operation
   uint32_t memory_generation = 0;
 };
 
-// Which warp is next. CTAs take turns, as each order shows other mistakes: who copies may be far
-// ahead of who computes, or as late as can be.
+// Which warp runs next. CTAs take turns between the orders, which show different mistakes: copying
+// warps are far ahead of computing ones, or as late as possible.
 enum class WarpOrder : uint8_t { kRound, kHighestFirst, kLowestFirst };
 inline constexpr uint32_t kNumWarpOrders = 3;
 
@@ -141,7 +142,7 @@ struct SharedBarrier {
   uint32_t num_arrived = 0;
   uint32_t phase = 0;
   uint32_t waiting[kMaxWarps] = {};  // lanes
-  // Arrivals that come with the landing of a thread's first num_copies copies.
+  // Arrivals that become due when a thread's first num_copies copies have landed.
   struct LandingArrival {
     uint32_t thread;
     uint64_t num_copies;
@@ -150,10 +151,10 @@ struct SharedBarrier {
   LandingArrival landing[kMaxThreads];
 };
 
-// Flag of __tsan_switch_to_fiber: what was done on one fiber is not before what the next one does.
+// Flag of __tsan_switch_to_fiber: the switch does not order the two fibers' accesses.
 inline constexpr unsigned kWithoutOrder = 1;
 
-// Stands for the end of a launch towards TSan.
+// Represents the end of a launch to TSan.
 extern char tsan_launch_end;
 
 class Emulator {
@@ -163,7 +164,7 @@ class Emulator {
   int Run(
       const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-  // The rest is called on a running thread.
+  // The other functions are called on a running thread.
   Fiber& running() { return *running_; }
   uint8_t* shared_memory() { return shared_; }
   bool InSharedMemory(const void* pointer, size_t bytes) const;
@@ -224,7 +225,7 @@ class Emulator {
   void Append(const char* format, ...) __attribute__((format(printf, 2, 3)));
   void DescribeFault();
 
-  // Of the launch.
+  // The current launch.
   const char* kernel_ = nullptr;
   dim3 grid_;
   dim3 cta_;
@@ -234,7 +235,7 @@ class Emulator {
   void* body_context_ = nullptr;
   Context launcher_;
 
-  // Of the CTA.
+  // The current CTA.
   size_t cta_number_ = 0;
   WarpOrder order_ = WarpOrder::kRound;
   Fiber* running_ = nullptr;
@@ -245,7 +246,7 @@ class Emulator {
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
   NamedBarrier named_barriers_[kNumNamedBarriers];
-  // In place, as WarpProducts are.
+  // In place, for TSan's sake, as WarpProducts.
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
   uint64_t num_landings_ = 0;
@@ -281,10 +282,10 @@ void Emulator::LandCopies(Fiber& fiber, Condition lands) {
   fiber.copies.resize(kept);
 }
 
-// The machine of the launch that this thread runs; null outside of one.
+// The machine of this thread's launch; null outside of one.
 extern thread_local constinit Emulator* active;
 
-// The same for what may only be called during a launch.
+// Returns `active`; ends the process outside of a launch.
 Emulator& Active(SourceLine at);
 
 // Called with the fault that ends a launch.

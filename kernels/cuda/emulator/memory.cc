@@ -18,7 +18,7 @@ struct MemoryMap {
   std::mutex mutex;
   std::map<const std::byte*, Allocation> by_begin;
   uint64_t num_made = 0;
-  int64_t used_bytes[kNumDevices + 1] = {};  // by device, then the pinned
+  int64_t used_bytes[kNumDevices + 1] = {};  // by device, then pinned memory
 
   int64_t& Used(int32_t device) { return used_bytes[device == kPinned ? kNumDevices : device]; }
   void Add(Allocation allocation) {
@@ -40,7 +40,7 @@ MemoryMap& Map() {
 
 }  // namespace
 
-// Of the exact size: ASan sees where it ends.
+// Allocates the exact size, so that ASan knows its end.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes) {
   constexpr size_t kAlignment = 256;
   constexpr int kPoison = 0xFF;
@@ -137,7 +137,7 @@ bool References::AreReachableFrom(int32_t device) const {
 
 namespace {
 
-// What begins at the pointer and is pinned or not. Null is freed by doing nothing.
+// Frees the allocation that begins at the pointer and is pinned or not. Does nothing for null.
 int Release(void* pointer, bool is_pinned) {
   if (const int error = RefuseWhileRecording(); error != 0 || pointer == nullptr) {
     return error;
@@ -170,7 +170,7 @@ int AllocatePinned(void** pointer, size_t bytes) {
   return error != 0 ? error : emulator::AllocateMemory(emulator::kPinned, pointer, bytes);
 }
 
-// Does not wait: a copy that still needs the memory is a fault when it takes place.
+// Does not wait: a copy that still needs the memory faults when it runs.
 int FreePinned(void* pointer) { return emulator::Release(pointer, /*is_pinned=*/true); }
 
 }  // namespace quire::gpu

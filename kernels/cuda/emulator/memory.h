@@ -1,7 +1,7 @@
-// The memory of the emulated devices and the pinned memory of the host: which addresses are whose.
+// The memory of the emulated devices and the host's pinned memory: maps addresses to allocations.
 //
-// Every allocation has a number of its own: what was freed and allocated again is another one, even
-// at the same address. Addresses that are in no allocation are taken for the host's own memory.
+// Every allocation has a unique number, so that memory freed and allocated again differs even at
+// the same address. Addresses outside of all allocations count as unpinned host memory.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MEMORY_H_
@@ -15,9 +15,9 @@
 namespace quire::gpu::emulator {
 
 inline constexpr int32_t kNumDevices = 2;
-inline constexpr int32_t kPinned = -1;  // in place of a device: pinned memory of the host
+inline constexpr int32_t kPinned = -1;  // in place of a device: the host's pinned memory
 
-// Of each device, and of the pinned memory: enough for small models, and small enough to fill.
+// Bytes of each device, and of pinned memory: enough for small models, and tests can fill it.
 inline constexpr int64_t kDeviceBytes = int64_t{1} << 30;
 
 struct Allocation {
@@ -25,19 +25,19 @@ struct Allocation {
   int32_t device = kPinned;
   const std::byte* begin = nullptr;
   size_t bytes = 0;
-  size_t used_bytes = 0;   // of the device's memory
-  bool is_mapped = false;  // made and released by who added it
+  size_t used_bytes = 0;   // taken from the device's memory
+  bool is_mapped = false;  // AddMappedMemory's caller allocates and releases it
 };
 
-// 0, or cudaErrorMemoryAllocation. The memory holds 0xFF.
+// Returns 0 or cudaErrorMemoryAllocation. Fills the memory with 0xFF.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes);
 void FreeMemory(const Allocation& allocation);
 
-// The same for addresses that were mapped elsewhere, and take so much of the device's memory.
+// The same for addresses that the caller has mapped; used_bytes count as the device's memory.
 void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes);
 void RemoveMappedMemory(const void* begin);
 
-// The allocation that the address lies in.
+// Returns the allocation that contains the address.
 std::optional<Allocation> FindAllocation(const void* address);
 bool IsAllocated(const Allocation& allocation);
 int64_t NumUsedBytes(int32_t device);
@@ -45,11 +45,11 @@ int64_t NumUsedBytes(int32_t device);
 // The allocations that an operation works on.
 class References {
  public:
-  // Those that a pointer in the object, at a multiple of 8, points into.
+  // Adds the allocations that any word of the object, at a multiple of 8, points into.
   template <typename T>
   void AddPointersIn(const T& object) {
     T copy = object;
-    // Between its members may be what is left of a pointer that was there before.
+    // Padding may hold the remains of an old pointer.
 #if __has_builtin(__builtin_clear_padding)
     __builtin_clear_padding(&copy);
 #endif
@@ -58,9 +58,9 @@ class References {
   }
   void Add(const void* address);
 
-  // Whether all are still what they were when they were added.
+  // Returns whether none was freed since it was added.
   bool AreAllocated() const;
-  // Whether all are of this device or pinned.
+  // Returns whether all are the device's or pinned.
   bool AreReachableFrom(int32_t device) const;
 
  private:

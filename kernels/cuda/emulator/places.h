@@ -1,6 +1,5 @@
-// What the places of emulated windows show, and since when: so that a kernel which copies from a
-// place that shows nothing, or has come to show something else while the kernel waited on its
-// stream, is found.
+// Tracks what the places of emulated windows show, and since when. So it detects a kernel that
+// copies from a place that shows nothing, or that changed while the kernel waited on its stream.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_PLACES_H_
@@ -11,19 +10,19 @@
 
 namespace quire::gpu::emulator {
 
-// How often any place has come to show something else.
+// Returns the number of changes of any place so far.
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
   kElsewhere,  // not in windows
   kShown,
   kNothing,
-  kChanged,  // something else than when so many changes had been made
+  kChanged,  // changed after the first num_changes changes
 };
-// What an operation sees there that was enqueued after so many changes.
+// Returns what an operation that was enqueued after num_changes changes sees at the address.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
-// Of the operation that the calling thread runs: the changes when it was enqueued.
+// Returns the number of changes at the enqueueing of the operation that the calling thread runs.
 uint64_t ChangesAtEnqueue();
 class RunningOperation {
  public:

@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/emulator/machine.h"
 
-// Saves the callee-saved registers on the running stack, its top at *save, and continues on the
-// stack whose top is to, where the same was done before.
+// Saves the callee-saved registers on the running stack and its top at *save. Continues on the
+// stack whose top is `to`, saved in the same way.
 extern "C" void quire_emulator_switch(void** save, void* to);
 asm(R"(
 .text
@@ -29,13 +29,13 @@ quire_emulator_switch:
 
 namespace quire::gpu::emulator {
 
-// A thread runs until it must wait; then the next of its warp runs, and when all of them wait,
-// another warp, by the CTA's order.
+// A thread runs until it must wait; then the next of its warp runs. If all of them wait, another
+// warp runs, by the CTA's order.
 
 void Emulator::ThreadMain() {
   Emulator& emulator = *active;
   if (UnderAsan()) {
-    // The first thread to run has come from the launcher's stack, whose limits ASan knows.
+    // The first thread comes from the launcher's stack, whose limits ASan reports here.
     Context& launcher = emulator.launcher_;
     const void** bottom = launcher.stack_bytes == 0 ? &launcher.stack_bottom : nullptr;
     size_t* bytes = launcher.stack_bytes == 0 ? &launcher.stack_bytes : nullptr;
@@ -108,7 +108,7 @@ void Emulator::Return(Fiber& fiber) {
   Switch(fiber, *next, true);
 }
 
-// Until somebody makes the fiber runnable.
+// Runs other fibers until the fiber is made runnable.
 void Emulator::Block(Fiber& fiber) {
   Fiber* next = TakeRunnable(fiber);
   if (next == nullptr) {
@@ -137,7 +137,7 @@ void Emulator::YieldToOtherWarps() {
 }
 
 Fiber* Emulator::TakeRunnable(const Fiber& after) {
-  // The lowest set bit above position, or the lowest of all.
+  // Returns the lowest set bit above position, or the lowest of all.
   auto next_bit = [](uint32_t bits, uint32_t position) {
     const uint32_t above = bits & ~((2u << position) - 1);
     return static_cast<uint32_t>(std::countr_zero(above != 0 ? above : bits));
@@ -176,7 +176,7 @@ void Emulator::MakeRunnable(uint32_t warp, uint32_t lanes) {
   }
 }
 
-// Those that waited; nobody does then.
+// Makes the waiting lanes runnable, and clears them.
 void Emulator::MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]) {
   for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
     MakeRunnable(warp, lanes_of_warps[warp]);

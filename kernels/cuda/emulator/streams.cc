@@ -135,8 +135,8 @@ void StreamQueue::RunAll() {
 int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
-  // A mark that is awaited was set before the wait, so that streams never wait for each other.
-  // The mark is held here as well: once it has happened, the task that awaited it is gone.
+  // An awaited mark was set before the wait, so streams never wait for each other. Holds a
+  // reference to the mark, whose task is gone once it has happened.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
     awaited->stream->RunUntil(*awaited);  // settles this stream, too
     return;

@@ -1,22 +1,20 @@
-// The streams of the emulated devices: queues of operations that run when somebody waits for them.
+// The streams of the emulated devices: queues of operations that run when they are waited for.
 //
-// Nothing on a stream runs before it is forced: by Synchronize, by an event that is waited for or
-// was asked for often enough, by another stream that waits for such an event, by Free. Only the
-// default stream runs what it is given at once.
+// An operation on a stream runs only when it is forced: by Synchronize, by an event that is waited
+// for or queried often enough, by another stream that waits for such an event, or by Free. Only the
+// default stream runs its operations at once.
 //
-// A copy between host and device begins as early as it may, when nothing is before it on its
-// stream, and ends as late as it may. From beginning to end its destination is 0xFF bytes; a source
-// that is another one at the end than at the beginning, and a destination that somebody wrote to,
-// are faults.
+// A copy between host and device begins as early as it may, when it is the first of its stream, and
+// ends as late as it may. Meanwhile its destination holds 0xFF bytes; a change of the source and a
+// write to the destination are faults.
 //
-// An operation that needs other ranks is not run before they have come. Who waits for it without a
-// way out, by anything but an event that is asked for, is at fault: a rank may never come.
+// An operation that needs other ranks does not run before they have come. Waiting for it in any way
+// except QueryEvent is a fault: a rank may never come.
 //
-// While a stream is recorded, the operations that it is given go into the recording. What must not
-// be done meanwhile gets an error and makes the recording invalid, as with
-// cudaStreamCaptureModeThreadLocal.
+// While a stream is recorded, its operations go into the recording. Forbidden calls return an error
+// and invalidate the recording, as in cudaStreamCaptureModeThreadLocal.
 //
-// Thread safety: one caller at a time. Each thread has a current device and a recording of its own.
+// Thread safety: one caller at a time. Each thread has its own current device and recording.
 // Source:        CUDA C++ Programming Guide, "Asynchronous Concurrent Execution", "Multi-Device
 //                System", "Creating a Graph Using Stream Capture".
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_STREAMS_H_
@@ -34,14 +32,14 @@
 
 namespace quire::gpu::emulator {
 
-// Of the calling thread.
+// Returns the calling thread's current device.
 int32_t CurrentDevice();
 
 class StreamQueue;
 
 // A point on a stream.
 struct Mark {
-  StreamQueue* stream = nullptr;  // until it has happened
+  StreamQueue* stream = nullptr;  // valid until it has happened
   bool has_happened = false;
   int num_queries = 0;
   std::chrono::steady_clock::time_point time;  // when it happened
@@ -66,23 +64,22 @@ class StreamQueue {
   int32_t device() const { return device_; }
   bool is_default() const { return runs_at_once_; }
 
-  // Into the recording, if there is one.
+  // Adds the operation to the recording, if there is one, else to the stream.
   int Add(Operation operation);
-  // 0, or why what is being recorded takes no more.
+  // Returns 0, or why the recording takes no more operations.
   int RecordingError() const;
-  // The same as RefuseWhileRecording for what the stream must not be asked for while it is
-  // recorded.
+  // As RefuseWhileRecording, for calls that a stream refuses while it is recorded.
   int RefuseIfRecorded();
-  // Of the copies, in no order among themselves. The operation's run is not looked at.
+  // Adds the copies, in no order among themselves. Ignores operation.run.
   void AddCopies(Operation operation, std::vector<HostCopy> copies);
   std::shared_ptr<Mark> AddMark();
   void AddWait(std::shared_ptr<Mark> mark);
 
   void RunUntil(const Mark& mark);
-  // The same until an operation needs other ranks that have not come.
+  // The same, but stops at an operation whose ranks have not come.
   void RunUntilBlocked(const Mark& mark);
   void RunAll();
-  // The first error of what has run since the last call.
+  // Returns and clears the first error since the last call.
   int TakeError();
 
   // Null while nothing is being recorded.
@@ -92,20 +89,20 @@ class StreamQueue {
   struct Task {
     Operation operation;
     std::vector<HostCopy> copies;
-    std::vector<std::vector<std::byte>> sources;  // of the copies, when they began
+    std::vector<std::vector<std::byte>> sources;  // the copies' sources when they began
     bool has_begun = false;
-    std::shared_ptr<Mark> mark;      // happens when the stream comes here
-    std::shared_ptr<Mark> awaited;   // the stream comes here after it
-    uint64_t num_place_changes = 0;  // when it was enqueued
+    std::shared_ptr<Mark> mark;      // happens when the stream reaches this task
+    std::shared_ptr<Mark> awaited;   // the stream waits here for this mark
+    uint64_t num_place_changes = 0;  // NumPlaceChanges() at enqueueing
   };
 
   void Push(Task task);
   void RunFirst();
   bool IsFirstReady() const;
-  // Takes what needs no running from the front, and begins the copies that are there then. Returns
+  // Removes marks and fulfilled waits from the front, then begins the first task's copies. Returns
   // whether a mark has happened.
   bool Settle();
-  // The same for all streams: a mark of one lets another go on.
+  // Settles all streams until no mark happens: one stream's mark may release another.
   static void SettleAll();
   static void Begin(Task* task);
   static int Land(const Task& task);
@@ -117,15 +114,15 @@ class StreamQueue {
   int error_ = 0;
 };
 
-// Null handle: the default stream of the current device. Null: there is no such stream.
+// Null handle: the current device's default stream. Returns null if there is no such stream.
 StreamQueue* FindStream(void* handle);
 void* NewStream();
 void EraseStream(StreamQueue* stream);
-// All that was given to streams of the device.
+// Runs all operations on the device's streams.
 void RunAllStreams(int32_t device);
 
-// For what a thread must not call while it records: an error, after which its recording is invalid.
-// 0 when it does not record.
+// For calls that a recording thread must not make: returns an error and invalidates its recording.
+// Returns 0 if it does not record.
 int RefuseWhileRecording();
 
 }  // namespace quire::gpu::emulator

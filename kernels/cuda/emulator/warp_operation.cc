@@ -65,8 +65,8 @@ struct MmaLane {
   const uint32_t* b;
 };
 
-// The 16 x 16 matrix a and the 16 x 8 matrix b are put together as words of two neighbours in k,
-// then multiplied row by row, four columns at a time.
+// Assembles the 16 x 16 matrix a and the 16 x 8 matrix b as words of two adjacent k, then
+// multiplies row by row, four columns at a time.
 template <bool kBf16>
 void MultiplyAdd(void* const* lanes, uint32_t /*mask*/) {
   alignas(16) uint32_t a_words[16][8];  // [row][k / 2]

@@ -1,4 +1,4 @@
-// WarpOperation is what the lanes of a mask do together: shuffles, votes and matrix instructions.
+// WarpOperation is a collective of the lanes of a mask: a shuffle, a vote or a matrix instruction.
 // The last lane to arrive does the work for all.
 //
 // Thread safety: as the emulator; called by kernels, during a launch.
@@ -16,10 +16,10 @@ inline constexpr uint32_t kWarpSize = 32;
 
 struct WarpOperation {
   const char* name;
-  // Null: nothing to do but to wait. lanes[i] is the argument of lane i of the mask.
+  // Null: only waits. lanes[i] is the argument of lane i of the mask.
   void (*run)(void* const* lanes, uint32_t mask);
   bool from_one_line;  // .aligned in PTX
-  bool orders_memory;  // what a lane wrote before is seen by the others after
+  bool orders_memory;  // lanes see each other's earlier writes afterwards
 };
 
 // Returns when all lanes of the mask have called with the same operation and mask.
@@ -27,16 +27,17 @@ void RunWarpOperation(const WarpOperation& operation, uint32_t mask, void* argum
 
 bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
 
-// ---- For what reads shared memory beside the threads ----
+// ---- For products, which read shared memory beside the threads ----
 
-// Null where the address is not in shared memory.
+// Returns null if the address is not in shared memory.
 const uint8_t* AtSharedAddress(uint32_t address, size_t bytes);
-// A copy wrote here and its thread has not called FenceAsyncProxy since it landed.
+// Returns whether a copy landed here without a FenceAsyncProxy since, of its thread or of the whole
+// running warp.
 bool IsUnfenced(const uint8_t* shared);
 // Lets TSan see a read.
 void RecordRead(const void* pointer, size_t bytes);
 uint32_t RunningWarp(SourceLine at);
-// Another warp, by the order of the CTA, runs before the caller goes on.
+// Lets another warp, by the CTA's order, run before the caller goes on.
 void YieldToOtherWarps();
 
 }  // namespace quire::gpu::emulator

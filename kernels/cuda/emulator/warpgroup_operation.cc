@@ -10,17 +10,16 @@ namespace quire::gpu::emulator {
 namespace {
 
 constexpr uint32_t kWarpsOfGroup = 4;
-constexpr uint32_t kRows = 16;  // of a warp
+constexpr uint32_t kRows = 16;  // per warp
 constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
-constexpr uint32_t kDepth = 16;  // K of a product of 16-bit elements
+constexpr uint32_t kDepth = 16;  // K of one product of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes; 8 elements
-// A signalling NaN: arithmetic on it makes another of it, so that not even a multiplication in
-// place goes unseen.
+// A signaling NaN: any arithmetic changes its bits, so that even a multiplication in place is seen.
 constexpr uint32_t kPoisonFloat = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
 
-// A descriptor taken apart. Bytes.
+// A decoded descriptor, in bytes.
 struct Matrix {
   uint32_t start;
   uint32_t leading;
@@ -47,7 +46,8 @@ Matrix Decode(uint64_t descriptor, SourceLine at) {
   return matrix;
 }
 
-// The unit that holds 8 elements: of row `row` of M or N and units of K, or the other way round.
+// Returns the address of unit `unit`, 8 elements, of row `row`: a row of M or N has units of K, or
+// the reverse.
 uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, uint32_t unit) {
   const uint32_t row_units = matrix.row_units;
   uint32_t address = matrix.start + row % 8 * row_units * kUnit;
@@ -62,7 +62,7 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
   return address ^ ((address >> 7 & (row_units - 1)) << 4);
 }
 
-// Fills elements[row][unit][8]. starts: the product starts now, else it is waited for.
+// Fills elements[row][unit][8]. starts: the product starts now; else this is the wait for it.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,
                 uint32_t num_rows,
@@ -106,7 +106,7 @@ void ToFloatArray(const uint16_t* from, uint32_t count, float* to) {
   }
 }
 
-// rows[16][num_columns] = or += a[16][16] b[16][num_columns]; as mma: from 0, then added.
+// rows[16][num_columns] = or += a[16][16] b[16][num_columns]; as mma, sums from 0, then adds.
 void MultiplyAdd(
     const float* a, const float* b, uint32_t num_columns, bool accumulates, float* rows) {
   constexpr uint32_t kVectors = 8;  // columns of 4 at a time
@@ -132,7 +132,7 @@ void MultiplyAdd(
   }
 }
 
-// Register i of lane in a fragment of the accumulator.
+// Returns the index of a lane's register i in Accumulator::rows.
 size_t AccumulatorIndex(uint32_t lane, uint32_t i, uint32_t num_columns) {
   return size_t{lane / 4 + i / 2 % 2 * 8} * num_columns + i / 4 * 8 + lane % 4 * 2 + i % 2;
 }
@@ -224,7 +224,7 @@ WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
   return nullptr;
 }
 
-// Takes the registers' numbers and leaves NaN.
+// Moves the registers' numbers to an accumulator and leaves NaN.
 void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) {
   const uint32_t num_columns = lanes[0]->num_columns;
   const uint32_t num_registers = num_columns / 2;
@@ -264,7 +264,7 @@ void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& o
       }
     }
   } else {
-    // All of it: which rows a warp reads is not said.
+    // Reads all rows: the PTX ISA does not say which rows a warp reads.
     ReadMatrix(Decode(args.a_descriptor, product.at),
                true,
                kRowsOfGroup,
@@ -345,7 +345,7 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
       a, args.b_is_column_major ? b : read, num_columns, args.accumulates, accumulator->rows);
 }
 
-// Gives the registers their numbers.
+// Gives the registers their results.
 void WarpProducts::Release(Accumulator& accumulator, SourceLine at) {
   const uint32_t num_columns = accumulator.num_registers * 2;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {

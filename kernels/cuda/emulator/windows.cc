@@ -1,4 +1,4 @@
-// Windows of windows.h: a file in memory, mapped whole as the pool, and piece by piece into places.
+// The windows of windows.h: a memory file, mapped whole as the pool, by blocks into places.
 #include "kernels/cuda/windows.h"
 
 #include <unistd.h>
@@ -28,7 +28,7 @@ struct WindowRange {
   WindowsShape shape;
   std::byte* pool = nullptr;
   std::byte* places = nullptr;
-  std::vector<uint64_t> changed_at;  // by place: the number of the change; 0: it shows nothing
+  std::vector<uint64_t> changed_at;  // by place: number of its last change; 0: it shows nothing
 
   size_t PoolBytes() const { return static_cast<size_t>(shape.num_blocks) * shape.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape.num_places) * shape.block_bytes; }
@@ -46,7 +46,7 @@ AllWindows& All() {
 }
 
 std::atomic<uint64_t> num_changes{0};
-std::atomic<bool> are_there_windows{false};  // most programs have none, and copies ask often
+std::atomic<bool> are_there_windows{false};  // skips the lock of LookAt, which every copy calls
 thread_local uint64_t changes_at_enqueue = 0;
 
 void* Map(void* at, size_t bytes, int protection, int flags, int file, int64_t offset) {
@@ -66,7 +66,7 @@ void Release(const WindowRange& range) {
   }
 }
 
-// All of it, or nothing.
+// Returns false on failure; the caller releases what was made.
 bool Make(WindowRange* range) {
   constexpr int kPoison = 0xFF;
   range->file = memfd_create("emulated-windows", MFD_CLOEXEC);
@@ -191,7 +191,7 @@ int DestroyWindows(void* handle) {
   emulator::RemoveMappedMemory(range->places);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  emulator::Release(*range);  // others may get its addresses once the lock is free
+  emulator::Release(*range);  // under the lock, since others may get its addresses
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
   return 0;
